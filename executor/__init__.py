@@ -1,0 +1,1 @@
+"""Runs a simgnn program for real on torch.distributed. Started as ``python -m executor``; never imported by simgnn."""

@@ -1,0 +1,94 @@
+"""A graph with what node classification needs: features, labels, masks."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from simgnn.graph.csr import CSR
+
+Features = NDArray[Any] | sparse.csr_array
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What planning needs to know of a graph besides its partition; also all that a ``stats:`` file tells.
+
+    ``feature_nonzeros`` is None for dense features. ``train_vertices`` etc. count the masks.
+    """
+
+    name: str
+    vertices: int
+    edges: int
+    feature_width: int
+    feature_nonzeros: int | None
+    classes: int
+    multilabel: bool
+    train_vertices: int
+    validation_vertices: int
+    test_vertices: int
+    synthetic_features: bool = False
+    synthetic_labels: bool = False
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A directed graph held by destination; undirected ones hold both directions of each edge.
+
+    ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` of that shape, or None. ``labels`` int64 [V], or
+    bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. No self loops, no duplicate edges.
+    ``notes`` tells what is not real (synthetic features, labels) and what was mended on reading.
+    """
+
+    name: str
+    csr: CSR
+    features: Features | None = None
+    labels: NDArray[Any] | None = None
+    train_mask: NDArray[np.bool_] | None = None
+    validation_mask: NDArray[np.bool_] | None = None
+    test_mask: NDArray[np.bool_] | None = None
+    classes: int = 0
+    multilabel: bool = False
+    symmetric: bool = True
+    synthetic_features: bool = False
+    synthetic_labels: bool = False
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def vertices(self) -> int:
+        """V."""
+        return self.csr.rows
+
+    @property
+    def edges(self) -> int:
+        """E, the number of stored (directed) edges."""
+        return self.csr.edges
+
+    @property
+    def sparse_features(self) -> bool:
+        """Whether features are a sparse matrix."""
+        return sparse.issparse(self.features)
+
+    def facts(self) -> GraphFacts:
+        """The numbers that planning needs."""
+        features = self.features
+        return GraphFacts(
+            name=self.name,
+            vertices=self.vertices,
+            edges=self.edges,
+            feature_width=0 if features is None else int(features.shape[1]),
+            feature_nonzeros=int(features.nnz) if sparse.issparse(features) else None,
+            classes=self.classes,
+            multilabel=self.multilabel,
+            train_vertices=_count(self.train_mask),
+            validation_vertices=_count(self.validation_mask),
+            test_vertices=_count(self.test_mask),
+            synthetic_features=self.synthetic_features,
+            synthetic_labels=self.synthetic_labels,
+        )
+
+
+def _count(mask: NDArray[np.bool_] | None) -> int:
+    return 0 if mask is None else int(np.count_nonzero(mask))

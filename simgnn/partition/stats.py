@@ -1,0 +1,57 @@
+"""PartitionStats: all that planning may know of a partition. A graph that nobody here can load is simulated from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.graph.graph import GraphFacts
+from simgnn.program.sizes import IntArray, Route
+
+
+@dataclass(frozen=True)
+class PartitionStats:
+    """Numbers of one partition into P parts; partition p belongs to rank p.
+
+    ``kind``: "edge-cut" (vertices are owned, halo rows are copies) or "vertex-cut" (edges are owned).
+    ``hosts`` int64 [P], host of each rank. ``rows`` int64 [P], owned vertices. ``edges`` int64 [P], local edges (an
+    edge-cut rank holds all in-edges of its rows). ``halo`` is the route of halo rows: from owner to the rank that needs
+    them. ``tables`` holds further named arrays, each defined beside the policy that needs it. Defined here, for edge-cuts:
+
+    - ``train_rows``, ``validation_rows``, ``test_rows`` int64 [P]: labelled rows of each kind that a rank owns;
+    - ``feature_nonzeros`` int64 [P]: stored values of the sparse features of owned rows (absent: dense features);
+    - ``halo_feature_nonzeros`` int64 [P, P]: the same for the halo rows, [owner, rank];
+    - ``locality/forward``, ``locality/backward`` float64 [P, bins]: of the local edges, read in the order of the
+      aggregation, the share whose source row was last read at most 2**k different rows ago (k = 0, 1, ...), cumulative;
+      first reads are in no bin. ``backward`` is the same for the transposed local edges.
+    """
+
+    facts: GraphFacts
+    kind: str
+    hosts: IntArray
+    rows: IntArray
+    edges: IntArray
+    halo: Route
+    digest: str
+    tables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return len(self.rows)
+
+    def halo_rows(self) -> IntArray:
+        """Halo rows that each rank holds, int64 [P]."""
+        return np.bincount(self.halo.target, self.halo.rows, minlength=self.ranks).astype(np.int64)
+
+    def table(self, name: str, needed_by: str) -> NDArray[Any]:
+        """A named table, or a :class:`ConfigError` that says who needs it."""
+        if name not in self.tables:
+            raise ConfigError(
+                f"the partition statistics of '{self.facts.name}' have no table '{name}', which {needed_by} needs; "
+                f"they have: {', '.join(sorted(self.tables)) or 'none'}"
+            )
+        return self.tables[name]

@@ -1,0 +1,147 @@
+"""Buffers, streams, groups and ops: the nouns of a program. Frozen values, shared by all ranks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from simgnn.program.kinds import OpKind
+from simgnn.program.sizes import Decision, Size
+
+Space = Literal["device", "host", "host-shared"]
+ITEM_BYTES: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Rows of one width. ``persistent`` ones live for the whole run, others from their first write to their last read.
+
+    A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
+    ``item_bytes`` overrides the size of an element where a row is not a plain array (encoded rows).
+    """
+
+    name: str
+    rows: Size
+    width: int
+    dtype: str = "float32"
+    space: Space = "device"
+    depth: int = 1
+    ring: Literal["epoch", "step"] = "epoch"
+    persistent: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.width * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A buffer as an op sees it: the copy of this turn, or of some turns before (the ring's own axis)."""
+
+    buffer: str
+    steps_back: int = 0
+    epochs_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """An op that must have ended, in this turn or in an earlier one. Turns before the run's first count as ended."""
+
+    op: str
+    steps_back: int = 0
+    epochs_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A piece of device work, priced by the curve of its ``primitive``.
+
+    Primitives and their sizes: ``matmul`` (rows, inner, outer) = [rows, inner] @ [inner, outer]; ``spmm`` (edges, rows,
+    sources, width): rows sums over edges of source rows; ``sparse_matmul`` (nonzeros, rows, width): sparse features
+    times a dense matrix; ``elementwise`` (elements, passes): ``passes`` reads or writes of an array; ``copy`` (bytes);
+    ``gather`` (rows, width): rows picked by an index; ``sample`` (vertices, edges).
+    ``locality`` names the table of the partition that tells how local the index stream is.
+    """
+
+    primitive: str
+    sizes: Mapping[str, Size]
+    locality: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What a communication op carries. With a route: ``row_bytes`` times the rows of each pair; without: ``rows`` rows
+    of each member. ``decision`` replaces the route's rows by what was decided, pair by pair. ``control`` bytes (masks,
+    counts, flags) are counted apart from payload."""
+
+    row_bytes: int
+    rows: Size = 1
+    decision: Decision | None = None
+    control: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """An op that runs only where the named decision is not zero. On a collective it is equal on all ranks."""
+
+    decision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A queue of ops. ``owner``: one a rank or one a host; ``servers``: how many ops may run at once.
+
+    A communicating stream has one thread and one process ``group``, and issues in program order.
+    """
+
+    name: str
+    owner: Literal["rank", "host"] = "rank"
+    servers: int = 1
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group: ``members`` = "world", "host" (one group a host) or the name of a column with a group id a rank."""
+
+    name: str
+    members: str = "world"
+    backend: Literal["default", "gloo", "nccl"] = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op of a template. Handlers see buffers, routes and modules by name, never a system.
+
+    ``name`` is unique in its template. ``reverses`` names the forward op whose autograd segment this op runs backward.
+    ``module`` is "layers.2.update" (a module and its segment), or the policy that decides. ``ranks`` names a column that
+    is 1 where the op exists (None: everywhere). ``category`` is what reports book the time under.
+    """
+
+    name: str
+    kind: OpKind
+    stream: str
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    after: tuple[Dependency, ...] = ()
+    work: tuple[Work, ...] = ()
+    transfer: Transfer | None = None
+    route: str | None = None
+    root: int | None = None
+    module: str | None = None
+    reverses: str | None = None
+    guard: Guard | None = None
+    ranks: str | None = None
+    layer: int = 0
+    phase: Literal["forward", "backward", "update", "setup", "evaluate"] = "forward"
+    category: Literal["compute", "comm", "comm_overhead", "update"] = "compute"
+    options: Mapping[str, str | int | float] = field(default_factory=dict)

@@ -1,0 +1,103 @@
+"""A program: templates of ops, the calendar that says which template runs when, and the size table."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from simgnn.program.kinds import GROUP_KINDS
+from simgnn.program.ops import Buffer, Group, Op, Stream
+from simgnn.program.sizes import SizeTable
+
+EVALUATE = "evaluate"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run through a template: (epoch, step). Evaluation after an epoch is the turn with step -1."""
+
+    epoch: int
+    step: int
+    template: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """The ops of one turn, in program order."""
+
+    name: str
+    ops: tuple[Op, ...]
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Position of each op by name."""
+        return {op.name: position for position, op in enumerate(self.ops)}
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """``template(epoch, step)``, a pure function: ``first`` in epoch 0 (step 0), ``refresh`` every ``refresh_interval``
+    epochs, ``steady`` otherwise."""
+
+    steady: str
+    first: str | None = None
+    refresh: str | None = None
+    refresh_interval: int = 1
+    steps: int = 1
+
+    def template(self, epoch: int, step: int = 0) -> str:
+        """Name of the template of a training turn."""
+        if self.first is not None and epoch == 0 and step == 0:
+            return self.first
+        if self.refresh is not None and epoch % self.refresh_interval == 0:
+            return self.refresh
+        return self.steady
+
+    def turns(self, epochs: int) -> Iterator[Turn]:
+        """All training turns of a run in order."""
+        for epoch in range(epochs):
+            for step in range(self.steps):
+                yield Turn(epoch, step, self.template(epoch, step))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every rank does. Both backends interpret it; it holds no tensors.
+
+    ``hosts`` is the host of each rank, int [P]. An op's id is unique in the program: templates in the order of
+    ``templates``, ops in program order.
+    """
+
+    name: str
+    templates: Mapping[str, Template]
+    calendar: Calendar
+    buffers: Mapping[str, Buffer]
+    streams: Mapping[str, Stream]
+    groups: Mapping[str, Group]
+    sizes: SizeTable
+    hosts: tuple[int, ...]
+
+    @property
+    def ranks(self) -> int:
+        """P, the number of ranks."""
+        return self.sizes.ranks
+
+    @cached_property
+    def op_ids(self) -> Mapping[tuple[str, str], int]:
+        """(template, op name) -> op id."""
+        ids: dict[tuple[str, str], int] = {}
+        for template in self.templates.values():
+            for op in template.ops:
+                ids[template.name, op.name] = len(ids)
+        return ids
+
+    @cached_property
+    def ops(self) -> tuple[tuple[str, Op], ...]:
+        """All ops with their template's name; the position is the op id."""
+        return tuple((template.name, op) for template in self.templates.values() for op in template.ops)
+
+    def group_of(self, op: Op) -> Group | None:
+        """The process group that an op uses: its stream's."""
+        if op.kind not in GROUP_KINDS:
+            return None
+        name = self.streams[op.stream].group
+        return None if name is None else self.groups[name]

@@ -1,0 +1,93 @@
+"""Sizes: how many rows, edges or elements an op touches on a rank, without naming the rank.
+
+A size is a constant, a column (one number a rank, and optionally a step and an epoch), or a decision: a number that only
+training knows, with an upper bound. An activity supplies the decisions to the simulator; the executor makes them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named column of the program's size table: int64 of shape [P], [P, steps] or [P, epochs, steps]."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A named number that a policy decides while training; never above ``bound``."""
+
+    name: str
+    bound: "int | Column"
+
+
+Size = int | Column | Decision
+
+
+@dataclass(frozen=True)
+class Route:
+    """How many rows travel from which rank to which: the sizes of a named list of indices that the partition keeps.
+
+    ``source``, ``target``: int32 [pairs], sorted by (source, target), no pair twice, no rank to itself.
+    ``rows``: int64 [pairs], or [pairs, steps], or [pairs, epochs, steps].
+    """
+
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    rows: IntArray
+
+    def at(self, epoch: int, step: int) -> IntArray:
+        """Rows of every pair in one turn, int64 [pairs]."""
+        return turn_of(self.rows, epoch, step)
+
+    def reversed(self) -> "Route":
+        """The same rows the other way round."""
+        order = np.lexsort((self.source, self.target))
+        return Route(self.target[order], self.source[order], self.rows[order])
+
+    def matrix(self, ranks: int, epoch: int = 0, step: int = 0) -> IntArray:
+        """Dense int64 [P, P], element [i, j] = rows from i to j."""
+        dense = np.zeros((ranks, ranks), dtype=np.int64)
+        dense[self.source, self.target] = self.at(epoch, step)
+        return dense
+
+    @classmethod
+    def from_matrix(cls, matrix: IntArray) -> "Route":
+        """From a dense [P, P] matrix of rows; zero pairs are left out."""
+        source, target = np.nonzero(matrix)
+        return cls(source.astype(np.int32), target.astype(np.int32), matrix[source, target].astype(np.int64))
+
+
+def turn_of(column: IntArray, epoch: int, step: int) -> IntArray:
+    """The slice [first axis] of a column in one turn (epoch, step)."""
+    if column.ndim == 1:
+        return column
+    if column.ndim == 2:
+        return np.asarray(column[:, step])
+    return np.asarray(column[:, epoch, step])
+
+
+@dataclass(frozen=True)
+class SizeTable:
+    """The columns and routes of a program."""
+
+    ranks: int
+    columns: Mapping[str, IntArray] = field(default_factory=dict)
+    routes: Mapping[str, Route] = field(default_factory=dict)
+
+    def per_rank(self, size: Size, epoch: int, step: int, decided: Mapping[str, IntArray] | None = None) -> IntArray:
+        """The value of a size on every rank in one turn, int64 [P]. A decision not in ``decided`` counts as its bound."""
+        if isinstance(size, Decision):
+            if decided is not None and size.name in decided:
+                return decided[size.name]
+            size = size.bound
+        if isinstance(size, Column):
+            return turn_of(self.columns[size.name], epoch, step)
+        return np.full(self.ranks, size, dtype=np.int64)
