@@ -1,0 +1,104 @@
+"""Combinations that have no meaning, refused when an experiment is loaded, each with its reason."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simgnn.experiment.problems import Origin, line
+
+VERTEX_CUTS = frozenset({"ebv"})
+"""Partition kinds that divide edges; all others divide vertices."""
+
+
+def combination_problems(values: Mapping[str, Any], origin: Origin) -> list[str]:
+    """Faults between fields. ``values``: section or slot -> checked value, None where it has faults of its own."""
+    checks = (_cut, _metis_constraints, _hidden, _gin, _exchanged_rows, _momentum, _statistics)
+    return [line(path, message, origin) for check in checks for path, message in check(values)]
+
+
+Faults = Iterator[tuple[tuple[str, ...], str]]
+
+
+def _cut(values: Mapping[str, Any]) -> Faults:
+    partition, communication = values["partition"], values["communication"]
+    if partition is None or communication is None:
+        return
+    wanted = getattr(communication, "cut", None)
+    got = "vertex-cut" if partition.kind in VERTEX_CUTS else "edge-cut"
+    if wanted is not None and wanted != got:
+        yield (
+            ("partition", "kind"),
+            f"got '{partition.kind}' with communication.kind = '{communication.kind}', expected a partition that "
+            f"divides vertices ({wanted}): a {got} has no single rank that holds all in-edges of a vertex; "
+            "use metis, random or block-row",
+        )
+
+
+def _metis_constraints(values: Mapping[str, Any]) -> Faults:
+    partition = values["partition"]
+    if partition is None or partition.kind != "metis":
+        return
+    if len(partition.balance) > 1 and "imbalance" in partition.model_fields_set:
+        yield (
+            ("partition", "imbalance"),
+            f"got {partition.imbalance} with {len(partition.balance)} quantities in partition.balance, expected it "
+            "only with one: DGL's METIS fixes its own; leave it out or balance one quantity",
+        )
+
+
+def _hidden(values: Mapping[str, Any]) -> Faults:
+    model = values["model"]
+    if model is not None and isinstance(model.hidden, tuple) and len(model.hidden) != model.layers - 1:
+        yield (
+            ("model", "hidden"),
+            f"got {len(model.hidden)} widths, expected {model.layers - 1}: one for each layer but the last "
+            f"(model.layers = {model.layers}); give one number for equal widths",
+        )
+
+
+def _gin(values: Mapping[str, Any]) -> Faults:
+    model = values["model"]
+    if model is not None and model.kind == "gin" and model.order == "transform-first":
+        yield (
+            ("model", "order"),
+            "got 'transform-first' with model.kind = 'gin', expected 'auto' or 'aggregate-first': its perceptron is "
+            "not linear, so it cannot be moved before the sum",
+        )
+
+
+def _exchanged_rows(values: Mapping[str, Any]) -> Faults:
+    model, communication = values["model"], values["communication"]
+    if communication is None or communication.kind != "halo" or communication.rows != "transformed":
+        return
+    if communication.resend_inputs:
+        yield (
+            ("communication", "resend_inputs"),
+            "got true with communication.rows = 'transformed', expected false: no input rows are sent at all",
+        )
+    if model is not None and (model.order == "aggregate-first" or model.kind == "gin"):
+        why = "model.kind = 'gin'" if model.kind == "gin" else "model.order = 'aggregate-first'"
+        yield (
+            ("communication", "rows"),
+            f"got 'transformed' with {why}, expected 'auto' or 'input': rows are aggregated before "
+            "they are transformed",
+        )
+
+
+def _momentum(values: Mapping[str, Any]) -> Faults:
+    train = values["train"]
+    if train is not None and train.momentum and train.optimizer != "sgd":
+        yield (
+            ("train", "momentum"),
+            f"got {train.momentum} with train.optimizer = '{train.optimizer}', expected 0: only sgd has momentum",
+        )
+
+
+def _statistics(values: Mapping[str, Any]) -> Faults:
+    graph = values["graph"]
+    if graph is None or not graph.source.startswith("stats:"):
+        return
+    for key in graph.options():
+        yield (
+            ("graph", key),
+            f"got a value with graph.source = '{graph.source}', expected none: a statistics file says it "
+            "all; remove it",
+        )

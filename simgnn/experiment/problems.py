@@ -1,0 +1,154 @@
+"""Faults of an experiment as sentences: key path, what was got, what was expected, the nearest name, a remedy."""
+
+import difflib
+import math
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+Origin = Callable[[tuple[str, ...]], str]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def line(path: Sequence[str], message: str, origin: Origin) -> str:
+    """One fault: where it was written (if known), the key path, the message."""
+    where = origin(tuple(path))
+    return f"{where + ': ' if where else ''}{'.'.join(path)}: {message}"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`` (did you mean '...'?)`` for the known name that looks most like ``name``; empty when none does."""
+    match = difflib.get_close_matches(name.lower(), [entry.lower() for entry in known], n=1, cutoff=0.6)
+    originals = {entry.lower(): entry for entry in known}
+    return f" (did you mean '{originals[match[0]]}'?)" if match else ""
+
+
+def shown(value: Any) -> str:
+    """A value as TOML would write it, shortened."""
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, str):
+        text = f"'{value}'"
+    elif isinstance(value, list | tuple):
+        text = "[" + ", ".join(shown(entry) for entry in value) + "]"
+    elif isinstance(value, Mapping):
+        text = "a table"
+    else:
+        text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_top_level(table: Mapping[str, Any], known: Sequence[str], origin: Origin) -> list[str]:
+    """Faults of keys that no section or slot has."""
+    return [
+        line((key,), f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}", origin)
+        for key in table
+        if key not in known
+    ]
+
+
+def unknown_kind(slot: str, kind: Any, available: Sequence[str], designed: Sequence[str], origin: Origin) -> str:
+    """The fault of a slot whose ``kind`` is none of the available ones."""
+    choices = ", ".join(available)
+    if isinstance(kind, str) and kind in designed:
+        message = f"got '{kind}', which is not available in this version; available: {choices}"
+    else:
+        hint = nearest(kind, [*available, *designed]) if isinstance(kind, str) else ""
+        message = f"got {shown(kind)}, expected one of {choices}{hint}"
+    return line((slot, "kind"), message, origin)
+
+
+def parse_table(
+    model: type[Model], table: Any, path: tuple[str, ...], origin: Origin, problems: list[str]
+) -> Model | None:
+    """The value of a table, or None with its faults appended to ``problems``."""
+    if not isinstance(table, Mapping):
+        problems.append(line(path, f"got {shown(table)}, expected a table: [{'.'.join(path)}]", origin))
+        return None
+    known = tuple(model.model_fields)
+    faults: dict[str, str] = {}
+    for key, value in table.items():
+        if key in known and isinstance(value, float) and not math.isfinite(value):
+            expected = _expected(model.model_fields[key])
+            faults[key] = line((*path, key), f"got {shown(value)}, expected {expected}", origin)
+    checked = {key: _frozen(value) for key, value in table.items() if key not in faults}
+    try:
+        parsed = model.model_validate(checked, strict=True)
+    except ValidationError as error:
+        for fault in error.errors(include_url=False):
+            key = str(fault["loc"][0]) if fault["loc"] else ""
+            if key not in faults:  # a union reports one fault for each of its members
+                faults[key] = line((*path, key) if key else path, _sentence(model, key, table, dict(fault)), origin)
+        parsed = None
+    problems.extend(faults.values())
+    return None if faults else parsed
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, so that strict checks accept them for tuple fields."""
+    return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
+
+
+def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault: Mapping[str, Any]) -> str:
+    known = tuple(model.model_fields)
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}"
+    field = model.model_fields.get(key)
+    if fault["type"] == "value_error" or field is None:
+        return f"got {shown(table.get(key))}, {re.sub('^Value error, ', '', fault['msg'])}"
+    expected = _expected(field)
+    if fault["type"] == "missing":
+        return f"missing; expected {expected}"
+    value = table.get(key)
+    hint = nearest(value, _names(field.annotation)) if isinstance(value, str) else ""
+    return f"got {shown(value)}, expected {expected}{hint}{_remedy(key, field)}"
+
+
+def _remedy(key: str, field: FieldInfo) -> str:
+    about = f": {field.description}" if field.description else ""
+    example = "" if field.default is None or field.is_required() else f"; for example {key} = {shown(field.default)}"
+    return about + example
+
+
+def _expected(field: FieldInfo) -> str:
+    """What a field takes, in words."""
+    return _describe(field.annotation, field.metadata)
+
+
+def _describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        flat = [entry for extra in more for entry in (extra.metadata if isinstance(extra, FieldInfo) else [extra])]
+        return _describe(inner, [*metadata, *flat])
+    if origin in (Union, types.UnionType):
+        members = [entry for entry in get_args(annotation) if entry is not type(None)]
+        return " or ".join(_describe(entry, metadata if len(members) == 1 else ()) for entry in members)
+    if origin is Literal:
+        names = get_args(annotation)
+        return f"'{names[0]}'" if len(names) == 1 else "one of " + ", ".join(f"'{name}'" for name in names)
+    if origin is tuple:
+        return f"a list, each entry {_describe(get_args(annotation)[0])}"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return words.get(annotation, str(annotation)) + _bounds(metadata)
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    parts = []
+    for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+        found = [getattr(entry, name) for entry in metadata if getattr(entry, name, None) is not None]
+        parts += [f"{sign} {bound}" for bound in found]
+    if any(getattr(entry, "min_length", None) for entry in metadata):
+        parts.append("that is not empty")
+    return " " + " and ".join(parts) if parts else ""
+
+
+def _names(annotation: Any) -> tuple[str, ...]:
+    """Every name that a field's Literal types allow, at any depth."""
+    if get_origin(annotation) is Literal:
+        return tuple(name for name in get_args(annotation) if isinstance(name, str))
+    return tuple(name for entry in get_args(annotation) for name in _names(entry))

@@ -1,0 +1,126 @@
+"""The sections of an experiment that are not slots."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+MAX_RANKS = 65_536
+BUILT_IN_MODELS = ("gcn", "sage", "gin")
+MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+Count = Annotated[int, Field(ge=1, le=2**40)]
+Width = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class Section(BaseModel):
+    """A table of the file: frozen, unknown keys refused, nothing converted silently."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GraphSection(Section):
+    """``[graph]``: where the graph comes from, and what a generator or a stand-in adds."""
+
+    source: str = Field(
+        default="synthetic:communities",
+        min_length=1,
+        description="a file (.npz, .csv, .tsv, .parquet, .mtx, .bin), synthetic:communities, synthetic:rmat, ogb:NAME, "
+        "dgl:PATH, pyg:PATH or stats:FILE",
+    )
+    vertices: Count | None = Field(default=None, description="vertices to generate")
+    edges: Count | None = Field(default=None, description="undirected edges to generate")
+    classes: Annotated[int, Field(ge=2, le=2**20)] | None = Field(default=None, description="classes to generate")
+    multilabel: bool | None = Field(default=None, description="several labels a vertex")
+    feature_width: Width | None = Field(default=None, description="width of generated features")
+    stand_in_features: Width | None = Field(
+        default=None, description="width of random features for a graph that has none; results then say synthetic"
+    )
+    symmetrise: bool | None = Field(default=None, description="add the other direction of every edge")
+    root: str | None = Field(default=None, min_length=1, description="folder of OGB data sets")
+
+    def options(self) -> dict[str, object]:
+        """What the file says besides the source, for the loader."""
+        return {key: value for key, value in self.model_dump(exclude={"source"}).items() if value is not None}
+
+
+class ModelSection(Section):
+    """``[model]``: the network. ``hidden`` is one width, or one for each of the layers - 1 hidden layers."""
+
+    kind: str = Field(default="gcn", description="gcn, sage, gin or package.module:Class")
+    layers: Annotated[int, Field(ge=1, le=1000)] = Field(default=2, description="layers")
+    hidden: Width | Annotated[tuple[Width, ...], Field(max_length=999)] = Field(
+        default=256, description="width of the hidden layers"
+    )
+    order: Literal["auto", "aggregate-first", "transform-first"] = Field(
+        default="auto", description="which side of a layer is exchanged and aggregated; auto: the narrower one"
+    )
+    hoist: Literal["auto", "never"] = Field(
+        default="auto", description="whether the constant aggregate of layer 1's inputs may be computed once"
+    )
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if kind == "gat":
+            raise ValueError(
+                f"not available in this version; available: {', '.join(BUILT_IN_MODELS)}, package.module:Class"
+            )
+        if kind not in BUILT_IN_MODELS and not MODEL_CLASS.fullmatch(kind):
+            raise ValueError(
+                f"expected one of {', '.join(BUILT_IN_MODELS)}, or a class of your own as package.module:Class"
+            )
+        return kind
+
+    def hidden_widths(self) -> tuple[int, ...]:
+        """Width of each hidden layer: ``layers`` - 1 numbers."""
+        if isinstance(self.hidden, tuple):
+            return self.hidden
+        return (self.hidden,) * (self.layers - 1)
+
+    def widths(self, inputs: int, classes: int) -> tuple[int, ...]:
+        """Widths of the rows before layer 1, between the layers and after the last: ``layers`` + 1 numbers."""
+        return (inputs, *self.hidden_widths(), classes)
+
+
+class ClusterSection(Section):
+    """``[cluster]``: hosts and ranks on each; what is left out comes from the hardware profile."""
+
+    hosts: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = Field(default=None, description="machines")
+    ranks_per_host: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = Field(
+        default=None, description="ranks on each host"
+    )
+
+
+class TrainSection(Section):
+    """``[train]``: optimisation, evaluation and checkpoints."""
+
+    epochs: Annotated[int, Field(ge=1, le=10**7)] = Field(default=200, description="passes over the training vertices")
+    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(default=0.01, description="step size")
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        default=0.0, description="L2 penalty added to gradients"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="momentum of sgd")
+    dtype: Literal["float32", "float64"] = Field(default="float32", description="type of rows and parameters")
+    eval_every: Annotated[int, Field(ge=0, le=10**7)] = Field(
+        default=1,
+        description="epochs between evaluations of validation and test vertices; 0: only after the last epoch",
+    )
+    checkpoint_every: Annotated[int, Field(ge=0, le=10**7)] = Field(
+        default=0, description="epochs between checkpoints; 0: none"
+    )
+    timeout: Annotated[float, Field(gt=0, le=10**6)] = Field(
+        default=300.0, description="seconds after which a rank that others wait for counts as lost"
+    )
+
+
+class HardwareSection(Section):
+    """``[hardware]``: what the prediction is for."""
+
+    profile: str | None = Field(
+        default=None, min_length=1, description="name or path of a profile; default: this machine's last calibration"
+    )
+    threads_per_rank: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
+        default="auto", description="CPU threads of one rank; auto: the host's cores divided by its ranks"
+    )

@@ -1,0 +1,15 @@
+"""What every policy is: a frozen value whose fields are its configuration."""
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Policy(BaseModel):
+    """A choice of one slot. Every concrete policy has a field ``kind`` with a ``Literal`` of its name in TOML.
+
+    A policy never touches transport, clocks or globals. One file in the folder of its slot adds one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    slot: ClassVar[str]

@@ -1,0 +1,1 @@
+"""Slot ``batching``: which vertices one training step covers."""

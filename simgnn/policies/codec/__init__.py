@@ -1,0 +1,1 @@
+"""Slot ``codec``: how rows are encoded on their way."""

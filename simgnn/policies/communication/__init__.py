@@ -1,0 +1,1 @@
+"""Slot ``communication``: which rows travel between ranks, and when."""

@@ -1,0 +1,1 @@
+"""Slot ``placement``: where rows are kept between their uses."""

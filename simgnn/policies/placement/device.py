@@ -1,0 +1,13 @@
+"""Everything stays in the device's memory."""
+
+from typing import ClassVar, Literal
+
+from simgnn.policies.base import Policy
+
+
+class Device(Policy):
+    """Features, activations, parameters and optimizer state of a rank in the memory of its device."""
+
+    slot: ClassVar[str] = "placement"
+
+    kind: Literal["device"] = "device"

@@ -1,0 +1,1 @@
+"""Slot ``schedule``: which op runs when, on which stream."""

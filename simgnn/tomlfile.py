@@ -1,0 +1,153 @@
+"""TOML files: loading with the place of every fault, inheritance by ``extends``, overrides, atomic writing."""
+
+import os
+import tempfile
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simgnn.errors import ConfigError
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One table of settings and where it comes from: ``label`` for messages, ``folder`` for its relative paths."""
+
+    label: str
+    folder: Path
+    table: Table
+
+
+def load_toml(path: Path) -> Table:
+    """The table of a TOML file, or a :class:`ConfigError` that names the file and, for a syntax error, the line."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; expected a TOML file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); expected a TOML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def inherited(path: Path, find: Callable[[str], Path | None], known: Sequence[str] = ()) -> list[Layer]:
+    """The file and all that it extends, ancestors first.
+
+    ``extends`` names something that ``find`` knows (a shipped system), or a path relative to the file that says it.
+    Raises :class:`ConfigError` for a parent that is not there and for a circle, with the chain.
+    """
+    layers: list[Layer] = []
+    chain: list[Path] = []
+    current: Path | None = path
+    while current is not None:
+        resolved = current.resolve()
+        if resolved in chain:
+            names = " -> ".join(str(link) for link in [*chain[chain.index(resolved) :], resolved])
+            raise ConfigError(
+                f"{current}: extends: got a circle, {names}; expected a chain that ends: remove one 'extends'"
+            )
+        chain.append(resolved)
+        table = load_toml(current)
+        parent = table.pop("extends", None)
+        layers.append(Layer(str(current), resolved.parent, table))
+        current = None if parent is None else _parent(str(current), resolved.parent, parent, find, known)
+    return layers[::-1]
+
+
+def _parent(label: str, folder: Path, parent: object, find: Callable[[str], Path | None], known: Sequence[str]) -> Path:
+    if not isinstance(parent, str) or not parent:
+        raise ConfigError(f"{label}: extends: got {parent!r}, expected the name of a system or the path of a TOML file")
+    found = find(parent)
+    if found is not None:
+        return found
+    path = folder / Path(parent).expanduser()
+    if not path.is_file():
+        systems = f"a shipped system ({', '.join(known)})" if known else "a shipped system"
+        raise ConfigError(
+            f"{label}: extends: got '{parent}', expected {systems} or the path of a TOML file relative to {folder}"
+        )
+    return path
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any], choices: Collection[str] = ()) -> Table:
+    """A new table: ``over`` on top of ``base``, table by table.
+
+    A top-level table named in ``choices`` holds the options of its ``kind``: where ``over`` picks another kind, the
+    options of the old one are dropped instead of merged.
+    """
+    merged: Table = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            other_kind = key in choices and "kind" in value and value["kind"] != below.get("kind")
+            merged[key] = dict(value) if other_kind else deep_merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_override(text: str) -> Table:
+    """``a.b=value`` as a nested table. The value is read as TOML; what is not TOML is taken as a string."""
+    key, equals, value = text.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise ConfigError(f"--set {text}: got no 'key=value', expected for example --set train.epochs=20")
+    table: Table = {parts[-1]: parse_value(value.strip())}
+    for part in reversed(parts[:-1]):
+        table = {part: table}
+    return table
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; a bare word is a string."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(key path, value) of everything in a table that is not itself a table."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def without_none(value: Any) -> Any:
+    """The same nested value without None entries (TOML has no null); tuples become lists."""
+    if isinstance(value, Mapping):
+        return {key: without_none(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(entry) for entry in value]
+    return value
+
+
+def write_toml(path: Path, table: Mapping[str, Any]) -> None:
+    """Write a table under a temporary name and rename it, so that no half-written file is ever seen."""
+    import tomli_w
+
+    write_atomically(path, tomli_w.dumps(without_none(table)))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write text as UTF-8 beside ``path`` and rename it."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)  # mkstemp makes private files; results are to be read by others
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
