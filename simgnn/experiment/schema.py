@@ -91,7 +91,7 @@ class Experiment(BaseModel):
         return cls(**values)
 
     def to_table(self) -> dict[str, Any]:
-        """The nested table that :meth:`from_table` reads back to an equal value; None is left out (TOML has no null)."""
+        """The nested table that :meth:`from_table` reads back to an equal value; None is left out: TOML has no null."""
         table = self.model_dump(mode="json", exclude_none=True)
         # what METIS may not be told together with several constraints must not appear because it has a default
         table["partition"] = {

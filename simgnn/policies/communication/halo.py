@@ -12,7 +12,7 @@ class Halo(Policy):
 
     ``rows``: what layer 1 exchanges. ``input``: features, which never change, so they are sent once and transformed
     where they are needed; ``transformed``: rows after the weight matrix, narrower but new every epoch; ``auto``: the
-    cheaper one over the run. ``resend_inputs``: send the features again in every epoch, as systems do that keep no copy.
+    cheaper one over the run. ``resend_inputs``: send the features again in every epoch, as systems without a copy do.
     Source: halo exchange of DGL's and PipeGCN's vanilla training.
     """
 
