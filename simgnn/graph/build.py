@@ -1,0 +1,188 @@
+"""From a list of edges to a CSR: counting sorts in Numba, linear in V + E."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from simgnn.errors import GraphError
+from simgnn.graph.csr import CSR
+from simgnn.graph.transpose import is_symmetric, scatter_rows, transpose_csr
+
+
+@dataclass(frozen=True)
+class BuiltGraph:
+    """A CSR and what was mended on the way; ``symmetric`` tells whether each edge has its reverse."""
+
+    csr: CSR
+    symmetric: bool
+    self_loops: int
+    duplicates: int
+    reversed_edges: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence for each thing that was mended; empty when nothing was."""
+        told = (
+            (self.self_loops, "{} self loops dropped (the layers add their own)"),
+            (self.duplicates, "{} duplicate edges dropped"),
+            (self.reversed_edges, "{} reverse edges added (symmetrised)"),
+        )
+        return tuple(text.format(f"{count:,}") for count, text in told if count)
+
+
+def index_dtype(columns: int) -> type[np.int32] | type[np.int64]:
+    """Type of edge ids: int32, or int64 when there are 2**31 vertices or more."""
+    return np.int32 if columns < 2**31 else np.int64
+
+
+@njit(cache=True, nogil=True)
+def _extremes(ids: Any) -> Any:
+    low, high = ids[0], ids[0]
+    for value in ids:
+        low = min(low, value)
+        high = max(high, value)
+    return low, high
+
+
+@njit(cache=True, nogil=True)
+def _by_source(source: Any, target: Any, indptr: Any, grouped: Any) -> Any:
+    """Group targets by source, self loops left out; ``indptr`` must be zero. Returns the number of self loops."""
+    loops = 0
+    for k in range(len(source)):
+        if source[k] == target[k]:
+            loops += 1
+        else:
+            indptr[source[k] + 1] += 1
+    for v in range(len(indptr) - 1):
+        indptr[v + 1] += indptr[v]
+    place = indptr[:-1].copy()
+    for k in range(len(source)):
+        u = source[k]
+        if u != target[k]:
+            grouped[place[u]] = target[k]
+            place[u] += 1
+    return loops
+
+
+@njit(cache=True, nogil=True)
+def _drop_repeats(indptr: Any, indices: Any) -> Any:
+    """Drop equal neighbours in ascending rows, in place. Returns the number of edges left."""
+    kept = 0
+    begin = indptr[0]
+    for v in range(len(indptr) - 1):
+        end = indptr[v + 1]
+        for k in range(begin, end):
+            if k == begin or indices[k] != indices[k - 1]:
+                indices[kept] = indices[k]
+                kept += 1
+        begin = end
+        indptr[v + 1] = kept
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def _union(pa: Any, ia: Any, pb: Any, ib: Any, indptr: Any, indices: Any) -> Any:
+    """Merge two CSRs with ascending rows into one without repeats. Returns the number of edges."""
+    n = 0
+    for v in range(len(pa) - 1):
+        a, b = pa[v], pb[v]
+        while a < pa[v + 1] and b < pb[v + 1]:
+            x, y = ia[a], ib[b]
+            indices[n] = min(x, y)
+            a += x <= y
+            b += y <= x
+            n += 1
+        while a < pa[v + 1]:
+            indices[n] = ia[a]
+            a += 1
+            n += 1
+        while b < pb[v + 1]:
+            indices[n] = ib[b]
+            b += 1
+            n += 1
+        indptr[v + 1] = n
+    return n
+
+
+def symmetrise_csr(csr: CSR) -> CSR:
+    """The CSR with the reverse of every edge added; rows must ascend strictly."""
+    other = transpose_csr(csr)
+    indptr = np.zeros(csr.rows + 1, np.int64)
+    indices = np.empty(2 * csr.edges, csr.indices.dtype)
+    edges = _union(csr.indptr, csr.indices, other.indptr, other.indices, indptr, indices)
+    return CSR(indptr, indices if edges == len(indices) else indices[:edges].copy(), csr.columns)
+
+
+def assemble_edges(
+    source: ArrayLike,
+    target: ArrayLike,
+    vertices: int | None = None,
+    symmetrise: bool = True,
+    *,
+    key: str = "graph.source",
+) -> BuiltGraph:
+    """Make a CSR of the edges ``source[k] -> target[k]``: no self loops, no duplicates, rows ascending.
+
+    ``source``, ``target``: integers [edges]. ``vertices``: V; None = largest id + 1. ``symmetrise``: add the reverse of
+    every edge. Vertices without edges stay. Raises :class:`GraphError` for lists of different lengths, ids that are not
+    integers, negative or not below V, and for a graph without vertices; ``key`` names what the user has to look at.
+    """
+    source, target = _edge_ids(source, "source", key), _edge_ids(target, "target", key)
+    if len(source) != len(target):
+        raise GraphError(
+            f"{key}: sources and targets must be lists of one length; got {len(source)} and {len(target)}: is the file cut off?"
+        )
+    found = 0
+    if len(source):
+        (low_s, high_s), (low_t, high_t) = _extremes(source), _extremes(target)
+        low, found = min(int(low_s), int(low_t)), max(int(high_s), int(high_t)) + 1
+        if low < 0:
+            raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
+    if vertices is None:
+        vertices = found
+    if vertices <= 0:
+        raise GraphError(f"{key}: a graph needs at least 1 vertex; got {vertices}: state graph.vertices, or give edges")
+    if found > vertices:
+        raise GraphError(
+            f"{key}: vertex ids must lie in 0..{vertices - 1} (graph.vertices = {vertices}); got {found - 1}: "
+            "state the right number of vertices or renumber them"
+        )
+    dtype = index_dtype(vertices)
+    indptr, grouped = np.zeros(vertices + 1, np.int64), np.empty(len(source), dtype)
+    loops = int(_by_source(source, target, indptr, grouped))
+    # grouping by source and then by target is a radix sort: rows come out ascending without a sort of their own
+    indptr, indices = scatter_rows(indptr, grouped[: len(source) - loops], vertices, dtype)
+    listed = len(indices)
+    edges = int(_drop_repeats(indptr, indices))
+    csr = CSR(indptr, indices if edges == listed else indices[:edges].copy(), vertices)
+    symmetric = is_symmetric(csr)
+    added = 0
+    if symmetrise and not symmetric:
+        csr = symmetrise_csr(csr)
+        added, symmetric = csr.edges - edges, True
+    return BuiltGraph(csr, symmetric, loops, listed - edges, added)
+
+
+def build_csr(source: ArrayLike, target: ArrayLike, vertices: int | None = None, symmetrise: bool = True) -> CSR:
+    """The CSR of :func:`assemble_edges`, without the account of what was mended."""
+    return assemble_edges(source, target, vertices, symmetrise).csr
+
+
+def _edge_ids(ids: ArrayLike, side: str, key: str) -> NDArray[Any]:
+    array = np.asarray(ids)
+    if array.ndim != 1:
+        raise GraphError(f"{key}: {side} ids must be a list of one dimension; got shape {array.shape}")
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise GraphError(f"{key}: {side} ids must be integers; got {array.dtype}: convert them without rounding")
+    if array.dtype.itemsize < 4:
+        return array.astype(np.int32)
+    if array.dtype.kind == "u":
+        if int(array.max()) >= 2**63:
+            raise GraphError(f"{key}: {side} ids must be below 2**63; got {int(array.max())}")
+        return array.astype(np.int64)
+    return np.ascontiguousarray(array)

@@ -1,0 +1,187 @@
+"""Turn what a reader found into a checked :class:`Graph`: shapes, finite features, label range, disjoint masks."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from simgnn.errors import GraphError
+from simgnn.graph.build import BuiltGraph
+from simgnn.graph.graph import Features, Graph
+
+CHUNK_ROWS = 65_536
+
+
+@dataclass
+class Found:
+    """What a reader found in a source, unchecked. ``where`` leads error messages; masks of indices are not masks.
+
+    ``labels``: integers [V] (-1 or NaN = no label), [V, 1], or a 0/1 matrix [V, classes] for several labels a vertex.
+    ``classes`` 0: as many as the labels show.
+    """
+
+    name: str
+    where: str
+    edges: BuiltGraph
+    features: Any = None
+    labels: Any = None
+    train_mask: Any = None
+    validation_mask: Any = None
+    test_mask: Any = None
+    classes: int = 0
+    synthetic_features: bool = False
+    synthetic_labels: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def complete_graph(found: Found) -> Graph:
+    """Check everything and return the graph; :class:`GraphError` says what is wrong and where."""
+    vertices, where = found.edges.csr.rows, found.where
+    features, told = _features(found.features, vertices, where)
+    labels, classes, multilabel = _labels(found.labels, found.classes, vertices, where)
+    masks = [
+        _mask(value, vertices, f"{where}: {name}")
+        for name, value in (
+            ("train_mask", found.train_mask),
+            ("validation_mask", found.validation_mask),
+            ("test_mask", found.test_mask),
+        )
+    ]
+    if labels is None and any(mask is not None for mask in masks):
+        raise GraphError(f"{where}: masks without labels; got no labels, expected int64 [{vertices}]")
+    _check_masks(masks, labels, multilabel, where)
+    return Graph(
+        name=found.name,
+        csr=found.edges.csr,
+        features=features,
+        labels=labels,
+        train_mask=masks[0],
+        validation_mask=masks[1],
+        test_mask=masks[2],
+        classes=classes,
+        multilabel=multilabel,
+        symmetric=found.edges.symmetric,
+        synthetic_features=found.synthetic_features,
+        synthetic_labels=found.synthetic_labels,
+        notes=(*found.edges.notes, *told, *found.notes),
+    )
+
+
+def _features(value: Any, vertices: int, where: str) -> tuple[Features | None, list[str]]:
+    if value is None:
+        return None, []
+    if sparse.issparse(value):
+        # scipy has no arithmetic on float16; the values are kept exactly in float32
+        matrix = sparse.csr_array(value).astype(np.float32)
+        matrix.sum_duplicates()
+        _check_rows(matrix.shape, vertices, where)
+        bad = np.flatnonzero(~np.isfinite(matrix.data))
+        if len(bad):
+            vertex = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
+            raise _not_finite(where, vertex, int(matrix.indices[bad[0]]), matrix.data[bad[0]])
+        return matrix, []
+    array = np.asanyarray(value)
+    if array.ndim == 1:
+        array = array[:, None]
+    _check_rows(array.shape, vertices, where)
+    if array.dtype.kind not in "fiub":
+        raise GraphError(f"{where}: features must be numbers; got {array.dtype}")
+    told = []
+    if array.dtype not in (np.float16, np.float32):
+        told = [f"features converted from {array.dtype} to float32"]
+        _check_finite(array, where)
+        array = array.astype(np.float32)
+    _check_finite(array, where)
+    return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), told
+
+
+def _check_rows(shape: tuple[int, ...], vertices: int, where: str) -> None:
+    if len(shape) != 2 or shape[0] != vertices or shape[1] == 0:
+        raise GraphError(f"{where}: features must have one row a vertex, shape [{vertices}, width]; got {list(shape)}")
+
+
+def _check_finite(array: NDArray[Any], where: str) -> None:
+    if array.dtype.kind != "f":
+        return
+    for first in range(0, len(array), CHUNK_ROWS):
+        part = array[first : first + CHUNK_ROWS]
+        # a sum is NaN or Inf when a term is; only then is the place looked for
+        if not np.isfinite(np.sum(part, dtype=np.float64)):
+            bad = np.argwhere(~np.isfinite(part))
+            if len(bad):
+                vertex, column = (int(k) for k in bad[0])
+                raise _not_finite(where, first + vertex, column, part[vertex, column])
+
+
+def _not_finite(where: str, vertex: int, column: int, value: Any) -> GraphError:
+    return GraphError(
+        f"{where}: features must be finite; vertex {vertex} has {value} in column {column}: replace or drop such values"
+    )
+
+
+def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArray[Any] | None, int, bool]:
+    if value is None:
+        return None, 0, False
+    array = np.asarray(value)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim not in (1, 2) or len(array) != vertices:
+        raise GraphError(f"{where}: labels must have one entry a vertex, [{vertices}]; got shape {list(array.shape)}")
+    if array.ndim == 2:
+        if not np.all((array == 0) | (array == 1)):
+            raise GraphError(f"{where}: labels of several classes a vertex must be 0 or 1; got other values")
+        if classes not in (0, array.shape[1]):
+            raise GraphError(f"{where}: labels have {array.shape[1]} columns, but {classes} classes are stated")
+        return array.astype(np.bool_), int(array.shape[1]), True
+    if array.dtype.kind == "f":
+        unknown = np.isnan(array)
+        whole = np.where(unknown, -1, array)
+        if not np.all(whole == np.floor(whole)) or not np.all(np.isfinite(whole)):
+            raise GraphError(f"{where}: labels must be whole numbers (NaN = no label); got others")
+        array = whole
+    elif array.dtype.kind not in "iub":
+        raise GraphError(f"{where}: labels must be integers; got {array.dtype}")
+    labels = np.ascontiguousarray(array, dtype=np.int64)
+    low, high = int(labels.min()), int(labels.max())
+    if low < -1 or (classes and high >= classes):
+        raise GraphError(
+            f"{where}: labels must lie in 0..{(classes or high + 1) - 1} (-1 = no label); got {low}..{high}"
+        )
+    return labels, classes or high + 1, False
+
+
+def _mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_] | None:
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.shape != (vertices,):
+        raise GraphError(f"{where} must have one entry a vertex, [{vertices}]; got shape {list(array.shape)}")
+    if array.dtype != np.bool_:
+        if array.dtype.kind not in "iuf" or not np.all((array == 0) | (array == 1)):
+            raise GraphError(
+                f"{where} must be bool or 0/1; got {array.dtype} with other values: a list of ids is no mask"
+            )
+        array = array.astype(np.bool_)
+    return np.ascontiguousarray(array)
+
+
+def _check_masks(
+    masks: list[NDArray[np.bool_] | None], labels: NDArray[Any] | None, multilabel: bool, where: str
+) -> None:
+    held = [mask for mask in masks if mask is not None]
+    if len(held) > 1:
+        count = held[0].astype(np.int8)
+        for mask in held[1:]:
+            count += mask
+        if count.max() > 1:
+            raise GraphError(
+                f"{where}: train, validation and test masks must be disjoint; vertex {int(np.argmax(count > 1))} is in several"
+            )
+    if labels is None or multilabel:
+        return
+    for mask in held:
+        bad = np.flatnonzero(mask & (labels < 0))
+        if len(bad):
+            raise GraphError(f"{where}: vertex {int(bad[0])} is in a mask but has no label: leave it out of the masks")

@@ -1,0 +1,91 @@
+"""Counter-based random numbers: the k-th number of a stream is a function of (seed, stream, k), so threads cannot matter."""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_S27 = np.uint64(27)
+_S30 = np.uint64(30)
+_S31 = np.uint64(31)
+_S11 = np.uint64(11)
+_ONE = np.uint64(1)
+_UNIT = 1.0 / 9007199254740992.0  # 2**-53
+
+
+@njit(cache=True, nogil=True, inline="always")
+def splitmix(key: Any, counter: Any) -> Any:
+    """The ``counter``-th 64-bit number of stream ``key`` (both uint64): SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
+    z = key + counter * _GOLDEN
+    z = (z ^ (z >> _S30)) * _MIX_A
+    z = (z ^ (z >> _S27)) * _MIX_B
+    return z ^ (z >> _S31)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def unit(bits: Any) -> Any:
+    """A float64 in [0, 1) from the upper 53 of 64 random bits."""
+    return float(bits >> _S11) * _UNIT
+
+
+@njit(cache=True, nogil=True)
+def permute_index(index: Any, key: Any, bits: Any, size: Any) -> Any:
+    """Position of ``index`` in a keyed permutation of 0..size-1 (all uint64; ``2**bits >= size``).
+
+    Three rounds of odd multiplication and xor-shift are a bijection of ``bits``-bit numbers; walking its cycle until the
+    number is below ``size`` makes it one of 0..size-1. No table, so it needs no memory.
+    """
+    mask = (_ONE << bits) - _ONE
+    half = (bits + _ONE) >> _ONE
+    x = index
+    while True:
+        for turn in range(3):
+            draw = splitmix(key, np.uint64(turn))
+            x = ((x ^ draw) * ((draw >> _S11) | _ONE)) & mask
+            x = x ^ (x >> half)
+        if x < size:
+            return x
+
+
+@njit(cache=True, nogil=True)
+def _permutation(first: Any, out: Any, key: Any, bits: Any, size: Any) -> None:
+    for k in range(len(out)):
+        out[k] = permute_index(np.uint64(first + k), key, bits, size)
+
+
+@njit(cache=True, nogil=True)
+def _uniform(first: Any, out: Any, key: Any) -> None:
+    for k in range(len(out)):
+        out[k] = unit(splitmix(key, np.uint64(first + k)))
+
+
+def stream_key(seed: int, name: str) -> np.uint64:
+    """Key of the stream ``name`` of ``seed``: streams of different names or seeds are unrelated."""
+    value = (seed ^ 0x5851F42D4C957F2D) & 0xFFFFFFFFFFFFFFFF
+    for byte in name.encode():
+        value = ((value ^ byte) * 0x100000001B3 + 0x632BE59BD9B4E019) & 0xFFFFFFFFFFFFFFFF
+        value ^= value >> 29
+    return np.uint64(value)
+
+
+def index_bits(size: int) -> np.uint64:
+    """Fewest bits, at least 2, that number ``size`` things."""
+    return np.uint64(max(2, (size - 1).bit_length()))
+
+
+def permutation_slice(first: int, count: int, size: int, key: np.uint64) -> NDArray[np.int64]:
+    """Positions of ids ``first .. first+count-1`` in the keyed permutation of 0..size-1, int64 [count]."""
+    out = np.empty(count, np.int64)
+    _permutation(first, out, key, index_bits(size), np.uint64(size))
+    return out
+
+
+def uniform_slice(first: int, count: int, key: np.uint64) -> NDArray[np.float64]:
+    """Numbers ``first .. first+count-1`` of a stream, float64 [count] in [0, 1)."""
+    out = np.empty(count, np.float64)
+    _uniform(first, out, key)
+    return out

@@ -1,0 +1,145 @@
+"""The ``NAME.npz`` (+ ``NAME.json``) format: CSR arrays, features dense or sparse, labels, masks; never pickled."""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from simgnn.errors import GraphError
+from simgnn.graph.build import BuiltGraph, assemble_edges, index_dtype
+from simgnn.graph.complete import Found, complete_graph
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+from simgnn.graph.transpose import is_symmetric
+
+KNOWN = frozenset(
+    [
+        "indptr",
+        "indices",
+        "feat",
+        "feat_indptr",
+        "feat_indices",
+        "feat_data",
+        "feat_shape",
+        "labels",
+        "train_mask",
+        "val_mask",
+        "test_mask",
+    ]
+)
+SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
+
+
+def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
+    """Read ``path`` and, beside it, an optional ``.json`` with ``name``, ``num_classes``, ``labels_kind``, ``features``.
+
+    Keys: ``indptr`` int [V+1] and ``indices`` int [E] (row = destination); optional ``feat`` float [V, F] or
+    ``feat_indptr``/``feat_indices``/``feat_data``/``feat_shape`` (CSR); ``labels`` int [V]; ``train_mask``, ``val_mask``,
+    ``test_mask`` bool [V]. Other keys are left alone. Rows that do not ascend, self loops and repeats are mended and
+    noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
+    """
+    arrays = load_arrays(path)
+    facts = _facts(path.with_suffix(".json"))
+    for key in ("indptr", "indices"):
+        if key not in arrays:
+            raise GraphError(
+                f"{path}: no array '{key}'; got {', '.join(sorted(arrays)) or 'nothing'}: see the format's README"
+            )
+    edges = csr_edges(arrays["indptr"], arrays["indices"], symmetrise, str(path))
+    labels_synthetic = str(facts.get("labels_kind", "")).upper().startswith("SYNTHETIC")
+    notes = [f"labels: {facts['labels_kind']}"] if labels_synthetic else []
+    found = Found(
+        name=str(facts.get("name", path.stem)),
+        where=str(path),
+        edges=edges,
+        features=_features(arrays, path),
+        labels=arrays.get("labels"),
+        train_mask=arrays.get("train_mask"),
+        validation_mask=arrays.get("val_mask"),
+        test_mask=arrays.get("test_mask"),
+        classes=0 if "labels" not in arrays or arrays["labels"].ndim == 2 else int(facts.get("num_classes", 0)),
+        synthetic_labels=labels_synthetic,
+        notes=notes,
+    )
+    return complete_graph(found)
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an ``.npz``, without pickle; :class:`GraphError` when it is cut off, pickled or no ``.npz`` at all."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise GraphError(f"{path}: expected an .npz archive, got a single array")
+            return {key: archive[key] for key in archive.files}
+    except ValueError as error:
+        if "allow_pickle" in str(error) or "pickle" in str(error).lower():
+            raise GraphError(f"{path}: holds pickled objects, which are never loaded: save plain arrays") from error
+        raise GraphError(f"{path}: not a readable .npz ({error}): write or fetch it again") from error
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise GraphError(f"{path}: not a readable .npz ({error}): is it cut off? write or fetch it again") from error
+
+
+def csr_edges(indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, where: str) -> BuiltGraph:
+    """Check CSR arrays from outside; mend them where rows do not ascend strictly, hold self loops or lack reverses."""
+    for name, array in (("indptr", indptr), ("indices", indices)):
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise GraphError(
+                f"{where}: '{name}' must be integers of one dimension; got {array.dtype} {list(array.shape)}"
+            )
+    vertices = len(indptr) - 1
+    if vertices < 1:
+        raise GraphError(f"{where}: a graph needs at least 1 vertex; got {max(vertices, 0)}")
+    try:
+        csr = CSR(np.ascontiguousarray(indptr, np.int64), indices, vertices).check()
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}") from error
+    csr = CSR(csr.indptr, np.ascontiguousarray(indices, index_dtype(vertices)), vertices)
+    target = np.repeat(np.arange(vertices, dtype=csr.indices.dtype), csr.degrees())
+    fine = not np.any(csr.indices == target)
+    if fine and csr.edges:
+        rising = csr.indices[1:] > csr.indices[:-1]
+        fine = bool(np.all(rising | (target[1:] != target[:-1])))
+    if fine:
+        symmetric = is_symmetric(csr)
+        if symmetric or not symmetrise:
+            return BuiltGraph(csr, symmetric, 0, 0, 0)
+    return assemble_edges(csr.indices, target, vertices, symmetrise, key=where)
+
+
+def _features(arrays: Mapping[str, NDArray[Any]], path: Path) -> Any:
+    if "feat" in arrays:
+        return arrays["feat"]
+    held = [key for key in SPARSE if key in arrays]
+    if not held:
+        return None
+    if len(held) < len(SPARSE):
+        missing = ", ".join(key for key in SPARSE if key not in arrays)
+        raise GraphError(f"{path}: sparse features need {', '.join(SPARSE)}; missing: {missing}")
+    shape = tuple(int(k) for k in np.ravel(arrays["feat_shape"]))
+    try:
+        parts = (arrays["feat_data"].astype(np.float32), arrays["feat_indices"], arrays["feat_indptr"])
+        matrix = sparse.csr_array(parts, shape=shape)
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        raise GraphError(
+            f"{path}: sparse features do not form a CSR matrix of shape {list(shape)} ({error})"
+        ) from error
+    return matrix
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise GraphError(f"{path}: not readable as JSON ({error}); mend it or take it away") from error
+    if not isinstance(facts, dict):
+        raise GraphError(f"{path}: expected a JSON object, got {type(facts).__name__}")
+    return facts
