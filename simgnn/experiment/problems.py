@@ -1,6 +1,5 @@
 """Faults of an experiment as sentences: key path, what was got, what was expected, the nearest name, a remedy."""
 
-import difflib
 import math
 import re
 import types
@@ -10,6 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from simgnn.experiment.names import nearest
+
 Origin = Callable[[tuple[str, ...]], str]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -18,13 +19,6 @@ def line(path: Sequence[str], message: str, origin: Origin) -> str:
     """One fault: where it was written (if known), the key path, the message."""
     where = origin(tuple(path))
     return f"{where + ': ' if where else ''}{'.'.join(path)}: {message}"
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """`` (did you mean '...'?)`` for the known name that looks most like ``name``; empty when none does."""
-    match = difflib.get_close_matches(name.lower(), [entry.lower() for entry in known], n=1, cutoff=0.6)
-    originals = {entry.lower(): entry for entry in known}
-    return f" (did you mean '{originals[match[0]]}'?)" if match else ""
 
 
 def shown(value: Any) -> str:

@@ -1,0 +1,104 @@
+"""What commands print: results on standard output, progress and notes on standard error."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+PLAIN_INTERVAL_S = 5.0
+"""Where no terminal is, progress is told at most this often."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output; NaN and infinity become null, so that every parser reads it."""
+    print(json.dumps(_finite(value), indent=2, sort_keys=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """A table on standard output; the first ``left`` columns are left-aligned, the others right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # a pipe has no width: wide enough that no number is folded
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
+    console.print(table)
+
+
+def note(text: str) -> None:
+    """A line on standard error."""
+    print(f"simgnn: {text}", file=sys.stderr, flush=True)
+
+
+class Reporter:
+    """Tells how far long work is: a bar with the time left on a terminal, plain lines elsewhere, nothing if ``quiet``."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+        self._bar: Progress | None = None
+
+    def stage(self, text: str) -> None:
+        """A new piece of work begins."""
+        if not self._quiet:
+            if self._bar is not None:
+                self._bar.console.print(text, highlight=False)
+            else:
+                note(text)
+
+    @contextmanager
+    def counting(self, text: str, total: int) -> Iterator["Counter"]:
+        """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient."""
+        if self._quiet or not self._terminal:
+            yield Counter(text, total, None, None, self._quiet)
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            self._bar = bar
+            try:
+                yield Counter(text, total, bar, bar.add_task(text, total=total), False)
+            finally:
+                self._bar = None
+
+
+class Counter:
+    """Progress of one piece of work."""
+
+    def __init__(self, text: str, total: int, bar: "Progress | None", task: "TaskID | None", quiet: bool) -> None:
+        self._text, self._total, self._bar, self._task, self._quiet = text, total, bar, task, quiet
+        self._began = self._told = time.monotonic()
+
+    def at(self, done: int, detail: str = "") -> None:
+        """``done`` of the total are done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, description=f"{self._text} {detail}".strip())
+            return
+        now = time.monotonic()
+        if self._quiet or (now - self._told < PLAIN_INTERVAL_S and done < self._total):
+            return
+        self._told = now
+        left = (now - self._began) / done * (self._total - done) if done else 0.0
+        eta = f", {left:.0f} s left" if 0 < done < self._total else ""
+        note(f"{self._text}: {done}/{self._total}{eta}{' ' + detail if detail else ''}")

@@ -1,0 +1,140 @@
+"""The ``simgnn`` command. Sub-commands are loaded when they are called, so that help starts fast."""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from simgnn.errors import SimgnnError
+
+
+class Entry(NamedTuple):
+    """Where a sub-command lives (its module exports ``command``, a function, or ``app``, a Typer) and its help line."""
+
+    module: str
+    help: str
+
+
+COMMANDS: Mapping[str, Entry] = MappingProxyType(
+    {
+        "demo": Entry("simgnn.cli.demo", "Calibrate, simulate and train a small experiment, and compare: one minute."),
+        "simulate": Entry("simgnn.cli.simulate", "Predict how long an experiment takes on a hardware profile."),
+        "run": Entry("simgnn.cli.run", "Train an experiment for real, with one process a rank."),
+        "calibrate": Entry("simgnn.cli.calibrate", "Measure this machine and write its hardware profile."),
+        "compare": Entry("simgnn.cli.compare", "Show, op by op, where a prediction and a run differ."),
+        "partition": Entry(
+            "simgnn.cli.partition", "Partition an experiment's graph and tell how good the partition is."
+        ),
+        "hardware": Entry("simgnn.cli.hardware", "List, show, check and compare hardware profiles."),
+        "systems": Entry("simgnn.cli.systems", "List and show the shipped systems."),
+    }
+)
+
+
+class LazyGroup(TyperGroup):
+    """Knows the names and help lines of all sub-commands, and imports only the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else TyperCommand(cmd_name, help=entry.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        if name in COMMANDS:
+            return name, _load(name), args[1:]
+        from simgnn.experiment.names import nearest
+
+        ctx.fail(f"No such command '{name}'{nearest(name, tuple(COMMANDS))}; commands: {', '.join(COMMANDS)}.")
+        return None
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(COMMANDS[name].module)
+    if hasattr(module, "app"):
+        command = typer.main.get_group(module.app)
+    else:
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        alone.command(name)(module.command)
+        command = typer.main.get_command(alone)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="simgnn",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Predict and run distributed training of graph neural networks from one experiment file.\n\n"
+    "Start with [bold]simgnn demo[/bold]. Every command explains itself: [bold]simgnn simulate --help[/bold].",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from simgnn import __version__
+
+        typer.echo(f"simgnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options before the sub-command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 ok, 2 bad input, 3 out of memory predicted, 1 anything else."""
+    sys.exit(invoke(sys.argv[1:] if arguments is None else arguments))
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit status; faults are told on standard error, never as a traceback."""
+    try:
+        typer.main.get_command(app).main(list(arguments), prog_name="simgnn", standalone_mode=True)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+    except SimgnnError as error:
+        _tell(str(error))
+        return error.exit_status
+    except KeyboardInterrupt:
+        _tell("interrupted")
+        return 1
+    except OSError as error:
+        if os.environ.get("SIMGNN_DEBUG"):
+            raise
+        _tell(str(error))
+        return 1
+    except Exception as error:
+        if os.environ.get("SIMGNN_DEBUG"):
+            raise
+        _tell(
+            f"a fault of simgnn itself: {type(error).__name__}: {error}\n"
+            "Please report it; SIMGNN_DEBUG=1 shows where it happened."
+        )
+        return 1
+    return 0
+
+
+def _tell(message: str) -> None:
+    lines = message.splitlines() or ["unknown fault"]
+    head = f"simgnn: {len(lines)} problems:\n  " if len(lines) > 1 else "simgnn: "
+    print(head + "\n  ".join(lines), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

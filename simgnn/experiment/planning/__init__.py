@@ -1,0 +1,1 @@
+"""From an experiment and the statistics of its partition to a program."""

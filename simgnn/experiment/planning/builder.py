@@ -1,0 +1,140 @@
+"""Collects the parts of a program while a plan is written down."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from simgnn.model.costs import Piece
+from simgnn.program.derive import derive_dependencies
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Stream, Transfer, Work
+from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.sizes import Column, IntArray, Route, Size, SizeTable
+
+
+class ProgramBuilder:
+    """Buffers, columns, routes and ops by name, turned into a program at the end.
+
+    Ops are emitted once and put into every template that is named; program order is the order of emission.
+    """
+
+    def __init__(self, name: str, hosts: Sequence[int], dtype: str) -> None:
+        self.name = name
+        self.hosts = tuple(int(host) for host in hosts)
+        self.dtype = dtype
+        self.item_bytes = ITEM_BYTES[dtype]
+        self.buffers: dict[str, Buffer] = {}
+        self.columns: dict[str, IntArray] = {}
+        self.routes: dict[str, Route] = {}
+        self.streams: dict[str, Stream] = {}
+        self.groups: dict[str, Group] = {}
+        self.templates: dict[str, list[Op]] = {}
+
+    def column(self, name: str, values: IntArray) -> Column:
+        """Add a column [P]."""
+        self.columns[name] = np.asarray(values, dtype=np.int64)
+        return Column(name)
+
+    def route(self, name: str, route: Route) -> str:
+        """Add a route; its reverse is added beside it as ``name/reverse``."""
+        self.routes[name] = route
+        self.routes[f"{name}/reverse"] = route.reversed()
+        return name
+
+    def buffer(self, name: str, rows: Size, width: int, dtype: str | None = None, persistent: bool = False) -> str:
+        """Add a device buffer in the training dtype unless another is named."""
+        self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, persistent=persistent)
+        return name
+
+    def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
+        """Pieces of a cost as priced work; ``locality`` goes to the pieces that read through an index."""
+        return tuple(
+            Work(
+                piece.primitive,
+                {**piece.sizes, "item_bytes": self.item_bytes},
+                locality if piece.primitive == "spmm" else None,
+            )
+            for piece in pieces
+        )
+
+    def compute(
+        self,
+        templates: Sequence[str],
+        name: str,
+        kind: OpKind,
+        reads: Sequence[str],
+        writes: Sequence[str],
+        work: tuple[Work, ...],
+        **fields: Any,
+    ) -> None:
+        """Emit an op on the compute stream."""
+        self._emit(
+            templates,
+            Op(name, kind, "compute", reads=accesses(reads), writes=accesses(writes), work=work, **fields),
+        )
+
+    def exchange(
+        self, templates: Sequence[str], name: str, route: str, reads: str, writes: str, row_bytes: int, **fields: Any
+    ) -> None:
+        """Emit an uneven all-to-all of a packed buffer."""
+        self._emit(
+            templates,
+            Op(
+                name,
+                OpKind.EXCHANGE,
+                "comm",
+                reads=accesses([reads]),
+                writes=accesses([writes]),
+                transfer=Transfer(row_bytes),
+                route=route,
+                category="comm",
+                **fields,
+            ),
+        )
+
+    def allreduce(
+        self, templates: Sequence[str], name: str, buffers: Sequence[str], nbytes: int, control: bool, **fields: Any
+    ) -> None:
+        """Emit a sum over all ranks, in place."""
+        self._emit(
+            templates,
+            Op(
+                name,
+                OpKind.ALLREDUCE,
+                "comm",
+                reads=accesses(buffers),
+                writes=accesses(buffers),
+                transfer=Transfer(nbytes, control=control),
+                category="comm",
+                **fields,
+            ),
+        )
+
+    def _emit(self, templates: Sequence[str], op: Op) -> None:
+        for template in templates:
+            self.templates.setdefault(template, []).append(op)
+
+    def build(self, calendar: Calendar) -> Program:
+        """The program, with its dependencies derived from the buffers."""
+        program = Program(
+            name=self.name,
+            templates={name: Template(name, tuple(ops)) for name, ops in self.templates.items()},
+            calendar=calendar,
+            buffers=self._used(),
+            streams=self.streams,
+            groups=self.groups,
+            sizes=SizeTable(len(self.hosts), self.columns, self.routes),
+            hosts=self.hosts,
+        )
+        return derive_dependencies(replace(program))
+
+    def _used(self) -> Mapping[str, Buffer]:
+        names = {access.buffer for ops in self.templates.values() for op in ops for access in op.reads + op.writes}
+        return {name: buffer for name, buffer in self.buffers.items() if name in names}
+
+
+def accesses(names: Sequence[str]) -> tuple[Access, ...]:
+    """This turn's copies of the named buffers."""
+    return tuple(Access(name) for name in names)

@@ -1,0 +1,157 @@
+"""Choices about layers that are made once, by cost, and written into the plan: order, hoisting, rows of layer 1."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simgnn.errors import ConfigError
+from simgnn.graph.graph import GraphFacts
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, ModelSpec, Order
+
+SEGMENTS = ("prepare", "aggregate", "update")
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """What the experiment asks for. ``order``, ``hoist`` and ``rows`` may be "auto"."""
+
+    kind: str
+    hidden: tuple[int, ...]
+    order: str
+    hoist: str
+    rows: str
+    resend_inputs: bool
+    epochs: int
+    item_bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedLayers:
+    """The layers, and which rows of layer 1 travel: "input" or "transformed"."""
+
+    model: ModelSpec
+    rows: str
+
+
+def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_rows: int) -> PlannedLayers:
+    """Resolve every ``auto``.
+
+    ``input_bytes``: payload of all halo input rows, sent once; ``halo_rows``: halo rows over all ranks.
+    Order of layers 2..L: the narrower side is aggregated. Layer 1 with dense inputs that are exchanged as inputs is
+    aggregated first, since that sum is constant and computed once; sparse inputs are transformed first (their sums are
+    dense), except by GIN. ``rows = "auto"`` takes fewer payload bytes over the run.
+    """
+    widths = [facts.feature_width, *choice.hidden, facts.classes]
+    sparse = facts.feature_nonzeros is not None
+    whole, prepared = _user_shape(choice.kind)
+    layers: list[LayerSpec] = []
+    rows = "input"
+    for index in range(1, len(widths)):
+        width_in, width_out = widths[index - 1], widths[index]
+        order = _order(choice, index, width_in, width_out, sparse, whole)
+        if index == 1:
+            rows = _rows(choice, order, input_bytes, halo_rows * width_out * choice.item_bytes, whole)
+        constant = index == 1 and rows == "input" and not choice.resend_inputs
+        hoisted = constant and order == "aggregate-first" and choice.hoist == "auto" and not whole
+        if index == 1 and sparse and order == "aggregate-first" and not hoisted:
+            raise ConfigError(
+                "model.order: aggregating sparse features again in every epoch is not available; "
+                "use model.order = 'transform-first', or model.hoist = 'auto' without communication.resend_inputs"
+            )
+        layers.append(
+            LayerSpec(
+                index=index,
+                kind=choice.kind,
+                width_in=width_in,
+                width_out=width_out,
+                order=order,
+                activation=index < len(widths) - 1,
+                hoisted=hoisted,
+                sparse_input=index == 1 and sparse,
+                hidden=width_out if choice.kind == "gin" else 0,
+                prepared_width=prepared(width_in, width_out) if prepared else _width(order, width_in, width_out),
+                whole=whole,
+            )
+        )
+    return PlannedLayers(ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows)
+
+
+def _width(order: Order, width_in: int, width_out: int) -> int:
+    return width_out if order == "transform-first" else width_in
+
+
+def _order(choice: LayerChoice, index: int, width_in: int, width_out: int, sparse: bool, whole: bool) -> Order:
+    if choice.kind not in BUILT_IN_LAYERS:
+        return "aggregate-first" if whole or choice.order == "aggregate-first" else "transform-first"
+    if choice.kind == "gin":
+        if choice.order == "transform-first" or (index == 1 and choice.rows == "transformed"):
+            raise ConfigError(
+                "model.order: GIN sums rows before its MLP, so that only 'aggregate-first' (or 'auto') and "
+                "communication.rows = 'input' (or 'auto') are available; got "
+                f"order = '{choice.order}', rows = '{choice.rows}'"
+            )
+        return "aggregate-first"
+    if index == 1 and choice.rows == "transformed":
+        if choice.order == "aggregate-first":
+            raise ConfigError(
+                "communication.rows = 'transformed' sends layer 1's rows after its transform, but "
+                "model.order = 'aggregate-first' transforms them later; use 'transform-first' or 'auto'"
+            )
+        return "transform-first"
+    if choice.order == "aggregate-first" or choice.order == "transform-first":
+        return "aggregate-first" if choice.order == "aggregate-first" else "transform-first"
+    if index == 1 and sparse:
+        return "transform-first"
+    if index == 1 and choice.hoist == "auto" and not choice.resend_inputs:
+        return "aggregate-first"
+    return "transform-first" if width_out < width_in else "aggregate-first"
+
+
+def _rows(choice: LayerChoice, order: Order, input_bytes: int, transformed_bytes: int, whole: bool) -> str:
+    if choice.rows == "auto" and order == "transform-first" and not whole:
+        sends = choice.epochs if choice.resend_inputs else 1
+        return "input" if input_bytes * sends <= 2 * choice.epochs * transformed_bytes else "transformed"
+    return "input" if choice.rows == "auto" else choice.rows
+
+
+def _user_shape(kind: str) -> tuple[bool, Any]:
+    """Of a user's layer "package.module:Class": whether it has only ``forward``, and its ``prepared_width`` if any."""
+    if kind in BUILT_IN_LAYERS:
+        return False, None
+    found = load_user_class(kind)
+    missing = [segment for segment in SEGMENTS if not callable(getattr(found, segment, None))]
+    if missing and not callable(getattr(found, "forward", None)):
+        raise ConfigError(
+            f"model.kind = '{kind}': the class has neither forward(csr, rows) nor all of prepare, aggregate, update; "
+            f"missing: {', '.join(missing)}"
+        )
+    return bool(missing), None if missing else getattr(found, "prepared_width", None)
+
+
+def load_user_class(kind: str) -> Any:
+    """Import "package.module:Class"; a :class:`ConfigError` says what could not be found."""
+    module_name, _, class_name = kind.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"model.kind = '{kind}': cannot import '{module_name}' ({error}); put its folder on PYTHONPATH, "
+            f"or use one of {', '.join(BUILT_IN_LAYERS)}"
+        ) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise ConfigError(f"model.kind = '{kind}': module '{module_name}' has no class '{class_name}'")
+    return found
+
+
+def halo_input_bytes(facts: GraphFacts, halo_rows: int, halo_nonzeros: int | None, item_bytes: int) -> int:
+    """Payload of all halo input rows: dense rows, or lengths, column ids and values of sparse ones."""
+    if halo_nonzeros is None:
+        return halo_rows * facts.feature_width * item_bytes
+    return halo_rows * 4 + halo_nonzeros * (4 + item_bytes)
+
+
+def widths_of(hidden: int | Sequence[int], layers: int) -> tuple[int, ...]:
+    """Hidden widths of layers 1..L-1 from one number or a list."""
+    return (hidden,) * (layers - 1) if isinstance(hidden, int) else tuple(hidden)
