@@ -50,7 +50,7 @@ def note(text: str) -> None:
 
 
 class Reporter:
-    """Tells how far long work is: a bar with the time left on a terminal, plain lines elsewhere, nothing if ``quiet``."""
+    """Tells how far long work is: a bar with the time left on a terminal, plain lines elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet

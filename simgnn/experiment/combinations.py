@@ -9,9 +9,12 @@ VERTEX_CUTS = frozenset({"ebv"})
 """Partition kinds that divide edges; all others divide vertices."""
 
 
-def combination_problems(values: Mapping[str, Any], origin: Origin) -> list[str]:
-    """Faults between fields. ``values``: section or slot -> checked value, None where it has faults of its own."""
-    checks = (_cut, _metis_constraints, _hidden, _gin, _exchanged_rows, _momentum, _statistics)
+def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool = True) -> list[str]:
+    """Faults between fields. ``values``: section or slot -> checked value, None where it has faults of its own.
+
+    ``trains``: whether the partition is to be trained on, so that it must suit the communication.
+    """
+    checks = (_metis_constraints, _hidden, _gin, _exchanged_rows, _momentum, _statistics, *((_cut,) if trains else ()))
     return [line(path, message, origin) for check in checks for path, message in check(values)]
 
 

@@ -30,10 +30,11 @@ def load_experiment(
     ranks: int | None = None,
     epochs: int | None = None,
     hardware: str | None = None,
+    trains: bool = True,
 ) -> Experiment:
     """Read an experiment: a TOML file or the name of a shipped system, under ``overrides`` such as "train.epochs=20".
 
-    ``ranks`` means one host with that many ranks. Relative paths of a file (graph, profile) are relative to that file;
+    ``ranks`` means one host with that many ranks; ``trains`` as in :meth:`Experiment.from_table`. Relative paths of a file (graph, profile) are relative to that file;
     those of the command line to the working directory. Raises :class:`ConfigError` with all faults at once.
     """
     layers = inherited(_locate(argument), system_path, system_names())
@@ -41,7 +42,7 @@ def load_experiment(
     table: Table = {}
     for layer in layers:
         table = deep_merge(table, _absolute_paths(layer), SLOTS)
-    return Experiment.from_table(table, _origin(layers))
+    return Experiment.from_table(table, _origin(layers), trains)
 
 
 def _systems() -> Path:

@@ -67,11 +67,12 @@ class Experiment(BaseModel):
 
     @classmethod
     def from_table(
-        cls, table: Mapping[str, Any], origin: Callable[[tuple[str, ...]], str] = lambda path: ""
+        cls, table: Mapping[str, Any], origin: Callable[[tuple[str, ...]], str] = lambda path: "", trains: bool = True
     ) -> "Experiment":
         """Check a nested table (as TOML gives it) as a whole.
 
-        ``origin`` tells where a key path was written, for messages. Raises :class:`ConfigError` with every fault, one
+        ``origin`` tells where a key path was written, for messages; ``trains`` = False leaves out the checks that only
+        matter when the partition is trained on. Raises :class:`ConfigError` with every fault, one
         line each: key path, what was got, what was expected, the nearest known name and a remedy.
         """
         known = ("name", "seed", *SECTIONS, *SLOTS)
@@ -85,7 +86,7 @@ class Experiment(BaseModel):
             values[key] = parse_table(section, table.get(key, {}), (key,), origin, problems)
         for slot in SLOTS:
             values[slot] = _parse_slot(slot, table.get(slot, {}), origin, problems)
-        problems += combination_problems(values, origin)
+        problems += combination_problems(values, origin, trains)
         if problems:
             raise ConfigError(problems)
         return cls(**values)

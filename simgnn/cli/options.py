@@ -1,0 +1,62 @@
+"""Arguments and options that several commands share, and how they become an experiment."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simgnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from simgnn.experiment.schema import Experiment
+
+ExperimentArgument = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT", help="A TOML file, or the name of a shipped system.", show_default=False)
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a field, for example train.epochs=20. Repeatable."),
+]
+HardwareOption = Annotated[
+    str | None,
+    typer.Option("--hardware", metavar="PROFILE", help="Hardware profile: a name or a TOML file.", show_default=False),
+]
+RanksOption = Annotated[
+    int | None, typer.Option("--ranks", metavar="P", help="One host with P ranks.", show_default=False)
+]
+EpochsOption = Annotated[
+    int | None, typer.Option("--epochs", metavar="N", help="Number of epochs.", show_default=False)
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Run directory to write.", show_default=False)
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier run directory.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
+ActivityOption = Annotated[
+    Path | None,
+    typer.Option("--activity", metavar="RUNDIR", help="A real run whose decisions are replayed.", show_default=False),
+]
+
+
+def experiment_of(
+    argument: str,
+    overrides: list[str] | None,
+    *,
+    ranks: int | None = None,
+    epochs: int | None = None,
+    hardware: str | None = None,
+    trains: bool = True,
+) -> "Experiment":
+    """The experiment that a command line describes."""
+    from simgnn.experiment.load import load_experiment
+
+    return load_experiment(argument, overrides or (), ranks=ranks, epochs=epochs, hardware=hardware, trains=trains)
+
+
+def check_activity(activity: Path | None) -> None:
+    """Refuse ``--activity`` with the reason: no policy of this version makes decisions that could be replayed."""
+    if activity is not None:
+        raise ConfigError(
+            f"--activity: got {activity}, expected no activity: every policy of this version sends all rows every "
+            "time, so there are no decisions to replay; leave the option out"
+        )

@@ -1,0 +1,75 @@
+"""``simgnn partition``: partition a graph once, and tell how good the partition is."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of
+
+
+def command(
+    experiment: ExperimentArgument,
+    overrides: SetOption = None,
+    ranks: RanksOption = None,
+    as_json: JsonOption = False,
+    save_stats: Annotated[
+        Path | None,
+        typer.Option("--stats", metavar="FILE", help="Also write the partition's statistics, for stats:FILE sources."),
+    ] = None,
+) -> None:
+    """Partition an experiment's graph and tell how good the partition is.
+
+    The partition is kept and used again by simulate and run. Example:
+    [bold]simgnn partition vanilla --ranks 4 --set partition.kind=random[/bold]
+    """
+    from simgnn.cli.console import Reporter, print_json, print_table
+    from simgnn.errors import ConfigError
+    from simgnn.experiment.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
+
+    loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, trains=False), None)
+    if loaded.graph.source.startswith(STATISTICS):
+        raise ConfigError(
+            f"graph.source: got '{loaded.graph.source}', expected a graph: a statistics file holds a partition already"
+        )
+    reporter = Reporter(quiet=as_json)
+    graph = read_graph(loaded, None, reporter.stage)
+    artifact = obtain_partition(loaded, graph, None, reporter.stage)
+    if save_stats is not None:
+        from simgnn.partition.statsfile import save_stats as write_stats
+
+        write_stats(artifact.stats, save_stats)
+    measured: dict[str, Any] = {
+        "graph": graph.name,
+        "vertices": graph.vertices,
+        "edges": graph.edges,
+        "partition": loaded.partition.label,
+        "kind": artifact.kind,
+        "ranks": artifact.ranks,
+        **artifact.quality.as_dict(),
+        "made_now": artifact.made,
+        "digest": artifact.digest,
+        "path": str(artifact.path),
+    }
+    if as_json:
+        print_json(_plain(measured))
+    else:
+        rows = [[key.replace("_", " "), _text(value)] for key, value in _plain(measured).items()]
+        print_table("", ["partition", ""], rows, left=2)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, dictionaries with their entries plain."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)

@@ -1,0 +1,105 @@
+"""The run directory as it is before a backend starts: the experiment, the hardware and the plan."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.prepare import Prepared
+from simgnn.hardware.profile import Profile, save_profile
+from simgnn.program.digest import program_digest
+from simgnn.program.storage import save_program
+from simgnn.tomlfile import write_toml
+
+EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
+PLAN_FORMAT = 1
+
+
+def check_free(directory: Path, force: bool) -> None:
+    """Raise :class:`ConfigError` when ``directory`` holds something that may not be replaced.
+
+    ``force`` allows to replace an earlier run directory, and nothing else.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"--out: got {directory}, which is a file; expected a folder that is new or empty")
+    if not directory.is_dir() or not any(directory.iterdir()):
+        return
+    is_run = (directory / EXPERIMENT_FILE).is_file() and (directory / PLAN_FOLDER).is_dir()
+    if not force:
+        remedy = "name another, or replace it with --force" if is_run else "name another"
+        raise ConfigError(
+            f"--out: got {directory}, which is not empty; expected a folder that is new or empty: {remedy}"
+        )
+    if not is_run:
+        raise ConfigError(f"--force: {directory} is not an earlier run directory, so it is not replaced; name another")
+
+
+def write_run_directory(
+    prepared: Prepared,
+    directory: Path,
+    profile: Profile | None,
+    *,
+    shards: Path | None = None,
+    force: bool = False,
+) -> Path:
+    """Write ``experiment.toml``, ``hardware.toml`` and ``plan/`` under a temporary name, then rename the folder.
+
+    ``shards`` is the folder of the ranks' features and labels, which a run needs and a simulation does not.
+    """
+    check_free(directory, force)
+    directory = directory.resolve()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        temporary.chmod(0o755)  # mkdtemp makes private folders; results are to be read by others
+        write_toml(temporary / EXPERIMENT_FILE, prepared.experiment.to_table())
+        if profile is not None:
+            save_profile(profile, temporary / HARDWARE_FILE)
+        plan = temporary / PLAN_FOLDER
+        plan.mkdir()
+        save_program(prepared.planned.program, plan)
+        write_toml(plan / "resolved.toml", prepared.planned.resolved)
+        (plan / "plan.json").write_text(json.dumps(plan_table(prepared, shards), indent=2) + "\n", encoding="utf-8")
+        _put(temporary, directory)
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+    return directory
+
+
+def _put(temporary: Path, directory: Path) -> None:
+    if directory.is_dir() and any(directory.iterdir()):
+        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
+        os.replace(directory, old)
+        os.replace(temporary, directory)
+        shutil.rmtree(old)
+    else:
+        os.replace(temporary, directory)
+
+
+def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
+    """What ``plan/plan.json`` says: artefacts by path, the model's layers, how to train, the program's digest."""
+    experiment, facts = prepared.experiment, prepared.stats.facts
+    threads = experiment.hardware.threads_per_rank
+    return {
+        "format": PLAN_FORMAT,
+        "name": experiment.name,
+        "partition": None if prepared.partition is None else str(prepared.partition.path.resolve()),
+        "partition_digest": prepared.stats.digest,
+        "shards": None if shards is None else str(shards.resolve()),
+        "ranks": experiment.ranks,
+        "hosts": list(experiment.rank_hosts()),
+        "layers": [asdict(layer) for layer in prepared.planned.layers],
+        "classes": facts.classes,
+        "multilabel": facts.multilabel,
+        "graph": asdict(facts),
+        "train": experiment.train.model_dump(mode="json"),
+        "threads_per_rank": None if threads == "auto" else threads,
+        "seed": experiment.seed,
+        "program_digest": program_digest(prepared.planned.program),
+    }

@@ -1,0 +1,128 @@
+"""From an experiment to all that a backend needs: statistics of its partition and the program."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.schema import Experiment
+from simgnn.partition.stats import PartitionStats
+
+if TYPE_CHECKING:
+    from simgnn.graph.graph import Graph
+    from simgnn.partition.store import PartitionArtifact
+
+STATISTICS = "stats:"
+
+
+def _silent(text: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment with its cluster resolved, ready to be planned for a backend.
+
+    ``graph`` and ``partition`` are None where the graph is a statistics file.
+    """
+
+    experiment: Experiment
+    stats: PartitionStats
+    planned: Any
+    graph: "Graph | None" = None
+    partition: "PartitionArtifact | None" = None
+
+
+def prepare(
+    experiment: Experiment,
+    *,
+    base: Path | None = None,
+    default_cluster: tuple[int, int] | None = None,
+    need_graph: bool = False,
+    cache: Path | None = None,
+    stage: Callable[[str], None] = _silent,
+) -> Prepared:
+    """Load the graph, obtain its partition (made once, then reused) and plan the program.
+
+    ``default_cluster``: hosts and ranks per host where the experiment names none (the hardware profile's). ``base``:
+    folder of relative paths. ``need_graph``: refuse a statistics file, which nobody can train on. ``stage`` is told
+    what begins.
+    Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
+    """
+    from simgnn.experiment.planner import plan
+
+    if experiment.graph.source.startswith(STATISTICS):
+        if need_graph:
+            raise ConfigError(
+                f"graph.source: got '{experiment.graph.source}', expected a graph: a statistics file can be simulated, "
+                "not trained on"
+            )
+        experiment, stats = _from_statistics(experiment, base)
+        return Prepared(experiment, stats, plan(experiment, stats))
+    experiment = with_default_cluster(experiment, default_cluster)
+    graph = read_graph(experiment, base, stage)
+    artifact = obtain_partition(experiment, graph, cache, stage)
+    stats = artifact.stats
+    return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
+
+
+def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None) -> Experiment:
+    """Hosts and ranks per host that the experiment does not state, from ``default`` (else one rank)."""
+    hosts, each = default or (1, 1)
+    stated = experiment.cluster
+    return experiment.with_cluster(stated.hosts or hosts, stated.ranks_per_host or each)
+
+
+def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable[[str], None] = _silent) -> "Graph":
+    """The experiment's graph; refused when it has fewer vertices than there are ranks."""
+    from simgnn.graph.load import load_graph
+
+    section = experiment.graph
+    stage(f"graph: {section.source}")
+    graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed)
+    for told in graph.notes:
+        stage(f"graph: {told}")
+    if experiment.ranks > graph.vertices:
+        raise ConfigError(
+            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected at most {graph.vertices}, the "
+            f"vertices of '{graph.name}': use fewer ranks (--ranks) or a larger graph"
+        )
+    return graph
+
+
+def obtain_partition(
+    experiment: Experiment, graph: "Graph", cache: Path | None = None, stage: Callable[[str], None] = _silent
+) -> "PartitionArtifact":
+    """The experiment's partition of ``graph``, from the cache or made now."""
+    from simgnn.partition.store import partition_artifact
+
+    stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
+    hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    return partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache)
+
+
+def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:
+    from simgnn.partition.statsfile import load_stats
+
+    path = Path(experiment.graph.source.removeprefix(STATISTICS)).expanduser()
+    stats = load_stats(path if path.is_absolute() or base is None else base / path)
+    cluster = experiment.cluster
+    if cluster.hosts is None and cluster.ranks_per_host is None:
+        each = np.bincount(stats.hosts)
+        if len(each) == 0 or np.any(each != each[0]) or np.any(np.diff(stats.hosts) < 0):
+            raise ConfigError(
+                f"cluster: not given, and the ranks of {path} lie unevenly on its hosts; expected cluster.hosts and "
+                "cluster.ranks_per_host"
+            )
+        experiment = experiment.with_cluster(len(each), int(each[0]))
+    else:
+        experiment = with_default_cluster(experiment, None)
+    if experiment.ranks != stats.ranks:
+        raise ConfigError(
+            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the "
+            f"partition in {path}: a statistics file holds one partition, which cannot be divided anew"
+        )
+    return experiment, replace(stats, hosts=np.asarray(experiment.rank_hosts(), dtype=np.int64))
