@@ -25,7 +25,6 @@ class Buffer:
     """Rows of one width. ``persistent`` ones live for the whole run, others from their first write to their last read.
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
-    ``item_bytes`` overrides the size of an element where a row is not a plain array (encoded rows).
     """
 
     name: str
@@ -67,8 +66,9 @@ class Work:
 
     Primitives and their sizes: ``matmul`` (rows, inner, outer) = [rows, inner] @ [inner, outer]; ``spmm`` (edges, rows,
     sources, width): rows sums over edges of source rows; ``sparse_matmul`` (nonzeros, rows, width): sparse features
-    times a dense matrix; ``elementwise`` (elements, passes): ``passes`` reads or writes of an array; ``copy`` (bytes);
-    ``gather`` (rows, width): rows picked by an index; ``sample`` (vertices, edges).
+    times a dense matrix; ``elementwise`` (rows, width, passes): ``passes`` reads or writes of [rows, width]; ``copy``
+    (rows, width); ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows, width): rows added to rows
+    picked by an index; ``sample`` (vertices, edges). All have ``item_bytes`` too, the size of an element.
     ``locality`` names the table of the partition that tells how local the index stream is.
     """
 
@@ -111,7 +111,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: ``members`` = "world", "host" (one group a host) or the name of a column with a group id a rank."""
+    """A process group: ``members`` = "world", "host" (one a host) or the name of a column of group ids, one a rank."""
 
     name: str
     members: str = "world"
@@ -123,8 +123,14 @@ class Op:
     """One op of a template. Handlers see buffers, routes and modules by name, never a system.
 
     ``name`` is unique in its template. ``reverses`` names the forward op whose autograd segment this op runs backward.
-    ``module`` is "layers.2.update" (a module and its segment), or the policy that decides. ``ranks`` names a column that
-    is 1 where the op exists (None: everywhere). ``category`` is what reports book the time under.
+    ``gradients`` then says which forward buffer each gradient buffer belongs to, read (the output's) or written (the
+    inputs'). ``module`` is "layers.2.update" (a module and its segment), or the policy that decides. ``ranks`` names a
+    column that is 1 where the op exists (None: everywhere). ``category`` is what reports book the time under.
+
+    What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on what they read,
+    in order, parameters left out; ``copy`` with a route gathers the route's rows into a send buffer, peers ascending;
+    ``exchange`` sends such a buffer and writes what arrives, peers ascending; ``add`` with a route adds received rows
+    to the rows that the route names, peers ascending; ``add`` without adds what it reads first to what it writes.
     """
 
     name: str
@@ -139,6 +145,7 @@ class Op:
     root: int | None = None
     module: str | None = None
     reverses: str | None = None
+    gradients: Mapping[str, str] = field(default_factory=dict)
     guard: Guard | None = None
     ranks: str | None = None
     layer: int = 0

@@ -1,7 +1,7 @@
 """Sizes: how many rows, edges or elements an op touches on a rank, without naming the rank.
 
-A size is a constant, a column (one number a rank, and optionally a step and an epoch), or a decision: a number that only
-training knows, with an upper bound. An activity supplies the decisions to the simulator; the executor makes them.
+A size is a constant, a column (one number a rank, and optionally a step and an epoch), or a decision: a number that
+only training knows, with an upper bound. An activity supplies the decisions to the simulator; the executor makes them.
 """
 
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ class SizeTable:
     routes: Mapping[str, Route] = field(default_factory=dict)
 
     def per_rank(self, size: Size, epoch: int, step: int, decided: Mapping[str, IntArray] | None = None) -> IntArray:
-        """The value of a size on every rank in one turn, int64 [P]. A decision not in ``decided`` counts as its bound."""
+        """A size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its bound."""
         if isinstance(size, Decision):
             if decided is not None and size.name in decided:
                 return decided[size.name]

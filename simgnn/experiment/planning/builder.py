@@ -132,7 +132,7 @@ class ProgramBuilder:
 
     def _used(self) -> Mapping[str, Buffer]:
         names = {access.buffer for ops in self.templates.values() for op in ops for access in op.reads + op.writes}
-        return {name: buffer for name, buffer in self.buffers.items() if name in names}
+        return {name: buffer for name, buffer in self.buffers.items() if name in names or buffer.persistent}
 
 
 def accesses(names: Sequence[str]) -> tuple[Access, ...]:

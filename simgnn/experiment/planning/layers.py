@@ -1,7 +1,6 @@
 """Choices about layers that are made once, by cost, and written into the plan: order, hoisting, rows of layer 1."""
 
 import importlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,8 +149,3 @@ def halo_input_bytes(facts: GraphFacts, halo_rows: int, halo_nonzeros: int | Non
     if halo_nonzeros is None:
         return halo_rows * facts.feature_width * item_bytes
     return halo_rows * 4 + halo_nonzeros * (4 + item_bytes)
-
-
-def widths_of(hidden: int | Sequence[int], layers: int) -> tuple[int, ...]:
-    """Hidden widths of layers 1..L-1 from one number or a list."""
-    return (hidden,) * (layers - 1) if isinstance(hidden, int) else tuple(hidden)

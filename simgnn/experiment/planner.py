@@ -1,0 +1,126 @@
+"""Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.planning.builder import ProgramBuilder
+from simgnn.experiment.planning.full_graph import FullGraphPlan, Names
+from simgnn.experiment.planning.layers import LayerChoice, PlannedLayers, halo_input_bytes, plan_layers
+from simgnn.experiment.planning.sizes import SizeColumns, size_columns
+from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_update, training_state
+from simgnn.experiment.schema import Experiment
+from simgnn.model.spec import LayerSpec
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.ops import ITEM_BYTES, Group, Stream
+from simgnn.program.program import EVALUATE, Calendar, Program
+from simgnn.program.validate import validate
+
+FIRST, STEADY = "first", "steady"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program, the layers that its modules are built from, and what ``auto`` became (key path -> value).
+
+    ``undeclared`` names user layers that declare no cost: they run, but are not simulated.
+    """
+
+    program: Program
+    layers: tuple[LayerSpec, ...]
+    classes: int
+    multilabel: bool
+    resolved: dict[str, Any]
+    undeclared: tuple[str, ...] = ()
+
+
+def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
+    """Plan full-graph training. Raises :class:`ConfigError` for what the partition or the graph cannot serve."""
+    facts = stats.facts
+    _check(experiment, stats)
+    communication: Any = experiment.communication
+    item_bytes = ITEM_BYTES[experiment.train.dtype]
+    columns = size_columns(stats, item_bytes)
+    model = experiment.model
+    halo_rows = int(stats.halo_rows().sum())
+    planned = plan_layers(
+        LayerChoice(
+            kind=model.kind,
+            hidden=model.hidden_widths(),
+            order=model.order,
+            hoist=model.hoist,
+            rows=communication.rows,
+            resend_inputs=communication.resend_inputs,
+            epochs=experiment.train.epochs,
+            item_bytes=item_bytes,
+        ),
+        facts,
+        halo_input_bytes(facts, halo_rows, columns.total_halo_nonzeros, item_bytes),
+        halo_rows,
+    )
+    program = _program(experiment, stats, planned, columns)
+    validate(program)
+    layers = planned.model.layers
+    undeclared = any(work.primitive == "undeclared" for _, op in program.ops for work in op.work)
+    return Planned(
+        program=program,
+        layers=layers,
+        classes=facts.classes,
+        multilabel=facts.multilabel,
+        resolved={
+            "model.order": [layer.order for layer in layers],
+            "model.hoist": [layer.hoisted for layer in layers],
+            "communication.rows": planned.rows,
+        },
+        undeclared=(model.kind,) if undeclared else (),
+    )
+
+
+def _check(experiment: Experiment, stats: PartitionStats) -> None:
+    facts = stats.facts
+    problems = []
+    if stats.kind != "edge-cut":
+        problems.append(
+            f"communication.kind = 'halo' needs an edge-cut; the partition is a {stats.kind}: "
+            "use partition.kind = 'metis', 'random' or 'block-row'"
+        )
+    if facts.feature_width == 0:
+        problems.append(
+            f"graph '{facts.name}' has no features: set graph.stand_in_features = WIDTH for seeded random ones "
+            "(results are then marked synthetic)"
+        )
+    if facts.classes == 0 or facts.train_vertices == 0:
+        problems.append(f"graph '{facts.name}' has no labels or no training vertices, so there is nothing to train")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLayers, columns: SizeColumns) -> Program:
+    builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], experiment.train.dtype)
+    builder.streams = {"compute": Stream("compute"), "comm": Stream("comm", group="world")}
+    builder.groups = {"world": Group("world")}
+    layers = planned.model.layers
+    exchanges = stats.ranks > 1 and len(stats.halo.source) > 0
+    communication: Any = experiment.communication
+    once = (exchanges and planned.rows == "input" and not communication.resend_inputs) or layers[0].hoisted
+    train = (FIRST, STEADY) if once else (STEADY,)
+    names = Names(
+        **columns.add_to(builder, aggregated=layers[0].hoisted and layers[0].sparse_input),
+        train=train,
+        forward=(*train, EVALUATE),
+        setup=(FIRST,) if once else (),
+    )
+    train_options = experiment.train
+    optimizer = "sgd-momentum" if train_options.momentum > 0 else train_options.optimizer
+    training_state(builder, layers, names, stats, optimizer)
+    full_graph = FullGraphPlan(builder, planned.model, names, exchanges, planned.rows, communication.resend_inputs)
+    full_graph.fetch_inputs()
+    full_graph.hoist()
+    for layer in layers:
+        full_graph.forward(layer)
+    emit_loss(builder, planned.model, names)
+    for layer in reversed(layers):
+        full_graph.backward(layer)
+    emit_update(builder, layers, names, stats.ranks, optimizer)
+    emit_evaluation(builder, planned.model, names, stats.ranks)
+    return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))

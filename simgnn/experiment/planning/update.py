@@ -1,0 +1,89 @@
+"""What surrounds the layers: training state, loss, gradients' sum, optimizer, evaluation."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simgnn.experiment.planning.builder import ProgramBuilder
+from simgnn.experiment.planning.full_graph import Names
+from simgnn.experiment.planning.user_layer import parameters_of
+from simgnn.model.costs import pass_over
+from simgnn.model.spec import LayerSpec, ModelSpec
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Work
+from simgnn.program.program import EVALUATE
+
+METRICS = 4
+"""float64 values summed over ranks in every epoch: loss, correct (or true positives), count, non-finite values."""
+EVALUATION = 3 * 4
+"""float64 values of an evaluation: for train, validation and test rows four counts."""
+OPTIMIZER_COPIES = {"adam": 2, "sgd": 0, "sgd-momentum": 1}
+"""Optimizer -> values kept beside each parameter."""
+
+
+def training_state(
+    builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Names, stats: PartitionStats, optimizer: str
+) -> None:
+    """Buffers that live for the whole run."""
+    first = layers[0]
+    if first.sparse_input:
+        assert names.feature_nonzeros is not None
+        builder.buffer("features", names.feature_nonzeros, 4 + builder.item_bytes, "uint8", persistent=True)
+    else:
+        builder.buffer("features", names.rows, first.width_in, persistent=True)
+    builder.buffer("labels", names.rows, stats.facts.classes if stats.facts.multilabel else 8, "uint8", persistent=True)
+    for layer in layers:
+        count = parameters_of(layer)
+        builder.buffer(f"parameters/{layer.index}", 1, count, persistent=True)
+        builder.buffer(f"gradients/{layer.index}", 1, count, persistent=True)
+        builder.buffer(f"optimizer/{layer.index}", 1, OPTIMIZER_COPIES[optimizer] * count, persistent=True)
+    builder.buffer("metrics", 1, METRICS, "float64", persistent=True)
+    builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
+    # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
+    topology = 2 * 4 * stats.edges + 8 * (2 * stats.rows + stats.halo_rows() + 2)
+    builder.buffer(
+        "topology", builder.column("topology_bytes", np.asarray(topology, dtype=np.int64)), 1, "uint8", persistent=True
+    )
+
+
+def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
+    """Loss on the training rows of this rank, divided by the number of training rows of the whole graph."""
+    top = len(model.layers)
+    builder.buffer(f"d/hidden/{top}", names.rows, model.classes)
+    work = builder.work([pass_over(names.rows, model.classes, 1), pass_over(names.train_rows, model.classes, 6)])
+    builder.compute(
+        names.train, "forward/loss", OpKind.LOSS, [f"hidden/{top}", "labels"], [f"d/hidden/{top}", "metrics"], work,
+        layer=top, phase="forward",
+    )  # fmt: skip
+
+
+def emit_update(builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Names, ranks: int, optimizer: str) -> None:
+    """Sum gradients and metrics over ranks, then the same optimizer step on every rank."""
+    gradients = [f"gradients/{layer.index}" for layer in layers]
+    total = sum(builder.buffers[name].width for name in gradients)
+    if ranks > 1:
+        builder.allreduce(
+            names.train, "update/gradients", gradients, total * builder.item_bytes, control=False, phase="update"
+        )
+        builder.allreduce(names.train, "update/metrics", ["metrics"], METRICS * 8, control=True, phase="update")
+    state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
+    passes = 3 + 2 * OPTIMIZER_COPIES[optimizer]
+    work = (Work("elementwise", {"rows": 1, "width": total, "passes": passes, "item_bytes": builder.item_bytes}),)
+    builder.compute(
+        names.train, "update/optimize", OpKind.OPTIMIZE, [*gradients, *state], state, work, phase="update",
+        category="update",
+    )  # fmt: skip
+
+
+def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, ranks: int) -> None:
+    """Counts for the accuracy (micro-F1 when multi-label) of train, validation and test rows."""
+    top = len(model.layers)
+    builder.compute(
+        (EVALUATE,), "evaluate/loss", OpKind.LOSS, [f"hidden/{top}", "labels"], ["evaluation"],
+        builder.work([pass_over(names.rows, model.classes, 2)]), layer=top, phase="evaluate",
+    )  # fmt: skip
+    if ranks > 1:
+        builder.allreduce(
+            (EVALUATE,), "evaluate/metrics", ["evaluation"], EVALUATION * 8, control=True, phase="evaluate"
+        )

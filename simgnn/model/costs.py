@@ -1,0 +1,97 @@
+"""What each segment of a layer costs, as pieces of primitive work (``simgnn.program.ops.Work`` names the primitives).
+
+Sizes are opaque here (T): numbers, or the planner's columns. A dense product [rows, inner] @ [inner, outer] runs
+backward as one product for the weights and, where the input needs a gradient, one for the input.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from simgnn.model.spec import LayerSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Piece(Generic[T]):
+    """One piece of work: a primitive of the device curves and its sizes."""
+
+    primitive: str
+    sizes: Mapping[str, T | int]
+
+
+@dataclass(frozen=True)
+class RowSet(Generic[T]):
+    """The rows that a segment works on: how many, and (sparse features) how many stored values."""
+
+    rows: T
+    nonzeros: T | None = None
+
+
+def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
+    """Forward of rows @ W."""
+    if rows.nonzeros is not None:
+        return [Piece("sparse_matmul", {"nonzeros": rows.nonzeros, "rows": rows.rows, "width": outer})]
+    return [Piece("matmul", {"rows": rows.rows, "inner": inner, "outer": outer})]
+
+
+def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bool) -> list[Piece[T]]:
+    """Backward of rows @ W: the weights' gradient, then the rows' own."""
+    if rows.nonzeros is not None:
+        return [Piece("sparse_matmul", {"nonzeros": rows.nonzeros, "rows": inner, "width": outer})]
+    pieces: list[Piece[T]] = [Piece("matmul", {"rows": inner, "inner": rows.rows, "outer": outer})]
+    if input_gradient:
+        pieces.append(Piece("matmul", {"rows": rows.rows, "inner": outer, "outer": inner}))
+    return pieces
+
+
+def pass_over(rows: T, width: int, passes: int) -> Piece[T]:
+    """``passes`` reads or writes of [rows, width]."""
+    return Piece("elementwise", {"rows": rows, "width": width, "passes": passes})
+
+
+def aggregate(edges: T, rows: T, sources: T, width: int) -> list[Piece[T]]:
+    """Sum of source rows over the in-edges of each row; backward is the same with rows and sources swapped."""
+    return [Piece("spmm", {"edges": edges, "rows": rows, "sources": sources, "width": width})]
+
+
+def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piece[T]]:
+    """Forward of what follows the aggregation: dense products, then bias and activation in one pass in place."""
+    rows = aggregated.rows
+    pieces: list[Piece[T]] = []
+    if layer.kind == "gin":
+        if aggregated.nonzeros is None:
+            pieces.append(pass_over(rows, layer.width_in, 3))
+        pieces += product(aggregated, layer.width_in, layer.hidden)
+        pieces.append(pass_over(rows, layer.hidden, 2))
+        pieces += product(RowSet(rows), layer.hidden, layer.width_out)
+        pieces.append(pass_over(rows, layer.width_out, 2))
+        return pieces
+    if layer.kind == "sage":
+        pieces += product(own, layer.width_in, layer.width_out)
+        pieces.append(pass_over(rows, layer.width_out, 1))
+    if layer.order == "aggregate-first":
+        pieces += product(aggregated, layer.width_in, layer.width_out)
+    pieces.append(pass_over(rows, layer.width_out, 2))
+    return pieces
+
+
+def update_backward(
+    layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T], aggregated_gradient: bool, own_gradient: bool
+) -> list[Piece[T]]:
+    """Backward of :func:`update`: the activation's mask and the bias' sums in one pass, then the products."""
+    rows = aggregated.rows
+    pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3)]
+    if layer.kind == "gin":
+        pieces += product_backward(RowSet(rows), layer.hidden, layer.width_out, True)
+        pieces.append(pass_over(rows, layer.hidden, 3))
+        pieces += product_backward(aggregated, layer.width_in, layer.hidden, aggregated_gradient)
+        if own_gradient:
+            pieces.append(pass_over(rows, layer.width_in, 2))
+        return pieces
+    if layer.kind == "sage":
+        pieces += product_backward(own, layer.width_in, layer.width_out, own_gradient)
+    if layer.order == "aggregate-first":
+        pieces += product_backward(aggregated, layer.width_in, layer.width_out, aggregated_gradient)
+    return pieces

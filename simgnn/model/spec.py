@@ -1,0 +1,78 @@
+"""A GNN as layers and shapes. No torch here: the executor builds modules from the same values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Order = Literal["aggregate-first", "transform-first"]
+BUILT_IN_LAYERS = ("gcn", "sage", "gin")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer, on rows x of width ``width_in``; layers are numbered 1..L.
+
+    ``kind``: gcn, sage, gin or "package.module:Class". ``order``: whether rows are aggregated before or after the dense
+    transform. ``activation``: ReLU after the layer (all but the last). ``hoisted``: the aggregation's input is constant
+    and it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``: rows are a sparse
+    feature matrix. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are aggregated
+    and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
+    """
+
+    index: int
+    kind: str
+    width_in: int
+    width_out: int
+    order: Order = "aggregate-first"
+    activation: bool = True
+    hoisted: bool = False
+    sparse_input: bool = False
+    hidden: int = 0
+    prepared_width: int = 0
+    whole: bool = False
+
+    @property
+    def has_prepare(self) -> bool:
+        """Whether rows are transformed before they are aggregated."""
+        return self.order == "transform-first"
+
+    @property
+    def uses_own_rows(self) -> bool:
+        """Whether the update reads the layer's own input rows besides the aggregate."""
+        return self.kind != "gcn"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The layers in order, and what the loss needs."""
+
+    layers: tuple[LayerSpec, ...]
+    classes: int
+    multilabel: bool
+
+
+def parameter_shapes(layer: LayerSpec) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of a built-in layer's parameters, in the order of its module."""
+    if layer.kind == "gcn":
+        return (("weight", (layer.width_in, layer.width_out)), ("bias", (layer.width_out,)))
+    if layer.kind == "sage":
+        matrix = (layer.width_in, layer.width_out)
+        return (("weight_self", matrix), ("weight_neighbor", matrix), ("bias", (layer.width_out,)))
+    if layer.kind == "gin":
+        return (
+            ("mlp.0.weight", (layer.hidden, layer.width_in)),
+            ("mlp.0.bias", (layer.hidden,)),
+            ("mlp.2.weight", (layer.width_out, layer.hidden)),
+            ("mlp.2.bias", (layer.width_out,)),
+        )
+    raise AssertionError(f"parameter shapes of {layer.kind} are its module's own")
+
+
+def parameter_count(layer: LayerSpec) -> int:
+    """Number of trainable values of a built-in layer."""
+    total = 0
+    for _, shape in parameter_shapes(layer):
+        size = 1
+        for extent in shape:
+            size *= extent
+        total += size
+    return total

@@ -1,0 +1,139 @@
+"""A program on disk: ``program.json`` (templates, buffers, streams) beside ``columns.npz`` (the size table)."""
+
+import json
+import os
+import types
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ProgramError
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Buffer, Group, Op, Stream
+from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.sizes import Column, Decision, Route, SizeTable
+
+FORMAT = 1
+JSON_NAME, COLUMNS_NAME = "program.json", "columns.npz"
+
+
+def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """A JSON document and the arrays that go beside it."""
+    document = {
+        "format": FORMAT,
+        "name": program.name,
+        "hosts": list(program.hosts),
+        "calendar": _encode(program.calendar),
+        "buffers": [_encode(buffer) for buffer in program.buffers.values()],
+        "streams": [_encode(stream) for stream in program.streams.values()],
+        "groups": [_encode(group) for group in program.groups.values()],
+        "templates": [
+            {"name": template.name, "ops": [_encode(op) for op in template.ops]}
+            for template in program.templates.values()
+        ],
+    }
+    arrays: dict[str, NDArray[Any]] = {f"column/{name}": column for name, column in program.sizes.columns.items()}
+    for name, route in program.sizes.routes.items():
+        arrays[f"route/{name}/source"] = route.source
+        arrays[f"route/{name}/target"] = route.target
+        arrays[f"route/{name}/rows"] = route.rows
+    return document, arrays
+
+
+def save_program(program: Program, folder: Path) -> None:
+    """Write both files into an existing folder, each under a temporary name first."""
+    document, arrays = program_to_json(program)
+    temporary = folder / f"{COLUMNS_NAME}.partial"
+    with temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    os.replace(temporary, folder / COLUMNS_NAME)
+    temporary = folder / f"{JSON_NAME}.partial"
+    temporary.write_text(json.dumps(document, indent=1))
+    os.replace(temporary, folder / JSON_NAME)
+
+
+def load_program(folder: Path) -> Program:
+    """Read a program back; raises :class:`ProgramError` when the files are missing, broken or of another format."""
+    try:
+        document = json.loads((folder / JSON_NAME).read_text())
+        with np.load(folder / COLUMNS_NAME, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ProgramError(f"cannot read the program in {folder}: {error}; write the run directory again") from error
+    if document.get("format") != FORMAT:
+        raise ProgramError(
+            f"the program in {folder} has format {document.get('format')!r}, this version reads {FORMAT}; plan it again"
+        )
+    routes = {}
+    for key in arrays:
+        if key.startswith("route/") and key.endswith("/rows"):
+            name = key[len("route/") : -len("/rows")]
+            routes[name] = Route(arrays[f"route/{name}/source"], arrays[f"route/{name}/target"], arrays[key])
+    columns = {key[len("column/") :]: array for key, array in arrays.items() if key.startswith("column/")}
+    templates = {
+        item["name"]: Template(item["name"], tuple(_decode(Op, op) for op in item["ops"]))
+        for item in document["templates"]
+    }
+    return Program(
+        name=document["name"],
+        templates=templates,
+        calendar=_decode(Calendar, document["calendar"]),
+        buffers={item["name"]: _decode(Buffer, item) for item in document["buffers"]},
+        streams={item["name"]: _decode(Stream, item) for item in document["streams"]},
+        groups={item["name"]: _decode(Group, item) for item in document["groups"]},
+        sizes=SizeTable(len(document["hosts"]), columns, routes),
+        hosts=tuple(document["hosts"]),
+    )
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Column):
+        return {"column": value.name}
+    if isinstance(value, Decision):
+        return {"decision": value.name, "bound": _encode(value.bound)}
+    if is_dataclass(value) and not isinstance(value, type):
+        # what has its default value is left out: programs stay readable
+        default = {field.name: _default(field) for field in fields(value)}
+        return {name: _encode(getattr(value, name)) for name in default if getattr(value, name) != default[name]}
+    if isinstance(value, Mapping):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode(item) for item in value]
+    if isinstance(value, OpKind):
+        return value.value
+    return value
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    if isinstance(value, dict) and "column" in value and len(value) == 1:
+        return Column(value["column"])
+    if isinstance(value, dict) and "decision" in value and "bound" in value:
+        return Decision(value["decision"], _decode(int, value["bound"]))
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        options = [option for option in get_args(kind) if is_dataclass(option)]
+        if isinstance(value, dict) and options:
+            options = [option for option in options if option not in (Column, Decision)]
+            return _decode(options[0], value)
+        return value
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _decode(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    if origin is tuple:
+        return tuple(_decode(get_args(kind)[0], item) for item in value)
+    if isinstance(value, dict):
+        inner = get_args(kind)[1] if get_args(kind) else Any
+        return {key: _decode(inner, item) for key, item in value.items()}
+    if kind is OpKind:
+        return OpKind(value)
+    assert origin is not Literal or value in get_args(kind)
+    return value
