@@ -1,4 +1,4 @@
-"""The trace: one row an op, the same columns from both backends. ``compare`` is a join on (rank, epoch, step, op_id)."""
+"""The trace: a row an op, the same columns from both backends. ``compare`` joins on (rank, epoch, step, op_id)."""
 
 import pyarrow as pa
 

@@ -1,0 +1,102 @@
+"""``result.json``: what came out, in the same fields from both backends. SI units; null means not measured."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from simgnn.errors import BackendError
+
+SCHEMA_VERSION = 1
+
+
+class RankTimes(BaseModel):
+    """Seconds of one rank, medians over the training epochs after the first.
+
+    ``compute_s``: ops that are no communication. ``wait_s``: from the issue of a group op to the latest issue in its
+    group. ``comm_total_s``: started to ended of communication ops. ``comm_exposed_s``: the part of waiting and transfer
+    during which the rank computes nothing.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    compute_s: float
+    wait_s: float
+    comm_total_s: float
+    comm_exposed_s: float
+
+
+class Accuracy(BaseModel):
+    """Accuracy (micro-F1 when multi-label) after an epoch."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    epoch: int
+    train: float | None
+    validation: float | None
+    test: float | None
+
+
+class Result(BaseModel):
+    """One simulation or run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    backend: Literal["sim", "executor"]
+    status: Literal["ok", "oom", "failed"]
+    message: str = ""
+    name: str
+    digest: str | None
+    program_digest: str
+    hardware: str | None = None
+    seed: int
+    ranks: int
+    hosts: int
+    epochs: int
+    versions: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, Any] = Field(default_factory=dict)
+    epoch_s: list[float]
+    epoch_s_median: float | None
+    epoch_s_interval: tuple[float, float] | None = None
+    per_rank: list[RankTimes] = Field(default_factory=list)
+    bytes_sent: list[list[int]] = Field(default_factory=list, description="[P][P] payload of a steady epoch")
+    bytes_sent_first_epoch: list[list[int]] = Field(default_factory=list)
+    collective_bytes: list[int] = Field(default_factory=list, description="[P] payload of a steady epoch")
+    control_bytes: list[int] = Field(default_factory=list)
+    messages: list[list[int]] = Field(default_factory=list)
+    buffer_bytes: list[int] = Field(default_factory=list, description="[P] largest sum of live buffers")
+    peak_memory_bytes: list[int] | None = None
+    energy_J: float | None = None  # noqa: N815  the unit is part of the name
+    loss: list[float] | None = None
+    accuracy: list[Accuracy] | None = None
+    extrapolated: list[str] = Field(default_factory=list)
+    transferred: bool = False
+    uncalibrated: bool = False
+    synthetic: list[str] = Field(default_factory=list)
+    confidence: dict[str, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Write under a temporary name, then rename."""
+    write_text(path, result.model_dump_json(indent=1))
+
+
+def read_result(path: Path) -> Result:
+    """Read ``result.json``; :class:`BackendError` when it is missing or is no result of this schema."""
+    try:
+        return Result.model_validate_json(path.read_text())
+    except OSError as error:
+        raise BackendError(f"no result at {path}: {error.strerror}; the run has not ended, or it failed") from error
+    except (ValidationError, json.JSONDecodeError) as error:
+        raise BackendError(f"{path} is no result of schema {SCHEMA_VERSION}: {error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file so that nobody ever sees half of it."""
+    temporary = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
