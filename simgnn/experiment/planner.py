@@ -5,8 +5,9 @@ from typing import Any
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.planning.builder import ProgramBuilder
-from simgnn.experiment.planning.full_graph import FullGraphPlan, Names
+from simgnn.experiment.planning.full_graph import FullGraphPlan
 from simgnn.experiment.planning.layers import LayerChoice, PlannedLayers, halo_input_bytes, plan_layers
+from simgnn.experiment.planning.names import Names
 from simgnn.experiment.planning.sizes import SizeColumns, size_columns
 from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.experiment.schema import Experiment

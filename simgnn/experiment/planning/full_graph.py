@@ -4,36 +4,18 @@ A rank owns some vertices and holds all their in-edges; rows of remote sources (
 a layer aggregates, and their gradients go back the same way. Source: the common plan of edge-cut systems.
 """
 
-from dataclasses import dataclass
-
 from simgnn.experiment.planning.builder import ProgramBuilder
+from simgnn.experiment.planning.halo import HaloRows
+from simgnn.experiment.planning.names import Names
 from simgnn.experiment.planning.user_layer import user_work
 from simgnn.model import costs
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.sizes import Column, Size
+from simgnn.program.sizes import Size
 
 FORWARD, BACKWARD = "locality/forward", "locality/backward"
-
-
-@dataclass(frozen=True)
-class Names:
-    """Sizes by name, and the templates in which ops of the two kinds of turns are put."""
-
-    rows: Column
-    halo_rows: Column
-    sources: Column
-    send_rows: Column
-    edges: Column
-    train_rows: Column
-    feature_nonzeros: Column | None
-    halo_nonzeros: Column | None
-    aggregated_nonzeros: Column | None
-    train: tuple[str, ...]
-    forward: tuple[str, ...]
-    setup: tuple[str, ...]
 
 
 class FullGraphPlan:
@@ -47,6 +29,7 @@ class FullGraphPlan:
         self.names = names
         self.exchanges = exchanges
         self.rows = rows
+        self.halo = HaloRows(builder, names)
         self.setup = names.forward if resend_inputs else names.setup
         """Templates in which input rows are fetched: the first epoch's, or every one."""
 
@@ -68,41 +51,12 @@ class FullGraphPlan:
         """Whether the layer's halo rows are exchanged in every epoch."""
         return self.exchanges and (layer.index > 1 or self.rows == "transformed")
 
-    # -- setup -----------------------------------------------------------------------------------------------------
+    # -- inputs ----------------------------------------------------------------------------------------------------
 
     def fetch_inputs(self) -> None:
         """Halo input rows arrive once (or, resent, in every epoch)."""
-        builder, names, layer = self.builder, self.names, self.model.layers[0]
-        if not self.exchanges or self.rows != "input":
-            return
-        if not layer.sparse_input:
-            row_bytes = layer.width_in * builder.item_bytes
-            self._pack(self.setup, "setup/1/pack", "features", "send/0", layer.width_in, 1, "setup")
-            builder.buffer("halo/0", names.halo_rows, layer.width_in, persistent=True)
-            builder.exchange(
-                self.setup, "setup/1/exchange", "halo", "send/0", "halo/0", row_bytes, layer=1, phase="setup"
-            )
-            return
-        assert names.feature_nonzeros is not None
-        assert names.halo_nonzeros is not None
-        entry = 4 + builder.item_bytes
-        builder.buffer("send/0", Column("send_feature_bytes"), 1, "uint8")
-        builder.buffer("receive/0", Column("halo_feature_bytes"), 1, "uint8")
-        builder.buffer("halo/0", names.halo_nonzeros, entry, "uint8", persistent=True)
-        for name, read, write, size in (
-            ("setup/1/pack", "features", "send/0", "send_feature_bytes"),
-            ("setup/1/unpack", "receive/0", "halo/0", "halo_feature_bytes"),
-        ):
-            if name == "setup/1/unpack":
-                builder.exchange(
-                    self.setup, "setup/1/exchange", "halo_feature_bytes", "send/0", "receive/0", 1, layer=1,
-                    phase="setup",
-                )  # fmt: skip
-            work = (Work("gather", {"rows": Column(size), "width": 1, "item_bytes": 1}),)
-            builder.compute(
-                self.setup, name, OpKind.COPY, [read], [write], work, layer=1, phase="setup", route="halo",
-                category="comm_overhead", options={"encoding": "sparse"},
-            )  # fmt: skip
+        if self.exchanges and self.rows == "input":
+            self.halo.fetch_inputs(self.setup, self.model.layers[0])
 
     def hoist(self) -> None:
         """The constant sum of layer 1's inputs, computed once."""
@@ -147,7 +101,7 @@ class FullGraphPlan:
             self._segment(layer, "prepare", OpKind.TRANSFORM, reads, writes, work)
         if self.moves_halo(layer):
             halo = f"halo/{index - 1}" if not layer.has_prepare else f"prepared_halo/{index}"
-            self._exchange_rows(layer, source, halo)
+            self.halo.exchange(layer, source, halo)
         if not layer.hoisted:
             builder.buffer(f"aggregated/{index}", names.rows, layer.prepared_width)
             reads = [source, halo] if self.exchanges else [source]
@@ -207,7 +161,7 @@ class FullGraphPlan:
         )
         self._reverse(layer, "aggregate", OpKind.AGGREGATE, [f"d/aggregated/{index}"], writes, work, gradients)
         if self.moves_halo(layer):
-            self._return_rows(layer, f"d/{halo}", target)
+            self.halo.give_back(layer, f"d/{halo}", target)
         if layer.has_prepare:
             self._backward_prepare(layer, target, below, trained)
         if own_gradient:
@@ -232,7 +186,7 @@ class FullGraphPlan:
     def _forward_whole(self, layer: LayerSpec) -> None:
         names, builder, index = self.names, self.builder, layer.index
         if self.moves_halo(layer):
-            self._exchange_rows(layer, self.own(layer), f"halo/{index - 1}")
+            self.halo.exchange(layer, self.own(layer), f"halo/{index - 1}")
         builder.buffer(f"hidden/{index}", names.rows, layer.width_out)
         reads = [self.own(layer), *([f"halo/{index - 1}"] if self.exchanges else [])]
         work = builder.work(user_work(layer, "forward", names.rows, names.edges, names.sources) or [], FORWARD)
@@ -255,7 +209,7 @@ class FullGraphPlan:
         )
         self._reverse(layer, "forward", OpKind.TRANSFORM, reads, writes, work, gradients)
         if self.moves_halo(layer):
-            self._return_rows(layer, f"d/halo/{index - 1}", f"d/hidden/{index - 1}")
+            self.halo.give_back(layer, f"d/halo/{index - 1}", f"d/hidden/{index - 1}")
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -293,41 +247,6 @@ class FullGraphPlan:
             [*writes, *([f"gradients/{layer.index}"] if learned else [])], work,
             layer=layer.index, phase="backward", module=f"layers.{layer.index}.{segment}",
             reverses=f"forward/{layer.index}/{segment}", gradients=gradients,
-        )  # fmt: skip
-
-    def _pack(
-        self, templates: tuple[str, ...], name: str, reads: str, writes: str, width: int, layer: int, phase: str
-    ) -> None:
-        builder, names = self.builder, self.names
-        builder.buffer(writes, names.send_rows, width)
-        work = (Work("gather", {"rows": names.send_rows, "width": width, "item_bytes": builder.item_bytes}),)
-        builder.compute(
-            templates, name, OpKind.COPY, [reads], [writes], work, layer=layer, phase=phase, route="halo",
-            category="comm_overhead",
-        )  # fmt: skip
-
-    def _exchange_rows(self, layer: LayerSpec, source: str, halo: str) -> None:
-        builder, names, index = self.builder, self.names, layer.index
-        width = layer.prepared_width if not layer.whole else layer.width_in
-        self._pack(names.forward, f"forward/{index}/pack", source, f"send/{index}", width, index, "forward")
-        builder.buffer(halo, names.halo_rows, width)
-        builder.exchange(
-            names.forward, f"forward/{index}/exchange", "halo", f"send/{index}", halo, width * builder.item_bytes,
-            layer=index, phase="forward",
-        )  # fmt: skip
-
-    def _return_rows(self, layer: LayerSpec, halo_gradient: str, target: str) -> None:
-        builder, names, index = self.builder, self.names, layer.index
-        width = layer.prepared_width if not layer.whole else layer.width_in
-        received = builder.buffer(f"receive/{index}", names.send_rows, width)
-        builder.exchange(
-            names.train, f"backward/{index}/exchange", "halo/reverse", halo_gradient, received,
-            width * builder.item_bytes, layer=index, phase="backward",
-        )  # fmt: skip
-        work = (Work("scatter_add", {"rows": names.send_rows, "width": width, "item_bytes": builder.item_bytes}),)
-        builder.compute(
-            names.train, f"backward/{index}/add", OpKind.ADD, [received, target], [target], work,
-            layer=index, phase="backward", route="halo", category="comm_overhead",
         )  # fmt: skip
 
     def _add_own(self, layer: LayerSpec, below: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simgnn.experiment.planning.builder import ProgramBuilder
-from simgnn.experiment.planning.full_graph import Names
+from simgnn.experiment.planning.names import Names
 from simgnn.experiment.planning.user_layer import parameters_of
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
