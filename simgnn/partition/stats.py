@@ -19,11 +19,12 @@ class PartitionStats:
     ``kind``: "edge-cut" (vertices are owned, halo rows are copies) or "vertex-cut" (edges are owned).
     ``hosts`` int64 [P], host of each rank. ``rows`` int64 [P], owned vertices. ``edges`` int64 [P], local edges (an
     edge-cut rank holds all in-edges of its rows). ``halo`` is the route of halo rows: from owner to the rank that needs
-    them. ``tables`` holds further named arrays, each defined beside the policy that needs it. Defined here, for edge-cuts:
+    them. ``tables`` holds further named arrays, each defined beside the policy that needs it. Here, for edge-cuts:
 
     - ``train_rows``, ``validation_rows``, ``test_rows`` int64 [P]: labelled rows of each kind that a rank owns;
     - ``feature_nonzeros`` int64 [P]: stored values of the sparse features of owned rows (absent: dense features);
     - ``halo_feature_nonzeros`` int64 [P, P]: the same for the halo rows, [owner, rank];
+    - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
     - ``locality/forward``, ``locality/backward`` float64 [P, bins]: of the local edges, read in the order of the
       aggregation, the share whose source row was last read at most 2**k different rows ago (k = 0, 1, ...), cumulative;
       first reads are in no bin. ``backward`` is the same for the transposed local edges.

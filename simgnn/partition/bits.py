@@ -1,0 +1,47 @@
+"""Sets of ranks as bit words (uint64, rank r is bit r % 64 of word r // 64), for any number of ranks. Numba."""
+
+import numpy as np
+from numba import njit
+
+# position of the lowest bit, by the upper six bits of a product with a de Bruijn sequence of order 6
+_SEQUENCE = np.uint64(0x03F79D71B4CB0A89)
+_POSITION = np.zeros(64, dtype=np.int64)
+for _bit in range(64):
+    _POSITION[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
+_ONE = np.uint64(1)
+_ZERO = np.uint64(0)
+_TOP = np.uint64(58)
+
+
+def words_for(members: int) -> int:
+    """Words that a set over ``members`` ranks or hosts needs."""
+    return (members + 63) // 64
+
+
+@njit(cache=True, inline="always")
+def lowest_bit(word):  # type: ignore[no-untyped-def]
+    """The lowest set bit of a word that is not 0, as a word."""
+    return word & (~word + _ONE)
+
+
+@njit(cache=True, inline="always")
+def bit_position(bit):  # type: ignore[no-untyped-def]
+    """Position 0..63 of the only set bit of a word."""
+    return _POSITION[(bit * _SEQUENCE) >> _TOP]
+
+
+@njit(cache=True, inline="always")
+def bit_of(member):  # type: ignore[no-untyped-def]
+    """The word in which only the bit of ``member`` is set."""
+    return _ONE << np.uint64(member & 63)
+
+
+@njit(cache=True)
+def set_size(words):  # type: ignore[no-untyped-def]
+    """Number of members of a set."""
+    size = 0
+    for word in words:
+        while word != _ZERO:
+            word &= word - _ONE
+            size += 1
+    return size

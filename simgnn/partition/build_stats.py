@@ -1,0 +1,105 @@
+"""PartitionStats of an edge-cut, gathered from its local graphs one rank at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from simgnn.graph.graph import Graph
+from simgnn.graph.locality import reuse_profile
+from simgnn.graph.transpose import transpose_csr
+from simgnn.partition.kinds import Reorder
+from simgnn.partition.local import LocalGraph, build_local_graphs
+from simgnn.partition.partition import Partition, digest_of
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.sizes import IntArray, Route
+
+MASKS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class RankNumbers:
+    """What the statistics need of one rank; ``received`` and ``received_nonzeros`` int64 [P] are by owner."""
+
+    rows: int
+    edges: int
+    cut_edges: int
+    received: IntArray
+    masked: tuple[int, ...]
+    nonzeros: int
+    received_nonzeros: IntArray
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+
+
+def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
+    """Count what one rank holds, and profile the reuse of rows in its aggregation and in the transposed one."""
+    received = np.zeros(ranks, dtype=np.int64)
+    received_nonzeros = np.zeros(ranks, dtype=np.int64)
+    stored = _stored_values(graph)
+    for peer, part in local.receive.items():
+        received[peer] = part.stop - part.start
+        received_nonzeros[peer] = stored[local.halo[part]].sum() if stored is not None else 0
+    masks = [getattr(graph, f"{name}_mask") for name in MASKS]
+    return RankNumbers(
+        rows=len(local.owned),
+        edges=local.csr.edges,
+        cut_edges=int(np.count_nonzero(local.csr.indices >= len(local.owned))),
+        received=received,
+        masked=tuple(0 if mask is None else int(np.count_nonzero(mask[local.owned])) for mask in masks),
+        nonzeros=0 if stored is None else int(stored[local.owned].sum()),
+        received_nonzeros=received_nonzeros,
+        forward=reuse_profile(local.csr),
+        backward=reuse_profile(transpose_csr(local.csr)),
+    )
+
+
+def edge_cut_stats(graph: Graph, hosts: IntArray, numbers: Sequence[RankNumbers], digest: str) -> PartitionStats:
+    """Put the numbers of all ranks together, in rank order; ``hosts`` int64 [P]."""
+    tables: dict[str, NDArray[Any]] = {
+        f"{name}_rows": np.array([one.masked[place] for one in numbers], dtype=np.int64)
+        for place, name in enumerate(MASKS)
+    }
+    tables["cut_edges"] = np.array([one.cut_edges for one in numbers], dtype=np.int64)
+    if graph.sparse_features:
+        tables["feature_nonzeros"] = np.array([one.nonzeros for one in numbers], dtype=np.int64)
+        tables["halo_feature_nonzeros"] = np.stack([one.received_nonzeros for one in numbers], axis=1)
+    tables["locality/forward"] = np.stack([one.forward for one in numbers])
+    tables["locality/backward"] = np.stack([one.backward for one in numbers])
+    return PartitionStats(
+        facts=graph.facts(),
+        kind="edge-cut",
+        hosts=np.asarray(hosts, dtype=np.int64),
+        rows=np.array([one.rows for one in numbers], dtype=np.int64),
+        edges=np.array([one.edges for one in numbers], dtype=np.int64),
+        halo=Route.from_matrix(np.stack([one.received for one in numbers], axis=1)),
+        digest=digest,
+        tables=tables,
+    )
+
+
+def partition_stats(graph: Graph, partition: Partition, hosts: IntArray, reorder: Reorder = "rcm") -> PartitionStats:
+    """Statistics of a partition that is not kept; :func:`simgnn.partition.store.partition_artifact` keeps one."""
+    from simgnn.graph.digest import graph_digest
+
+    digest = stats_digest(graph_digest(graph), partition, hosts, reorder)
+    if partition.kind == "vertex-cut":
+        from simgnn.partition.vertex_stats import vertex_cut_stats
+
+        return vertex_cut_stats(graph, partition, hosts, digest)
+    numbers = [rank_numbers(graph, one, partition.ranks) for one in build_local_graphs(graph.csr, partition, reorder)]
+    return edge_cut_stats(graph, hosts, numbers, digest)
+
+
+def stats_digest(graph_digest: str, partition: Partition, hosts: IntArray, reorder: Reorder) -> str:
+    """SHA-256 over what a partition of a graph is: both digests, the hosts and the order of rows."""
+    return digest_of([graph_digest, partition.digest, reorder], [np.asarray(hosts, dtype=np.int64)])
+
+
+def _stored_values(graph: Graph) -> NDArray[np.int64] | None:
+    """Stored feature values of each vertex, int64 [V]; None for dense or absent features."""
+    features = graph.features
+    return np.diff(features.indptr).astype(np.int64) if isinstance(features, sparse.csr_array) else None

@@ -1,0 +1,54 @@
+"""METIS through DGL: the one that balances several constraints at once (what DistDGL partitions with)."""
+
+import contextlib
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.graph.graph import Graph
+from simgnn.partition.edges import symmetric_csr
+from simgnn.partition.metis import graph_mask
+
+
+def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray[np.int32]:
+    """Owner of each vertex, int32 [V], with every quantity in ``balance`` spread evenly over the parts.
+
+    DGL balances classes of vertices: those of each named mask, and the rest; so "vertices" is implied. With "edges" it
+    balances the in-degrees of each class too. DGL fixes the imbalance and METIS's seed. Raises :class:`ConfigError`
+    without DGL. Source: DGL 1.1 ``metis_partition_assignment``, public interface.
+    """
+    try:
+        import dgl
+        import torch
+    except ImportError as error:
+        raise ConfigError(
+            f"partition.balance = {list(balance)}: several constraints need DGL, which cannot be "
+            f"imported here ({error}); install dgl==1.1.3 on Python 3.11, or name one constraint only"
+        ) from error
+
+    csr = symmetric_csr(graph)
+    pointers, sources = torch.from_numpy(csr.indptr.copy()), torch.from_numpy(csr.indices.astype(np.int64))
+    # a symmetric pattern: rows may stand for sources as well as for destinations
+    whole = dgl.graph(("csr", (pointers, sources, torch.empty(0, dtype=torch.int64))), num_nodes=graph.vertices)
+    classes = torch.from_numpy(vertex_classes(graph, balance))
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = dgl.metis_partition_assignment(whole, ranks, balance_ntypes=classes, balance_edges="edges" in balance)
+    if found is None:
+        raise ConfigError(
+            f"partition.balance = {list(balance)}: METIS found no partition of '{graph.name}' into {ranks} parts; "
+            "use fewer constraints or fewer ranks"
+        )
+    return np.asarray(found.numpy(), dtype=np.int32)
+
+
+def vertex_classes(graph: Graph, balance: Sequence[str]) -> NDArray[np.int64]:
+    """Class of each vertex, int64 [V]: 0, or 1 + the place in ``balance`` of the mask that holds it."""
+    classes = np.zeros(graph.vertices, dtype=np.int64)
+    for place, name in enumerate(balance):
+        mask = graph_mask(graph, name)
+        if mask is not None:
+            classes[mask] = place + 1
+    return classes

@@ -1,0 +1,146 @@
+"""Numba kernels of EBV: the order of edges, the greedy assignment, and isolated vertices.
+
+Both assignments score the members of R(u) and R(v) and one rank a host: any other rank is beaten by the least loaded
+rank of its host. The order (score, balance, rank) makes this exact for 0 <= gamma < 1; candidates come ascending.
+"""
+
+import numpy as np
+from numba import njit
+
+from simgnn.partition.bits import bit_of, bit_position, lowest_bit
+
+
+@njit(cache=True)
+def sort_by_degree_sum(low, high, degrees, order, first, second):  # type: ignore[no-untyped-def]
+    """Counting sort by ascending degree sum, stable: ``order`` [E_u] receives the edges' places, ``first`` and
+    ``second`` [E_u] their ends in that order, so that the assignment reads in sequence."""
+    key = np.empty(len(low), dtype=np.int64)
+    cursor = np.zeros(2 * degrees.max() + 2, dtype=np.int64)
+    for edge in range(len(low)):
+        key[edge] = degrees[low[edge]] + degrees[high[edge]]
+        cursor[key[edge] + 1] += 1
+    for value in range(len(cursor) - 1):
+        cursor[value + 1] += cursor[value]
+    for edge in range(len(low)):
+        place = cursor[key[edge]]
+        order[place], first[place], second[place] = edge, low[edge], high[edge]
+        cursor[key[edge]] = place + 1
+
+
+@njit(cache=True)
+def least_loaded(members, balance):  # type: ignore[no-untyped-def]
+    """The member with the least balance term; the first of ``members`` (ascending) on ties."""
+    best = members[0]
+    for member in members[1:]:
+        if balance[member] < balance[best]:
+            best = member
+    return best
+
+
+@njit(cache=True)
+def assign_edges(first, second, order, host, by_host, host_starts, weights, state, edge_part, copies):  # type: ignore[no-untyped-def]
+    """Give every edge to the rank of the smallest (score, balance, rank), for any P; see :mod:`~simgnn.partition.ebv`.
+
+    ``first``, ``second`` [E_u]: ends in the order of assignment; ``order`` [E_u] their places in ``edge_part``.
+    ``host`` int64 [P], hosts numbered 0..H-1; ``by_host`` int64 [P]: ranks grouped by host; ``host_starts`` [H + 1].
+    ``weights``: (gamma, alpha, beta). ``state`` uint64 [V, words of P + words of H] starts at zero and receives the
+    sets of ranks and of hosts; ``edge_part`` [E_u] and ``copies`` int64 [P] (replicas of each rank) are filled.
+    """
+    gamma, alpha, beta = weights
+    ranks, edges, vertices = len(host), len(order), len(state)
+    rank_words = (ranks + 63) // 64
+    held = np.zeros(ranks, dtype=np.int64)
+    balance = np.zeros(ranks, dtype=np.float64)
+    least = by_host[host_starts[:-1]]
+    leading = np.zeros(rank_words, dtype=np.uint64)
+    for rank in least:
+        leading[rank >> 6] |= bit_of(rank)
+    slots = np.empty(ranks, dtype=np.int64)
+    marks = np.empty(ranks, dtype=np.uint64)
+    for rank in range(ranks):
+        slots[rank], marks[rank] = rank_words + (host[rank] >> 6), bit_of(host[rank])
+    for turn in range(edges):
+        u, v = first[turn], second[turn]
+        best, best_score, best_balance = -1, np.inf, np.inf
+        for word in range(rank_words):
+            of_u, of_v = state[u, word], state[v, word]
+            left = of_u | of_v | leading[word]
+            while left != 0:
+                bit = lowest_bit(left)
+                left ^= bit
+                rank = word * 64 + bit_position(bit)
+                slot, mark = slots[rank], marks[rank]
+                missing = np.int64((of_u & bit) == 0) + np.int64((of_v & bit) == 0)
+                far = np.int64((state[u, slot] & mark) == 0) + np.int64((state[v, slot] & mark) == 0)
+                score = (missing + gamma * (far - missing)) + balance[rank]
+                if score < best_score or (score == best_score and balance[rank] < best_balance):
+                    best, best_score, best_balance = rank, score, balance[rank]
+        edge_part[order[turn]] = best
+        word, bit = best >> 6, bit_of(best)
+        copies[best] += np.int64((state[u, word] & bit) == 0) + np.int64((state[v, word] & bit) == 0)
+        for end in (u, v):
+            state[end, word] |= bit
+            state[end, slots[best]] |= marks[best]
+        held[best] += 1
+        balance[best] = alpha * held[best] * ranks / edges + beta * copies[best] * ranks / vertices
+        one = host[best]
+        if least[one] == best:
+            least[one] = least_loaded(by_host[host_starts[one] : host_starts[one + 1]], balance)
+            leading[word] ^= bit
+            leading[least[one] >> 6] |= bit_of(least[one])
+
+
+@njit(cache=True)
+def assign_edges_one_word(first, second, order, host, by_host, host_starts, weights, state, edge_part, copies):  # type: ignore[no-untyped-def]
+    """:func:`assign_edges` for P <= 64: a vertex's set is one word, of which its hosts follow; ``state`` uint64 [V]."""
+    gamma, alpha, beta = weights
+    ranks, edges, vertices = len(host), len(order), len(state)
+    held = np.zeros(ranks, dtype=np.int64)
+    balance = np.zeros(ranks, dtype=np.float64)
+    least = by_host[host_starts[:-1]]
+    leading = np.uint64(0)
+    for rank in least:
+        leading |= bit_of(rank)
+    near = np.zeros(ranks, dtype=np.uint64)
+    for rank in range(ranks):
+        for other in range(ranks):
+            if host[other] == host[rank]:
+                near[rank] |= bit_of(other)
+    for turn in range(edges):
+        u, v = first[turn], second[turn]
+        of_u, of_v = state[u], state[v]
+        left = of_u | of_v | leading
+        best, best_score, best_balance = -1, np.inf, np.inf
+        while left != 0:
+            bit = lowest_bit(left)
+            left ^= bit
+            rank = bit_position(bit)
+            missing = np.int64((of_u & bit) == 0) + np.int64((of_v & bit) == 0)
+            far = np.int64((of_u & near[rank]) == 0) + np.int64((of_v & near[rank]) == 0)
+            score = (missing + gamma * (far - missing)) + balance[rank]
+            if score < best_score or (score == best_score and balance[rank] < best_balance):
+                best, best_score, best_balance = rank, score, balance[rank]
+        edge_part[order[turn]] = best
+        bit = bit_of(best)
+        copies[best] += np.int64((of_u & bit) == 0) + np.int64((of_v & bit) == 0)
+        state[u] = of_u | bit
+        state[v] = of_v | bit
+        held[best] += 1
+        balance[best] = alpha * held[best] * ranks / edges + beta * copies[best] * ranks / vertices
+        one = host[best]
+        if least[one] == best:
+            least[one] = least_loaded(by_host[host_starts[one] : host_starts[one + 1]], balance)
+            leading = (leading ^ bit) | bit_of(least[one])
+
+
+@njit(cache=True)
+def place_isolated(degrees, copies, replicas):  # type: ignore[no-untyped-def]
+    """Give each vertex without edges one replica on the rank with the fewest replicas (ties: lowest), ascending id.
+
+    ``replicas`` uint64 [V, words] is completed, ``copies`` int64 [P] updated.
+    """
+    for vertex in range(len(degrees)):
+        if degrees[vertex] == 0:
+            rank = np.argmin(copies)
+            replicas[vertex, rank >> 6] |= bit_of(rank)
+            copies[rank] += 1

@@ -1,0 +1,159 @@
+"""Artefact folders: arrays made once by one process, checked by digest, memory-mapped by all."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+
+FORMAT = 1
+MANIFEST = "artifact.json"
+
+
+class CorruptArtifactError(ConfigError):
+    """An artefact is incomplete, of another format, or not what its digest says."""
+
+
+@dataclass(frozen=True)
+class ArtifactFolder:
+    """One artefact on disk: ``details`` (plain values) and named arrays, each with its SHA-256 in the manifest."""
+
+    path: Path
+    what: str
+    details: Mapping[str, Any]
+    files: Mapping[str, str]
+
+    @classmethod
+    def open(cls, path: Path, what: str) -> "ArtifactFolder":
+        """Read the manifest, not the arrays. Raises :class:`CorruptArtifactError` with the reason."""
+        try:
+            manifest = json.loads((path / MANIFEST).read_text())
+            sealed = manifest.pop("sha256")
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise CorruptArtifactError(
+                f"{path} is not a complete {what} artefact ({error}); delete it and make it again"
+            ) from error
+        if manifest.get("format") != FORMAT or manifest.get("what") != what:
+            raise CorruptArtifactError(
+                f"{path} holds a {manifest.get('what')!r} artefact of format {manifest.get('format')!r}; "
+                f"expected {what!r} of format {FORMAT}; delete it and make it again"
+            )
+        if sealed != _seal(manifest):
+            raise CorruptArtifactError(
+                f"{path / MANIFEST} was changed after it was written; delete {path} and make it again"
+            )
+        return cls(path, what, manifest["details"], manifest["files"])
+
+    def array(self, name: str) -> NDArray[Any]:
+        """An array, memory-mapped and read-only."""
+        file = self.path / f"{name}.npy"
+        try:
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise CorruptArtifactError(
+                f"{file} cannot be read ({error}); delete {self.path} and make it again"
+            ) from error
+        return np.asarray(array)
+
+    def verify(self, prefix: str = "") -> "ArtifactFolder":
+        """Check the files whose name starts with ``prefix`` against their digests: :class:`CorruptArtifactError`."""
+        for name, expected in self.files.items():
+            if name.startswith(prefix):
+                file = self.path / f"{name}.npy"
+                try:
+                    found = file_digest(file)
+                except OSError as error:
+                    raise CorruptArtifactError(f"{file} cannot be read ({error}); make its artefact again") from error
+                if found != expected:
+                    raise CorruptArtifactError(
+                        f"{file} is damaged: its SHA-256 begins {found[:12]}, its artefact says {expected[:12]}; "
+                        f"delete {self.path} and make it again"
+                    )
+        return self
+
+
+@dataclass
+class ArtifactWriter:
+    """Writes the arrays of an artefact into a folder that nobody else sees yet."""
+
+    path: Path
+    files: dict[str, str] = field(default_factory=dict)
+
+    def array(self, name: str, array: NDArray[Any]) -> None:
+        """Write one array; ``name`` may have folders ("rank-0/owned")."""
+        file = self.path / f"{name}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        self.files[name] = file_digest(file)
+
+
+def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, Any]]) -> tuple[ArtifactFolder, bool]:
+    """Open the artefact at ``path``, or make it; True when this call made it.
+
+    One process makes, others wait for its lock; ``make`` writes arrays and returns the details. The folder gets its
+    name when it is whole. A damaged artefact is made again, with a warning that says why.
+    """
+    if path.exists():
+        try:
+            return ArtifactFolder.open(path, what).verify(), False
+        except CorruptArtifactError:
+            pass  # looked at again below, under the lock
+    with _locked(path):
+        if path.exists():
+            try:
+                return ArtifactFolder.open(path, what).verify(), False
+            except CorruptArtifactError as reason:
+                logging.getLogger(__name__).warning("made again: %s", reason)
+                shutil.rmtree(path)
+        making = path.with_name(f".{path.name}.making")
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        try:
+            writer = ArtifactWriter(making)
+            details = make(writer)
+            manifest = {"format": FORMAT, "what": what, "details": dict(details), "files": writer.files}
+            (making / MANIFEST).write_text(
+                json.dumps({**manifest, "sha256": _seal(manifest)}, indent=1, sort_keys=True)
+            )
+            os.replace(making, path)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    return ArtifactFolder.open(path, what), True
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def cache_folder(cache: Path | None) -> Path:
+    """Where artefacts are kept: ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
+    if cache is not None:
+        return cache
+    named = os.environ.get("SIMGNN_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "simgnn"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # never deleted: a lock file that vanishes under a waiter locks nothing
+    with path.with_name(f".{path.name}.lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,162 @@
+"""The choices of slot ``partition``: frozen values whose fields are their configuration."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from simgnn.errors import ConfigError
+from simgnn.partition.partition import Partition
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from simgnn.graph.graph import Graph
+
+Reorder = Literal["none", "rcm", "degree"]
+Balanced = Literal["vertices", "edges", "train", "validation", "test"]
+
+
+class PartitionPolicy(BaseModel, ABC):
+    """Plan-time face of every partitioner: ``partition`` is a pure function of graph, hosts, seed and the fields.
+
+    ``reorder`` is the order of a rank's own rows; it changes speed, never values.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    slot: ClassVar[str] = "partition"
+
+    reorder: Reorder = "rcm"
+
+    @property
+    def label(self) -> str:
+        """The value of ``kind``."""
+        return str(self.__class__.model_fields["kind"].default)
+
+    def partition(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+        """Divide ``graph`` into P = len(hosts) parts; ``hosts`` [P] is the host of each rank.
+
+        Raises :class:`ConfigError` when there are more ranks than vertices.
+        """
+        ranks = len(hosts)
+        if ranks < 1:
+            raise ConfigError(
+                "partition: at least one rank is needed; got 0 (see cluster.hosts, cluster.ranks_per_host)"
+            )
+        if ranks > graph.vertices:
+            raise ConfigError(
+                f"partition.kind = '{self.label}': {ranks} ranks, but the graph '{graph.name}' has {graph.vertices} "
+                f"vertices; use at most that many ranks (--ranks, cluster.hosts, cluster.ranks_per_host)"
+            )
+        return self._divide(graph, hosts, seed)
+
+    @abstractmethod
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition: ...
+
+
+class Random(PartitionPolicy):
+    """A seeded shuffle dealt evenly. ``seed``: its own, else the experiment's."""
+
+    kind: Literal["random"] = "random"
+    seed: int | None = Field(default=None, ge=0)
+
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+        from simgnn.partition.simple import random_owner
+
+        chosen = seed if self.seed is None else self.seed
+        return Partition("edge-cut", len(hosts), random_owner(graph.vertices, len(hosts), chosen))
+
+
+class BlockRow(PartitionPolicy):
+    """Contiguous blocks of vertices after a permutation (CAGNET's 1D layout); sizes differ by one at most."""
+
+    kind: Literal["block-row"] = "block-row"
+    permutation: Literal["identity", "random", "degree-balanced"] = "identity"
+
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+        import numpy as np
+
+        from simgnn.partition.simple import block_owner, degree_balanced_owner, random_owner
+
+        ranks = len(hosts)
+        if self.permutation == "random":
+            owner = random_owner(graph.vertices, ranks, seed)
+        elif self.permutation == "degree-balanced":
+            owner = degree_balanced_owner(graph.csr.degrees(), ranks)
+        else:
+            owner = block_owner(np.arange(graph.vertices, dtype=np.int64), ranks)
+        return Partition("edge-cut", ranks, owner)
+
+
+class Metis(PartitionPolicy):
+    """METIS, smallest edge cut. One quantity in ``balance``: pymetis; several: DGL's METIS.
+
+    ``imbalance``: heaviest part over the mean that one constraint may reach; DGL fixes its own.
+    """
+
+    kind: Literal["metis"] = "metis"
+    balance: Annotated[tuple[Balanced, ...], Field(min_length=1)] = ("vertices",)
+    imbalance: float = Field(default=1.03, gt=1.0, le=10.0)
+
+    @field_validator("balance")
+    @classmethod
+    def _names_once(cls, value: tuple[Balanced, ...]) -> tuple[Balanced, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError(f"names a quantity twice: {', '.join(value)}")
+        return value
+
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+        import numpy as np
+
+        from simgnn.partition.dgl_metis import dgl_metis_owner
+        from simgnn.partition.metis import graph_mask, metis_owner
+
+        ranks = len(hosts)
+        if len(self.balance) > 1 and "imbalance" in self.model_fields_set:
+            raise ConfigError(
+                f"partition.imbalance = {self.imbalance} cannot be kept with several constraints (partition.balance = "
+                f"{list(self.balance)}): DGL fixes it; leave it out or name one constraint"
+            )
+        if len(self.balance) > 1 and ranks > 1:
+            return Partition("edge-cut", ranks, dgl_metis_owner(graph, ranks, self.balance))
+        mask = graph_mask(graph, self.balance[0])
+        weights = mask.astype(np.int64) if mask is not None else None
+        if self.balance[0] == "edges":
+            weights = graph.csr.degrees()
+        return Partition("edge-cut", ranks, metis_owner(graph, ranks, seed, weights, self.imbalance))
+
+
+class Ebv(PartitionPolicy):
+    """Vertex-cut by EBV (specs: CDFGNN sections 4-5); ``gamma`` > 0 prefers replicas on one host, 0 is plain EBV.
+
+    ``alpha`` and ``beta`` weigh the balance of edges and of replicas in the score.
+    """
+
+    kind: Literal["ebv"] = "ebv"
+    gamma: float = Field(default=0.1, ge=0.0, lt=1.0)
+    alpha: float = Field(default=1.0, ge=0.0)
+    beta: float = Field(default=1.0, ge=0.0)
+    edge_order: Literal["degree-sum", "input", "random"] = "degree-sum"
+    master: Literal["host-majority", "balanced", "hash", "first"] = "host-majority"
+
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+        from simgnn.partition.ebv import ebv_partition
+
+        return ebv_partition(
+            graph,
+            hosts,
+            gamma=self.gamma,
+            alpha=self.alpha,
+            beta=self.beta,
+            edge_order=self.edge_order,
+            master=self.master,
+            seed=seed,
+        )
+
+
+PARTITION_KINDS: Mapping[str, type[PartitionPolicy]] = MappingProxyType(
+    {"random": Random, "block-row": BlockRow, "metis": Metis, "ebv": Ebv}
+)

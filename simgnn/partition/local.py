@@ -1,0 +1,107 @@
+"""Local graphs: what one rank of an edge-cut holds of the graph, and the lists of rows that it trades."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.graph.csr import CSR
+from simgnn.graph.reorder import reverse_cuthill_mckee
+from simgnn.partition.kinds import Reorder
+from simgnn.partition.local_kernels import group_by_owner, halo_places, induced_rows, relabelled_rows
+from simgnn.partition.partition import Partition
+
+
+@dataclass(frozen=True)
+class LocalGraph:
+    """The rows that ``rank`` owns (n), the halo rows that it needs (h) and all in-edges of the owned rows.
+
+    ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
+    rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops.
+    ``degree`` int64 [n + h]: in-degrees in the full graph. ``send_rows``: for each peer that needs rows of this rank,
+    int32 positions of owned rows in the order in which they lie in the peer's halo. ``receive``: for each peer that
+    this rank needs rows of, the slice of the halo that they fill.
+    """
+
+    rank: int
+    owned: NDArray[np.int64]
+    halo: NDArray[np.int64]
+    csr: CSR
+    degree: NDArray[np.int64]
+    send_rows: Mapping[int, NDArray[np.int32]]
+    receive: Mapping[int, slice]
+
+
+@dataclass(frozen=True)
+class LocalOrder:
+    """All owned rows, rank after rank, each rank's in its local order.
+
+    ``vertices`` int64 [V] global ids; ``starts`` int64 [P + 1] first place of each rank; ``place`` int64 [V]: inverse.
+    """
+
+    vertices: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+    def of(self, rank: int) -> NDArray[np.int64]:
+        """Global ids that ``rank`` owns, in local order."""
+        return self.vertices[self.starts[rank] : self.starts[rank + 1]]
+
+
+def local_order(csr: CSR, partition: Partition, reorder: Reorder) -> LocalOrder:
+    """Choose the order of each rank's own rows.
+
+    "none": ascending id. "degree": descending in-degree, ties by id. "rcm": reverse Cuthill-McKee on the edges among
+    the rank's own rows, which brings rows that read the same sources together.
+    """
+    vertices, starts = group_by_owner(partition.owner, partition.ranks)
+    place = np.empty_like(vertices)
+    place[vertices] = np.arange(len(vertices))
+    degrees = csr.degrees() if reorder == "degree" else None
+    for rank in range(partition.ranks):
+        begin, end = int(starts[rank]), int(starts[rank + 1])
+        members = vertices[begin:end]
+        if degrees is not None:
+            vertices[begin:end] = members[np.argsort(-degrees[members], kind="stable")]
+        elif reorder == "rcm" and end - begin > 1:
+            pointers, sources = induced_rows(csr.indptr, csr.indices, members, partition.owner, rank, place, begin)
+            vertices[begin:end] = members[reverse_cuthill_mckee(CSR(pointers, sources, end - begin))]
+    place[vertices] = np.arange(len(vertices))
+    return LocalOrder(vertices, starts, place)
+
+
+def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm") -> Iterator[LocalGraph]:
+    """The local graph of each rank, in rank order, one at a time. Raises :class:`ConfigError` for a vertex-cut."""
+    if partition.kind != "edge-cut":
+        raise ConfigError(
+            f"partition: local graphs with halo rows need an edge-cut; got a {partition.kind}: "
+            "choose partition.kind = 'metis', 'random' or 'block-row'"
+        )
+    order = local_order(csr, partition, reorder)
+    stamp = np.full(csr.rows, -1, dtype=np.int32)
+    halos = []
+    for rank in range(partition.ranks):
+        found = halo_places(csr.indptr, csr.indices, order.of(rank), partition.owner, rank, order.place, stamp)
+        found.sort()
+        halos.append(found)
+    bounds = np.array([np.searchsorted(halo, order.starts) for halo in halos])
+    degrees = csr.degrees()
+    lookup = np.empty(csr.rows, dtype=np.int64)
+    for rank in range(partition.ranks):
+        owned, halo = order.of(rank), order.vertices[halos[rank]]
+        both = np.concatenate((owned, halo))
+        lookup[both] = np.arange(len(both))
+        edges = int(degrees[owned].sum())
+        sources = np.empty(edges, dtype=np.int32 if len(both) < 2**31 else np.int64)
+        pointers = relabelled_rows(csr.indptr, csr.indices, owned, lookup, sources)
+        send = {
+            peer: (halos[peer][bounds[peer, rank] : bounds[peer, rank + 1]] - order.starts[rank]).astype(np.int32)
+            for peer in np.flatnonzero(bounds[:, rank + 1] > bounds[:, rank]).tolist()
+        }
+        receive = {
+            peer: slice(int(bounds[rank, peer]), int(bounds[rank, peer + 1]))
+            for peer in np.flatnonzero(np.diff(bounds[rank]) > 0).tolist()
+        }
+        yield LocalGraph(rank, owned, halo, CSR(pointers, sources, len(both)), degrees[both], send, receive)

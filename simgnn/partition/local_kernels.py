@@ -1,0 +1,85 @@
+"""Numba kernels that cut a graph into local graphs."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def group_by_owner(owner, ranks):  # type: ignore[no-untyped-def]
+    """Vertices grouped by owner, ascending within each, int64 [V]; and the first place of each group, int64 [P + 1]."""
+    starts = np.zeros(ranks + 1, dtype=np.int64)
+    for vertex in range(len(owner)):
+        starts[owner[vertex] + 1] += 1
+    for rank in range(ranks):
+        starts[rank + 1] += starts[rank]
+    cursor = starts[:-1].copy()
+    order = np.empty(len(owner), dtype=np.int64)
+    for vertex in range(len(owner)):
+        rank = owner[vertex]
+        order[cursor[rank]] = vertex
+        cursor[rank] += 1
+    return order, starts
+
+
+@njit(cache=True)
+def induced_rows(indptr, indices, members, owner, rank, place, first):  # type: ignore[no-untyped-def]
+    """CSR over ``members`` (ascending, owned by ``rank``) with the edges among them; ``place - first`` is their row."""
+    pointers = np.zeros(len(members) + 1, dtype=np.int64)
+    for row in range(len(members)):
+        kept = 0
+        for edge in range(indptr[members[row]], indptr[members[row] + 1]):
+            kept += owner[indices[edge]] == rank
+        pointers[row + 1] = pointers[row] + kept
+    sources = np.empty(pointers[-1], dtype=indices.dtype)
+    kept = 0
+    for row in range(len(members)):
+        for edge in range(indptr[members[row]], indptr[members[row] + 1]):
+            if owner[indices[edge]] == rank:
+                sources[kept] = place[indices[edge]] - first
+                kept += 1
+    return pointers, sources
+
+
+@njit(cache=True)
+def halo_places(indptr, indices, members, owner, rank, place, stamp):  # type: ignore[no-untyped-def]
+    """Places (in the order of all ranks' rows) of the remote sources of ``members``, each once, unsorted int64 [h].
+
+    ``stamp`` int32 [V] remembers who was seen last by which rank; it must not hold ``rank`` yet.
+    """
+    reach = 0
+    for row in range(len(members)):
+        reach += indptr[members[row] + 1] - indptr[members[row]]
+    found = np.empty(min(reach, len(owner)), dtype=np.int64)
+    count = 0
+    for row in range(len(members)):
+        for edge in range(indptr[members[row]], indptr[members[row] + 1]):
+            source = indices[edge]
+            if owner[source] != rank and stamp[source] != rank:
+                stamp[source] = rank
+                found[count] = place[source]
+                count += 1
+    return found[:count].copy()
+
+
+@njit(cache=True)
+def relabelled_rows(indptr, indices, members, lookup, sources):  # type: ignore[no-untyped-def]
+    """Fill ``sources`` [edges of members] with the local ids of all sources, ascending in each row; returns indptr."""
+    pointers = np.zeros(len(members) + 1, dtype=np.int64)
+    end = 0
+    for row in range(len(members)):
+        begin = end
+        for edge in range(indptr[members[row]], indptr[members[row] + 1]):
+            sources[end] = lookup[indices[edge]]
+            end += 1
+        pointers[row + 1] = end
+        if end - begin > 24:
+            sources[begin:end].sort()
+        else:
+            for right in range(begin + 1, end):
+                value = sources[right]
+                left = right - 1
+                while left >= begin and sources[left] > value:
+                    sources[left + 1] = sources[left]
+                    left -= 1
+                sources[left + 1] = value
+    return pointers

@@ -1,0 +1,118 @@
+"""Which replica of a vertex is its master, in a vertex-cut. Numba."""
+
+import numpy as np
+from numba import njit
+
+from simgnn.partition.bits import bit_position, lowest_bit, set_size
+
+RULES = ("host-majority", "balanced", "hash", "first")
+
+
+@njit(cache=True)
+def choose_masters(replicas, host, hosts, rule, seed):  # type: ignore[no-untyped-def]
+    """Master rank of each vertex, int32 [V], from the replica sets uint64 [V, words]; vertices in ascending id.
+
+    ``rule`` is a place in ``RULES``: "host-majority" keeps the replicas on the hosts that hold most of them, and takes
+    the rank with the least load (ties: lowest id); "balanced" does so without the host rule; "hash" takes a replica by
+    a seeded hash of the id; "first" the lowest rank. The load of a master grows by the mirrors that it has to serve.
+    Source: our decision (CDFGNN says only "one of the replicas").
+    """
+    vertices, words = replicas.shape
+    master = np.empty(vertices, dtype=np.int32)
+    load = np.zeros(len(host), dtype=np.int64)
+    on_host = np.zeros(hosts, dtype=np.int64)
+    members = np.empty(len(host), dtype=np.int64)
+    for vertex in range(vertices):
+        size = 0
+        for word in range(words):
+            left = replicas[vertex, word]
+            while left != 0:
+                bit = lowest_bit(left)
+                left ^= bit
+                members[size] = word * 64 + bit_position(bit)
+                size += 1
+        if rule == 3 or size == 1:
+            best = members[0]
+        elif rule == 2:
+            best = members[_hash(np.uint64(vertex), np.uint64(seed)) % np.uint64(size)]
+        else:
+            most = 0
+            if rule == 0:
+                for place in range(size):
+                    on_host[host[members[place]]] += 1
+                    most = max(most, on_host[host[members[place]]])
+            best = -1
+            for place in range(size):
+                rank = members[place]
+                if on_host[host[rank]] >= most and (best < 0 or load[rank] < load[best]):
+                    best = rank
+            for place in range(size):
+                on_host[host[members[place]]] = 0
+        master[vertex] = best
+        load[best] += size - 1
+    return master
+
+
+@njit(cache=True)
+def replica_sets(low, high, edge_part, owner, ranks):  # type: ignore[no-untyped-def]
+    """Replica sets uint64 [V, words] of a vertex-cut: the ranks of a vertex's edges, and its master's."""
+    words = (ranks + 63) // 64
+    sets = np.zeros((len(owner), words), dtype=np.uint64)
+    one = np.uint64(1)
+    for vertex in range(len(owner)):
+        sets[vertex, owner[vertex] >> 6] |= one << np.uint64(owner[vertex] & 63)
+    for edge in range(len(low)):
+        rank = np.int64(edge_part[edge])
+        bit = one << np.uint64(rank & 63)
+        sets[low[edge], rank >> 6] |= bit
+        sets[high[edge], rank >> 6] |= bit
+    return sets
+
+
+@njit(cache=True)
+def count_mirrors(replicas, owner, weights, ranks):  # type: ignore[no-untyped-def]
+    """Mirrors and their weights by [master rank, mirror rank], int64 [P, P]; shared masters int64 [P]; largest r_u."""
+    mirrors = np.zeros((ranks, ranks), dtype=np.int64)
+    weighted = np.zeros((ranks, ranks), dtype=np.int64)
+    shared = np.zeros(ranks, dtype=np.int64)
+    largest = 1
+    for vertex in range(len(owner)):
+        size = set_size(replicas[vertex])
+        if size < 2:
+            continue
+        largest = max(largest, size)
+        shared[owner[vertex]] += 1
+        for word in range(replicas.shape[1]):
+            left = replicas[vertex, word]
+            while left != 0:
+                bit = lowest_bit(left)
+                left ^= bit
+                rank = word * 64 + bit_position(bit)
+                if rank != owner[vertex]:
+                    mirrors[owner[vertex], rank] += 1
+                    weighted[owner[vertex], rank] += weights[vertex]
+    return mirrors, weighted, shared, largest
+
+
+@njit(cache=True)
+def mirror_histogram(replicas, owner, pair, histogram):  # type: ignore[no-untyped-def]
+    """Fill ``histogram`` int64 [pairs, R + 1] with mirrors by pair and by r_u; ``pair`` [P, P] numbers the pairs."""
+    for vertex in range(len(owner)):
+        size = set_size(replicas[vertex])
+        for word in range(replicas.shape[1]):
+            left = replicas[vertex, word]
+            while left != 0:
+                bit = lowest_bit(left)
+                left ^= bit
+                rank = word * 64 + bit_position(bit)
+                if rank != owner[vertex]:
+                    histogram[pair[owner[vertex], rank], size] += 1
+
+
+@njit(cache=True)
+def _hash(value, seed):  # type: ignore[no-untyped-def]
+    # splitmix64's finaliser over value and seed
+    mixed = value * np.uint64(0x9E3779B97F4A7C15) + seed * np.uint64(0xD1B54A32D192ED03) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,131 @@
+"""Shards: features, labels and masks of each rank's own rows, in its local order, kept like partitions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from simgnn.errors import ConfigError, GraphError
+from simgnn.graph.graph import Features, Graph
+from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, cache_folder, obtain
+from simgnn.partition.store import PartitionArtifact, key_of
+
+WHAT = "shards"
+DTYPES = ("float16", "float32", "float64")
+MASKS = ("train_mask", "validation_mask", "test_mask")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Data of one rank's n own rows: ``features`` [n, F_0] dense or ``csr_array``, ``labels`` int64 [n] or bool
+    [n, classes] (None: the graph has none), masks bool [n]."""
+
+    features: Features
+    labels: NDArray[Any] | None
+    train_mask: NDArray[np.bool_]
+    validation_mask: NDArray[np.bool_]
+    test_mask: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ShardArtifact:
+    """The shards of all ranks on disk; ``made`` tells whether this call made them."""
+
+    folder: ArtifactFolder
+    made: bool = False
+
+    @classmethod
+    def open(cls, path: str | Path) -> "ShardArtifact":
+        """Open by path, as ``plan/plan.json`` names it. Raises :class:`ConfigError` when it is not whole."""
+        return cls(ArtifactFolder.open(Path(path), WHAT))
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self.folder.path
+
+    def rank(self, rank: int) -> Shard:
+        """The shard of one rank, memory-mapped and checked against its digests."""
+        ranks = int(self.folder.details["ranks"])
+        if not 0 <= rank < ranks:
+            raise ConfigError(f"{self.path} was made for {ranks} ranks; there is no rank {rank}: prepare the run again")
+        prefix = f"rank-{rank}/"
+        self.folder.verify(prefix)
+
+        def read(name: str) -> NDArray[Any]:
+            return self.folder.array(prefix + name)
+
+        features: Features
+        if self.folder.details["sparse"]:
+            parts = (read("features_data"), read("features_indices"), read("features_indptr"))
+            shape = (len(parts[2]) - 1, int(self.folder.details["feature_width"]))
+            features = sparse.csr_array(parts, shape=shape)
+        else:
+            features = read("features")
+        labels = read("labels") if prefix + "labels" in self.folder.files else None
+        return Shard(features, labels, *(read(name) for name in MASKS))
+
+
+def shard_artifact(graph: Graph, partition: PartitionArtifact, dtype: str, cache: Path | None = None) -> ShardArtifact:
+    """Cut the graph's data into shards of ``dtype`` (float16, float32 or float64); sparse features stay sparse.
+
+    Kept beside the partition's folder unless ``cache`` says otherwise. Raises :class:`ConfigError` for another dtype,
+    :class:`GraphError` without features or when a value is too large for the dtype.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"train.dtype = '{dtype}': features can be stored as {', '.join(DTYPES)}")
+    if graph.features is None:
+        raise GraphError(
+            f"the graph '{graph.name}' has no features; name stand-ins by graph.stand_in_features = WIDTH, "
+            "and read accuracies as those of made-up features"
+        )
+    owner = partition.partition
+    name = f"{dtype}-{owner.ranks}-{key_of({'partition': partition.digest, 'dtype': dtype})}"
+    root = cache_folder(cache) if cache is not None else partition.path.parent.parent
+
+    def make(writer: ArtifactWriter) -> Mapping[str, Any]:
+        assert graph.features is not None
+        for rank in range(owner.ranks):
+            _write_shard(writer, graph, partition.local(rank).owned, rank, dtype)
+        return {
+            "ranks": owner.ranks,
+            "partition": partition.digest,
+            "dtype": dtype,
+            "sparse": graph.sparse_features,
+            "feature_width": int(graph.features.shape[1]),
+        }
+
+    return ShardArtifact(*obtain(root / "shards" / name, WHAT, make))
+
+
+def _write_shard(writer: ArtifactWriter, graph: Graph, owned: NDArray[np.int64], rank: int, dtype: str) -> None:
+    prefix = f"rank-{rank}/"
+    features = graph.features
+    if isinstance(features, sparse.csr_array):
+        rows = features[owned]
+        writer.array(prefix + "features_data", _converted(rows.data, dtype, graph.name))
+        writer.array(prefix + "features_indices", rows.indices)
+        writer.array(prefix + "features_indptr", rows.indptr)
+    else:
+        writer.array(prefix + "features", _converted(np.asarray(features)[owned], dtype, graph.name))
+    if graph.labels is not None:
+        writer.array(prefix + "labels", graph.labels[owned])
+    for name in MASKS:
+        mask = getattr(graph, name)
+        writer.array(prefix + name, np.zeros(len(owned), dtype=np.bool_) if mask is None else mask[owned])
+
+
+def _converted(values: NDArray[Any], dtype: str, graph: str) -> NDArray[Any]:
+    if values.dtype == dtype:
+        return values
+    with np.errstate(over="ignore"):
+        converted = values.astype(dtype)
+    if converted.dtype.itemsize < values.dtype.itemsize and not np.isfinite(converted).all():
+        raise GraphError(
+            f"features of '{graph}' are too large for train.dtype = '{dtype}'; choose float32, or scale them"
+        )
+    return converted

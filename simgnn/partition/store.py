@@ -1,0 +1,175 @@
+"""Partitions as content-addressed artefacts: made once by one process, memory-mapped, reused by every command."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.graph.csr import CSR
+from simgnn.graph.digest import graph_digest
+from simgnn.graph.graph import Graph
+from simgnn.partition.build_stats import edge_cut_stats, rank_numbers, stats_digest
+from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
+from simgnn.partition.kinds import PartitionPolicy
+from simgnn.partition.local import LocalGraph, build_local_graphs
+from simgnn.partition.partition import Partition
+from simgnn.partition.quality import Quality, measure
+from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statscode import stats_from_parts, stats_to_parts
+from simgnn.partition.vertex_stats import vertex_cut_stats
+from simgnn.program.sizes import IntArray
+
+WHAT = "partition"
+
+
+@dataclass(frozen=True)
+class PartitionArtifact:
+    """A partition on disk. ``made`` tells whether this call made it (False: it was reused)."""
+
+    folder: ArtifactFolder
+    made: bool = False
+
+    @classmethod
+    def open(cls, path: str | Path) -> "PartitionArtifact":
+        """Open by path, as ``plan/plan.json`` names it. Raises :class:`ConfigError` when it is not whole."""
+        return cls(ArtifactFolder.open(Path(path), WHAT))
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self.folder.path
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over graph, partition, hosts and order of rows."""
+        return str(self.folder.details["digest"])
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return int(self.folder.details["ranks"])
+
+    @property
+    def kind(self) -> str:
+        """ "edge-cut" or "vertex-cut"."""
+        return str(self.folder.details["kind"])
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Owners, and ranks of edges, of the whole graph."""
+        self.folder.verify("owner").verify("edge_part")
+        edges = self.folder.array("edge_part") if "edge_part" in self.folder.files else None
+        return Partition(self.folder.details["kind"], self.ranks, self.folder.array("owner"), edges)
+
+    @cached_property
+    def stats(self) -> PartitionStats:
+        """What planning needs."""
+        self.folder.verify("stats/")
+        names = [name.removeprefix("stats/") for name in self.folder.files if name.startswith("stats/")]
+        return stats_from_parts(
+            self.folder.details["stats"], {name: np.array(self.folder.array(f"stats/{name}")) for name in names}
+        )
+
+    @cached_property
+    def quality(self) -> Quality:
+        """Edge cut, replication, balance, connections."""
+        return measure(self.stats)
+
+    def local(self, rank: int) -> LocalGraph:
+        """What ``rank`` holds, checked against its digests."""
+        if self.kind != "edge-cut":
+            raise ConfigError(f"{self.path} is a {self.kind}; only an edge-cut has local graphs with halo rows")
+        if not 0 <= rank < self.ranks:
+            raise ConfigError(f"{self.path} was made for {self.ranks} ranks; there is no rank {rank}: partition again")
+        prefix = f"rank-{rank}/"
+        self.folder.verify(prefix)
+        part = {name: self.folder.array(prefix + name) for name in LOCAL_ARRAYS}
+        rows, sent, received = part["send_rows"], part["send_starts"], part["receive_starts"]
+        return LocalGraph(
+            rank=rank,
+            owned=part["owned"],
+            halo=part["halo"],
+            csr=CSR(part["indptr"], part["indices"], len(part["owned"]) + len(part["halo"])),
+            degree=part["degree"],
+            send_rows={p: rows[sent[p] : sent[p + 1]] for p in np.flatnonzero(np.diff(sent)).tolist()},
+            receive={
+                p: slice(int(received[p]), int(received[p + 1])) for p in np.flatnonzero(np.diff(received)).tolist()
+            },
+        )
+
+
+LOCAL_ARRAYS = ("owned", "halo", "indptr", "indices", "degree", "send_rows", "send_starts", "receive_starts")
+
+
+def partition_artifact(
+    graph: Graph, policy: PartitionPolicy, hosts: IntArray, seed: int, cache: Path | None = None
+) -> PartitionArtifact:
+    """The partition of ``graph`` by ``policy`` over P = len(hosts) ranks; made when it is not in the cache.
+
+    ``hosts`` int64 [P]: host of each rank. Its key is made of the graph's digest, the policy's fields, hosts and seed,
+    so METIS, which may answer differently when asked again, is asked once.
+    """
+    hosts = np.asarray(hosts, dtype=np.int64)
+    source = graph_digest(graph)
+    wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
+    name = f"{policy.label}-{len(hosts)}-{key_of(wanted)}"
+
+    def make(writer: ArtifactWriter) -> Mapping[str, Any]:
+        partition = policy.partition(graph, hosts, seed).check()
+        digest = stats_digest(source, partition, hosts, policy.reorder)
+        writer.array("owner", partition.owner)
+        if partition.kind == "edge-cut":
+            numbers = []
+            for local in build_local_graphs(graph.csr, partition, policy.reorder):
+                numbers.append(rank_numbers(graph, local, partition.ranks))
+                _write_local(writer, local, partition.ranks)
+            stats = edge_cut_stats(graph, hosts, numbers, digest)
+        else:
+            assert partition.edge_part is not None
+            writer.array("edge_part", partition.edge_part)
+            stats = vertex_cut_stats(graph, partition, hosts, digest)
+        described, arrays = stats_to_parts(stats)
+        for part, array in arrays.items():
+            writer.array(f"stats/{part}", array)
+        return {
+            "kind": partition.kind,
+            "ranks": partition.ranks,
+            "digest": digest,
+            "made_from": wanted,
+            "stats": described,
+        }
+
+    return PartitionArtifact(*obtain(cache_folder(cache) / "partitions" / name, WHAT, make))
+
+
+def key_of(wanted: Mapping[str, Any]) -> str:
+    """Short content address: the first 24 hex digits of SHA-256 over the canonical JSON and the format's version."""
+    return hashlib.sha256(json.dumps({**wanted, "format": FORMAT}, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _write_local(writer: ArtifactWriter, local: LocalGraph, ranks: int) -> None:
+    sent = np.zeros(ranks + 1, dtype=np.int64)
+    received = np.zeros(ranks + 1, dtype=np.int64)
+    for peer, rows in local.send_rows.items():
+        sent[peer + 1] = len(rows)
+    for peer, part in local.receive.items():
+        received[peer + 1] = part.stop - part.start
+    lists = [np.empty(0, dtype=np.int32), *(local.send_rows[peer] for peer in sorted(local.send_rows))]
+    arrays = {
+        "owned": local.owned,
+        "halo": local.halo,
+        "indptr": local.csr.indptr,
+        "indices": local.csr.indices,
+        "degree": local.degree,
+        "send_rows": np.concatenate(lists),
+        "send_starts": np.cumsum(sent),
+        "receive_starts": np.cumsum(received),
+    }
+    for name in LOCAL_ARRAYS:
+        writer.array(f"rank-{local.rank}/{name}", arrays[name])

@@ -1,0 +1,57 @@
+"""PartitionStats of a vertex-cut."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from simgnn.graph.graph import Graph
+from simgnn.partition.edges import arcs_of_edges, undirected_edges
+from simgnn.partition.masters import count_mirrors, mirror_histogram, replica_sets
+from simgnn.partition.partition import Partition
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.sizes import IntArray, Route
+
+
+def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest: str) -> PartitionStats:
+    """Statistics of a vertex-cut: ``rows`` are masters, ``edges`` local arcs, ``halo`` the route of mirrors from their
+    master's rank to their own.
+
+    Tables besides those of the masks and features, which are as for edge-cuts with masters as owned rows:
+
+    - ``shared_masters`` int64 [P]: masters that have mirrors;
+    - ``mirrors/histogram`` int64 [pairs, R + 1], pairs as in ``halo``: mirrors whose vertex has r replicas.
+    """
+    assert partition.edge_part is not None
+    ranks = partition.ranks
+    low, high = undirected_edges(graph)
+    replicas = replica_sets(low, high, partition.edge_part, partition.owner, ranks)
+    features = graph.features
+    stored = np.diff(features.indptr).astype(np.int64) if isinstance(features, sparse.csr_array) else None
+    weights = np.zeros(graph.vertices, dtype=np.int64) if stored is None else stored
+    mirrors, weighted, shared, largest = count_mirrors(replicas, partition.owner, weights, ranks)
+    halo = Route.from_matrix(mirrors)
+    pair = np.full((ranks, ranks), -1, dtype=np.int64)
+    pair[halo.source, halo.target] = np.arange(len(halo.rows))
+    histogram = np.zeros((len(halo.rows), int(largest) + 1), dtype=np.int64)
+    mirror_histogram(replicas, partition.owner, pair, histogram)
+    tables: dict[str, NDArray[Any]] = {"shared_masters": shared, "mirrors/histogram": histogram}
+    for name in ("train", "validation", "test"):
+        mask = getattr(graph, f"{name}_mask")
+        owners = partition.owner[:0] if mask is None else partition.owner[mask]
+        tables[f"{name}_rows"] = np.bincount(owners, minlength=ranks).astype(np.int64)
+    if stored is not None:
+        tables["feature_nonzeros"] = np.bincount(partition.owner, stored, minlength=ranks).astype(np.int64)
+        tables["halo_feature_nonzeros"] = weighted
+    edges = np.bincount(partition.edge_part, arcs_of_edges(graph), minlength=ranks).astype(np.int64)
+    return PartitionStats(
+        facts=graph.facts(),
+        kind="vertex-cut",
+        hosts=np.asarray(hosts, dtype=np.int64),
+        rows=partition.rows(),
+        edges=edges,
+        halo=halo,
+        digest=digest,
+        tables=tables,
+    )
