@@ -11,7 +11,7 @@ Source: CDFGNN (arXiv 2408.00232), hierarchical score; gamma = 0 is EBV as publi
 alpha and beta are plain EBV's, since CDFGNN is silent; the rule for masters is ours.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from simgnn.graph.csr import IndexArray
 from simgnn.graph.graph import Graph
 from simgnn.partition.bits import words_for
 from simgnn.partition.ebv_kernels import assign_edges, assign_edges_one_word, place_isolated, sort_by_degree_sum
-from simgnn.partition.edges import undirected_edges
+from simgnn.partition.edges import index_array, undirected_edges
 from simgnn.partition.masters import RULES, choose_masters
 from simgnn.partition.partition import Partition
 
 EdgeOrder = Literal["degree-sum", "input", "random"]
+EdgePart = NDArray[np.uint8] | NDArray[np.uint16]
 MAX_RANKS = 2**16
 
 
@@ -64,7 +65,7 @@ def ebv_edges(
     beta: float = 1.0,
     edge_order: EdgeOrder = "degree-sum",
     seed: int = 0,
-) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.uint64], NDArray[np.int64]]:
+) -> tuple[EdgePart, NDArray[np.uint64], NDArray[np.int64]]:
     """Ranks of the undirected edges (low, high) [E_u], sorted by (low, high), no loops, no duplicates.
 
     Returns ``edge_part`` uint8 (uint16 above 256 ranks) [E_u], replica sets uint64 [V, ceil(P / 64)] and the host of
@@ -78,7 +79,7 @@ def ebv_edges(
     host_starts = np.concatenate(([0], np.cumsum(np.bincount(host)))).astype(np.int64)
     degrees = np.bincount(low, minlength=vertices) + np.bincount(high, minlength=vertices)
     order, first, second = ordered_edges(low, high, degrees, edge_order, seed)
-    edge_part = np.empty(len(low), dtype=np.uint8 if ranks <= 256 else np.uint16)
+    edge_part: EdgePart = np.empty(len(low), np.uint8) if ranks <= 256 else np.empty(len(low), np.uint16)
     copies = np.zeros(ranks, dtype=np.int64)
     weights = (float(gamma), float(alpha), float(beta))
     words = words_for(ranks)
@@ -98,12 +99,13 @@ def ordered_edges(
     low: IndexArray, high: IndexArray, degrees: NDArray[np.int64], edge_order: EdgeOrder, seed: int
 ) -> tuple[IndexArray, IndexArray, IndexArray]:
     """The order in which edges are assigned, int32 [E_u] (int64 from 2**31 edges), and their ends in that order."""
-    dtype = np.int32 if len(low) < 2**31 else np.int64
+    order = index_array(len(low), len(low))
     if edge_order == "input":
-        return np.arange(len(low), dtype=dtype), low, high
+        order[:] = np.arange(len(low))
+        return order, low, high
     if edge_order == "random":
-        order = np.random.default_rng(seed).permutation(len(low)).astype(dtype)
+        order[:] = np.random.default_rng(seed).permutation(len(low))
         return order, low[order], high[order]
-    order, first, second = np.empty(len(low), dtype=dtype), np.empty_like(low), np.empty_like(high)
+    first, second = np.empty_like(low), np.empty_like(high)
     sort_by_degree_sum(low, high, degrees, order, first, second)
     return order, first, second

@@ -13,7 +13,9 @@ def symmetric_csr(graph: Graph) -> CSR:
     if graph.symmetric:
         return graph.csr
     both = _both_directions(graph)
-    return CSR(both.indptr.astype(np.int64), both.indices.astype(graph.csr.indices.dtype, copy=False), graph.vertices)
+    indices = index_array(both.nnz, graph.vertices)
+    indices[:] = both.indices
+    return CSR(both.indptr.astype(np.int64), indices, graph.vertices)
 
 
 def undirected_edges(graph: Graph) -> tuple[IndexArray, IndexArray]:
@@ -42,5 +44,14 @@ def _both_directions(graph: Graph) -> sparse.csr_array:
     return both
 
 
+def index_array(length: int, below: int) -> IndexArray:
+    """An uninitialised array for ids below ``below``: int32, or int64 when they do not fit."""
+    if below <= 2**31:
+        return np.empty(length, dtype=np.int32)
+    return np.empty(length, dtype=np.int64)
+
+
 def _rows_of(csr: CSR) -> IndexArray:
-    return np.repeat(np.arange(csr.rows, dtype=csr.indices.dtype), csr.degrees())
+    ids = index_array(csr.rows, csr.rows)
+    ids[:] = np.arange(csr.rows)
+    return np.repeat(ids, csr.degrees())

@@ -43,9 +43,7 @@ class PartitionPolicy(BaseModel, ABC):
         """
         ranks = len(hosts)
         if ranks < 1:
-            raise ConfigError(
-                "partition: at least one rank is needed; got 0 (see cluster.hosts, cluster.ranks_per_host)"
-            )
+            raise ConfigError("partition: got 0 ranks, expected at least 1 (cluster.hosts, cluster.ranks_per_host)")
         if ranks > graph.vertices:
             raise ConfigError(
                 f"partition.kind = '{self.label}': {ranks} ranks, but the graph '{graph.name}' has {graph.vertices} "

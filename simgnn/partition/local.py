@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.reorder import reverse_cuthill_mckee
+from simgnn.partition.edges import index_array
 from simgnn.partition.kinds import Reorder
 from simgnn.partition.local_kernels import group_by_owner, halo_places, induced_rows, relabelled_rows
 from simgnn.partition.partition import Partition
@@ -94,7 +95,7 @@ def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm")
         both = np.concatenate((owned, halo))
         lookup[both] = np.arange(len(both))
         edges = int(degrees[owned].sum())
-        sources = np.empty(edges, dtype=np.int32 if len(both) < 2**31 else np.int64)
+        sources = index_array(edges, len(both))
         pointers = relabelled_rows(csr.indptr, csr.indices, owned, lookup, sources)
         send = {
             peer: (halos[peer][bounds[peer, rank] : bounds[peer, rank + 1]] - order.starts[rank]).astype(np.int32)

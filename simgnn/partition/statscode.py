@@ -18,8 +18,9 @@ BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
 def stats_to_parts(stats: PartitionStats) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Plain values ("facts", "kind", "digest") and arrays (those of ``BASE``, and tables as "table/NAME")."""
     described = {"facts": asdict(stats.facts), "kind": stats.kind, "digest": stats.digest}
-    arrays = dict(zip(BASE, (stats.hosts, stats.rows, stats.edges), strict=False))
-    arrays |= {"halo/source": stats.halo.source, "halo/target": stats.halo.target, "halo/rows": stats.halo.rows}
+    halo = stats.halo
+    base = (stats.hosts, stats.rows, stats.edges, halo.source, halo.target, halo.rows)
+    arrays: dict[str, NDArray[Any]] = dict(zip(BASE, base, strict=True))
     return described, {**arrays, **{TABLE + name: array for name, array in stats.tables.items()}}
 
 

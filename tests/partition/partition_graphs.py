@@ -1,0 +1,60 @@
+"""Small graphs for the tests of partitions, and a slow reading of EBV's definition."""
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+
+
+def graph_of(pairs: NDArray[np.int64], vertices: int, *, symmetric: bool = True, width: int = 0) -> Graph:
+    """A graph of (source, destination) ``pairs`` [E, 2]; loops and duplicates are dropped; seeded labels and masks."""
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    if symmetric:
+        pairs = np.concatenate((pairs, pairs[:, ::-1]))
+    pairs = np.unique(pairs[:, ::-1], axis=0) if len(pairs) else pairs
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(pairs[:, 0], minlength=vertices)))).astype(np.int64)
+    random = np.random.default_rng(7)
+    third = random.integers(0, 4, vertices)
+    return Graph(
+        name="small",
+        csr=CSR(indptr, pairs[:, 1].astype(np.int32), vertices).check(),
+        features=random.standard_normal((vertices, width), dtype=np.float32) if width else None,
+        labels=random.integers(0, 3, vertices),
+        train_mask=third == 0,
+        validation_mask=third == 1,
+        test_mask=third == 2,
+        classes=3,
+        symmetric=symmetric,
+    )
+
+
+def random_graph(vertices: int, edges: int, seed: int = 0, *, symmetric: bool = True, width: int = 0) -> Graph:
+    """Ends drawn with a power-law bias, so that some vertices are hubs and some are isolated."""
+    random = np.random.default_rng(seed)
+    ends = np.minimum((random.random((edges, 2)) ** 3 * vertices).astype(np.int64), vertices - 1)
+    return graph_of(random.permutation(vertices)[ends], vertices, symmetric=symmetric, width=width)
+
+
+def power_law_graph(vertices: int, edges: int, exponent: float, seed: int = 0) -> Graph:
+    """Ends drawn with probability ~ place ** (-1 / (exponent - 1)); about ``edges`` undirected edges are left."""
+    random = np.random.default_rng(seed)
+    weight = np.arange(1, vertices + 1) ** (-1.0 / (exponent - 1.0))
+    return graph_of(random.choice(vertices, size=(edges, 2), p=weight / weight.sum()), vertices)
+
+
+def dense(csr: CSR) -> NDArray[np.float64]:
+    """Adjacency as a dense matrix [rows, columns]."""
+    matrix = sparse.csr_array((np.ones(csr.edges), csr.indices, csr.indptr), shape=(csr.rows, csr.columns))
+    return np.asarray(matrix.todense())
+
+
+@st.composite
+def graphs(draw: st.DrawFn, max_vertices: int = 40) -> Graph:
+    """Any small graph, symmetric or not, isolated vertices and no edges at all included."""
+    vertices = draw(st.integers(1, max_vertices))
+    ids = st.integers(0, vertices - 1)
+    pairs = draw(st.lists(st.tuples(ids, ids), max_size=4 * vertices))
+    return graph_of(np.array(pairs, dtype=np.int64).reshape(-1, 2), vertices, symmetric=draw(st.booleans()))

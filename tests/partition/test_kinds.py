@@ -1,0 +1,119 @@
+"""Policy values of slot partition: balance, determinism, refusals."""
+
+import sys
+
+import numpy as np
+import pytest
+from partition_graphs import graph_of, random_graph
+from pydantic import ValidationError
+
+from simgnn.errors import ConfigError
+from simgnn.partition.kinds import PARTITION_KINDS, BlockRow, Ebv, Metis, PartitionPolicy, Random
+from simgnn.partition.simple import block_bounds, degree_balanced_owner
+
+ALL = [Random(), BlockRow(), BlockRow(permutation="random"), BlockRow(permutation="degree-balanced"), Metis(), Ebv()]
+
+
+def hosts(ranks: int) -> np.ndarray:
+    return np.zeros(ranks, dtype=np.int64)
+
+
+def test_registry_names_every_kind() -> None:
+    assert set(PARTITION_KINDS) == {"random", "block-row", "metis", "ebv"}
+    assert all(policy().label == kind for kind, policy in PARTITION_KINDS.items())
+
+
+@pytest.mark.parametrize("policy", ALL, ids=repr)
+def test_every_vertex_has_one_owner_and_the_same_seed_repeats(policy: PartitionPolicy) -> None:
+    graph = random_graph(200, 900)
+    first = policy.partition(graph, hosts(6), seed=3).check()
+    assert len(first.owner) == graph.vertices
+    assert first.rows().sum() == graph.vertices
+    assert first.digest == policy.partition(graph, hosts(6), seed=3).digest
+
+
+@pytest.mark.parametrize("policy", ALL, ids=repr)
+def test_one_rank_and_no_edges(policy: PartitionPolicy) -> None:
+    graph = random_graph(50, 100)
+    assert (policy.partition(graph, hosts(1), seed=0).owner == 0).all()
+    bare = graph_of(np.empty((0, 2), dtype=np.int64), 12)
+    assert policy.partition(bare, hosts(4), seed=0).rows().tolist() == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("policy", ALL, ids=repr)
+def test_more_ranks_than_vertices_is_refused(policy: PartitionPolicy) -> None:
+    with pytest.raises(ConfigError, match=r"partition\.kind.*7 ranks.*5 vertices.*ranks"):
+        policy.partition(graph_of(np.array([[0, 1]]), 5), hosts(7), seed=0)
+    with pytest.raises(ConfigError, match="0 ranks"):
+        policy.partition(graph_of(np.array([[0, 1]]), 5), hosts(0), seed=0)
+
+
+def test_seeds_of_random() -> None:
+    graph = random_graph(200, 900)
+    by_experiment = [Random().partition(graph, hosts(4), seed).digest for seed in (0, 1)]
+    own = [Random(seed=5).partition(graph, hosts(4), seed).digest for seed in (0, 1)]
+    assert by_experiment[0] != by_experiment[1]
+    assert own[0] == own[1]
+
+
+def test_block_sizes_differ_by_one() -> None:
+    assert block_bounds(10, 4).tolist() == [0, 3, 6, 8, 10]
+    graph = random_graph(203, 900)
+    for permutation in ("identity", "random", "degree-balanced"):
+        rows = BlockRow(permutation=permutation).partition(graph, hosts(6), seed=0).rows()
+        assert rows.tolist() == np.diff(block_bounds(203, 6)).tolist()
+    assert (np.diff(BlockRow().partition(graph, hosts(6), seed=0).owner) >= 0).all()
+
+
+def test_degree_balanced_deals_to_and_fro() -> None:
+    owner = degree_balanced_owner(np.array([9, 8, 7, 6, 5, 4, 3]), 3)
+    assert owner.tolist() == [0, 1, 2, 2, 1, 0, 0]
+
+
+def test_metis_cuts_less_than_random_and_balances() -> None:
+    ring = graph_of(np.stack((np.arange(400), (np.arange(400) + 1) % 400), axis=1), 400)
+    owner = Metis(imbalance=1.01).partition(ring, hosts(4), seed=0)
+    destination = np.repeat(np.arange(400), ring.csr.degrees())
+    assert np.count_nonzero(owner.owner[destination] != owner.owner[ring.csr.indices]) == 8
+    assert owner.rows().max() <= 101
+
+
+@pytest.mark.parametrize("what", ["edges", "train"])
+def test_metis_balances_one_other_quantity(what: str) -> None:
+    graph = random_graph(2000, 8000)
+    partition = Metis(balance=(what,)).partition(graph, hosts(4), seed=0)
+    weights = graph.csr.degrees() if what == "edges" else graph.train_mask
+    loads = np.bincount(partition.owner, weights, minlength=4)
+    assert loads.max() / loads.mean() < 1.1
+
+
+def test_metis_takes_directed_graphs() -> None:
+    graph = random_graph(300, 900, symmetric=False)
+    assert Metis().partition(graph, hosts(3), seed=0).rows().min() > 0
+
+
+def test_several_constraints_by_dgl() -> None:
+    pytest.importorskip("dgl", reason="DGL is not installed: several METIS constraints need it")
+    graph = random_graph(3000, 9000)
+    partition = Metis(balance=("vertices", "train", "edges")).partition(graph, hosts(3), seed=0)
+    for weights in (np.ones(3000), graph.train_mask, graph.csr.degrees()):
+        loads = np.bincount(partition.owner, weights, minlength=3)
+        assert loads.max() / loads.mean() < 1.25
+
+
+def test_several_constraints_without_dgl_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    with pytest.raises(ConfigError, match=r"partition\.balance.*need DGL.*dgl==1\.1\.3"):
+        Metis(balance=("vertices", "edges")).partition(random_graph(30, 60), hosts(2), seed=0)
+
+
+def test_bad_options_are_refused() -> None:
+    graph = graph_of(np.array([[0, 1], [1, 2]]), 3)
+    with pytest.raises(ConfigError, match=r"partition\.imbalance"):
+        Metis(balance=("vertices", "edges"), imbalance=1.1).partition(graph, hosts(2), seed=0)
+    object.__setattr__(graph, "train_mask", None)
+    with pytest.raises(ConfigError, match=r"partition\.balance.*'train'"):
+        Metis(balance=("train",)).partition(graph, hosts(2), seed=0)
+    for kind, options in ((Ebv, {"gamma": 1.0}), (Metis, {"balance": ("edges", "edges")}), (Random, {"seeds": 1})):
+        with pytest.raises(ValidationError):
+            kind(**options)
