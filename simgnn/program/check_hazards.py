@@ -1,6 +1,6 @@
 """Buffer hazards: any two uses of one buffer copy, of which one writes, must be ordered by the program itself."""
 
-from simgnn.program.kinds import GROUP_KINDS
+from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.program.unroll import Unrolled, unroll, windows
 
@@ -32,17 +32,22 @@ def _unordered(graph: Unrolled) -> list[str]:
             uses.setdefault(copy, []).append((index, writes))
     problems = []
     for (name, _), users in uses.items():
-        shared = graph.program.buffers[name].space == "host-shared"
+        host_shared = graph.program.buffers[name].space == "host-shared"
         for place, (second, second_writes) in enumerate(users):
             for first, first_writes in users[:place]:
                 if not (first_writes or second_writes):
                     continue
                 if not graph.ordered(first, second):
                     problems.append(_message(graph, name, first, second, "nothing orders them; add a dependency"))
-                elif shared and not _through_collective(graph, first, second):
-                    why = "ranks of a host share it, and no collective or barrier lies between them"
+                elif (host_shared or _by_peer(graph, first, second)) and not _through_collective(graph, first, second):
+                    why = "they may be of two ranks, and no collective or barrier lies between them"
                     problems.append(_message(graph, name, first, second, why))
     return problems
+
+
+def _by_peer(graph: Unrolled, first: int, second: int) -> bool:
+    """Whether one of two nodes reads the memory of another rank."""
+    return OpKind.PEER_READ in (graph.nodes[first].op.kind, graph.nodes[second].op.kind)
 
 
 def _through_collective(graph: Unrolled, first: int, second: int) -> bool:
