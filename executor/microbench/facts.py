@@ -1,0 +1,86 @@
+"""Facts of the machine that are read, not timed: cores, memory, processor, caches, accelerator, versions."""
+
+import os
+import platform
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+MULTIPLIERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on (its affinity mask, where the system has one)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_caches(folder: Path = CACHE_FOLDER) -> list[dict[str, Any]]:
+    """Data caches seen by one core, smallest first: level, size_bytes, sharers (cores on one instance), source.
+
+    Empty where the system does not tell (containers, other systems).
+    """
+    caches: list[dict[str, Any]] = []
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            size = (index / "size").read_text().strip()
+            level = int((index / "level").read_text())
+            shared = (index / "shared_cpu_list").read_text().strip()
+        except OSError:
+            continue
+        if kind == "Instruction":
+            continue
+        size_bytes = int(size[:-1]) * MULTIPLIERS[size[-1]] if size[-1] in MULTIPLIERS else int(size)
+        caches.append(
+            {"level": level, "size_bytes": size_bytes, "sharers": _count_list(shared), "source": str(index / "size")}
+        )
+    return sorted(caches, key=lambda cache: cache["size_bytes"])
+
+
+def _count_list(text: str) -> int:
+    """Members of a kernel list such as ``0-3,8``."""
+    total = 0
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total
+
+
+def read_cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    path = Path("/proc/cpuinfo")
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def read_facts(device: torch.device) -> dict[str, Any]:
+    """Everything about this machine that the profile states without timing it; sizes in bytes."""
+    facts: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "cpu_model": read_cpu_model(),
+        "cores": usable_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "caches": read_caches(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "device": device.type,
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts["device_name"] = properties.name
+        facts["device_memory_bytes"] = properties.total_memory
+        facts["device_caches"] = [
+            {"level": 2, "size_bytes": properties.L2_cache_size, "sharers": 1, "source": "cudaDeviceProp"}
+        ]
+        facts["devices"] = torch.cuda.device_count()
+    return facts

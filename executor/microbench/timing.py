@@ -1,0 +1,133 @@
+"""Interleaved timing: every round visits every probe once in a new random order, so that drift hits all alike."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from executor.microbench.sample import Sample
+from executor.microbench.world import World
+
+Run = Callable[[], object]
+Make = Callable[[World], Run | None]
+Who = Literal["all", "alone"]
+CHEAP_S = 2e-3
+CHEAP_VISITS = 4
+"""A probe below CHEAP_S runs this often in a round: short ops are noisier and cost little."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One thing to time. ``make(world)`` builds its inputs and returns the call, or None on a rank that has no part in
+    it; it runs afresh in every round.
+
+    ``who``: every rank at once, or rank 0 alone while the others wait. ``group``: a communication, in which all ranks
+    take part and whose time counts from the latest start. ``locality`` as in :class:`Sample`.
+    """
+
+    primitive: str
+    form: str
+    sizes: Mapping[str, float]
+    make: Make
+    who: Who = "all"
+    group: bool = False
+    locality: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure: at least ``least`` rounds, at most ``most``, and within ``budget_s`` after the first."""
+
+    budget_s: float
+    least: int
+    most: int
+    seed: int = 0
+
+
+@dataclass
+class _Record:
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+
+
+def measure(probes: Sequence[Probe], world: World, plan: Plan) -> list[Sample]:
+    """Time all probes on all ranks; the samples on rank 0, nothing elsewhere.
+
+    The first call of a probe is warm-up and is not kept. A round that has begun is ended, unless twice the budget has
+    passed: then probes that have been timed once already are left out.
+    """
+    order = list(range(len(probes)))
+    shuffle = random.Random(plan.seed).shuffle
+    records = [_Record() for _ in probes]
+    begun = time.perf_counter()
+    for turn in range(plan.most):
+        shuffle(order)
+        for index in order:
+            elapsed = time.perf_counter() - begun
+            late = world.agree(elapsed > 2 * plan.budget_s)
+            if not (late and records[index].ends):
+                _visit(probes[index], records[index], world, warm=turn == 0)
+        elapsed = time.perf_counter() - begun
+        if world.agree(turn + 1 >= plan.least and elapsed * (turn + 2) / (turn + 1) > plan.budget_s):
+            break
+    gathered = world.gather([(record.starts, record.ends) for record in records])
+    if world.rank != 0:
+        return []
+    return [_sample(probe, [part[index] for part in gathered], world) for index, probe in enumerate(probes)]
+
+
+def _visit(probe: Probe, record: _Record, world: World, warm: bool) -> None:
+    """Run a probe once, or a few times when it is cheap, with all ranks starting together."""
+    acting = probe.who == "all" or world.rank == 0
+    call = probe.make(world) if acting else None
+    if warm:
+        if call is not None:
+            call()
+        world.barrier()
+    visits = 1
+    done = 0
+    while done < visits:
+        world.barrier()
+        if call is not None:
+            start = time.perf_counter()
+            call()
+            world.synchronize()
+            end = time.perf_counter()
+            record.starts.append(start)
+            record.ends.append(end)
+        if done == 0 and world.agree(bool(record.ends) and record.ends[-1] - record.starts[-1] < CHEAP_S):
+            visits = CHEAP_VISITS
+        done += 1
+
+
+def _sample(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], world: World) -> Sample:
+    """Medians over the repeats of one probe. ``parts``: (starts, ends) of every rank; empty where it did not act."""
+    acting = [part for part in parts if part[0]]
+    mean: list[float] = []
+    last: list[float] = []
+    for repeat in range(len(acting[0][0])):
+        starts = [part[0][repeat] for part in acting]
+        ends = [part[1][repeat] for part in acting]
+        spans = [end - start for start, end in zip(starts, ends, strict=True)]
+        if probe.group and world.same_host:
+            spans = [end - max(starts) for end in ends]
+        elif probe.group:
+            spans = [min(spans)]  # clocks of several hosts do not agree; the last rank to start waits for nobody
+        mean.append(statistics.fmean(spans))
+        last.append(max(spans))
+    middle = statistics.median(mean)
+    return Sample(
+        primitive=probe.primitive,
+        form=probe.form,
+        sizes=dict(probe.sizes),
+        ranks=world.ranks,
+        active=len(acting),
+        threads=world.threads,
+        seconds=middle,
+        last_s=statistics.median(last),
+        mad_s=statistics.median(abs(value - middle) for value in mean),
+        repeats=len(mean),
+        locality=probe.locality,
+    )

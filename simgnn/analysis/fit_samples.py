@@ -1,0 +1,89 @@
+"""The samples file that ``python -m executor.microbench`` writes, read and checked."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from simgnn.errors import HardwareError
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sample(_Strict):
+    """One probe: median seconds of a primitive at these sizes, with ``active`` of ``ranks`` ranks working at once.
+
+    ``last_s`` is the time to the slowest rank, ``mad_s`` the median absolute deviation of the repeats, ``locality`` the
+    cumulative reuse profile of the index stream (None: the primitive reads no index).
+    """
+
+    primitive: str
+    form: str
+    sizes: dict[str, float]
+    ranks: PositiveInt
+    active: PositiveInt
+    threads: PositiveInt
+    seconds: PositiveFloat
+    last_s: PositiveFloat
+    mad_s: float = Field(ge=0)
+    repeats: PositiveInt
+    locality: tuple[float, ...] | None = None
+
+
+class Cache(_Strict):
+    """A data cache as one core sees it; ``sharers`` cores use one instance."""
+
+    level: PositiveInt
+    size_bytes: PositiveInt
+    sharers: PositiveInt
+    source: str
+
+
+class Facts(_Strict):
+    """What was read, not timed, on the measured machine."""
+
+    host: str
+    system: str
+    cpu_model: str
+    cores: PositiveInt
+    memory_bytes: PositiveInt
+    caches: tuple[Cache, ...]
+    python: str
+    torch: str
+    device: str
+    device_name: str | None = None
+    device_memory_bytes: PositiveInt | None = None
+    device_caches: tuple[Cache, ...] = ()
+    devices: PositiveInt | None = None
+
+
+class SampleFile(_Strict):
+    """All samples of one group of ranks that measured together."""
+
+    format: Literal["simgnn-samples"]
+    version: Literal[1]
+    started: datetime
+    facts: Facts
+    backend: str
+    ranks: PositiveInt
+    threads: PositiveInt
+    quick: bool
+    samples: tuple[Sample, ...]
+
+
+def read_samples(path: Path) -> SampleFile:
+    """Read one samples file, or a :class:`HardwareError` that says what is wrong with it."""
+    try:
+        return SampleFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise HardwareError(f"samples file {path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise HardwareError(
+            f"{path} is not a samples file that this version reads: {where or 'document'}: {first['msg']}; "
+            "measure again with `simgnn calibrate`"
+        ) from error
