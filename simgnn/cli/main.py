@@ -109,7 +109,7 @@ def invoke(arguments: Sequence[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
     except SimgnnError as error:
-        _tell(str(error))
+        _tell(*getattr(error, "problems", (str(error),)))
         return error.exit_status
     except KeyboardInterrupt:
         _tell("interrupted")
@@ -130,10 +130,9 @@ def invoke(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _tell(message: str) -> None:
-    lines = message.splitlines() or ["unknown fault"]
-    head = f"simgnn: {len(lines)} problems:\n  " if len(lines) > 1 else "simgnn: "
-    print(head + "\n  ".join(lines), file=sys.stderr)
+def _tell(*problems: str) -> None:
+    head = f"simgnn: {len(problems)} problems:\n  " if len(problems) > 1 else "simgnn: "
+    print(head + "\n  ".join(problems), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Arguments and options that several commands share, and how they become an experiment."""
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +52,8 @@ def experiment_of(
     """The experiment that a command line describes."""
     from simgnn.experiment.load import load_experiment
 
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a user's own layer lies where the command is started; last, so it hides nothing
     return load_experiment(argument, overrides or (), ranks=ranks, epochs=epochs, hardware=hardware, trains=trains)
 
 

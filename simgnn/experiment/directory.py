@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.prepare import Prepared
+from simgnn.experiment.prepare import Prepared, with_default_cluster
+from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, save_profile
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import save_program
-from simgnn.tomlfile import write_toml
+from simgnn.tomlfile import leaves, load_toml, write_toml
 
 EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
 PLAN_FORMAT = 1
@@ -103,3 +104,19 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "seed": experiment.seed,
         "program_digest": program_digest(prepared.planned.program),
     }
+
+
+def differences(experiment: Experiment, directory: Path) -> list[tuple[str, Any, Any]]:
+    """(key path, value in the run directory, value here) of every field that differs; hardware and name do not count.
+
+    A cluster that ``experiment`` does not state is taken from the directory.
+    """
+    there = Experiment.from_table(load_toml(directory / EXPERIMENT_FILE), lambda path: str(directory / EXPERIMENT_FILE))
+    cluster = there.cluster
+    here = with_default_cluster(experiment, (cluster.hosts or 1, cluster.ranks_per_host or 1))
+    old, new = (dict(leaves(each.to_table())) for each in (there, here))
+    return [
+        (".".join(path), old.get(path), new.get(path))
+        for path in sorted({*old, *new})
+        if path[0] not in ("hardware", "name") and old.get(path) != new.get(path)
+    ]

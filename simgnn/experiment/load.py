@@ -34,8 +34,9 @@ def load_experiment(
 ) -> Experiment:
     """Read an experiment: a TOML file or the name of a shipped system, under ``overrides`` such as "train.epochs=20".
 
-    ``ranks`` means one host with that many ranks; ``trains`` as in :meth:`Experiment.from_table`. Relative paths of a file (graph, profile) are relative to that file;
-    those of the command line to the working directory. Raises :class:`ConfigError` with all faults at once.
+    ``ranks`` means one host with that many ranks; ``trains`` as in :meth:`Experiment.from_table`. Relative paths of a
+    file (graph, profile) are relative to that file; those of the command line to the working directory. Raises
+    :class:`ConfigError` with all faults at once.
     """
     layers = inherited(_locate(argument), system_path, system_names())
     layers += _command_line(overrides, ranks, epochs, hardware)

@@ -14,7 +14,7 @@ def no_system(name: str) -> Path | None:
 
 def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "broken.toml"
-    file.write_text('seed = 0\n[train]\nepochs = = 3\n')
+    file.write_text("seed = 0\n[train]\nepochs = = 3\n")
     with pytest.raises(ConfigError, match=r"broken\.toml: not valid TOML: .*line 3"):
         load_toml(file)
 
@@ -62,7 +62,8 @@ def test_merge_is_deep_and_leaves_its_arguments_alone() -> None:
 def test_another_kind_drops_the_options_of_the_old_one() -> None:
     base = {"codec": {"kind": "linear", "bits": 8}, "model": {"kind": "gcn", "layers": 3}}
     over = {"codec": {"kind": "none"}, "model": {"kind": "sage"}}
-    assert deep_merge(base, over, choices=("codec",)) == {"codec": {"kind": "none"}, "model": {"kind": "sage", "layers": 3}}
+    merged = deep_merge(base, over, choices=("codec",))
+    assert merged == {"codec": {"kind": "none"}, "model": {"kind": "sage", "layers": 3}}
     assert deep_merge(base, {"codec": {"kind": "linear"}}, choices=("codec",))["codec"] == {"kind": "linear", "bits": 8}
 
 

@@ -1,0 +1,28 @@
+"""``simgnn compare``: where a prediction and a run differ."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simgnn.cli.options import JsonOption
+
+
+def command(
+    predicted: Annotated[Path, typer.Argument(metavar="A", help="Run directory of a prediction.", show_default=False)],
+    measured: Annotated[Path, typer.Argument(metavar="B", help="Run directory of a run.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two run directories op by op: error of the epoch, of each op kind, and the ops that differ most.
+
+    Example: [bold]simgnn compare runs/predicted runs/measured[/bold]
+    """
+    from simgnn.analysis.compare import compare_runs
+    from simgnn.cli.console import print_json
+    from simgnn.report.text import print_comparison
+
+    comparison = compare_runs(predicted, measured)
+    if as_json:
+        print_json(comparison.as_dict())
+    else:
+        print_comparison(comparison)

@@ -1,0 +1,97 @@
+"""Starting our executor and following it: simgnn itself never imports it."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+import simgnn
+from simgnn.errors import BackendError
+
+PACKAGE = "executor"
+GRACE_S = 15.0
+"""How long ranks may take to end after an interruption before they are killed."""
+EPOCH_LINE = re.compile(r"\bepoch (\d+)/(\d+)\b(.*)")
+
+
+def check_executor() -> None:
+    """Raise :class:`BackendError` unless ``python -m executor``, started here, would start the one of this simgnn.
+
+    An unrelated package on PyPI has the same import name, and a folder of that name may lie in the working directory.
+    """
+    ours = Path(simgnn.__file__).resolve().parent.parent / PACKAGE
+    # python -m looks in the working directory first
+    found = PathFinder.find_spec(PACKAGE, [str(Path.cwd())]) or importlib.util.find_spec(PACKAGE)
+    where = _location(found)
+    if where is None:
+        raise BackendError(f"run: the package '{PACKAGE}' was not found; expected it at {ours}: install simgnn again")
+    if where != ours:
+        raise BackendError(
+            f"run: got the package '{PACKAGE}' at {where}, expected simgnn's own at {ours}: another package has the "
+            f"same name; uninstall it, or start simgnn from another folder"
+        )
+
+
+def _location(spec: ModuleSpec | None) -> Path | None:
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).resolve()
+    return None if spec.origin is None else Path(spec.origin).resolve()
+
+
+def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], None]) -> None:
+    """Run ``python -m executor run DIR`` to its end, each line of its output told as it comes.
+
+    Raises :class:`BackendError` when it fails. Interrupted, it ends all ranks before it returns.
+    """
+    check_executor()
+    command = [sys.executable, "-m", PACKAGE, "run", str(directory), *arguments]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,  # so that one signal reaches the ranks too
+    )
+    assert process.stdout is not None
+    last: list[str] = []
+    try:
+        for line in process.stdout:
+            text = line.rstrip("\n")
+            if text:
+                last = [*last[-9:], text]
+                tell(text)
+        status = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    if status != 0:
+        raise BackendError(f"run: training ended with status {status}; its last words:\n" + "\n".join(last))
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sign)
+            process.wait(GRACE_S)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        else:
+            return
+
+
+def epoch_of(line: str) -> tuple[int, int, str] | None:
+    """(epochs done, epochs in all, the rest) of a progress line of the executor; None for any other line."""
+    found = EPOCH_LINE.search(line)
+    return (int(found[1]), int(found[2]), found[3].strip(" :,")) if found else None

@@ -1,0 +1,138 @@
+"""Results as tables and as JSON."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simgnn.cli.console import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from simgnn.record.result import Result
+
+UNMEASURED = "-"
+
+
+def seconds(value: float | None) -> str:
+    """A duration with a unit that suits its size."""
+    if value is None:
+        return UNMEASURED
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(value) >= factor:
+            return f"{value / factor:,.4g} {unit}"
+    return f"{value / 1e-9:.3g} ns" if value else "0 s"
+
+
+def amount(value: float | None) -> str:
+    """Bytes with a binary unit."""
+    if value is None:
+        return UNMEASURED
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:,.4g} {unit}"
+        size /= 1024
+    return f"{size:,.4g} TiB"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage."""
+    return UNMEASURED if value is None else f"{100 * value:.1f} %"
+
+
+def bytes_per_epoch(result: "Result") -> int:
+    """Payload of all ranks in a steady epoch: between pairs and in collectives."""
+    return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes)
+
+
+def communication_s(result: "Result") -> float | None:
+    """Seconds of communication that the slowest rank cannot hide behind computing."""
+    return max((rank.comm_exposed_s for rank in result.per_rank), default=None)
+
+
+def memory_bytes(result: "Result") -> int | None:
+    """Peak memory of the fullest rank: measured where it was, else the sum of live buffers."""
+    return max(result.peak_memory_bytes or result.buffer_bytes, default=None)
+
+
+def last_accuracy(result: "Result") -> tuple[float | None, float | None]:
+    """Validation and test accuracy after the last evaluated epoch."""
+    if not result.accuracy:
+        return None, None
+    return result.accuracy[-1].validation, result.accuracy[-1].test
+
+
+def show_result(result: "Result", as_json: bool, written: Path | None) -> None:
+    """Print a result; notes that qualify it go to standard error."""
+    if as_json:
+        print_json({**result.model_dump(mode="json"), "directory": None if written is None else str(written)})
+        return
+    simulated = result.backend == "sim"
+    print_table(
+        f"{result.name}: {'predicted' if simulated else 'measured'} on {result.ranks} ranks, {result.hosts} "
+        f"host{'s' if result.hosts > 1 else ''}, {result.epochs} epochs ({result.status})",
+        ["", "value"],
+        [[name, value] for name, value in _lines(result) if value != UNMEASURED],
+    )
+    if len(result.per_rank) > 1:
+        _show_ranks(result)
+    for text in qualifications(result):
+        note(text)
+    if written is not None:
+        note(f"written to {written}")
+
+
+def _lines(result: "Result") -> list[tuple[str, str]]:
+    validation, test = last_accuracy(result)
+    interval = result.epoch_s_interval
+    return [
+        ("epoch, median", seconds(result.epoch_s_median)),
+        (
+            "epoch, 90 % interval",
+            UNMEASURED if interval is None else f"{seconds(interval[0])} .. {seconds(interval[1])}",
+        ),
+        ("first epoch", seconds(result.epoch_s[0] if result.epoch_s else None)),
+        ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
+        ("communication not hidden, slowest rank", seconds(communication_s(result))),
+        ("payload per epoch", amount(bytes_per_epoch(result))),
+        ("memory, fullest rank", amount(memory_bytes(result))),
+        ("energy", UNMEASURED if result.energy_J is None else f"{result.energy_J:,.4g} J"),
+        ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
+        ("validation accuracy", percent(validation)),
+        ("test accuracy", percent(test)),
+        ("program", result.program_digest[:16]),
+        ("hardware", result.hardware or UNMEASURED),
+    ]
+
+
+def _show_ranks(result: "Result", most: int = 16) -> None:
+    columns = ["rank", "compute", "wait", "communication", "not hidden", "sent per epoch", "memory"]
+    memory = result.peak_memory_bytes or result.buffer_bytes
+    rows = [
+        [
+            str(rank),
+            seconds(times.compute_s),
+            seconds(times.wait_s),
+            seconds(times.comm_total_s),
+            seconds(times.comm_exposed_s),
+            amount(sum(result.bytes_sent[rank]) if result.bytes_sent else None),
+            amount(memory[rank] if memory else None),
+        ]
+        for rank, times in enumerate(result.per_rank[:most])
+    ]
+    print_table("", columns, rows)
+    if len(result.per_rank) > most:
+        note(f"{len(result.per_rank) - most} more ranks are in result.json")
+
+
+def qualifications(result: "Result") -> list[str]:
+    """What a reader must know before trusting the numbers."""
+    told = [result.message] if result.message else []
+    if result.uncalibrated:
+        told.append("uncalibrated: no calibration of this machine was found; run `simgnn calibrate` first")
+    if result.extrapolated:
+        names = ", ".join(result.extrapolated[:5]) + (", ..." if len(result.extrapolated) > 5 else "")
+        told.append(f"extrapolated beyond what was measured: {names}")
+    if result.transferred:
+        told.append("transferred: the activity was recorded on another partition")
+    if result.synthetic:
+        told.append(f"synthetic: {', '.join(result.synthetic)}")
+    return told + result.notes

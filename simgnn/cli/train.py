@@ -1,0 +1,61 @@
+"""Preparing and carrying out a real run: shared by ``run`` and ``demo``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simgnn.cli.console import Reporter
+from simgnn.cli.engine import check_executor, epoch_of, start_executor
+
+if TYPE_CHECKING:
+    from simgnn.experiment.schema import Experiment
+    from simgnn.record.result import Result
+
+
+def prepare_run(experiment: "Experiment", out: Path, reporter: Reporter, force: bool = False) -> Path:
+    """Load, partition, plan and write the run directory that the executor starts from."""
+    from simgnn.cli.profiles import choose_profile, default_cluster
+    from simgnn.experiment.directory import check_free, write_run_directory
+    from simgnn.experiment.prepare import prepare
+    from simgnn.partition.shards import shard_artifact
+
+    check_executor()
+    check_free(out, force)
+    chosen = choose_profile(experiment)
+    prepared = prepare(
+        experiment, default_cluster=default_cluster(chosen.profile), need_graph=True, stage=reporter.stage
+    )
+    assert prepared.graph is not None
+    assert prepared.partition is not None
+    reporter.stage(f"shards: {prepared.experiment.ranks} of {experiment.train.dtype}")
+    shards = shard_artifact(prepared.graph, prepared.partition, experiment.train.dtype)
+    profile = None if chosen.uncalibrated else chosen.profile
+    return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
+
+
+def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> "Result":
+    """Start the executor on a prepared run directory, show its progress, and read the result back."""
+    from simgnn.record.result import read_result
+    from simgnn.record.rundir import RunDirectory
+
+    reporter.stage(f"training: {directory}")
+    with reporter.counting("training", epochs) as counter:
+
+        def tell(line: str) -> None:
+            progress = epoch_of(line)
+            if progress is None:
+                reporter.stage(line)
+            else:
+                counter.at(progress[0], progress[2])
+
+        start_executor(directory, list(arguments), tell)
+    return read_result(RunDirectory(directory).result)
+
+
+def free_directory(root: Path, name: str) -> Path:
+    """``root/name``, or ``root/name-2`` and so on: the first that does not exist."""
+    candidate, number = root / name, 1
+    while candidate.exists():
+        number += 1
+        candidate = root / f"{name}-{number}"
+    return candidate
