@@ -1,0 +1,170 @@
+"""Where a prediction and a run differ: a join of two traces on (rank, epoch, step, op_id)."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simgnn.analysis.metrics import op_times
+from simgnn.errors import BackendError
+from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS = ("compute", "wait", "transfer")
+TOP = 10
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One quantity of an epoch on both sides, in seconds; ``error`` = (predicted - measured) / measured, None where
+    nothing was measured."""
+
+    name: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """Predicted minus measured."""
+        return self.predicted_s - self.measured_s
+
+    @property
+    def error(self) -> float | None:
+        """Relative error."""
+        return self.difference_s / self.measured_s if self.measured_s > 0 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fields and derived numbers."""
+        return {**asdict(self), "difference_s": self.difference_s, "error": self.error}
+
+
+@dataclass(frozen=True)
+class KindDifference:
+    """One op kind, mean over ranks of the seconds in a median epoch."""
+
+    kind: str
+    compute: Difference
+    wait: Difference
+    transfer: Difference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors of the epoch, of its parts, of each op kind; the ops with the largest absolute difference; byte counts."""
+
+    predicted: Result
+    measured: Result
+    epochs: int
+    epoch: Difference
+    epoch_spread_s: float
+    parts: tuple[Difference, ...]
+    kinds: tuple[KindDifference, ...]
+    top: tuple[Difference, ...]
+    bytes_differ: int
+    messages_differ: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "program_digest": self.predicted.program_digest,
+            "epochs_compared": self.epochs,
+            "epoch": self.epoch.as_dict(),
+            "measured_epoch_spread_s": self.epoch_spread_s,
+            "parts": [part.as_dict() for part in self.parts],
+            "kinds": [
+                {"kind": kind.kind, **{part: getattr(kind, part).as_dict() for part in PARTS}} for kind in self.kinds
+            ],
+            "top": [op.as_dict() for op in self.top],
+            "bytes_differ": self.bytes_differ,
+            "messages_differ": self.messages_differ,
+        }
+
+
+def compare_runs(predicted: Path, measured: Path) -> Comparison:
+    """Compare two run directories of one program.
+
+    Times are taken over the steady epochs that both traces hold (all but the first, where there are several). Raises
+    :class:`BackendError` when a directory holds no finished run or the programs differ.
+    """
+    first, second = RunDirectory(predicted), RunDirectory(measured)
+    one, two = read_result(first.result), read_result(second.result)
+    if one.program_digest != two.program_digest:
+        raise BackendError(
+            f"{predicted} and {measured} hold different programs ({one.program_digest[:12]} and "
+            f"{two.program_digest[:12]}): predict and run the same experiment on the same partition"
+        )
+    for path, result in ((predicted, one), (measured, two)):
+        if result.status == "failed" or not result.epoch_s:
+            raise BackendError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
+    joined, epochs = _join(first, second)
+    per_op = joined.groupby(["op", "kind"], sort=True)[_columns()].sum() / (epochs * one.ranks)
+    kinds = tuple(
+        KindDifference(str(kind), *(_difference(str(kind), rows, part) for part in PARTS))
+        for kind, rows in per_op.groupby(level="kind", sort=True)
+    )
+    whole = [
+        Difference(str(op), _total(row, "predicted"), _total(row, "measured"))
+        for (op, _), row in per_op.iterrows()  # type: ignore[misc]
+    ]
+    steady = two.epoch_s[1:] or two.epoch_s
+    return Comparison(
+        predicted=one,
+        measured=two,
+        epochs=epochs,
+        epoch=Difference("epoch", _median(one), _median(two)),
+        epoch_spread_s=float(np.subtract(*np.percentile(steady, [75, 25]))),
+        parts=tuple(_difference(part, per_op, part) for part in PARTS),
+        kinds=kinds,
+        top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
+        bytes_differ=_differ(first, second, "bytes", one.epochs == two.epochs),
+        messages_differ=_differ(first, second, "messages", one.epochs == two.epochs),
+    )
+
+
+def _columns() -> list[str]:
+    return [f"{part}_{side}" for part in PARTS for side in ("predicted", "measured")]
+
+
+def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int]:
+    import pandas as pd
+
+    sides = [op_times(run) for run in (first, second)]
+    keys = ["rank", "epoch", "step", "op_id"]
+    joined = sides[0].merge(sides[1][[*keys, *PARTS]], on=keys, suffixes=("_predicted", "_measured"), validate="1:1")
+    joined = joined[joined["step"] >= 0]
+    if joined.empty:
+        raise BackendError(f"{first.root} and {second.root} have no epoch in common")
+    if joined["epoch"].nunique() > 1:
+        joined = joined[joined["epoch"] > joined["epoch"].min()]
+    assert isinstance(joined, pd.DataFrame)
+    return joined, int(joined["epoch"].nunique())
+
+
+def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
+    return Difference(name, float(rows[f"{part}_predicted"].sum()), float(rows[f"{part}_measured"].sum()))
+
+
+def _total(row: "pd.Series[Any]", side: str) -> float:
+    return float(sum(row[f"{part}_{side}"] for part in PARTS))
+
+
+def _median(result: Result) -> float:
+    if result.epoch_s_median is not None:
+        return result.epoch_s_median
+    return float(np.median(result.epoch_s[1:] or result.epoch_s))
+
+
+def _differ(first: RunDirectory, second: RunDirectory, column: str, whole_run: bool) -> int:
+    """Sum of absolute differences of a traffic column over ops and rank pairs; runs of unequal length are compared by
+    the steady epoch that their results state."""
+    if not whole_run:
+        one, two = read_result(first.result), read_result(second.result)
+        field = "bytes_sent" if column == "bytes" else "messages"
+        return int(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum())
+    keys = ["op_id", "source", "target"]
+    one_table, two_table = (read_table(run.traffic).to_pandas().set_index(keys)[column] for run in (first, second))
+    return int(one_table.sub(two_table, fill_value=0).abs().sum())

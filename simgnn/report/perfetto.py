@@ -1,0 +1,99 @@
+"""Traces as Chrome trace-event JSON, which ui.perfetto.dev loads: one process a rank, one track a stream, counters for
+link use. Several runs may stand side by side in one file."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simgnn.analysis.metrics import op_times
+from simgnn.record.result import write_text
+from simgnn.record.rundir import RunDirectory
+
+MICROSECONDS = 1e6
+
+
+def write_perfetto(runs: Mapping[str, Path], out: Path, epochs: int | None = None) -> None:
+    """Write one trace with the ranks of every run, named ``label rank N``; ``epochs`` keeps only that many of the first.
+
+    Raises :class:`BackendError` when a directory holds no trace.
+    """
+    events: list[dict[str, Any]] = []
+    for position, (label, path) in enumerate(runs.items()):
+        events += _events(label, RunDirectory(path), position * 10_000, epochs)
+    write_text(out, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
+
+
+def _events(label: str, run: RunDirectory, first_process: int, epochs: int | None) -> list[dict[str, Any]]:
+    frame = op_times(run)
+    if epochs is not None:
+        frame = frame[frame["epoch"] < epochs]
+    events: list[dict[str, Any]] = []
+    streams = {name: place for place, name in enumerate(sorted(frame["stream"].unique()))}
+    for rank in sorted(int(rank) for rank in frame["rank"].unique()):
+        process = first_process + rank
+        events.append(_name("process_name", process, 0, f"{label} rank {rank}"))
+        events.append(
+            {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": {"sort_index": process}}
+        )
+        events += [_name("thread_name", process, place, name) for name, place in streams.items()]
+        events += _counter(process, frame[frame["rank"] == rank])
+    columns = [
+        "rank",
+        "epoch",
+        "step",
+        "op",
+        "kind",
+        "stream",
+        "issued_s",
+        "started_s",
+        "ended_s",
+        "bytes_sent",
+        "wait",
+    ]
+    for row in frame[columns].itertuples(index=False):
+        base = {"pid": first_process + int(row.rank), "tid": streams[str(row.stream)], "ph": "X"}
+        if row.wait > 0:
+            events.append(
+                {
+                    **base,
+                    "name": "wait",
+                    "cat": "wait",
+                    "ts": row.issued_s * MICROSECONDS,
+                    "dur": row.wait * MICROSECONDS,
+                }
+            )
+        events.append(
+            {
+                **base,
+                "name": row.op,
+                "cat": row.kind,
+                "ts": row.started_s * MICROSECONDS,
+                "dur": (row.ended_s - row.started_s) * MICROSECONDS,
+                "args": {"epoch": int(row.epoch), "step": int(row.step), "bytes_sent": int(row.bytes_sent)},
+            }
+        )
+    return events
+
+
+def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _counter(process: int, frame: Any) -> list[dict[str, Any]]:
+    """Mean rate at which a rank sends, from the bytes of each op spread over its transfer."""
+    sending = frame[frame["bytes_sent"] > 0]
+    if sending.empty:
+        return []
+    start, end = sending["started_s"].to_numpy(), sending["ended_s"].to_numpy()
+    rate = sending["bytes_sent"].to_numpy() / np.maximum(end - start, 1e-12)
+    times = np.concatenate([start, end])
+    order = np.argsort(times, kind="stable")
+    level = np.cumsum(np.concatenate([rate, -rate])[order])
+    return [
+        {"ph": "C", "name": "sent bytes/s", "pid": process, "tid": 0, "ts": float(time) * MICROSECONDS,
+         "args": {"bytes/s": max(float(value), 0.0)}}
+        for time, value in zip(times[order], np.round(level, 3), strict=True)
+    ]  # fmt: skip

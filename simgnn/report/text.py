@@ -1,0 +1,55 @@
+"""Comparisons as tables on a terminal."""
+
+from simgnn.analysis.compare import Comparison, Difference
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Epoch error, error per op kind split into compute, wait and transfer, and the ops that differ most."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    measured = comparison.measured
+    epoch = comparison.epoch
+    console.print(
+        f"[bold]{measured.name}[/bold]: {measured.ranks} ranks, {comparison.epochs} epochs compared, program "
+        f"{measured.program_digest[:12]}"
+    )
+    console.print(
+        f"epoch: predicted {_s(epoch.predicted_s)}, measured {_s(epoch.measured_s)} "
+        f"(spread between epochs {_s(comparison.epoch_spread_s)}), error {_percent(epoch.error)}"
+    )
+    console.print(
+        f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
+    )
+    table = Table(title="Mean over ranks, seconds of an epoch: predicted / measured (error)")
+    for column in ("op kind", "compute", "wait", "transfer"):
+        table.add_column(column, justify="left" if column == "op kind" else "right")
+    for kind in comparison.kinds:
+        table.add_row(kind.kind, _cell(kind.compute), _cell(kind.wait), _cell(kind.transfer))
+    table.add_section()
+    table.add_row("all", *(_cell(part) for part in comparison.parts))
+    console.print(table)
+    table = Table(title="Ops with the largest absolute difference")
+    for column in ("op", "predicted", "measured", "difference", "error"):
+        table.add_column(column, justify="left" if column == "op" else "right")
+    for op in comparison.top:
+        table.add_row(op.name, _s(op.predicted_s), _s(op.measured_s), _s(op.difference_s), _percent(op.error))
+    console.print(table)
+
+
+def _cell(difference: Difference) -> str:
+    if difference.predicted_s == 0 and difference.measured_s == 0:
+        return ""
+    return f"{_s(difference.predicted_s)} / {_s(difference.measured_s)} ({_percent(difference.error)})"
+
+
+def _s(seconds: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:+.1f} %"
