@@ -106,10 +106,8 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         KindDifference(str(kind), *(_difference(str(kind), rows, part) for part in PARTS))
         for kind, rows in per_op.groupby(level="kind", sort=True)
     )
-    whole = [
-        Difference(str(op), _total(row, "predicted"), _total(row, "measured"))
-        for (op, _), row in per_op.iterrows()  # type: ignore[misc]
-    ]
+    rows: list[dict[Any, Any]] = per_op.reset_index().to_dict("records")
+    whole = [Difference(row["op"], _total(row, "predicted"), _total(row, "measured")) for row in rows]
     steady = two.epoch_s[1:] or two.epoch_s
     return Comparison(
         predicted=one,
@@ -148,7 +146,7 @@ def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
     return Difference(name, float(rows[f"{part}_predicted"].sum()), float(rows[f"{part}_measured"].sum()))
 
 
-def _total(row: "pd.Series[Any]", side: str) -> float:
+def _total(row: dict[Any, Any], side: str) -> float:
     return float(sum(row[f"{part}_{side}"] for part in PARTS))
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def op_times(run: RunDirectory) -> "pd.DataFrame":
     """Trace of a run with the op's name and kind, and its seconds of ``compute``, ``wait`` and ``transfer``."""
-    trace = read_table(run.trace).to_pandas()
+    trace: pd.DataFrame = read_table(run.trace).to_pandas()
     ops = read_table(run.ops).to_pandas()
-    frame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
+    frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
     computes = frame["kind"].isin([kind.value for kind in COMPUTE_KINDS])
     # a copy with a device work is done by the compute stream: it neither waits for a peer nor uses a link
     computes |= (frame["kind"] == "copy") & (frame["stream"] == "compute")

@@ -16,7 +16,7 @@ MICROSECONDS = 1e6
 
 
 def write_perfetto(runs: Mapping[str, Path], out: Path, epochs: int | None = None) -> None:
-    """Write one trace with the ranks of every run, named ``label rank N``; ``epochs`` keeps only that many of the first.
+    """Write one trace with the ranks of every run, named ``label rank N``; ``epochs`` keeps only the first so many.
 
     Raises :class:`BackendError` when a directory holds no trace.
     """
@@ -35,44 +35,23 @@ def _events(label: str, run: RunDirectory, first_process: int, epochs: int | Non
     for rank in sorted(int(rank) for rank in frame["rank"].unique()):
         process = first_process + rank
         events.append(_name("process_name", process, 0, f"{label} rank {rank}"))
-        events.append(
-            {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": {"sort_index": process}}
-        )
         events += [_name("thread_name", process, place, name) for name, place in streams.items()]
         events += _counter(process, frame[frame["rank"] == rank])
-    columns = [
-        "rank",
-        "epoch",
-        "step",
-        "op",
-        "kind",
-        "stream",
-        "issued_s",
-        "started_s",
-        "ended_s",
-        "bytes_sent",
-        "wait",
-    ]
-    for row in frame[columns].itertuples(index=False):
-        base = {"pid": first_process + int(row.rank), "tid": streams[str(row.stream)], "ph": "X"}
-        if row.wait > 0:
-            events.append(
-                {
-                    **base,
-                    "name": "wait",
-                    "cat": "wait",
-                    "ts": row.issued_s * MICROSECONDS,
-                    "dur": row.wait * MICROSECONDS,
-                }
-            )
+    columns = ["rank", "epoch", "step", "op", "kind", "stream", "issued_s", "started_s", "ended_s", "bytes_sent"]
+    rows: list[dict[Any, Any]] = frame[[*columns, "wait"]].to_dict("records")
+    for row in rows:
+        base = {"pid": first_process + row["rank"], "tid": streams[row["stream"]], "ph": "X"}
+        if row["wait"] > 0:
+            start, length = row["issued_s"] * MICROSECONDS, row["wait"] * MICROSECONDS
+            events.append({**base, "name": "wait", "cat": "wait", "ts": start, "dur": length})
         events.append(
             {
                 **base,
-                "name": row.op,
-                "cat": row.kind,
-                "ts": row.started_s * MICROSECONDS,
-                "dur": (row.ended_s - row.started_s) * MICROSECONDS,
-                "args": {"epoch": int(row.epoch), "step": int(row.step), "bytes_sent": int(row.bytes_sent)},
+                "name": row["op"],
+                "cat": row["kind"],
+                "ts": row["started_s"] * MICROSECONDS,
+                "dur": (row["ended_s"] - row["started_s"]) * MICROSECONDS,
+                "args": {key: row[key] for key in ("epoch", "step", "bytes_sent")},
             }
         )
     return events
