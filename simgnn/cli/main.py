@@ -58,6 +58,7 @@ class LazyGroup(TyperGroup):
 
 def _load(name: str) -> Any:
     module = importlib.import_module(COMMANDS[name].module)
+    command: Any
     if hasattr(module, "app"):
         command = typer.main.get_group(module.app)
     else:

@@ -92,7 +92,7 @@ OVERRIDES = {
     "no ranks": (["--ranks", "0"], ["--ranks: cluster.ranks_per_host: got 0, expected a whole number >= 1"]),
     "negative ranks": (["--ranks", "-3"], ["--ranks: cluster.ranks_per_host: got -3"]),
     "no epochs": (["--epochs", "0"], ["--epochs: train.epochs: got 0, expected a whole number >= 1"]),
-    "text for ranks": (["--ranks", "two"], ["--ranks", "two"]),
+    "text for ranks": (["--ranks", "two"], ["--ranks", "integer"]),
     "unknown option": (["--rank", "2"], ["--rank"]),
     "activity": (["--activity", "somewhere"], ["--activity: got somewhere", "no decisions to replay"]),
     "unknown profile": (["--hardware", "nowhere-9000"], ["nowhere-9000"]),

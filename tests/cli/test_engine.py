@@ -1,0 +1,102 @@
+"""Starting the executor: only ours, every line told, nothing left behind."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from simgnn.cli import engine
+from simgnn.errors import BackendError
+
+
+def test_the_executor_that_is_found_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine.check_executor()
+
+
+@pytest.mark.parametrize("shape", ["executor.py", "executor/__init__.py"])
+def test_another_package_of_that_name_is_refused(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / shape).parent.mkdir(exist_ok=True)
+    (tmp_path / shape).write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BackendError, match=r"got the package 'executor' at .*, expected simgnn's own"):
+        engine.check_executor()
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in the executor's place, so that its ways to end can be chosen."""
+    folder = tmp_path / "stand_in"
+    folder.mkdir()
+    monkeypatch.setattr(engine, "PACKAGE", "stand_in")
+    monkeypatch.setattr(engine, "check_executor", lambda: None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return folder / "__main__.py"
+
+
+def test_every_line_is_told_as_it_comes(stand_in: Path, tmp_path: Path) -> None:
+    stand_in.write_text(
+        "import sys\nprint('epoch 1/2: loss 3')\nprint('to error', file=sys.stderr)\nprint(sys.argv[1:])\n"
+    )
+    told: list[str] = []
+    engine.start_executor(tmp_path / "run", ["--resume"], told.append)
+    assert "epoch 1/2: loss 3" in told
+    assert "to error" in told
+    assert str(["run", str(tmp_path / "run"), "--resume"]) in told
+
+
+def test_a_failure_is_told_with_the_last_words(stand_in: Path, tmp_path: Path) -> None:
+    stand_in.write_text("print('rank 1 ran out of memory')\nraise SystemExit(7)\n")
+    with pytest.raises(BackendError, match=r"status 7.*\n.*rank 1 ran out of memory"):
+        engine.start_executor(tmp_path, [], lambda line: None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+def test_an_interruption_ends_the_children_too(stand_in: Path, tmp_path: Path) -> None:
+    stand_in.write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print('child', child.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    pids: list[int] = []
+
+    def tell(line: str) -> None:
+        if line.startswith("child "):
+            pids.append(int(line.split()[1]))
+            raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        engine.start_executor(tmp_path, [], tell)
+    assert time.monotonic() - begun < engine.GRACE_S
+    for _ in range(100):
+        if not _alive(pids[0]):
+            break
+        threading.Event().wait(0.05)
+    assert not _alive(pids[0])
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # an orphan that nobody has waited for yet is still listed, as a zombie
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("epoch 3/20: loss 1.25", (3, 20, "loss 1.25")),
+        ("[rank 0] epoch 20/20", (20, 20, "")),
+        ("epoch three", None),
+        ("checkpoint after epoch 3", None),
+    ],
+)
+def test_progress_lines_are_recognised(line: str, found: tuple[int, int, str] | None) -> None:
+    assert engine.epoch_of(line) == found
