@@ -16,6 +16,8 @@ def communication_problems(program: Program) -> list[str]:
     problems = list(_stream_problems(program))
     for name, route in program.sizes.routes.items():
         problems += [f"route '{name}': {fault}" for fault in _route_faults(program, route)]
+    if problems:
+        return problems
     for template, op in program.ops:
         problems += [f"{template}: '{op.name}': {fault}" for fault in _op_faults(program, op)]
     return problems

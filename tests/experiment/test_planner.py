@@ -1,0 +1,140 @@
+"""The planner needs statistics only, and its programs are valid, minimal and conserve bytes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgnn.errors import ConfigError, ProgramError
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import Planned, plan
+from simgnn.graph.graph import GraphFacts
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import Template
+from simgnn.program.sizes import Route
+from simgnn.program.validate import validate
+
+
+def statistics(ranks: int, width: int = 30, classes: int = 4, sparse: bool = False, rows: int = 100) -> PartitionStats:
+    """A made-up partition: rank i sends 3 i + j + 1 rows to rank j."""
+    halo = np.array([[0 if i == j else 3 * i + j + 1 for j in range(ranks)] for i in range(ranks)], dtype=np.int64)
+    tables = {"train_rows": np.full(ranks, rows // 2)}
+    if sparse:
+        tables["feature_nonzeros"] = np.full(ranks, 7 * rows)
+        tables["halo_feature_nonzeros"] = 5 * halo
+        tables["aggregated_feature_nonzeros"] = np.full(ranks, 11 * rows)
+    facts = GraphFacts("g", rows * ranks, 900 * ranks, width, 7 * rows * ranks if sparse else None, classes, False,
+                       rows * ranks // 2, 10, 10)  # fmt: skip
+    counts = np.full(ranks, rows), np.full(ranks, 900)
+    return PartitionStats(facts, "edge-cut", np.zeros(ranks, int), *counts, Route.from_matrix(halo), "d", tables)
+
+
+def planned(stats: PartitionStats, *overrides: str) -> Planned:
+    return plan(load_experiment("vanilla", list(overrides)), stats)
+
+
+def payload(result: Planned, template: str) -> int:
+    """Bytes of all exchanges of a template."""
+    program = result.program
+    return sum(
+        int(program.sizes.routes[op.route].rows.sum()) * op.transfer.row_bytes
+        for op in program.templates[template].ops
+        if op.kind is OpKind.EXCHANGE
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["gcn", "sage", "gin"]),
+    ranks=st.integers(1, 5),
+    hidden=st.lists(st.integers(1, 40), min_size=0, max_size=3),
+    order=st.sampled_from(["auto", "aggregate-first", "transform-first"]),
+    rows=st.sampled_from(["auto", "input", "transformed"]),
+    sparse=st.booleans(),
+    hoist=st.sampled_from(["auto", "never"]),
+)
+def test_every_plan_is_valid(kind, ranks, hidden, order, rows, sparse, hoist) -> None:
+    values = {"model.kind": kind, "model.layers": len(hidden) + 1, "model.hidden": hidden, "model.order": order,
+              "communication.rows": rows, "model.hoist": hoist}  # fmt: skip
+    overrides = [f"{key}={value}" for key, value in values.items()]
+    try:
+        result = planned(statistics(ranks, sparse=sparse), *overrides)
+    except ConfigError:
+        return
+    validate(result.program)
+    kinds = {op.kind for _, op in result.program.ops}
+    assert (OpKind.EXCHANGE in kinds) == (ranks > 1)
+    assert (OpKind.ALLREDUCE in kinds) == (ranks > 1)
+
+
+def test_each_derived_dependency_is_needed() -> None:
+    program = planned(statistics(3), "model.kind=sage", "model.layers=3").program
+    checked = 0
+    for name, template in program.templates.items():
+        for position, op in enumerate(template.ops):
+            for dependency in op.after:
+                shorter = replace(op, after=tuple(d for d in op.after if d != dependency))
+                ops = (*template.ops[:position], shorter, *template.ops[position + 1 :])
+                with pytest.raises(ProgramError, match="nothing orders them"):
+                    validate(replace(program, templates={**program.templates, name: Template(name, ops)}))
+                checked += 1
+    assert checked > 60
+
+
+def test_bytes_of_an_epoch_in_closed_form() -> None:
+    stats = statistics(4, width=30, classes=4)
+    halo = int(stats.halo.rows.sum())
+    hoisted = planned(stats, "model.layers=3", "model.hidden=16")
+    assert [layer.order for layer in hoisted.layers] == ["aggregate-first", "aggregate-first", "transform-first"]
+    assert payload(hoisted, "first") - payload(hoisted, "steady") == halo * 30 * 4
+    assert payload(hoisted, "steady") == 2 * halo * (16 + 4) * 4
+    resent = planned(stats, "model.layers=3", "model.hidden=16", "communication.resend_inputs=true")
+    assert "first" not in resent.program.templates
+    assert payload(resent, "steady") == halo * (30 + 2 * (16 + 4)) * 4
+    transformed = planned(stats, "model.layers=3", "model.hidden=16", "communication.rows=transformed")
+    assert payload(transformed, "steady") == 2 * halo * (16 + 16 + 4) * 4
+
+
+def test_rows_auto_takes_fewer_bytes_over_the_run() -> None:
+    stats = statistics(3, width=5000, sparse=False)
+    short = planned(stats, "model.order=transform-first", "model.hidden=16", "train.epochs=2")
+    long = planned(stats, "model.order=transform-first", "model.hidden=16", "train.epochs=500")
+    assert short.resolved["communication.rows"] == "transformed"
+    assert long.resolved["communication.rows"] == "input"
+
+
+def test_sparse_inputs_are_encoded_in_one_exchange() -> None:
+    stats = statistics(3, width=8000, sparse=True)
+    result = planned(stats, "model.hidden=16")
+    halo = int(stats.halo.rows.sum())
+    assert result.layers[0].order == "transform-first"
+    assert payload(result, "first") - payload(result, "steady") == halo * 4 + 5 * halo * 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["model.kind=gin", "model.order=transform-first"], "model.order"),
+        (["model.kind=gin", "communication.rows=transformed"], "communication.rows"),
+        (["model.order=aggregate-first", "communication.rows=transformed"], "communication.rows"),
+        (["model.kind=no.such.module:Layer"], "model.kind"),
+        (["model.kind=simgnn.errors:NoSuchClass"], "model.kind"),
+        (["model.kind=simgnn.errors:ConfigError"], "forward(csr, rows)"),
+    ],
+)
+def test_impossible_plans_are_refused(overrides: list[str], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(statistics(2), *overrides)
+    assert key in str(caught.value)
+
+
+def test_a_graph_that_cannot_be_trained_is_refused() -> None:
+    stats = statistics(2)
+    bare = replace(stats, facts=replace(stats.facts, feature_width=0, classes=0))
+    with pytest.raises(ConfigError) as caught:
+        planned(bare)
+    assert "graph.stand_in_features" in str(caught.value)
+    assert len(caught.value.problems) == 2

@@ -1,0 +1,47 @@
+"""Programs on disk, and their digest."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from programs import mirror_sync
+
+from simgnn.errors import ProgramError
+from simgnn.program.digest import program_digest
+from simgnn.program.storage import load_program, save_program
+
+
+def test_round_trip_keeps_the_digest(tmp_path) -> None:
+    program = mirror_sync.build(4)
+    save_program(program, tmp_path)
+    assert program_digest(load_program(tmp_path)) == program_digest(program)
+
+
+def test_the_digest_sees_sizes_and_ops() -> None:
+    assert len({program_digest(mirror_sync.build(ranks)) for ranks in (2, 3, 4)}) == 3
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_the_digest_does_not_depend_on_hash_order(seed: str) -> None:
+    code = "from programs import mirror_sync; from simgnn.program.digest import program_digest; " \
+           "print(program_digest(mirror_sync.build(3)))"  # fmt: skip
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": here}
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert printed.stdout.strip() == program_digest(mirror_sync.build(3))
+
+
+def test_broken_files_are_refused(tmp_path) -> None:
+    with pytest.raises(ProgramError, match="cannot read the program"):
+        load_program(tmp_path)
+    save_program(mirror_sync.build(2), tmp_path)
+    whole = (tmp_path / "columns.npz").read_bytes()
+    (tmp_path / "columns.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ProgramError, match="write the run directory again"):
+        load_program(tmp_path)
+    np.savez(tmp_path / "columns.npz", rows=np.zeros(1))
+    (tmp_path / "program.json").write_text('{"format": 99}')
+    with pytest.raises(ProgramError, match="has format 99"):
+        load_program(tmp_path)
