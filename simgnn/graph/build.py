@@ -133,7 +133,8 @@ def assemble_edges(
     source, target = _edge_ids(source, "source", key), _edge_ids(target, "target", key)
     if len(source) != len(target):
         raise GraphError(
-            f"{key}: sources and targets must be lists of one length; got {len(source)} and {len(target)}: is the file cut off?"
+            f"{key}: sources and targets must be lists of one length; got {len(source)} and {len(target)}: "
+            "is the file cut off?"
         )
     found = 0
     if len(source):

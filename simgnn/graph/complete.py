@@ -177,7 +177,8 @@ def _check_masks(
             count += mask
         if count.max() > 1:
             raise GraphError(
-                f"{where}: train, validation and test masks must be disjoint; vertex {int(np.argmax(count > 1))} is in several"
+                f"{where}: train, validation and test masks must be disjoint; "
+                f"vertex {int(np.argmax(count > 1))} is in several"
             )
     if labels is None or multilabel:
         return

@@ -41,7 +41,8 @@ class CSR:
         indptr, indices = self.indptr, self.indices
         if indptr.ndim != 1 or len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices):
             raise GraphError(
-                f"indptr must start at 0 and end at the number of edges ({len(indices)}); got {indptr[:1]}...{indptr[-1:]}"
+                f"indptr must start at 0 and end at the number of edges ({len(indices)}); "
+                f"got {indptr[:1]}...{indptr[-1:]}"
             )
         if np.any(indptr[1:] < indptr[:-1]):
             raise GraphError("indptr must not decrease; row " + str(int(np.argmax(indptr[1:] < indptr[:-1]))) + " does")

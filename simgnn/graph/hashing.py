@@ -1,4 +1,4 @@
-"""Counter-based random numbers: the k-th number of a stream is a function of (seed, stream, k), so threads cannot matter."""
+"""Counter-based random numbers: number k of a stream depends on (seed, stream, k) alone, so threads cannot matter."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _UNIT = 1.0 / 9007199254740992.0  # 2**-53
 
 @njit(cache=True, nogil=True, inline="always")
 def splitmix(key: Any, counter: Any) -> Any:
-    """The ``counter``-th 64-bit number of stream ``key`` (both uint64): SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
+    """The ``counter``-th 64-bit number of stream ``key``, both uint64: SplitMix64 (Steele et al., OOPSLA 2014)."""
     z = key + counter * _GOLDEN
     z = (z ^ (z >> _S30)) * _MIX_A
     z = (z ^ (z >> _S27)) * _MIX_B
@@ -36,8 +36,8 @@ def unit(bits: Any) -> Any:
 def permute_index(index: Any, key: Any, bits: Any, size: Any) -> Any:
     """Position of ``index`` in a keyed permutation of 0..size-1 (all uint64; ``2**bits >= size``).
 
-    Three rounds of odd multiplication and xor-shift are a bijection of ``bits``-bit numbers; walking its cycle until the
-    number is below ``size`` makes it one of 0..size-1. No table, so it needs no memory.
+    Three rounds of odd multiplication and xor-shift are a bijection of ``bits``-bit numbers; walking its cycle until
+    the number is below ``size`` makes it one of 0..size-1. No table, so it needs no memory.
     """
     mask = (_ONE << bits) - _ONE
     half = (bits + _ONE) >> _ONE
@@ -89,3 +89,9 @@ def uniform_slice(first: int, count: int, key: np.uint64) -> NDArray[np.float64]
     out = np.empty(count, np.float64)
     _uniform(first, out, key)
     return out
+
+
+def normal_rows(seed: int, chunk: int, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Unit normal numbers that depend on (seed, chunk) alone, float32 of ``shape``."""
+    generator = np.random.Generator(np.random.Philox(key=[int(stream_key(seed, "normal")), chunk]))
+    return generator.standard_normal(shape, dtype=np.float32)

@@ -30,8 +30,8 @@ def _histogram(indices: Any, columns: Any, window: Any, bins: Any) -> Any:
     """Count reads by the bin of their stack distance.
 
     ``word`` has one bit a moment, set where some row was last read; ``tree`` is a Fenwick tree over the set bits of its
-    words. The distance of a read is the number of set bits from the row's last read on. When the ``window`` of moments is
-    full, the last reads are renumbered in order, so tree and bits stay small: O(E log V) in all.
+    words. The distance of a read is the number of set bits from the row's last read on. When the ``window`` of moments
+    is full, the last reads are renumbered in order, so tree and bits stay small: O(E log V) in all.
     """
     words = window >> 6
     word = np.zeros(words, np.uint64)
@@ -101,7 +101,8 @@ def reuse_profile(csr: CSR, bins: int = BINS) -> NDArray[np.float64]:
 
     The stream is ``csr.indices`` in the order in which an aggregation reads it. The distance of a read is the row's
     place in an LRU stack, counted from 1: a second read at once has distance 1, so entry k is the hit rate of a fully
-    associative LRU cache of 2**k rows. First reads of a row hit nowhere, so the last entry is at most 1. No edges: zeros.
+    associative LRU cache of 2**k rows. First reads of a row hit nowhere, so the last entry is at most 1. No edges: all
+    zero.
     """
     if csr.edges == 0:
         return np.zeros(bins)

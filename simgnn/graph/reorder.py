@@ -18,7 +18,8 @@ def reverse_cuthill_mckee(csr: CSR) -> NDArray[np.int64]:
     """
     if csr.rows != csr.columns:
         raise GraphError(
-            f"reverse Cuthill-McKee needs as many rows as columns; got {csr.rows} and {csr.columns}: keep owned columns only"
+            f"reverse Cuthill-McKee needs as many rows as columns; got {csr.rows} and {csr.columns}: "
+            "keep owned columns only"
         )
     matrix = sparse.csr_matrix(
         (np.ones(csr.edges, np.int8), np.asarray(csr.indices), np.asarray(csr.indptr)), shape=(csr.rows, csr.columns)

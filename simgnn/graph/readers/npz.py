@@ -37,12 +37,12 @@ SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
 
 
 def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
-    """Read ``path`` and, beside it, an optional ``.json`` with ``name``, ``num_classes``, ``labels_kind``, ``features``.
+    """Read ``path`` and, beside it, an optional ``.json`` with ``name``, ``num_classes``, ``labels_kind``.
 
     Keys: ``indptr`` int [V+1] and ``indices`` int [E] (row = destination); optional ``feat`` float [V, F] or
-    ``feat_indptr``/``feat_indices``/``feat_data``/``feat_shape`` (CSR); ``labels`` int [V]; ``train_mask``, ``val_mask``,
-    ``test_mask`` bool [V]. Other keys are left alone. Rows that do not ascend, self loops and repeats are mended and
-    noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
+    ``feat_indptr``/``feat_indices``/``feat_data``/``feat_shape`` (CSR); ``labels`` int [V]; ``train_mask``,
+    ``val_mask``, ``test_mask`` bool [V]. Other keys are left alone. Rows that do not ascend, self loops and repeats are
+    mended and noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
     """
     arrays = load_arrays(path)
     facts = _facts(path.with_suffix(".json"))
@@ -71,7 +71,7 @@ def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an ``.npz``, without pickle; :class:`GraphError` when it is cut off, pickled or no ``.npz`` at all."""
+    """All arrays of an ``.npz``, without pickle; :class:`GraphError` when it is cut off, pickled or no ``.npz``."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):

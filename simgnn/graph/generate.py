@@ -1,0 +1,171 @@
+"""Generated graphs, in memory or streamed to disk; both ways give the same arrays."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import GraphError
+from simgnn.graph.buckets import EdgeBuckets
+from simgnn.graph.build import assemble_edges
+from simgnn.graph.communities import FEATURE_ROWS, Communities
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+from simgnn.graph.hashing import permutation_slice, stream_key
+from simgnn.graph.rmat import RMat
+from simgnn.graph.store import new_folder, open_graph, write_facts
+from simgnn.graph.transpose import is_symmetric
+from simgnn.graph.workers import in_order
+
+Recipe = Communities | RMat
+
+CHUNK_EDGES = 1 << 20
+MEMORY_EDGES = 10_000_000  # above, load_graph streams to the cache
+
+KINDS: dict[str, type[Communities] | type[RMat]] = {"communities": Communities, "rmat": RMat}
+TRAIN, VALIDATION = 0.6, 0.2
+
+
+def recipe_of(kind: str, options: Mapping[str, Any], seed: int) -> Recipe:
+    """The recipe ``kind`` with ``vertices``, ``edges``, ``classes``, ``multilabel``, ``feature_width`` where given.
+
+    Where only ``vertices`` is given, ``edges`` keeps the default graph's edges per vertex. Raises :class:`GraphError`.
+    """
+    if kind not in KINDS:
+        raise GraphError(f"graph.source: no generator '{kind}'; known: {', '.join(f'synthetic:{k}' for k in KINDS)}")
+    recipe = KINDS[kind](seed=seed)
+    given = dict(options)
+    if "vertices" in given and "edges" not in given:
+        given["edges"] = max(1, round(recipe.edges * given["vertices"] / recipe.vertices))
+    recipe = replace(recipe, **given)
+    fewest = {"vertices": 2, "edges": 0, "classes": 1 if kind == "communities" else 0, "feature_width": 0}
+    for name, low in fewest.items():
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise GraphError(f"graph.{name} must be a whole number of {low} or more; got {value!r}")
+    if recipe.vertices > 2**40:
+        raise GraphError(f"graph.vertices must be at most 2**40; got {recipe.vertices}")
+    if kind == "communities" and recipe.classes > recipe.vertices:
+        raise GraphError(f"graph.classes must not exceed graph.vertices ({recipe.vertices}); got {recipe.classes}")
+    return recipe
+
+
+def generate(recipe: Recipe, *, symmetrise: bool = True, threads: int | None = None) -> Graph:
+    """Make the graph in memory. Equal recipes give equal arrays, bit by bit, for any number of threads."""
+    stream = recipe.prepare()
+    ends = np.empty((2, recipe.edges), np.int64)
+
+    def fill(chunk: int) -> None:
+        first = chunk * CHUNK_EDGES
+        part = ends[:, first : first + CHUNK_EDGES]
+        part[:] = stream.edges(first, part.shape[1])
+
+    for _ in in_order(fill, _chunks(recipe.edges, CHUNK_EDGES), threads):
+        pass
+    built = assemble_edges(ends[0], ends[1], recipe.vertices, symmetrise, key="graph")
+    features = None
+    if recipe.feature_width:
+        parts = in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)
+        features = np.concatenate(list(parts))
+    masks = _masks(recipe) if stream.labels is not None else {}
+    return Graph(
+        csr=built.csr,
+        features=features,
+        labels=stream.labels,
+        **masks,
+        **_stated(recipe, built.symmetric),
+        notes=_notes(recipe, built.self_loops, built.csr.edges),
+    )
+
+
+def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, threads: int | None = None) -> Graph:
+    """Stream the graph to the folder ``path`` and open it memory-mapped.
+
+    Memory: a few chunks and buckets (about 0.5 GiB) plus some 50 bytes a vertex. ``path`` is written whole or not at
+    all; it must not exist. Needs 8 bytes of disk a stored edge besides the graph's own while it runs.
+    """
+    stream = recipe.prepare()
+    with new_folder(path) as folder:
+        buckets = EdgeBuckets(folder, recipe.vertices, recipe.edges, symmetrise)
+        try:
+
+            def chunk_of(chunk: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+                first = chunk * CHUNK_EDGES
+                return buckets.split(stream.edges(first, min(CHUNK_EDGES, recipe.edges - first)))
+
+            for grouped in in_order(chunk_of, _chunks(recipe.edges, CHUNK_EDGES), threads):
+                buckets.add(*grouped)
+            edges = buckets.finish(folder, threads)
+        finally:
+            buckets.close()
+        if recipe.feature_width:
+            shape = (recipe.vertices, recipe.feature_width)
+            out = np.lib.format.open_memmap(folder / "features.npy", "w+", np.float32, shape)
+            parts = in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)
+            for chunk, rows in enumerate(parts):
+                out[chunk * FEATURE_ROWS : chunk * FEATURE_ROWS + len(rows)] = rows
+            out.flush()
+        if stream.labels is not None:
+            np.save(folder / "labels.npy", stream.labels)
+            for name, mask in _masks(recipe).items():
+                np.save(folder / f"{name}.npy", mask)
+        symmetric = symmetrise or _symmetric(folder)
+        write_facts(folder, **_stated(recipe, symmetric), notes=list(_notes(recipe, buckets.loops, edges)))
+    return open_graph(path)
+
+
+def generated(recipe: Recipe, *, symmetrise: bool = True, cache: Path | None = None) -> Graph:
+    """In memory below ``MEMORY_EDGES`` edges; else from ``cache`` (default ``$SIMGNN_CACHE`` or ~/.cache/simgnn)."""
+    if recipe.edges <= MEMORY_EDGES:
+        return generate(recipe, symmetrise=symmetrise)
+    root = cache or Path(os.environ.get("SIMGNN_CACHE") or Path.home() / ".cache" / "simgnn")
+    key = hashlib.sha256(
+        f"1 {type(recipe).__name__} {sorted(asdict(recipe).items())} {symmetrise}".encode()
+    ).hexdigest()
+    path = root / "graphs" / f"{recipe.name}-{key[:16]}"
+    return open_graph(path) if path.exists() else generate_to_disk(recipe, path, symmetrise=symmetrise)
+
+
+def split_masks(vertices: int, seed: int) -> dict[str, NDArray[np.bool_]]:
+    """Seeded, disjoint masks bool [V]: 60 % train, 20 % validation, the rest test."""
+    place = permutation_slice(0, vertices, vertices, stream_key(seed, "masks"))
+    train, validation = round(TRAIN * vertices), round((TRAIN + VALIDATION) * vertices)
+    return {
+        "train_mask": place < train,
+        "validation_mask": (place >= train) & (place < validation),
+        "test_mask": place >= validation,
+    }
+
+
+def _masks(recipe: Recipe) -> dict[str, Any]:
+    return dict(split_masks(recipe.vertices, recipe.seed))
+
+
+def _chunks(total: int, size: int) -> int:
+    return -(-total // size)
+
+
+def _stated(recipe: Recipe, symmetric: bool) -> dict[str, Any]:
+    return {
+        "name": recipe.name,
+        "classes": recipe.classes,
+        "multilabel": recipe.multilabel and recipe.classes > 0,
+        "symmetric": symmetric,
+        "synthetic_features": recipe.feature_width > 0,
+        "synthetic_labels": recipe.classes > 0,
+    }
+
+
+def _notes(recipe: Recipe, loops: int, stored: int) -> tuple[str, ...]:
+    what = "features and labels" if recipe.feature_width and recipe.classes else "graph"
+    return (f"generated, {what} synthetic: {recipe.edges:,} edges drawn, {loops:,} self loops, {stored:,} stored",)
+
+
+def _symmetric(folder: Path) -> bool:
+    indptr = np.load(folder / "indptr.npy", mmap_mode="r")
+    return is_symmetric(CSR(indptr, np.load(folder / "indices.npy"), len(indptr) - 1))

@@ -1,0 +1,99 @@
+"""A graph as a folder of ``.npy`` files and ``graph.json``: opened memory-mapped, written whole or not at all."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from simgnn.errors import GraphError
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+
+FORMAT = "simgnn-graph-1"
+FACTS = "graph.json"
+_PLAIN = ("labels", "train_mask", "validation_mask", "test_mask")
+_STATED = ("name", "classes", "multilabel", "symmetric", "synthetic_features", "synthetic_labels")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside ``path`` that becomes ``path`` when the block ends well, and is removed otherwise."""
+    if path.exists():
+        raise GraphError(f"{path}: exists already; choose another name or remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        yield folder
+        os.replace(folder, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_facts(folder: Path, graph: Graph | None = None, **stated: Any) -> None:
+    """Write ``graph.json`` from a graph, or from its fields."""
+    facts: dict[str, Any] = {"format": FORMAT, **stated}
+    if graph is not None:
+        facts |= {key: getattr(graph, key) for key in _STATED} | {"notes": list(graph.notes)}
+    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def save_graph(graph: Graph, path: Path) -> None:
+    """Write the folder ``path``; :class:`GraphError` when it exists."""
+    with new_folder(path) as folder:
+        np.save(folder / "indptr.npy", graph.csr.indptr)
+        np.save(folder / "indices.npy", graph.csr.indices)
+        for key in _PLAIN:
+            if getattr(graph, key) is not None:
+                np.save(folder / f"{key}.npy", getattr(graph, key))
+        features: Any = graph.features
+        if graph.sparse_features:
+            for part in ("indptr", "indices", "data"):
+                np.save(folder / f"features_{part}.npy", getattr(features, part))
+            np.save(folder / "features_shape.npy", np.array(features.shape, np.int64))
+        elif features is not None:
+            np.save(folder / "features.npy", features)
+        write_facts(folder, graph)
+
+
+def open_graph(path: Path) -> Graph:
+    """Open a folder of :func:`save_graph` or ``generate_to_disk``; its arrays are memory-mapped and read-only."""
+    try:
+        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GraphError(f"{path}: not a folder of a saved graph ({error}); expected {FACTS} in it") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise GraphError(f"{path / FACTS}: expected format '{FORMAT}'; got {facts.get('format') if facts else facts!r}")
+    indptr = _array(path, "indptr", required=True)
+    csr = CSR(indptr, _array(path, "indices", required=True), len(indptr) - 1)
+    if int(indptr[-1]) != csr.edges:
+        raise GraphError(f"{path}: indptr ends at {int(indptr[-1])}, but there are {csr.edges} edges: write it again")
+    features = _array(path, "features")
+    if features is None and (path / "features_shape.npy").exists():
+        parts = tuple(_array(path, f"features_{part}", required=True) for part in ("data", "indices", "indptr"))
+        features = sparse.csr_array(parts, shape=tuple(_array(path, "features_shape", required=True).tolist()))
+    return Graph(
+        csr=csr,
+        features=features,
+        notes=tuple(facts.get("notes", ())),
+        **{key: _array(path, key) for key in _PLAIN},
+        **{key: facts[key] for key in _STATED},
+    )
+
+
+def _array(path: Path, name: str, required: bool = False) -> Any:
+    file = path / f"{name}.npy"
+    if not file.exists() and not required:
+        return None
+    try:
+        # an empty array cannot be mapped
+        mapped = np.load(file, mmap_mode=None if file.stat().st_size <= 128 else "r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise GraphError(f"{file}: cannot be read ({error}): write the graph again") from error
+    return mapped
