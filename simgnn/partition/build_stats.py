@@ -13,6 +13,7 @@ from simgnn.graph.locality import reuse_profile
 from simgnn.graph.transpose import transpose_csr
 from simgnn.partition.kinds import Reorder
 from simgnn.partition.local import LocalGraph, build_local_graphs
+from simgnn.partition.local_kernels import summed_nonzeros
 from simgnn.partition.partition import Partition, digest_of
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import IntArray, Route
@@ -31,6 +32,8 @@ class RankNumbers:
     masked: tuple[int, ...]
     nonzeros: int
     received_nonzeros: IntArray
+    neighbor_nonzeros: int
+    aggregated_nonzeros: int
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
 
@@ -43,6 +46,11 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
     for peer, part in local.receive.items():
         received[peer] = part.stop - part.start
         received_nonzeros[peer] = stored[local.halo[part]].sum() if stored is not None else 0
+    features, sums = graph.features, (0, 0)
+    if isinstance(features, sparse.csr_array):
+        ids = np.concatenate((local.owned, local.halo))
+        parts = (features.indptr, features.indices, features.shape[1])
+        sums = summed_nonzeros(local.csr.indptr, local.csr.indices, ids, *parts)
     masks = [getattr(graph, f"{name}_mask") for name in MASKS]
     return RankNumbers(
         rows=len(local.owned),
@@ -52,6 +60,8 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
         masked=tuple(0 if mask is None else int(np.count_nonzero(mask[local.owned])) for mask in masks),
         nonzeros=0 if stored is None else int(stored[local.owned].sum()),
         received_nonzeros=received_nonzeros,
+        neighbor_nonzeros=int(sums[0]),
+        aggregated_nonzeros=int(sums[1]),
         forward=reuse_profile(local.csr),
         backward=reuse_profile(transpose_csr(local.csr)),
     )
@@ -66,6 +76,8 @@ def edge_cut_stats(graph: Graph, hosts: IntArray, numbers: Sequence[RankNumbers]
     tables["cut_edges"] = np.array([one.cut_edges for one in numbers], dtype=np.int64)
     if graph.sparse_features:
         tables["feature_nonzeros"] = np.array([one.nonzeros for one in numbers], dtype=np.int64)
+        tables["neighbor_feature_nonzeros"] = np.array([one.neighbor_nonzeros for one in numbers], dtype=np.int64)
+        tables["aggregated_feature_nonzeros"] = np.array([one.aggregated_nonzeros for one in numbers], dtype=np.int64)
         tables["halo_feature_nonzeros"] = np.stack([one.received_nonzeros for one in numbers], axis=1)
     tables["locality/forward"] = np.stack([one.forward for one in numbers])
     tables["locality/backward"] = np.stack([one.backward for one in numbers])

@@ -1,5 +1,7 @@
 """The undirected edges of a graph: the view that METIS and vertex-cut partitioners need."""
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
@@ -54,4 +56,4 @@ def index_array(length: int, below: int) -> IndexArray:
 def _rows_of(csr: CSR) -> IndexArray:
     ids = index_array(csr.rows, csr.rows)
     ids[:] = np.arange(csr.rows)
-    return np.repeat(ids, csr.degrees())
+    return cast(IndexArray, np.repeat(ids, csr.degrees()))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "artifact.json"
 
 

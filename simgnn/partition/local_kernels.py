@@ -62,6 +62,26 @@ def halo_places(indptr, indices, members, owner, rank, place, stamp):  # type: i
 
 
 @njit(cache=True)
+def summed_nonzeros(indptr, indices, ids, feature_indptr, feature_indices, width):  # type: ignore[no-untyped-def]
+    """Distinct feature columns among a row's sources, and among row and sources; summed over the rows of a local CSR.
+
+    ``ids`` [columns] are global ids; a local row is the column of the same number. Features [V, width] as CSR parts.
+    """
+    seen = np.full(width, -1, dtype=np.int64)
+    neighbors, both = 0, 0
+    for row in range(len(indptr) - 1):
+        for edge in range(indptr[row], indptr[row + 1]):
+            source = ids[indices[edge]]
+            for place in range(feature_indptr[source], feature_indptr[source + 1]):
+                neighbors += seen[feature_indices[place]] != row
+                seen[feature_indices[place]] = row
+        for place in range(feature_indptr[ids[row]], feature_indptr[ids[row] + 1]):
+            both += seen[feature_indices[place]] != row
+            seen[feature_indices[place]] = row
+    return neighbors, neighbors + both
+
+
+@njit(cache=True)
 def relabelled_rows(indptr, indices, members, lookup, sources):  # type: ignore[no-untyped-def]
     """Fill ``sources`` [edges of members] with the local ids of all sources, ascending in each row; returns indptr."""
     pointers = np.zeros(len(members) + 1, dtype=np.int64)

@@ -24,10 +24,14 @@ class PartitionStats:
     - ``train_rows``, ``validation_rows``, ``test_rows`` int64 [P]: labelled rows of each kind that a rank owns;
     - ``feature_nonzeros`` int64 [P]: stored values of the sparse features of owned rows (absent: dense features);
     - ``halo_feature_nonzeros`` int64 [P, P]: the same for the halo rows, [owner, rank];
+    - ``aggregated_feature_nonzeros`` int64 [P]: places that can be non-zero in the sums of sparse features over each
+      owned row and its in-neighbours; ``neighbor_feature_nonzeros``: over its in-neighbours alone;
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
     - ``locality/forward``, ``locality/backward`` float64 [P, bins]: of the local edges, read in the order of the
       aggregation, the share whose source row was last read at most 2**k different rows ago (k = 0, 1, ...), cumulative;
       first reads are in no bin. ``backward`` is the same for the transposed local edges.
+
+    ``notes`` says what is not counted from a graph (numbers spread evenly by a ``stats:`` file).
     """
 
     facts: GraphFacts
@@ -38,6 +42,7 @@ class PartitionStats:
     halo: Route
     digest: str
     tables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -16,8 +16,8 @@ BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
 
 
 def stats_to_parts(stats: PartitionStats) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Plain values ("facts", "kind", "digest") and arrays (those of ``BASE``, and tables as "table/NAME")."""
-    described = {"facts": asdict(stats.facts), "kind": stats.kind, "digest": stats.digest}
+    """Plain values ("facts", "kind", "digest", "notes") and arrays (those of ``BASE``, and tables as "table/NAME")."""
+    described = {"facts": asdict(stats.facts), "kind": stats.kind, "digest": stats.digest, "notes": list(stats.notes)}
     halo = stats.halo
     base = (stats.hosts, stats.rows, stats.edges, halo.source, halo.target, halo.rows)
     arrays: dict[str, NDArray[Any]] = dict(zip(BASE, base, strict=True))
@@ -35,4 +35,5 @@ def stats_from_parts(described: Mapping[str, Any], arrays: Mapping[str, NDArray[
         halo=Route(arrays["halo/source"].astype(np.int32), arrays["halo/target"].astype(np.int32), arrays["halo/rows"]),
         digest=described["digest"],
         tables={name.removeprefix(TABLE): array for name, array in arrays.items() if name.startswith(TABLE)},
+        notes=tuple(described["notes"]),
     )

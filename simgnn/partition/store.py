@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.digest import graph_digest
-from simgnn.graph.graph import Graph
+from simgnn.graph.graph import Graph, GraphFacts
 from simgnn.partition.build_stats import edge_cut_stats, rank_numbers, stats_digest
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.kinds import PartitionPolicy
@@ -30,10 +30,12 @@ WHAT = "partition"
 
 @dataclass(frozen=True)
 class PartitionArtifact:
-    """A partition on disk. ``made`` tells whether this call made it (False: it was reused)."""
+    """A partition on disk. ``made`` tells whether this call made it (False: it was reused); ``facts``, where given, are
+    those of the graph at hand, whose name may differ from the one that the partition was made for."""
 
     folder: ArtifactFolder
     made: bool = False
+    facts: GraphFacts | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> "PartitionArtifact":
@@ -72,9 +74,9 @@ class PartitionArtifact:
         """What planning needs."""
         self.folder.verify("stats/")
         names = [name.removeprefix("stats/") for name in self.folder.files if name.startswith("stats/")]
-        return stats_from_parts(
-            self.folder.details["stats"], {name: np.array(self.folder.array(f"stats/{name}")) for name in names}
-        )
+        arrays = {name: np.array(self.folder.array(f"stats/{name}")) for name in names}
+        stats = stats_from_parts(self.folder.details["stats"], arrays)
+        return stats if self.facts is None else replace(stats, facts=self.facts)
 
     @cached_property
     def quality(self) -> Quality:
@@ -145,7 +147,8 @@ def partition_artifact(
             "stats": described,
         }
 
-    return PartitionArtifact(*obtain(cache_folder(cache) / "partitions" / name, WHAT, make))
+    folder, made = obtain(cache_folder(cache) / "partitions" / name, WHAT, make)
+    return PartitionArtifact(folder, made, graph.facts())
 
 
 def key_of(wanted: Mapping[str, Any]) -> str:

@@ -1,0 +1,124 @@
+"""``stats:`` files: what planning needs of a partitioned graph that nobody here can load.
+
+A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.GraphFacts`; ``[partition]`` is either
+
+- explicit: ``rows`` and ``edges``, one number a rank, and ``halo``, a list of [owner, rank, rows]; or ``arrays``, a
+  companion ``.npz`` that holds them under the names of :mod:`simgnn.partition.statscode`;
+- or summary numbers: ``ranks`` with ``replication_factor`` or ``halo_rows`` (rows that one rank receives, one number
+  or one a rank), spread evenly and so marked in ``notes``; ``vertex_imbalance`` and ``edge_imbalance`` (largest over
+  mean) load rank 0 more.
+
+Both take ``hosts`` (host of each rank, default one host) and ``[partition.tables]`` (further named arrays).
+"""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.partition.partition import digest_of
+from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statscheck import check_stats
+from simgnn.partition.statscode import BASE, TABLE, stats_from_parts, stats_to_parts
+from simgnn.partition.statsschema import PartitionSection, read_schema
+from simgnn.partition.statsspread import spread_arrays
+from simgnn.tomlfile import load_toml, write_toml
+
+INLINE_NUMBERS = 4096
+
+
+def load_stats(path: str | Path) -> PartitionStats:
+    """Read a ``stats:`` file. Raises :class:`ConfigError` with the key of each fault."""
+    path = Path(path)
+    file = read_schema(path, load_toml(path))
+    facts = file.graph.facts()
+    section = file.partition
+    notes = list(section.notes)
+    if section.arrays is not None:
+        arrays = _companion(path, section.arrays)
+    elif section.halo is not None:
+        arrays = _explicit(section)
+    else:
+        arrays, told = spread_arrays(section, facts, str(path))
+        notes += told
+    for name, values in section.tables.items():
+        arrays[TABLE + name] = _inline_table(path, name, values)
+    ranks = len(arrays["rows"])
+    if section.hosts is not None:
+        arrays["hosts"] = np.array(section.hosts, dtype=np.int64)
+    arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
+    # not over the graph's name: renaming a graph changes nothing
+    numbers = {**asdict(facts), "name": ""}
+    described = {"facts": asdict(facts), "kind": section.kind, "notes": notes}
+    digest = digest_of([section.kind, repr(sorted(numbers.items())), *sorted(arrays)], _sorted(arrays))
+    return check_stats(stats_from_parts({**described, "digest": digest}, arrays), str(path))
+
+
+def save_stats(stats: PartitionStats, path: str | Path) -> None:
+    """Write a file that :func:`load_stats` reads back: inline when short, else with a companion ``.npz``."""
+    path = Path(path)
+    described, arrays = stats_to_parts(stats)
+    partition: dict[str, Any] = {"kind": stats.kind, "notes": described["notes"]}
+    tables = {name.removeprefix(TABLE): array for name, array in arrays.items() if name.startswith(TABLE)}
+    inline = sum(array.size for array in arrays.values()) <= INLINE_NUMBERS and all(t.size for t in tables.values())
+    if inline:
+        halo = np.stack([arrays[name] for name in BASE[3:]], axis=1)
+        partition |= {name: arrays[name].tolist() for name in BASE[:3]}
+        partition |= {"halo": halo.tolist(), "tables": {name: table.tolist() for name, table in tables.items()}}
+    else:
+        companion = path.with_suffix(".npz")
+        temporary = companion.with_name(f".{companion.stem}.{os.getpid()}.npz")
+        try:
+            contents: dict[str, Any] = dict(arrays)
+            np.savez_compressed(temporary, **contents)
+            os.replace(temporary, companion)
+        finally:
+            temporary.unlink(missing_ok=True)
+        partition["arrays"] = companion.name
+    write_toml(path, {"format": 1, "graph": described["facts"], "partition": partition})
+
+
+def _explicit(section: PartitionSection) -> dict[str, NDArray[Any]]:
+    halo = np.array(section.halo or [], dtype=np.int64).reshape(-1, 3)
+    halo = halo[np.lexsort((halo[:, 1], halo[:, 0]))]
+    arrays: dict[str, NDArray[Any]] = {"rows": np.array(section.rows, dtype=np.int64)}
+    arrays["edges"] = np.array(section.edges, dtype=np.int64)
+    return arrays | dict(zip(BASE[3:], (halo[:, 0], halo[:, 1], halo[:, 2]), strict=True))
+
+
+def _companion(path: Path, name: str) -> dict[str, NDArray[Any]]:
+    file = path.parent / name
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{path}: partition.arrays: '{name}' cannot be read as .npz ({error})") from error
+    missing = [key for key in BASE if key not in arrays and key != "hosts"]
+    unknown = [key for key in arrays if key not in BASE and not key.startswith(TABLE)]
+    if missing or unknown:
+        raise ConfigError(
+            f"{path}: partition.arrays: '{name}' lacks {', '.join(missing) or 'nothing'} and has the unknown "
+            f"{', '.join(unknown) or 'nothing'}; expected {', '.join(BASE)} and {TABLE}NAME"
+        )
+    for key in BASE:
+        if key in arrays and (arrays[key].ndim != 1 or arrays[key].dtype.kind not in "iu"):
+            raise ConfigError(f"{path}: partition.arrays: '{key}' in '{name}' must be a list of whole numbers")
+    return {key: array.astype(np.int64) if key in BASE else array for key, array in arrays.items()}
+
+
+def _inline_table(path: Path, name: str, values: Any) -> NDArray[Any]:
+    try:
+        table = np.array(values)
+    except ValueError:
+        table = np.array("ragged")
+    if table.dtype.kind not in "iufb":
+        raise ConfigError(f"{path}: partition.tables.{name}: expected numbers, in lists of equal length")
+    return table
+
+
+def _sorted(arrays: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    return [arrays[name] for name in sorted(arrays)]

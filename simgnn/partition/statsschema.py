@@ -1,0 +1,101 @@
+"""The schema of ``stats:`` files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from simgnn.errors import ConfigError
+from simgnn.graph.graph import GraphFacts
+
+Count = Annotated[int, Field(ge=0, strict=True)]
+Imbalance = Annotated[float, Field(ge=1.0)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GraphSection(_Table):
+    """Table ``[graph]``: the fields of :class:`~simgnn.graph.graph.GraphFacts`."""
+
+    name: str
+    vertices: Annotated[int, Field(ge=1, strict=True)]
+    edges: Count
+    feature_width: Count
+    feature_nonzeros: Count | None = None
+    classes: Count
+    multilabel: bool = False
+    train_vertices: Count
+    validation_vertices: Count = 0
+    test_vertices: Count = 0
+    synthetic_features: bool = False
+    synthetic_labels: bool = False
+
+    @model_validator(mode="after")
+    def _masks_fit(self) -> "GraphSection":
+        masked = self.train_vertices + self.validation_vertices + self.test_vertices
+        if masked > self.vertices:
+            raise ValueError(f"train, validation and test vertices are {masked}, of {self.vertices} vertices in all")
+        return self
+
+    def facts(self) -> GraphFacts:
+        """As the rest of the program holds it."""
+        return GraphFacts(**self.model_dump())
+
+
+class PartitionSection(_Table):
+    """Table ``[partition]``: explicit arrays, a companion file, or summary numbers."""
+
+    kind: Literal["edge-cut", "vertex-cut"] = "edge-cut"
+    ranks: Annotated[int, Field(ge=1, strict=True)] | None = None
+    hosts: tuple[Count, ...] | None = None
+    rows: tuple[Count, ...] | None = None
+    edges: tuple[Count, ...] | None = None
+    halo: tuple[tuple[Count, Count, Count], ...] | None = None
+    arrays: str | None = None
+    replication_factor: Annotated[float, Field(ge=1.0)] | None = None
+    halo_rows: Count | tuple[Count, ...] | None = None
+    vertex_imbalance: Imbalance = 1.0
+    edge_imbalance: Imbalance = 1.0
+    tables: dict[str, list[Any]] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "PartitionSection":
+        explicit = [name for name in ("rows", "edges", "halo") if getattr(self, name) is not None]
+        counts = ("replication_factor", "halo_rows", "vertex_imbalance", "edge_imbalance")
+        summary = [name for name in counts if name in self.model_fields_set and getattr(self, name) is not None]
+        forms = [form for form in (explicit, ["arrays"] if self.arrays else [], summary) if form]
+        if len(forms) > 1:
+            raise ValueError(f"mixes two forms: {' and '.join(', '.join(form) for form in forms)}; keep one")
+        if explicit and len(explicit) < 3:
+            raise ValueError(f"got {', '.join(explicit)}; rows, edges and halo are needed together")
+        if not explicit and not self.arrays:
+            if self.ranks is None:
+                raise ValueError("needs ranks with replication_factor or halo_rows; or rows, edges and halo; or arrays")
+            if self.ranks > 1 and (self.replication_factor is None) == (self.halo_rows is None):
+                raise ValueError("needs replication_factor or halo_rows, one of the two")
+        return self
+
+
+class StatsFile(_Table):
+    """The whole file."""
+
+    format: Literal[1] = 1
+    graph: GraphSection
+    partition: PartitionSection
+
+
+def read_schema(path: Path, table: Mapping[str, Any]) -> StatsFile:
+    """Check a table against the schema; every fault becomes one line of a :class:`ConfigError`, with its key."""
+    try:
+        return StatsFile.model_validate(table)
+    except ValidationError as error:
+        problems = []
+        for fault in error.errors(include_url=False, include_context=False):
+            key = ".".join(str(part) for part in fault["loc"])
+            got = f"; got {fault['input']!r}" if fault["type"] not in ("missing", "value_error") else ""
+            problems.append(f"{path}: {key}: {fault['msg'].removeprefix('Value error, ')}{got[:120]}")
+        raise ConfigError(problems) from error

@@ -1,0 +1,207 @@
+"""EBV against a literal reading of its definition, edge for edge, and the properties that the specification lists."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from partition_graphs import graph_of, graphs, power_law_graph, random_graph
+
+from simgnn.graph.graph import Graph
+from simgnn.partition.build_stats import partition_stats
+from simgnn.partition.ebv import ebv_edges
+from simgnn.partition.edges import undirected_edges
+from simgnn.partition.kinds import Ebv
+from simgnn.partition.masters import replica_sets
+from simgnn.partition.quality import measure
+
+
+def literal_ebv(
+    graph: Graph, hosts: list[int], gamma: float, alpha: float, beta: float, order: str
+) -> tuple[list[int], list[set[int]]]:
+    """Every rank is scored for every edge, with sets, as the definition reads."""
+    ranks, vertices = len(hosts), graph.vertices
+    low, high = (ends.tolist() for ends in undirected_edges(graph))
+    degree = np.bincount(low + high, minlength=vertices).tolist() if low else [0] * vertices
+    edges = list(range(len(low)))
+    if order == "degree-sum":
+        edges.sort(key=lambda e: (degree[low[e]] + degree[high[e]], low[e], high[e]))
+    replicas: list[set[int]] = [set() for _ in range(vertices)]
+    ecount, vcount, part = [0] * ranks, [0] * ranks, [-1] * len(low)
+    for edge in edges:
+        ends = (low[edge], high[edge])
+        best = None
+        for rank in range(ranks):
+            rr = sum(rank not in replicas[end] for end in ends)
+            hh = sum(hosts[rank] not in {hosts[other] for other in replicas[end]} for end in ends)
+            bal = alpha * ecount[rank] * ranks / len(low) + beta * vcount[rank] * ranks / vertices
+            candidate = ((rr + gamma * (hh - rr)) + bal, bal, rank)
+            best = candidate if best is None else min(best, candidate)
+        assert best is not None
+        chosen = best[2]
+        part[edge] = chosen
+        ecount[chosen] += 1
+        vcount[chosen] += sum(chosen not in replicas[end] for end in ends)
+        for end in ends:
+            replicas[end].add(chosen)
+    for vertex in range(vertices):
+        if not replicas[vertex]:
+            rank = vcount.index(min(vcount))
+            replicas[vertex].add(rank)
+            vcount[rank] += 1
+    return part, replicas
+
+
+def as_sets(words: NDArray[np.uint64]) -> list[set[int]]:
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    return [set(np.flatnonzero(row).tolist()) for row in bits]
+
+
+HOSTS = {
+    "one host": lambda ranks: [0] * ranks,
+    "four a host": lambda ranks: [rank // 4 for rank in range(ranks)],
+    "uneven, mixed": lambda ranks: [7 if rank % 3 else 2 for rank in range(ranks)],
+    "a host each": lambda ranks: list(range(ranks)),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 16, 63, 64, 65, 130])
+@pytest.mark.parametrize("layout", HOSTS)
+@pytest.mark.parametrize(("gamma", "alpha", "beta"), [(0.0, 1.0, 1.0), (0.1, 1.0, 1.0), (0.7, 0.3, 2.0)])
+def test_equals_the_definition_edge_for_edge(ranks: int, layout: str, gamma: float, alpha: float, beta: float) -> None:
+    graph = random_graph(220, 700, seed=ranks)
+    hosts = HOSTS[layout](ranks)
+    for order in ("degree-sum", "input"):
+        expected, replicas = literal_ebv(graph, hosts, gamma, alpha, beta, order)
+        low, high = undirected_edges(graph)
+        found, words, _ = ebv_edges(
+            low, high, graph.vertices, np.array(hosts), gamma=gamma, alpha=alpha, beta=beta, edge_order=order
+        )
+        assert found.tolist() == expected
+        assert as_sets(words) == replicas
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs(), st.integers(1, 70), st.integers(1, 5), st.sampled_from([0.0, 0.1, 0.5, 0.99]))
+def test_any_graph_equals_the_definition(graph: Graph, ranks: int, per_host: int, gamma: float) -> None:
+    hosts = [rank // per_host for rank in range(ranks)]
+    expected, replicas = literal_ebv(graph, hosts, gamma, 1.0, 1.0, "degree-sum")
+    low, high = undirected_edges(graph)
+    found, words, _ = ebv_edges(low, high, graph.vertices, np.array(hosts), gamma=gamma)
+    assert found.tolist() == expected
+    assert as_sets(words) == replicas
+
+
+def test_many_ranks_need_two_bytes() -> None:
+    graph = random_graph(400, 900)
+    low, high = undirected_edges(graph)
+    hosts = np.arange(300) // 8
+    found, _, _ = ebv_edges(low, high, 400, hosts, gamma=0.1)
+    assert found.dtype == np.uint16
+    assert found.tolist() == literal_ebv(graph, hosts.tolist(), 0.1, 1.0, 1.0, "degree-sum")[0]
+
+
+def test_one_rank_a_host_makes_gamma_idle() -> None:
+    graph = random_graph(500, 3000)
+    low, high = undirected_edges(graph)
+    plain, hierarchical = (ebv_edges(low, high, 500, np.arange(9), gamma=gamma)[0] for gamma in (0.0, 0.4))
+    assert (plain == hierarchical).all()
+
+
+def test_random_order_follows_the_seed() -> None:
+    graph = random_graph(200, 900)
+    hosts = np.zeros(4, dtype=np.int64)
+    digests = [Ebv(edge_order="random").partition(graph, hosts, seed).digest for seed in (0, 0, 1)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("rule", ["host-majority", "balanced", "hash", "first"])
+@pytest.mark.parametrize("ranks", [6, 70])
+def test_masters_are_replicas_by_their_rule(rule: str, ranks: int) -> None:
+    graph = random_graph(300, 2500)
+    hosts = np.arange(ranks) // 3
+    partition = Ebv(master=rule).partition(graph, hosts, seed=2)
+    low, high = undirected_edges(graph)
+    sets = as_sets(ebv_edges(low, high, 300, hosts, gamma=0.1)[1])
+    assert partition.edge_part is not None
+    assert as_sets(replica_sets(low, high, partition.edge_part, partition.owner, ranks)) == sets
+    load = [0] * ranks
+    for vertex, held in enumerate(sets):
+        owner = int(partition.owner[vertex])
+        assert owner in held
+        kept = sorted(held)
+        if rule == "host-majority":
+            on_host = {h: sum(hosts[rank] == h for rank in held) for h in {int(hosts[rank]) for rank in held}}
+            kept = [rank for rank in kept if on_host[int(hosts[rank])] == max(on_host.values())]
+        if rule == "first":
+            assert owner == kept[0]
+        elif rule != "hash":
+            assert owner == min(kept, key=lambda rank: (load[rank], rank))
+        load[owner] += len(held) - 1
+
+
+def test_star_and_cliques() -> None:
+    star = graph_of(np.stack((np.zeros(24, dtype=np.int64), np.arange(1, 25)), axis=1), 25)
+    partition = Ebv().partition(star, np.zeros(4, dtype=np.int64), seed=0)
+    stats = partition_stats(star, partition, np.zeros(4, dtype=np.int64))
+    assert int(stats.halo.rows.sum()) == 3  # the hub on every rank, each leaf once
+    assert stats.edges.tolist() == [12, 12, 12, 12]
+
+
+def test_statistics_count_masters_mirrors_and_arcs() -> None:
+    for symmetric in (True, False):
+        graph = random_graph(300, 1500, symmetric=symmetric)
+        hosts = np.array([0, 0, 0, 1, 1, 2])
+        partition = Ebv().partition(graph, hosts, seed=0)
+        stats = partition_stats(graph, partition, hosts)
+        low, high = undirected_edges(graph)
+        assert partition.edge_part is not None
+        sets = as_sets(replica_sets(low, high, partition.edge_part, partition.owner, 6))
+        expected = np.zeros((6, 6), dtype=np.int64)
+        histogram = {}
+        for vertex, held in enumerate(sets):
+            for rank in held - {int(partition.owner[vertex])}:
+                pair = (int(partition.owner[vertex]), rank)
+                expected[pair] += 1
+                histogram[(*pair, len(held))] = histogram.get((*pair, len(held)), 0) + 1
+        np.testing.assert_array_equal(stats.halo.matrix(6), expected)
+        table = stats.tables["mirrors/histogram"]
+        for place, (source, target) in enumerate(zip(stats.halo.source, stats.halo.target, strict=True)):
+            for size in range(table.shape[1]):
+                assert table[place, size] == histogram.get((int(source), int(target), size), 0)
+        assert stats.edges.sum() == graph.edges
+        assert stats.rows.sum() == graph.vertices
+        shared = [held for held in sets if len(held) > 1]
+        assert stats.tables["shared_masters"].sum() == len(shared)
+        assert stats.tables["train_rows"].sum() == graph.facts().train_vertices
+        quality = measure(stats)
+        assert quality.replication_factor == pytest.approx(sum(map(len, sets)) / 300)
+        # every mirror is counted at both of its ends
+        assert quality.inner_mean * 6 + quality.outer_mean * 6 == pytest.approx(2 * (sum(map(len, sets)) - 300))
+
+
+def test_quality_on_a_power_law_graph() -> None:
+    graph = power_law_graph(20_000, 130_000, exponent=2.25)
+    low, high = undirected_edges(graph)
+    hosts = np.zeros(8, dtype=np.int64)
+    factor = {}
+    for order in ("degree-sum", "input"):
+        part, words, _ = ebv_edges(low, high, graph.vertices, hosts, edge_order=order)
+        factor[order] = np.bitwise_count(words).sum() / graph.vertices
+        if order == "degree-sum":  # hubs first, as in this graph's input order, EBV cannot balance
+            assert np.bincount(part, minlength=8).max() < 1.1 * len(low) / 8
+    dealt = np.random.default_rng(0).integers(0, 8, len(low))
+    owner = np.zeros(graph.vertices, dtype=np.int32)
+    random_sets = replica_sets(low, high, dealt.astype(np.uint8), owner, 8)
+    factor["random"] = np.bitwise_count(random_sets).sum() / graph.vertices
+    assert factor["random"] > factor["input"] > factor["degree-sum"]
+
+
+def test_hosts_keep_replicas_together() -> None:
+    graph = power_law_graph(5_000, 40_000, exponent=2.25)
+    hosts = np.arange(16) // 8
+    outer = {}
+    for gamma in (0.0, 0.1):
+        partition = Ebv(gamma=gamma).partition(graph, hosts, seed=0)
+        outer[gamma] = measure(partition_stats(graph, partition, hosts)).outer_mean
+    assert outer[0.1] < outer[0.0]
