@@ -51,7 +51,9 @@ def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
     """Loss on the training rows of this rank, divided by the number of training rows of the whole graph."""
     top = len(model.layers)
     builder.buffer(f"d/hidden/{top}", names.rows, model.classes)
-    work = builder.work([pass_over(names.rows, model.classes, 1), pass_over(names.train_rows, model.classes, 6)])
+    of_train_rows = Work("loss", {"rows": names.train_rows, "width": model.classes, "item_bytes": builder.item_bytes})
+    # the gradient of all other rows is zero, but written
+    work = (*builder.work([pass_over(names.rows, model.classes, 1)]), of_train_rows)
     builder.compute(
         names.train, "forward/loss", OpKind.LOSS, [f"hidden/{top}", "labels"], [f"d/hidden/{top}", "metrics"], work,
         layer=top, phase="forward",
@@ -68,8 +70,7 @@ def emit_update(builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Nam
         )
         builder.allreduce(names.train, "update/metrics", ["metrics"], METRICS * 8, control=True, phase="update")
     state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
-    passes = 3 + 2 * OPTIMIZER_COPIES[optimizer]
-    work = (Work("elementwise", {"rows": 1, "width": total, "passes": passes, "item_bytes": builder.item_bytes}),)
+    work = (Work("optimizer", {"elements": total, "item_bytes": builder.item_bytes}),)
     builder.compute(
         names.train, "update/optimize", OpKind.OPTIMIZE, [*gradients, *state], state, work, phase="update",
         category="update",
