@@ -68,7 +68,8 @@ class Work:
     sources, width): rows sums over edges of source rows; ``sparse_matmul`` (nonzeros, rows, width): sparse features
     times a dense matrix; ``elementwise`` (rows, width, passes): ``passes`` reads or writes of [rows, width]; ``copy``
     (rows, width); ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows, width): rows added to rows
-    picked by an index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges). All have ``item_bytes`` too, the size of an element.
+    picked by an index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges). All have
+    ``item_bytes`` too, the size of an element.
     ``locality`` names the table of the partition that tells how local the index stream is.
     """
 
