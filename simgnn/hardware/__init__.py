@@ -1,0 +1,1 @@
+"""Hardware: profiles with a source for every number, routes, and prices of work, messages and collectives."""

@@ -1,0 +1,108 @@
+"""Time of collectives: steps and bytes by algorithm, a floor, and a measured residual (Thakur et al., IJHPCA 2005, for
+the steps; bus bandwidth as the NCCL tests define it)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, log, log2
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.links import Backend, Collective
+from simgnn.units import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Bytes from one rank to another. ``rate_bytes_per_s``: the most that it reaches when nothing else flows."""
+
+    source: int
+    target: int
+    nbytes: float
+    rate_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePrice:
+    """First ``latency_s``, paid before anything flows; then all ``flows`` at once. Alone, all of it takes
+    ``seconds_alone``; other traffic on the flows' links makes it longer."""
+
+    latency_s: float
+    flows: tuple[Flow, ...]
+    seconds_alone: float
+    spread: float | None
+    extrapolated: bool
+    source: str
+
+
+def steps(kind: str, algorithm: str, ranks: int) -> int:
+    """Messages that follow one another: hops on the critical path."""
+    if ranks < 2:
+        return 0
+    tree = ceil(log2(ranks))
+    if kind == "exchange":
+        return ranks - 1
+    if kind == "barrier":
+        return tree if algorithm == "tree" else 2 * (ranks - 1)
+    if kind == "allreduce":
+        return 2 * tree if algorithm == "tree" else 2 * (ranks - 1)
+    return tree if algorithm == "tree" else ranks - 1
+
+
+def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
+    """Bytes that the bus bandwidth is counted over; ``nbytes``: the buffer (all-gather: one rank's part)."""
+    if ranks < 2:
+        return 0.0
+    shares = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "allgather": ranks - 1.0}
+    return shares.get(kind, 0.0) * nbytes
+
+
+def flow_pairs(kind: str, algorithm: str, members: Sequence[int], root: int) -> list[tuple[int, int]]:
+    """Who sends to whom while the bytes stream: neighbours on the ring, parents and children of the binary tree.
+
+    ``members`` are in ring order. A pipelined algorithm keeps all of them busy at once, so they are one set of flows.
+    An all-gather has no tree; its steps may be those of one (recursive doubling), its bytes go round the ring.
+    """
+    count = len(members)
+    if count < 2 or kind in ("barrier", "exchange"):
+        return []
+    start = members.index(root)
+    order = [*members[start:], *members[:start]]
+    if algorithm == "tree" and kind != "allgather":
+        down = [(order[(child - 1) // 2], order[child]) for child in range(1, count)]
+        return down if kind != "allreduce" else down + [(child, parent) for parent, child in down]
+    if kind == "broadcast":
+        return list(pairwise(order))
+    return list(zip(order, [*order[1:], order[0]], strict=True))
+
+
+def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:
+    """Bytes that one flow of :func:`flow_pairs` carries."""
+    both_ways = kind == "allreduce" and algorithm == "tree"
+    return nbytes if both_ways else bytes_moved(kind, ranks, nbytes)
+
+
+def choose_collective(
+    backend: Backend, name: str, kind: str, ranks: int, across_hosts: bool
+) -> tuple[Collective, bool]:
+    """The description of a collective for a group, and whether it was measured at just this many ranks.
+
+    Rule: one for the group's own scope before one for any; then the exact rank count, else the nearest by ratio (of two
+    equally near the larger). Raises :class:`HardwareError` when there is none.
+    """
+    scope = "cluster" if across_hosts else "host"
+    fitting = [entry for entry in backend.collectives if entry.kind == kind and entry.scope == scope]
+    fitting = fitting or [entry for entry in backend.collectives if entry.kind == kind and entry.scope == "any"]
+    if not fitting:
+        known = sorted({f"{entry.kind} ({entry.scope})" for entry in backend.collectives})
+        raise HardwareError(
+            f"backends.{name}.collectives: no '{kind}' for groups {'across hosts' if across_hosts else 'inside a host'}"
+            f"{nearest(kind, [entry.kind for entry in backend.collectives])}; it has: "
+            f"{', '.join(known) or 'none'}; measure it with `simgnn calibrate` or add it"
+        )
+
+    def distance(entry: Collective) -> tuple[float, int]:
+        near = min(entry.ranks or (ranks,), key=lambda measured: (abs(log(measured / ranks)), -measured))
+        return round(abs(log(near / ranks)), 9), -near
+
+    chosen = min(fitting, key=distance)
+    return chosen, chosen.ranks is None or ranks in chosen.ranks

@@ -1,0 +1,122 @@
+"""Prices of messages and collectives among placed ranks."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from simgnn.hardware.collectives import (
+    CollectivePrice,
+    Flow,
+    bytes_moved,
+    choose_collective,
+    flow_bytes,
+    flow_pairs,
+    steps,
+)
+from simgnn.hardware.links import Backend
+
+if TYPE_CHECKING:
+    from simgnn.hardware.machine import Machine
+
+
+class MessagePrice(NamedTuple):
+    """Seconds before the bytes flow, and the most that this one flow reaches, alone, at this size."""
+
+    latency_s: float
+    rate_bytes_per_s: float
+    extrapolated: bool
+
+
+class CallPrice(NamedTuple):
+    """What a group operation costs besides its bytes: ``floor_s`` once, ``hop_s`` for each peer or step."""
+
+    floor_s: float
+    hop_s: float
+    spread: float | None
+    extrapolated: bool
+
+
+def price_message(machine: "Machine", i: int, j: int, nbytes: float, backend: str) -> MessagePrice:
+    """One message of ``nbytes`` from rank i to rank j, before it shares links with others."""
+    _, described = machine.backend(backend)
+    route = machine.route(i, j)
+    rate = min(_library_rate(described, nbytes), *(link.message_rate(nbytes) for link in route.types))
+    limits = [link.bandwidth.range for link in route.types]
+    if described.message.bandwidth is not None:
+        limits.append(described.message.bandwidth.range)
+    outside = any(_outside(limit, nbytes) for limit in limits)
+    return MessagePrice(route.latency_s + described.message.floor.value, rate, outside)
+
+
+def price_call(machine: "Machine", kind: str, backend: str, members: Sequence[int]) -> CallPrice:
+    """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
+    name, described = machine.backend(backend)
+    chosen, exact = choose_collective(described, name, kind, len(members), _across_hosts(machine, members))
+    hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
+    spread = chosen.floor.spread if chosen.hop is None else (chosen.hop.spread or chosen.floor.spread)
+    return CallPrice(chosen.floor.value, hop, spread, not exact)
+
+
+def price_collective(
+    machine: "Machine", kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None
+) -> CollectivePrice:
+    """A collective of ``members``, in ring order by host and number; ``root`` of a broadcast: default the first."""
+    name, described = machine.backend(backend)
+    count = len(members)
+    chosen, exact = choose_collective(described, name, kind, count, _across_hosts(machine, members))
+    hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
+    latency = chosen.floor.value + steps(kind, chosen.algorithm, count) * hop
+    pairs = flow_pairs(kind, chosen.algorithm, _ring(machine, members), members[0] if root is None else root)
+    each = flow_bytes(kind, chosen.algorithm, count, nbytes)
+    if not pairs or each == 0:
+        return CollectivePrice(latency, (), latency, chosen.floor.spread, not exact, chosen.floor.source)
+    seconds = _seconds_of(machine, pairs, each, backend)
+    source, spread = chosen.floor.source, chosen.floor.spread
+    extrapolated = not exact
+    if chosen.bus_bandwidth is not None:
+        residual = 1.0 if chosen.residual is None else chosen.residual.at(nbytes)
+        seconds = max(seconds, bytes_moved(kind, count, nbytes) / chosen.bus_bandwidth.value * residual)
+        source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
+        extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
+    flows = tuple(Flow(i, j, each, each / seconds) for i, j in pairs)
+    return CollectivePrice(latency, flows, latency + seconds, spread, extrapolated, source)
+
+
+def _library_rate(described: Backend, nbytes: float) -> float:
+    """The most that the library lets one message of this size reach."""
+    rate = float("inf") if described.message.bandwidth is None else described.message.bandwidth.value
+    if described.ports is not None:
+        rate = min(rate, described.ports.send.value, described.ports.receive.value)
+    return rate if described.message.efficiency is None else rate * described.message.efficiency.at(nbytes)
+
+
+def _seconds_of(machine: "Machine", pairs: Sequence[tuple[int, int]], each: float, backend: str) -> float:
+    """Seconds that equal flows take when they start together: the busiest link decides."""
+    load: Counter[int] = Counter()
+    for i, j in pairs:
+        load.update(machine.path(i, j, backend).links)
+    busiest = max(flows * each / machine.links[link].capacity_bytes_per_s for link, flows in load.items())
+    slowest = min(machine.message(i, j, each, backend).rate_bytes_per_s for i, j in pairs)
+    return max(busiest, each / slowest)
+
+
+def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:
+    """Members in an order that leaves each host once."""
+    return sorted(members, key=lambda rank: (machine.hosts[rank], rank))
+
+
+def _longest_hop(machine: "Machine", members: Sequence[int], described: Backend) -> float:
+    """Latency of the longest hop of the ring, with the library's floor of a message."""
+    if len(members) < 2:
+        return 0.0
+    ring = _ring(machine, members)
+    hops = [machine.route(i, j).latency_s for i, j in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    return described.message.floor.value + max(hops)
+
+
+def _across_hosts(machine: "Machine", members: Sequence[int]) -> bool:
+    return len({machine.hosts[rank] for rank in members}) > 1
+
+
+def _outside(limits: tuple[float, float] | None, nbytes: float) -> bool:
+    return limits is not None and not limits[0] <= nbytes <= limits[1]

@@ -1,0 +1,171 @@
+"""A hardware profile: everything that a simulation knows of a machine, each number with its source."""
+
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
+
+from simgnn.errors import ConfigError, HardwareError
+from simgnn.hardware.check import topology_problems
+from simgnn.hardware.devices import Cache, Curve, Device
+from simgnn.hardware.library import find_profile
+from simgnn.hardware.links import Backend, Collective, LinkType, Message, Ports
+from simgnn.hardware.problems import sentences
+from simgnn.hardware.quantities import (
+    SOURCES,
+    Bandwidth,
+    CoreCount,
+    Duration,
+    Number,
+    Points,
+    Power,
+    Size,
+    Source,
+    Strict,
+)
+from simgnn.hardware.topology import Edge, Host, Name, Placed, Topology
+from simgnn.tomlfile import load_toml, without_none, write_toml
+
+__all__ = [
+    "Backend",
+    "Bandwidth",
+    "Cache",
+    "Collective",
+    "CoreCount",
+    "Curve",
+    "Device",
+    "Duration",
+    "Edge",
+    "Host",
+    "LinkType",
+    "Message",
+    "Meta",
+    "Number",
+    "Placed",
+    "Points",
+    "Ports",
+    "Power",
+    "Profile",
+    "Size",
+    "Source",
+    "Topology",
+    "find_problems",
+    "load_profile",
+    "parse_profile",
+    "save_profile",
+]
+FORMAT: Literal[1] = 1
+BackendName = Literal["gloo", "nccl"]
+
+
+class Meta(Strict):
+    """What the profile is of, and how it came about. ``calibrated_ranks``: rank counts measured; empty: never measured.
+
+    ``sources`` are the documents that published and datasheet numbers come from.
+    """
+
+    name: Name
+    description: StrictStr
+    date: datetime.date
+    versions: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    calibrated_ranks: tuple[Annotated[StrictInt, Field(ge=1)], ...] = ()
+    sources: tuple[StrictStr, ...] = ()
+
+
+class Profile(Strict):
+    """Devices, kinds of links, the topology that they make, and the communication libraries as measured on it."""
+
+    format: Literal[1] = FORMAT
+    meta: Meta
+    devices: Annotated[dict[Name, Device], Field(min_length=1)]
+    links: dict[Name, LinkType] = Field(default_factory=dict)
+    topology: Topology
+    backends: dict[BackendName, Backend] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _references(self) -> Self:
+        problems = topology_problems(self.topology, self.devices, self.links)
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether its times were measured on the machine itself."""
+        return bool(self.meta.calibrated_ranks)
+
+    def default_backend(self) -> str:
+        """nccl where there are GPUs and it is described, else gloo."""
+        placed = [entry.type for host in self.topology.hosts.values() for entry in host.devices]
+        gpus = any(self.devices[name].kind == "gpu" for name in placed)
+        return "nccl" if gpus and "nccl" in self.backends else "gloo"
+
+    def source_counts(self) -> dict[str, int]:
+        """How many numbers (curves count as one) come from each source."""
+        counts: dict[str, int] = dict.fromkeys(SOURCES, 0)
+        for source in _sources(self):
+            counts[source] += 1
+        return counts
+
+    def to_table(self) -> dict[str, Any]:
+        """As TOML writes it; what is left at its default is left out."""
+        table = without_none(self.model_dump(exclude_defaults=True))
+        return {"format": FORMAT, **table}
+
+
+def _sources(value: Any) -> Iterator[Source]:
+    if isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _sources(entry)
+    elif isinstance(value, tuple):
+        for entry in value:
+            yield from _sources(entry)
+    elif isinstance(value, Strict):
+        if "source" in type(value).model_fields:
+            yield value.source  # type: ignore[attr-defined]
+        for name in type(value).model_fields:
+            yield from _sources(getattr(value, name))
+
+
+def find_problems(table: Mapping[str, Any]) -> tuple[Profile | None, list[str]]:
+    """The profile of a table, or every fault of it; references are checked even where other parts are wrong."""
+    try:
+        return Profile.model_validate(dict(table)), []
+    except ValidationError as error:
+        problems = sentences(Profile, error)
+    return None, problems + [line for line in _reference_problems(table) if line not in problems]
+
+
+def _reference_problems(table: Mapping[str, Any]) -> list[str]:
+    names = [table.get(key) for key in ("devices", "links")]
+    devices, links = (list(entry) if isinstance(entry, Mapping) else [] for entry in names)
+    try:
+        topology = Topology.model_validate(table.get("topology"))
+    except ValidationError:
+        return []
+    return topology_problems(topology, devices, links)
+
+
+def parse_profile(table: Mapping[str, Any], label: str = "hardware profile") -> Profile:
+    """The profile of a table, or a :class:`HardwareError` with every fault, one line each."""
+    profile, problems = find_problems(table)
+    if profile is None:
+        raise HardwareError("\n".join(f"{label}: {problem}" for problem in problems))
+    return profile
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """A profile by path or by name (:mod:`simgnn.hardware.library`); :class:`HardwareError` with every fault of it."""
+    path = find_profile(str(name_or_path))
+    try:
+        table = load_toml(path)
+    except ConfigError as error:
+        raise HardwareError(str(error)) from None
+    return parse_profile(table, str(path))
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as TOML, whole or not at all; loading it gives an equal profile."""
+    write_toml(path, profile.to_table())

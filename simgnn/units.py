@@ -1,0 +1,197 @@
+"""Quantities with units: text such as "22.7 GB/s" to an SI number and back, exactly.
+
+A number without a unit is refused: 400 may be bits or bytes, and a profile that guesses cannot be trusted. Inside the
+package all numbers are SI: bytes, seconds, watts. Decimal prefixes are powers of 1000 (kB, MB), binary ones powers of
+1024 (KiB, MiB); bits count an eighth of a byte.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from simgnn.errors import ConfigError
+
+_DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
+_TIME = {"fs": -15, "ps": -12, "ns": -9, "us": -6, "µs": -6, "μs": -6, "ms": -3, "s": 0}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?)\s*(.*?)\s*")
+COUNTS = ("calls", "flops", "edges", "rows", "elements", "vertices", "passes", "ranks", "cores", "messages")
+"""Countable things; the unit is the noun, in the singular or the plural ("2 cores")."""
+
+Scales = Mapping[str, Decimal]
+
+
+def _metric(unit: str, prefixes: Iterable[str] = _DECIMAL, scale: Decimal = Decimal(1)) -> dict[str, Decimal]:
+    return {prefix + unit: scale * Decimal(10) ** _DECIMAL[prefix] for prefix in prefixes}
+
+
+_SIZES = {**_metric("B"), **{f"{prefix}B": Decimal(2) ** power for prefix, power in _BINARY.items()}}
+_TIMES = {unit: Decimal(10) ** power for unit, power in _TIME.items()}
+_DIMENSIONS: Mapping[str, Scales] = MappingProxyType(
+    {
+        "bytes": _SIZES,
+        "bytes/s": {
+            **{f"{unit}/s": scale for unit, scale in _SIZES.items()},
+            **{f"{unit}/s": scale for unit, scale in _metric("bit", scale=Decimal("0.125")).items()},
+        },
+        "s": {**_TIMES, "min": Decimal(60), "h": Decimal(3600)},
+        "W": {"mW": Decimal("0.001"), **_metric("W", ("", "k", "M"))},
+        "flop/s": _metric("flop/s"),
+        "Hz": _metric("Hz", ("", "k", "M", "G")),
+        "ratio": {"%": Decimal("0.01")},
+    }
+)
+_EXAMPLES = {
+    "bytes": "80 GiB",
+    "bytes/s": "22.7 GB/s",
+    "s": "25 us",
+    "W": "300 W",
+    "flop/s": "19.5 Tflop/s",
+    "Hz": "2.5 GHz",
+    "ratio": "3 %",
+}
+_RECIPROCALS = {"s/flop": "flop/s", "s/B": "bytes/s"}
+"""Costs that may also be written as a rate: "20 GB/s" is "50 ps/B"."""
+
+
+def parse_quantity(text: object, dimension: str, *, key: str = "value") -> float:
+    """The SI number of a quantity with its unit.
+
+    ``dimension``: "bytes", "bytes/s" (bits are converted), "s", "W", "flop/s", "Hz", "ratio" (percent), a count such as
+    "edges", or a cost "s/<thing>" such as "s/B". Raises :class:`ConfigError`, naming ``key``, for a bare number, an
+    unknown unit, a negative or an infinite number.
+    """
+    try:
+        return parse(text, dimension)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def parse(text: object, dimension: str) -> float:
+    """:func:`parse_quantity` without a key: a ``ValueError`` says what was got and what was expected."""
+    expected = f"expected {_article(dimension)} with its unit, such as '{example(dimension)}'"
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"got {_shown(text)}, {expected}")
+    if not isinstance(text, str):
+        raise ValueError(f"got the bare number {text}, {expected}")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"got {_shown(text)}, {expected}")
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f"got '{text.strip()}' without a unit, {expected}")
+    value = _convert(Decimal(number), unit, dimension, text)
+    if not math.isfinite(value):
+        raise ValueError(f"got '{text}', which is too large; {expected}")
+    if value < 0:
+        raise ValueError(f"got '{text}', expected a number that is not negative")
+    return value
+
+
+def _convert(number: Decimal, unit: str, dimension: str, text: str) -> float:
+    scales = units(dimension)
+    if unit in scales:
+        return float(number * scales[unit])
+    rates = units(_RECIPROCALS[dimension]) if dimension in _RECIPROCALS else {}
+    if unit in rates:
+        if number <= 0:
+            raise ValueError(f"got '{text}', expected a rate above zero")
+        return float(1 / (number * rates[unit]))
+    known = [*scales, *rates]
+    meant = re.sub(r"b(?:ps|/s)$", "bit/s", unit)  # a small b is a bit: never suggest eight times as much
+    raise ValueError(
+        f"got '{text}': unknown unit '{unit}'{nearest(meant, known, 0.4)}; known units: {', '.join(known)}"
+    )
+
+
+def format_quantity(value: float, dimension: str) -> str:
+    """Text that :func:`parse_quantity` reads back as exactly ``value`` (finite, not negative).
+
+    Whole numbers of binary units are written so ("64 MiB"); others in the largest decimal unit that is not above them.
+    """
+    assert 0 <= value < math.inf, f"{value} is not a quantity"
+    exact = Decimal(repr(float(value)))
+    scales = units(dimension)
+    if dimension == "bytes":
+        for prefix, power in reversed(_BINARY.items()):
+            if value >= 2**power and value % 2**power == 0 and value < 2 ** (power + 10):
+                return f"{int(value) >> power} {prefix}B"
+    choices = sorted((scale, unit) for unit, scale in scales.items() if _is_written(unit, dimension))
+    scale, unit = choices[0]
+    for larger, name in choices:
+        if exact >= larger:
+            scale, unit = larger, name
+    if not exact:
+        scale, unit = next((entry for entry in choices if entry[0] == 1), choices[0])
+    number = (exact / scale).normalize()
+    text = f"{number:f}" if -6 < number.adjusted() < 15 else f"{number:e}"
+    return f"{text} {unit}"
+
+
+def _is_written(unit: str, dimension: str) -> bool:
+    """Whether a unit is used in output: one spelling a scale, decimal prefixes, no bits, no minutes."""
+    if dimension in COUNTS:
+        return unit == dimension
+    return unit.isascii() and not (unit.endswith(("bit/s", "iB", "iB/s")) or unit in ("min", "h"))
+
+
+@cache
+def units(dimension: str) -> Scales:
+    """Every unit of a dimension with its size in SI."""
+    if dimension in _DIMENSIONS:
+        return _DIMENSIONS[dimension]
+    if dimension in COUNTS:
+        return {dimension: Decimal(1), _singular(dimension): Decimal(1)}
+    if dimension.startswith("s/"):
+        return {f"{unit}/{dimension[2:]}": scale for unit, scale in _TIMES.items()}
+    raise AssertionError(f"no dimension '{dimension}'")
+
+
+def cost_of(unit: str) -> str:
+    """The dimension of seconds for each of ``unit``: "B" -> "s/B", "edges" -> "s/edge"."""
+    return f"s/{_singular(unit) if unit in COUNTS else unit}"
+
+
+def example(dimension: str) -> str:
+    """A quantity of a dimension as a file writes it."""
+    if dimension in _EXAMPLES:
+        return _EXAMPLES[dimension]
+    return f"25 ns/{dimension[2:]}" if dimension.startswith("s/") else f"16 {dimension}"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`` (did you mean '...'?)`` for the known name that looks most like ``name``; empty when none does."""
+    originals: dict[str, str] = {}
+    for entry in known:
+        originals.setdefault(entry.lower(), entry)
+    match = difflib.get_close_matches(name.lower(), list(originals), n=1, cutoff=cutoff)
+    return f" (did you mean '{originals[match[0]]}'?)" if match else ""
+
+
+def _singular(noun: str) -> str:
+    return {"vertices": "vertex", "passes": "pass"}.get(noun, noun.removesuffix("s"))
+
+
+def _article(dimension: str) -> str:
+    words = {
+        "bytes": "a size",
+        "bytes/s": "a bandwidth",
+        "s": "a time",
+        "W": "a power",
+        "flop/s": "a rate of arithmetic",
+        "Hz": "a frequency",
+        "ratio": "a share in percent",
+    }
+    if dimension in words:
+        return words[dimension]
+    return f"a cost per {dimension[2:]}" if dimension.startswith("s/") else f"a number of {dimension}"
+
+
+def _shown(value: Any) -> str:
+    text = f"'{value}'" if isinstance(value, str) else "a table" if isinstance(value, Mapping) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
