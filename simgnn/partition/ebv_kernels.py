@@ -92,7 +92,10 @@ def assign_edges(first, second, order, host, by_host, host_starts, weights, stat
 
 @njit(cache=True)
 def assign_edges_one_word(first, second, order, host, by_host, host_starts, weights, state, edge_part, copies):  # type: ignore[no-untyped-def]
-    """:func:`assign_edges` for P <= 64: a vertex's set is one word, of which its hosts follow; ``state`` uint64 [V]."""
+    """:func:`assign_edges` for P <= 64: a vertex's set is one word, of which its hosts follow; ``state`` uint64 [V].
+
+    Where ranks hold both ends already, they are scored first: mostly nobody else can win then.
+    """
     gamma, alpha, beta = weights
     ranks, edges, vertices = len(host), len(order), len(state)
     held = np.zeros(ranks, dtype=np.int64)
@@ -106,20 +109,35 @@ def assign_edges_one_word(first, second, order, host, by_host, host_starts, weig
         for other in range(ranks):
             if host[other] == host[rank]:
                 near[rank] |= bit_of(other)
+    # a rank that lacks an end scores no less than this plus the least balance of all; rounding keeps that order
+    dearer = 1 + gamma * (0 - 1)
+    lowest = 0.0
     for turn in range(edges):
         u, v = first[turn], second[turn]
         of_u, of_v = state[u], state[v]
-        left = of_u | of_v | leading
         best, best_score, best_balance = -1, np.inf, np.inf
+        shared = of_u & of_v
+        left = shared
         while left != 0:
             bit = lowest_bit(left)
             left ^= bit
             rank = bit_position(bit)
-            missing = np.int64((of_u & bit) == 0) + np.int64((of_v & bit) == 0)
-            far = np.int64((of_u & near[rank]) == 0) + np.int64((of_v & near[rank]) == 0)
-            score = (missing + gamma * (far - missing)) + balance[rank]
-            if score < best_score or (score == best_score and balance[rank] < best_balance):
-                best, best_score, best_balance = rank, score, balance[rank]
+            if balance[rank] < best_balance:
+                best, best_score, best_balance = rank, balance[rank], balance[rank]
+        if not best_score < dearer + lowest:
+            left = (of_u | of_v | leading) & ~shared
+            while left != 0:
+                bit = lowest_bit(left)
+                left ^= bit
+                rank = bit_position(bit)
+                missing = np.int64((of_u & bit) == 0) + np.int64((of_v & bit) == 0)
+                far = np.int64((of_u & near[rank]) == 0) + np.int64((of_v & near[rank]) == 0)
+                score = (missing + gamma * (far - missing)) + balance[rank]
+                if score < best_score or (
+                    score == best_score
+                    and (balance[rank] < best_balance or (balance[rank] == best_balance and rank < best))
+                ):
+                    best, best_score, best_balance = rank, score, balance[rank]
         edge_part[order[turn]] = best
         bit = bit_of(best)
         copies[best] += np.int64((of_u & bit) == 0) + np.int64((of_v & bit) == 0)
@@ -131,6 +149,7 @@ def assign_edges_one_word(first, second, order, host, by_host, host_starts, weig
         if least[one] == best:
             least[one] = least_loaded(by_host[host_starts[one] : host_starts[one + 1]], balance)
             leading = (leading ^ bit) | bit_of(least[one])
+            lowest = balance[least_loaded(least, balance)]
 
 
 @njit(cache=True)
