@@ -1,0 +1,55 @@
+"""``python -m executor run DIR``: start the ranks of a prepared run on this host, or be one of them under torchrun."""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+USAGE = """\
+python -m executor run DIR [--resume] [--device auto|cpu|cuda]
+
+Trains what `simgnn run --prepare` wrote into DIR. Alone it starts one process a rank on this machine; on a cluster:
+torchrun --nproc-per-node P -m executor run DIR
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and run; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m executor", usage=USAGE, add_help=True)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", usage=USAGE)
+    run.add_argument("directory", type=Path)
+    run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
+    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    options = parser.parse_args(arguments)
+    from simgnn.errors import SimgnnError
+
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _rank(options.directory, options.device, options.resume)
+    from executor.launcher import launch
+
+    passed = ["--device", options.device, *(["--resume"] if options.resume else [])]
+    try:
+        return launch(options.directory, passed)
+    except SimgnnError as error:
+        print(f"executor: error: {error}", file=sys.stderr)
+        return error.exit_status
+
+
+def _rank(directory: Path, device: str, resume: bool) -> int:
+    from executor.launcher import LAUNCHER, follow_launcher
+
+    if LAUNCHER in os.environ:
+        # Ctrl-C reaches the whole terminal; the launcher answers it and ends its ranks
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        follow_launcher(int(os.environ[LAUNCHER]))
+    from executor.train import end_process, run_rank
+
+    status = run_rank(directory, device, resume)
+    end_process(status)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

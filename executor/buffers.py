@@ -1,0 +1,167 @@
+"""The tensors behind a program's buffers: a flat list of slots, so that no op looks a name up while it runs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from simgnn.errors import BackendError
+from simgnn.program.ops import Access, Buffer
+from simgnn.program.program import Program, Template
+from simgnn.program.sizes import Column, Decision, Size
+
+Value = torch.Tensor | tuple[torch.Tensor, ...]
+"""What a buffer holds: a tensor (dense or sparse CSR), or the parts of a sampled block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The turn that an op runs in. ``count`` numbers training turns from 0; of an evaluation, that of the epoch's last
+    turn. ``step`` is -1 in an evaluation."""
+
+    epoch: int
+    step: int
+    count: int
+
+
+Getter = Callable[[Now], torch.Tensor]
+Setter = Callable[[Now, Value], None]
+
+TORCH_TYPES: Mapping[str, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+
+
+class BufferStore:
+    """Slots of one rank: one for a plain buffer, ``depth`` for a ring.
+
+    ``constants`` are buffers whose tensor the run provides and no op replaces (features, flat gradients): they are
+    neither freed nor checkpointed.
+    """
+
+    def __init__(
+        self, program: Program, rank: int, device: torch.device, constants: Mapping[str, Value] | None = None
+    ) -> None:
+        self.program = program
+        self.rank = rank
+        self.device = device
+        self.values: list[Value | None] = []
+        self._base: dict[str, int] = {}
+        for buffer in program.buffers.values():
+            self._base[buffer.name] = len(self.values)
+            self.values += [None] * buffer.depth
+        self.constants = frozenset(constants or {})
+        for name, value in (constants or {}).items():
+            if name in self._base:
+                self.values[self._base[name]] = value
+        self._carried = carried(program) | self.constants
+
+    def slot(self, name: str) -> int:
+        """First slot of a buffer."""
+        return self._base[name]
+
+    def place(self, name: str) -> torch.device:
+        """Where a buffer's rows lie."""
+        return self.device if self.program.buffers[name].space == "device" else torch.device("cpu")
+
+    def getter(self, access: Access) -> Getter:
+        """A function that returns what an access reads in a turn. A ring's copy of a turn before the run reads as zeros."""
+        buffer, values, base = self._buffer(access), self.values, self._base[access.buffer]
+        if buffer.depth == 1 and not access.steps_back and not access.epochs_back:
+            return lambda now: values[base]  # type: ignore[return-value]
+        index = self._ring(buffer, access)
+
+        def get(now: Now) -> torch.Tensor:
+            found = values[base + index(now)]
+            return self.zeros(buffer, now) if found is None else found  # type: ignore[return-value]
+
+        return get
+
+    def setter(self, access: Access) -> Setter:
+        """A function that puts a tensor where an access writes in a turn."""
+        buffer, values, base = self._buffer(access), self.values, self._base[access.buffer]
+        if buffer.depth == 1:
+            return lambda now, value: values.__setitem__(base, value)
+        index = self._ring(buffer, access)
+        return lambda now, value: values.__setitem__(base + index(now), value)
+
+    def rows(self, size: Size, now: Now) -> int:
+        """A size on this rank in one turn; of a decision its upper bound."""
+        if isinstance(size, Decision):
+            size = size.bound
+        if isinstance(size, Column):
+            return int(self.program.sizes.per_rank(size, now.epoch, max(now.step, 0))[self.rank])
+        return size
+
+    def zeros(self, buffer: Buffer, now: Now) -> torch.Tensor:
+        """A buffer's copy before anything was written."""
+        shape = (self.rows(buffer.rows, now), buffer.width)
+        return torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
+
+    def free_after(self, template: Template) -> list[tuple[int, ...]]:
+        """For each op the slots whose value nobody reads after it in program order."""
+        last: dict[str, int] = {}
+        for position, op in enumerate(template.ops):
+            for access in op.reads + op.writes:
+                last[access.buffer] = position
+        result: list[list[int]] = [[] for _ in template.ops]
+        for name, position in last.items():
+            if name not in self._carried:
+                result[position].append(self._base[name])
+        return [tuple(slots) for slots in result]
+
+    def state(self) -> dict[str, Value]:
+        """What later turns need of this rank: the carried buffers that ops have written, by name and copy."""
+        result: dict[str, Value] = {}
+        for name in sorted(self._carried - self.constants):
+            for copy in range(self.program.buffers[name].depth):
+                value = self.values[self._base[name] + copy]
+                if value is not None:
+                    result[f"{name}#{copy}"] = value
+        return result
+
+    def load_state(self, state: Mapping[str, Value]) -> None:
+        """Put back what :meth:`state` returned."""
+        for key, value in state.items():
+            name, _, copy = key.rpartition("#")
+            if name not in self._base:
+                raise BackendError(
+                    f"the checkpoint holds a buffer '{name}' that the program does not have: it belongs to another "
+                    "program; start without --resume"
+                )
+            self.values[self._base[name] + int(copy)] = _moved(value, self.place(name))
+
+    def _buffer(self, access: Access) -> Buffer:
+        return self.program.buffers[access.buffer]
+
+    def _ring(self, buffer: Buffer, access: Access) -> Callable[[Now], int]:
+        depth, steps = buffer.depth, self.program.calendar.steps
+        if buffer.ring == "epoch":
+            back = access.epochs_back
+            return lambda now: (now.epoch - back) % depth
+        back = access.steps_back + access.epochs_back * steps
+        return lambda now: (now.count - back) % depth
+
+
+def _moved(value: Value, device: torch.device) -> Value:
+    return tuple(part.to(device) for part in value) if isinstance(value, tuple) else value.to(device)
+
+
+def carried(program: Program) -> frozenset[str]:
+    """Buffers that live longer than a turn: persistent ones, rings, and those read before they are written in a turn."""
+    names = {b.name for b in program.buffers.values() if b.persistent or b.depth > 1}
+    for template in program.templates.values():
+        written: set[str] = set()
+        for op in template.ops:
+            for access in op.reads:
+                if access.steps_back or access.epochs_back or access.buffer not in written:
+                    names.add(access.buffer)
+            written.update(access.buffer for access in op.writes)
+    return frozenset(names)

@@ -1,0 +1,134 @@
+"""Templates as flat lists of bound callables: what can be resolved before a run is resolved here, once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from executor.buffers import Now
+from executor.handlers import HANDLERS
+from executor.handlers.context import Handler, RankContext, Sent
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Op
+from simgnn.program.program import Program, Template
+
+Observe = Callable[[Now, torch.Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An op that is ready to run on this rank.
+
+    ``guard``: decision that must not be zero. ``free``: slots that nobody reads after it in program order. ``touched``:
+    all slots that it uses and that die within the turn. ``after``: positions of predecessors in the same turn.
+    ``earlier``: predecessors in earlier turns, as (turns back, op name).
+    """
+
+    op_id: int
+    name: str
+    stream: str
+    run: Handler
+    guard: str | None
+    free: tuple[int, ...]
+    touched: tuple[int, ...]
+    after: tuple[int, ...]
+    earlier: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTemplate:
+    """The steps of a template on this rank, in program order. ``position``: op name to step. ``serial``: the steps form
+    one total order, so that one thread loses no overlap."""
+
+    name: str
+    steps: tuple[Step, ...]
+    position: Mapping[str, int]
+    serial: bool
+
+
+def compile_program(
+    program: Program, context: RankContext, observers: Mapping[str, Observe]
+) -> dict[str, CompiledTemplate]:
+    """All templates. ``observers``: buffer name to what is called after its last write of a turn."""
+    return {template.name: _compile(program, template, context, observers) for template in program.templates.values()}
+
+
+def _compile(
+    program: Program, template: Template, context: RankContext, observers: Mapping[str, Observe]
+) -> CompiledTemplate:
+    free = context.store.free_after(template)
+    dying = {slot for slots in free for slot in slots}
+    last_write = {access.buffer: op.name for op in template.ops for access in op.writes}
+    kept = [op for op in template.ops if _exists(program, op, context.rank)]
+    position = {op.name: index for index, op in enumerate(kept)}
+    steps_per_epoch = program.calendar.steps
+    steps, pending_free = [], set[int]()
+    for op in template.ops:
+        pending_free.update(free[template.index[op.name]])
+        if op.name not in position:
+            continue
+        run = HANDLERS[op.kind](op, template, context)
+        for access in op.writes:
+            if access.buffer in observers and last_write[access.buffer] == op.name:
+                run = _observed(run, context.store.getter(access), observers[access.buffer])
+        slots = {context.store.slot(access.buffer) for access in op.reads + op.writes}
+        here = [d for d in op.after if not d.steps_back and not d.epochs_back]
+        steps.append(
+            Step(
+                op_id=program.op_ids[template.name, op.name],
+                name=op.name,
+                stream=op.stream,
+                run=run,
+                guard=None if op.guard is None else op.guard.decision,
+                free=tuple(sorted(pending_free)),
+                touched=tuple(sorted(slots & dying)),
+                after=tuple(position[d.op] for d in here if d.op in position),
+                earlier=tuple(
+                    (d.steps_back + d.epochs_back * steps_per_epoch, d.op)
+                    for d in op.after
+                    if d.steps_back or d.epochs_back
+                ),
+            )
+        )
+        pending_free.clear()
+    return CompiledTemplate(template.name, tuple(steps), position, _serial(program, steps))
+
+
+def _exists(program: Program, op: Op, rank: int) -> bool:
+    return op.ranks is None or bool(program.sizes.columns[op.ranks][rank])
+
+
+def _serial(program: Program, steps: list[Step]) -> bool:
+    """Whether each step must wait for the one before it, also around the end of the turn."""
+
+    def one_queue(first: Step, second: Step) -> bool:
+        return first.stream == second.stream and program.streams[first.stream].servers == 1
+
+    inside = all(
+        index - 1 in step.after or one_queue(steps[index - 1], step) for index, step in enumerate(steps) if index
+    )
+    if not steps:
+        return True
+    around = one_queue(steps[-1], steps[0]) or any(name == steps[-1].name for _, name in steps[0].earlier)
+    return inside and around
+
+
+def _observed(run: Handler, read: Callable[[Now], torch.Tensor], observe: Observe) -> Handler:
+    def run_and_tell(now: Now) -> Sent | None:
+        sent = run(now)
+        observe(now, read(now))
+        return sent
+
+    return run_and_tell
+
+
+def metrics_buffers(program: Program) -> tuple[str | None, str | None]:
+    """Names of the buffers that training metrics and evaluation counts end up in, as the loss ops tell."""
+    training = evaluation = None
+    for _, op in program.ops:
+        if op.kind is OpKind.LOSS:
+            if len(op.writes) == 1:
+                evaluation = op.writes[0].buffer
+            else:
+                training = op.writes[1].buffer
+    return training, evaluation

@@ -1,0 +1,77 @@
+"""How a run fails: every rank tells what happened to it, and the launcher tells the one cause."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from executor.buffers import Now
+from simgnn.errors import BackendError
+from simgnn.program.kinds import GROUP_KINDS, OpKind
+from simgnn.program.program import Program
+
+if TYPE_CHECKING:
+    from executor.compile import Step
+
+SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
+Kind = Literal["cause", "lost-peer"]
+
+
+class LostPeerError(BackendError):
+    """A collective failed because another rank is gone or silent: a consequence, not the cause."""
+
+
+class NonFiniteError(BackendError):
+    """The loss is no number any more; the same on all ranks."""
+
+
+def op_failure(program: Program, step: "Step | None", now: Now, rank: int, error: Exception) -> BackendError:
+    """The error of an op with where it happened; of communication it means that a peer was lost."""
+    if step is None:
+        return BackendError(f"rank {rank}: {error}")
+    op = program.ops[step.op_id][1]
+    where = f"rank {rank}, epoch {now.epoch}, op '{step.name}'"
+    message = _first_line(error)
+    if (op.kind in GROUP_KINDS or op.kind is OpKind.PEER_READ) and _is_transport(error):
+        return LostPeerError(
+            f"{where}: lost contact with another rank ({message}); it died, or was silent for longer than train.timeout"
+        )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in message:
+        return BackendError(f"{where}: out of memory ({message}); use more ranks or narrower layers")
+    return BackendError(f"{where}: {type(error).__name__}: {message}")
+
+
+def write_failure(folder: Path, rank: int, error: BaseException) -> None:
+    """Leave a note for the launcher."""
+    kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "cause"
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".rank-{rank}.failure.tmp"
+    draft.write_text(json.dumps({"rank": rank, "kind": kind, "message": str(error)}))
+    os.replace(draft, folder / f"rank-{rank}.failure.json")
+
+
+def read_failures(folder: Path) -> list[tuple[Kind, str]]:
+    """All notes, causes first."""
+    notes = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.failure.json"))]
+    return sorted(((note["kind"], note["message"]) for note in notes), key=lambda note: note[0] != "cause")
+
+
+def clear_failures(folder: Path) -> None:
+    """Forget the notes of an earlier attempt."""
+    for path in folder.glob("rank-*.failure.json"):
+        path.unlink(missing_ok=True)
+
+
+def _is_transport(error: Exception) -> bool:
+    """Whether an error comes from the backend that moves data, not from a handler's own work."""
+    words = ("gloo", "connection", "timed out", "timeout", "nccl", "peer")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # where in the backend's own sources it happened helps nobody
+    return SOURCE_PLACE.sub("", lines[0])[:300] if lines else type(error).__name__

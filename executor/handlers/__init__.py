@@ -1,0 +1,30 @@
+"""One handler factory for every op kind: ``(op, template, context) -> callable``. A test checks that none is missing."""
+
+from collections.abc import Mapping
+
+from executor.handlers import collectives, copies, decisions, fetch, pairwise, segments, tensors, training
+from executor.handlers.context import Factory
+from simgnn.program.kinds import OpKind
+
+HANDLERS: Mapping[OpKind, Factory] = {
+    OpKind.AGGREGATE: segments.segment,
+    OpKind.TRANSFORM: segments.segment,
+    OpKind.ELEMENTWISE: tensors.elementwise,
+    OpKind.LOSS: training.loss,
+    OpKind.SELECT: decisions.select,
+    OpKind.ENCODE: decisions.encode,
+    OpKind.DECODE: decisions.decode,
+    OpKind.ADD: tensors.add,
+    OpKind.SAMPLE: decisions.sample,
+    OpKind.OPTIMIZE: training.optimize,
+    OpKind.EXCHANGE: pairwise.exchange,
+    OpKind.BROADCAST: collectives.broadcast,
+    OpKind.ALLREDUCE: collectives.allreduce,
+    OpKind.ALLGATHER: collectives.allgather,
+    OpKind.FETCH: fetch.fetch,
+    OpKind.H2D: copies.to_device,
+    OpKind.D2H: copies.to_host,
+    OpKind.COPY: copies.copy,
+    OpKind.PEER_READ: pairwise.peer_read,
+    OpKind.BARRIER: collectives.barrier,
+}

@@ -1,0 +1,126 @@
+"""Ops of a whole group whose payload is counted as ``collective_bytes``: all-reduce, broadcast, all-gather, barrier."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from executor.buffers import TORCH_TYPES, Now
+from executor.handlers.context import Handler, RankContext, Sent, policy_context
+from simgnn.errors import BackendError
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+
+
+def _sent(op: Op, nbytes: int) -> Sent:
+    return Sent(0, 0, nbytes, 0) if op.transfer is not None and op.transfer.control else Sent(0, nbytes, 0, 0)
+
+
+def allreduce(op: Op, template: Template, context: RankContext) -> Handler:
+    """Sum over the group, in place, of all that the op reads, as one message.
+
+    Buffers that lie side by side in memory (the flat gradients) are summed where they are; others are joined first.
+    """
+    group = context.group(op)
+    getters = [context.store.getter(access) for access in op.reads]
+
+    def run(now: Now) -> Sent:
+        values = [get(now) for get in getters]
+        joined = values[0] if len(values) == 1 else side_by_side(values)
+        flat = torch.cat([value.reshape(-1) for value in values]) if joined is None else joined
+        wire = flat if flat.device == group.device and flat.is_contiguous() else flat.to(group.device).contiguous()
+        if group.process_group is not None:
+            dist.all_reduce(wire, group=group.process_group)
+        if wire is not flat:
+            flat.copy_(wire)
+        if joined is None:
+            for value, part in zip(values, torch.split(flat, [value.numel() for value in values]), strict=True):
+                value.copy_(part.view_as(value))
+        return _sent(op, wire.numel() * wire.element_size())
+
+    return run
+
+
+def side_by_side(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """One flat view of tensors that follow one another in one storage; None where they do not."""
+    first, place = values[0], values[0].storage_offset()
+    for value in values:
+        same = value.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and value.dtype == first.dtype
+        if not same or value.storage_offset() != place or not value.is_contiguous():
+            return None
+        place += value.numel()
+    return first.as_strided((place - first.storage_offset(),), (1,), first.storage_offset())
+
+
+def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
+    """Rows of the op's ``root`` to every member of the group. The root reads them; all write them.
+
+    Their number is ``transfer.rows`` of the root, which every rank knows from the program.
+    """
+    group = context.group(op)
+    if op.root is None or op.root not in group.members:
+        raise BackendError(f"op '{op.name}' broadcasts from rank {op.root}, which is not in its group {group.members}")
+    root, buffer = op.root, context.program.buffers[op.writes[0].buffer]
+    read, put = context.store.getter((op.reads or op.writes)[0]), context.store.setter(op.writes[0])
+    place, dtype = context.store.place(buffer.name), TORCH_TYPES[buffer.dtype]
+    transfer, sizes = op.transfer, context.program.sizes
+
+    def run(now: Now) -> Sent:
+        if context.rank == root:
+            wire = read(now).to(group.device).contiguous()
+        else:
+            rows = 1 if transfer is None else int(sizes.per_rank(transfer.rows, now.epoch, max(now.step, 0))[root])
+            wire = torch.empty((rows, buffer.width), dtype=dtype, device=group.device)
+        if group.process_group is not None:
+            dist.broadcast(wire, src=root, group=group.process_group)
+        put(now, wire.to(place))
+        return _sent(op, wire.numel() * wire.element_size() if context.rank == root else 0)
+
+    return run
+
+
+def allgather(op: Op, template: Template, context: RankContext) -> Handler:
+    """Rows of every member, in the order of ranks, on every member; the number of rows may differ.
+
+    Where the op names a policy, that policy's ``agree(context, gathered)`` turns what was gathered into guards: the same
+    on all ranks, since all see the same.
+    """
+    group = context.group(op)
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    place, transfer, sizes = context.store.place(op.writes[0].buffer), op.transfer, context.program.sizes
+    policy, where = (None if op.module is None else context.policy(op)), policy_context(context, op)
+
+    def run(now: Now) -> Sent:
+        wire = read(now).to(group.device).contiguous()
+        size = None if transfer is None else sizes.per_rank(transfer.rows, now.epoch, max(now.step, 0))
+        rows = [len(wire) if size is None else int(size[member]) for member in group.members]
+        out = [torch.empty((count, *wire.shape[1:]), dtype=wire.dtype, device=wire.device) for count in rows]
+        if group.process_group is None:
+            out = [wire]
+        elif len(set(rows)) == 1:
+            dist.all_gather(out, wire, group=group.process_group)
+        else:
+            # gloo gathers equal shapes only: shorter ones are padded, and the padding is counted, since it travels
+            wire = torch.cat((wire, wire.new_zeros((max(rows) - len(wire), *wire.shape[1:]))))
+            padded = [torch.empty_like(wire) for _ in rows]
+            dist.all_gather(padded, wire, group=group.process_group)
+            out = [part[:count] for part, count in zip(padded, rows, strict=True)]
+        gathered = torch.cat(out).to(place)
+        put(now, gathered)
+        if policy is not None:
+            context.decisions.update(policy.agree(where(now), gathered))
+        return _sent(op, wire.numel() * wire.element_size())
+
+    return run
+
+
+def barrier(op: Op, template: Template, context: RankContext) -> Handler:
+    """Wait until every member of the group is here."""
+    group = context.group(op)
+
+    def run(now: Now) -> Sent | None:
+        if group.process_group is not None:
+            dist.barrier(group=group.process_group)
+        return None
+
+    return run

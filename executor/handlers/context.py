@@ -1,0 +1,177 @@
+"""What handlers work with on one rank: buffers, routes, groups, modules and policies by name; never a system's name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+
+from executor.buffers import BufferStore, Now, Value
+from simgnn.errors import BackendError
+from simgnn.program.ops import Op
+from simgnn.program.program import Program, Template
+
+if TYPE_CHECKING:
+    from executor.optimizer import FlatOptimizer
+    from executor.task import Task
+
+
+class Sent(NamedTuple):
+    """What an op handed to ``torch.distributed``, counted from the tensors themselves."""
+
+    bytes_sent: int = 0
+    collective_bytes: int = 0
+    control_bytes: int = 0
+    messages: int = 0
+
+
+NOTHING = Sent()
+Handler = Callable[[Now], Sent | None]
+
+
+@dataclass(frozen=True)
+class LocalRoute:
+    """A named list of rows as one rank sees it.
+
+    ``gather``: local rows to send, peers ascending (None: the sent buffer lies in that order already). ``scatter``: local
+    rows that arriving rows belong to, peers ascending (None: they are stored as they arrive). ``send``, ``receive``: rows
+    to and from each rank, [P]. ``empty``: no rank sends anything.
+    """
+
+    gather: torch.Tensor | None
+    scatter: torch.Tensor | None
+    send: tuple[int, ...]
+    receive: tuple[int, ...]
+    empty: bool = False
+
+    @property
+    def rows(self) -> torch.Tensor | None:
+        """The local rows that the route names, whichever way it is travelled."""
+        return self.gather if self.scatter is None else self.scatter
+
+    def reversed(self) -> "LocalRoute":
+        """The same rows the other way round."""
+        return LocalRoute(self.scatter, self.gather, self.receive, self.send, self.empty)
+
+
+@dataclass(frozen=True)
+class GroupHandle:
+    """A process group as a member sees it. ``process_group`` None: a group of one, nothing is sent."""
+
+    process_group: Any
+    members: tuple[int, ...]
+    device: torch.device
+
+
+class Network(Protocol):
+    """The modules of a model by segment name."""
+
+    def segment(self, name: str) -> Callable[..., Any]:
+        """A function on the tensors that the segment's op reads, such as "layers.2.update"."""
+        ...
+
+
+class Kept:
+    """The autograd graph of one forward op, by turn, until its backward op takes it."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self) -> None:
+        self._turns: dict[int, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = {}
+
+    def put(self, now: Now, leaves: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        """Keep a segment's inputs and outputs."""
+        self._turns[now.count] = (leaves, outputs)
+
+    def take(self, now: Now) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Inputs and outputs of this turn's segment, once."""
+        return self._turns.pop(now.count)
+
+
+@dataclass
+class RankContext:
+    """Everything that handlers of one rank share. ``decisions``: named integers that policies have decided so far;
+    ``states``: a policy's state by sync point; ``pairs``: payload by (op id, target) as [messages, bytes]."""
+
+    program: Program
+    rank: int
+    device: torch.device
+    store: BufferStore
+    seed: int = 0
+    routes: Mapping[str, LocalRoute] = field(default_factory=dict)
+    groups: Mapping[str, GroupHandle] = field(default_factory=dict)
+    network: Network | None = None
+    task: "Task | None" = None
+    optimizer: "FlatOptimizer | None" = None
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+    decisions: dict[str, int] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
+
+    def reads(self, op: Op) -> list[Callable[[Now], Any]]:
+        """Getters of what an op reads, parameters left out."""
+        return [self.store.getter(access) for access in op.reads if access.buffer not in self.left_out]
+
+    def writes(self, op: Op) -> list[Callable[[Now, Value], None]]:
+        """Setters of what an op writes, parameters left out."""
+        return [self.store.setter(access) for access in op.writes if access.buffer not in self.left_out]
+
+    def route(self, op: Op) -> LocalRoute:
+        """The route of an op."""
+        if op.route not in self.routes:
+            raise BackendError(
+                f"op '{op.name}' names the route '{op.route}'; this run has: {', '.join(sorted(self.routes)) or 'none'}"
+            )
+        return self.routes[op.route]
+
+    def group(self, op: Op) -> GroupHandle:
+        """The process group of an op: its stream's."""
+        name = self.program.streams[op.stream].group
+        if name is None or name not in self.groups:
+            raise BackendError(f"op '{op.name}' communicates, but its stream '{op.stream}' has no process group")
+        return self.groups[name]
+
+    def policy(self, op: Op) -> Any:
+        """The policy that an op names."""
+        if op.module is None or op.module not in self.policies:
+            raise BackendError(
+                f"op '{op.name}' ({op.kind}) needs the policy '{op.module}', which this executor does not have; "
+                f"it has: {', '.join(sorted(self.policies)) or 'none'}"
+            )
+        return self.policies[op.module]
+
+    def segment_of(self, template: Template, op: str) -> Kept:
+        """Where a forward op of a template keeps its graph."""
+        return self.kept.setdefault((template.name, op), Kept())
+
+    def op_id(self, template: Template, op: Op) -> int:
+        """Id of an op in the program."""
+        return self.program.op_ids[template.name, op.name]
+
+    def pair_counter(self, op_id: int, target: int) -> list[int]:
+        """The running [messages, bytes] of an op towards a rank."""
+        return self.pairs.setdefault((op_id, target), [0, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyContext:
+    """What a policy may know at run time; frozen."""
+
+    seed: int
+    epoch: int
+    step: int
+    layer: int
+    phase: str
+    rank: int
+    ranks: int
+
+
+def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContext]:
+    """A function that tells an op's policy where it is."""
+    ranks = context.program.ranks
+    return lambda now: PolicyContext(context.seed, now.epoch, now.step, op.layer, op.phase, context.rank, ranks)
+
+
+Factory = Callable[[Op, Template, RankContext], Handler]

@@ -1,0 +1,65 @@
+"""Ops that move rows within a rank: packing by a route, and between host and device."""
+
+import torch
+
+from executor.buffers import Now
+from executor.handlers.context import Handler, LocalRoute, RankContext
+from executor.handlers.sparse_rows import pack_rows, unpack_rows
+from executor.kernels.rows import gather_rows
+from simgnn.errors import BackendError
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+
+
+def copy(op: Op, template: Template, context: RankContext) -> Handler:
+    """With a route: gather its rows into a send buffer, peers ascending. Without: a copy of what is read.
+
+    ``options["encoding"] = "sparse"``: rows of a sparse matrix become one block of bytes a peer, and bytes become rows.
+    """
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    if op.route is None:
+        return lambda now: put(now, read(now).clone())
+    route = context.route(op)
+    if op.options.get("encoding") == "sparse":
+        return _sparse(op, route, context)
+    rows = route.rows
+    if rows is None:
+        raise BackendError(f"op '{op.name}' gathers along the route '{op.route}', which names no local rows")
+    return lambda now: put(now, gather_rows(read(now), rows))
+
+
+def _sparse(op: Op, route: LocalRoute, context: RankContext) -> Handler:
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    features = context.task.features if context.task is not None else None
+    if features is None or features.layout != torch.sparse_csr:
+        raise BackendError(f"op '{op.name}' packs sparse rows, but this run's features are dense")
+    width, dtype = int(features.shape[1]), features.dtype
+
+    def run(now: Now) -> None:
+        value = read(now)
+        if value.layout == torch.sparse_csr:
+            assert route.gather is not None
+            put(now, pack_rows(value, route.gather, route.send))
+        else:
+            put(now, unpack_rows(value, route.receive, width, dtype))
+
+    return run
+
+
+def to_device(op: Op, template: Template, context: RankContext) -> Handler:
+    """Host rows to the device, without blocking the host where they are pinned."""
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    return lambda now: put(now, _detached_copy(read(now), context.device))
+
+
+def to_host(op: Op, template: Template, context: RankContext) -> Handler:
+    """Device rows to the host; they have arrived when the op ends."""
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    host = torch.device("cpu")
+    return lambda now: put(now, _detached_copy(read(now), host))
+
+
+def _detached_copy(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if value.device == device:
+        return value.clone()
+    return value.to(device, non_blocking=value.device.type == "cpu" and value.is_pinned())

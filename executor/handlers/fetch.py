@@ -1,0 +1,57 @@
+"""Request and reply: rows by id from the ranks that hold them, in numbered rounds that every rank takes part in."""
+
+import torch
+
+from executor.buffers import Now
+from executor.handlers.context import Handler, RankContext, Sent, policy_context
+from executor.handlers.wire import all_to_all, count_pairs, counts_of, row_bytes
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+
+
+def fetch(op: Op, template: Template, context: RankContext) -> Handler:
+    """Rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of the ids.
+
+    The op's policy says where an id lies: ``locate(context, ids) -> (rank int64 [k], position int64 [k])``. One round
+    is: counts (8 bytes a pair, control), positions (int64, payload), rows (payload). Ids are cut into rounds of at most
+    ``options["round_rows"]`` (default: one round); ranks agree on the number of rounds first, and empty rounds are legal.
+    """
+    group, op_id, policy = context.group(op), context.op_id(template, op), context.policy(op)
+    read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
+    put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
+    limit, where = int(op.options.get("round_rows", 0)), policy_context(context, op)
+    members = torch.tensor(group.members)
+
+    def run(now: Now) -> Sent:
+        ids, stored = read_ids(now), read_rows(now)
+        owner, position = policy.locate(where(now), ids)
+        result = stored.new_empty((len(ids), *stored.shape[1:]), device=place)
+        size = limit or max(1, len(ids))
+        mine = -(-len(ids) // size)
+        rounds, control = (mine, 0) if not limit else _most(mine, context, op)
+        sent = messages = 0
+        for number in range(rounds if limit else 1):
+            part = slice(min(number * size, len(ids)), min((number + 1) * size, len(ids)))
+            order = torch.argsort(owner[part], stable=True)
+            wanted = position[part][order]
+            ask = torch.bincount(torch.searchsorted(members, owner[part].cpu()), minlength=len(members))
+            told, header = counts_of(ask, group)
+            asked = all_to_all(wanted, ask.tolist(), told, group)
+            reply = stored.index_select(0, asked.to(stored.device))
+            rows = all_to_all(reply, told, ask.tolist(), group)
+            result[torch.arange(part.start, part.stop)[order.cpu()].to(place)] = rows.to(place)
+            for counts, nbytes in ((ask.tolist(), row_bytes(wanted)), (told, row_bytes(reply))):
+                more, count = count_pairs(context, op_id, group, counts, nbytes)
+                sent, messages = sent + more, messages + count
+            control += header
+        put(now, result)
+        return Sent(sent, 0, control, messages)
+
+    return run
+
+
+def _most(rounds: int, context: RankContext, op: Op) -> tuple[int, int]:
+    """The largest number of rounds that any rank needs, and the bytes of agreeing."""
+    group = context.group(op)
+    told, header = counts_of(torch.full((len(group.members),), rounds), group)
+    return max(told), header

@@ -1,0 +1,97 @@
+"""Ops between pairs of ranks whose payload is counted as ``bytes_sent``: uneven all-to-all, point-to-point rows."""
+
+import torch
+import torch.distributed as dist
+
+from executor.buffers import Now
+from executor.handlers.context import GroupHandle, Handler, LocalRoute, RankContext, Sent
+from executor.handlers.wire import all_to_all, count_pairs, counts_of, row_bytes
+from simgnn.errors import BackendError
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+
+
+def exchange(op: Op, template: Template, context: RankContext) -> Handler:
+    """Uneven all-to-all of a packed buffer (peers ascending); what arrives is written, peers ascending.
+
+    Rows of each pair come from the route. With ``transfer.decision`` they are what the sender decided: the op reads the
+    counts (int64 [P]) second, and sends them ahead as control bytes. A route that is empty on every rank is skipped.
+    """
+    group, op_id = context.group(op), context.op_id(template, op)
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    place = context.store.place(op.writes[0].buffer)
+    control = op.transfer is not None and op.transfer.control
+    if op.transfer is not None and op.transfer.decision is not None:
+        decided = context.store.getter(op.reads[1])
+
+        def exchange_decided(now: Now) -> Sent:
+            packed, send = read(now), decided(now)
+            receive, header = counts_of(send, group)
+            received = all_to_all(packed, send.tolist(), receive, group)
+            put(now, received.to(place))
+            sent, messages = count_pairs(context, op_id, group, send.tolist(), row_bytes(packed))
+            return Sent(sent, 0, header, messages)
+
+        return exchange_decided
+    route = context.route(op)
+    if route.empty:
+        return lambda now: put(now, read(now).new_empty((0, *read(now).shape[1:]), device=place))
+    send = [route.send[member] for member in group.members]
+    receive = [route.receive[member] for member in group.members]
+    _check_total(op, route, send)
+
+    def run(now: Now) -> Sent:
+        packed = read(now)
+        received = all_to_all(packed, send, receive, group)
+        put(now, received if received.device == place else received.to(place))
+        sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
+        return Sent(0, 0, sent, messages) if control else Sent(sent, 0, 0, messages)
+
+    return run
+
+
+def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
+    """Rows that a route names, read from their owners point to point: each pair with rows is one message.
+
+    The op reads the owner's rows and writes those that it wanted, owners ascending. On a machine with peer access the
+    backend moves them directly between devices; every rank that owns rows of the route takes part.
+    """
+    group, op_id, route = context.group(op), context.op_id(template, op), context.route(op)
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    place = context.store.place(op.writes[0].buffer)
+    send, receive = list(route.send), list(route.receive)
+    counts = [send[member] for member in group.members]
+    _check_total(op, route, counts)
+
+    def run(now: Now) -> Sent:
+        rows = read(now)
+        picked = rows if route.gather is None else rows.index_select(0, route.gather)
+        wire = picked.to(group.device)
+        out = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
+        _points(wire, out, send, receive, group)
+        put(now, out.to(place))
+        return Sent(*_payload(count_pairs(context, op_id, group, counts, row_bytes(wire))))
+
+    return run
+
+
+def _points(wire: torch.Tensor, out: torch.Tensor, send: list[int], receive: list[int], group: GroupHandle) -> None:
+    requests = []
+    parts, slots = torch.split(wire, send), torch.split(out, receive)
+    for peer in group.members:
+        if receive[peer]:
+            requests.append(dist.P2POp(dist.irecv, slots[peer], peer, group.process_group))
+        if send[peer]:
+            requests.append(dist.P2POp(dist.isend, parts[peer], peer, group.process_group))
+    if requests:
+        for work in dist.batch_isend_irecv(requests):
+            work.wait()
+
+
+def _payload(counted: tuple[int, int]) -> tuple[int, int, int, int]:
+    return counted[0], 0, 0, counted[1]
+
+
+def _check_total(op: Op, route: LocalRoute, send: list[int]) -> None:
+    if sum(send) != sum(route.send):
+        raise BackendError(f"op '{op.name}' sends along the route '{op.route}' to ranks outside its process group")

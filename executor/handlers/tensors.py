@@ -1,0 +1,71 @@
+"""Row-wise ops without a second rank: adding, scaling, clearing."""
+
+from collections.abc import Callable
+
+import torch
+
+from executor.buffers import Now
+from executor.handlers.context import Handler, RankContext
+from executor.handlers.segments import segment
+from executor.kernels.rows import add_rows
+from simgnn.errors import BackendError
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+
+
+def add(op: Op, template: Template, context: RankContext) -> Handler:
+    """Add what the op reads first to what it writes, in place.
+
+    With a route, the first are rows that arrived, peers ascending, and each is added to the local row that the route
+    names; rows named several times take all their parts, in the order of the peers, so that sums are repeatable.
+    """
+    read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
+    if op.route is None:
+
+        def add_all(now: Now) -> None:
+            target(now).add_(read(now))
+
+        return add_all
+    route = context.route(op)
+    if route.rows is None:
+        raise BackendError(f"op '{op.name}' adds along the route '{op.route}', which names no local rows")
+    rows, counts = route.rows, route.send if route.scatter is None else route.receive
+    return lambda now: _nothing(add_rows(target(now), rows, read(now), counts))
+
+
+def _nothing(_: torch.Tensor) -> None:
+    """Handlers that send nothing tell nothing."""
+
+
+def elementwise(op: Op, template: Template, context: RankContext) -> Handler:
+    """A module's segment where the op names one; else the function of ``options["function"]``, from reads to writes.
+
+    Functions: "zero" (what is written becomes 0), "scale" (reads[0] times ``options["factor"]``), "relu", "sum"
+    (of all that is read).
+    """
+    if op.module is not None or op.reverses is not None:
+        return segment(op, template, context)
+    name = str(op.options.get("function", ""))
+    if name not in FUNCTIONS:
+        raise BackendError(
+            f"op '{op.name}' (elementwise) names the function '{name}'; expected one of: {', '.join(sorted(FUNCTIONS))}"
+        )
+    function, factor = FUNCTIONS[name], float(op.options.get("factor", 1.0))
+    accesses = op.writes[:1] if name == "zero" else op.reads
+    getters, put = [context.store.getter(access) for access in accesses], context.store.setter(op.writes[0])
+    return lambda now: put(now, function([get(now) for get in getters], factor))
+
+
+def _sum(values: list[torch.Tensor], _: float) -> torch.Tensor:
+    total = values[0].clone()
+    for value in values[1:]:
+        total += value
+    return total
+
+
+FUNCTIONS: dict[str, Callable[[list[torch.Tensor], float], torch.Tensor]] = {
+    "zero": lambda values, _: values[0].zero_(),
+    "scale": lambda values, factor: values[0] * factor,
+    "relu": lambda values, _: values[0].relu(),
+    "sum": _sum,
+}

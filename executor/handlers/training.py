@@ -1,0 +1,38 @@
+"""Loss and optimizer step."""
+
+from executor.buffers import Now
+from executor.handlers.context import Handler, RankContext
+from simgnn.errors import BackendError
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+
+
+def loss(op: Op, template: Template, context: RankContext) -> Handler:
+    """Reads the last layer's rows first. In training it writes their gradient, then the metrics; in an evaluation
+    (one buffer written) the counts of train, validation and test rows."""
+    if context.task is None:
+        raise BackendError(f"op '{op.name}' needs labels, which this run does not have")
+    task, read = context.task, context.store.getter(op.reads[0])
+    if len(op.writes) == 1:
+        put = context.store.setter(op.writes[0])
+        return lambda now: put(now, task.evaluate(read(now)))
+    put_gradient, put_metrics = (context.store.setter(access) for access in op.writes)
+
+    def run(now: Now) -> None:
+        gradient, metrics = task.loss(read(now))
+        put_gradient(now, gradient)
+        put_metrics(now, metrics)
+
+    return run
+
+
+def optimize(op: Op, template: Template, context: RankContext) -> Handler:
+    """One step of the optimizer on the summed gradients, which are then cleared."""
+    if context.optimizer is None:
+        raise BackendError(f"op '{op.name}' needs an optimizer, which this run does not have")
+    optimizer = context.optimizer
+
+    def run(now: Now) -> None:
+        optimizer.step()
+
+    return run

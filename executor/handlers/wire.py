@@ -1,0 +1,53 @@
+"""What handlers hand to ``torch.distributed``, and how they count it."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from executor.handlers.context import GroupHandle, RankContext
+
+
+def row_bytes(rows: torch.Tensor) -> int:
+    """Bytes of one row of a dense tensor."""
+    count = rows.element_size()
+    for extent in rows.shape[1:]:
+        count *= extent
+    return count
+
+
+def all_to_all(packed: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: GroupHandle) -> torch.Tensor:
+    """Rows to and from every member of the group; what arrives, on the group's device."""
+    wire = packed if packed.device == group.device else packed.to(group.device)
+    out = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
+    if group.process_group is None:
+        out.copy_(wire)
+    else:
+        dist.all_to_all_single(out, wire.contiguous(), list(receive), list(send), group=group.process_group)
+    return out
+
+
+def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:
+    """How many rows each member will send, from what each member told (int64), and the bytes of telling."""
+    wire = send.to(group.device)
+    out = torch.empty_like(wire)
+    if group.process_group is None:
+        out.copy_(wire)
+    else:
+        dist.all_to_all_single(out, wire.contiguous(), group=group.process_group)
+    return out.tolist(), wire.element_size() * (len(group.members) - 1)
+
+
+def count_pairs(
+    context: RankContext, op_id: int, group: GroupHandle, send: Sequence[int], size: int
+) -> tuple[int, int]:
+    """Book rows of ``size`` bytes sent to each member; (bytes, messages) that left this rank."""
+    total = messages = 0
+    for member, rows in zip(group.members, send, strict=True):
+        if rows and member != context.rank:
+            counter = context.pair_counter(op_id, member)
+            counter[0] += 1
+            counter[1] += rows * size
+            total += rows * size
+            messages += 1
+    return total, messages

@@ -1,0 +1,115 @@
+"""The executor's driver loop: runs a program's turns on one rank, generically.
+
+Where the ops of every template form one total order (bulk synchronous programs) the main thread runs them one after
+another. Otherwise each stream has a thread (``executor.lanes``), and only dependencies, the order of communicating
+streams and ``pick`` decide what runs when. Both paths run the same compiled steps on the same buffers.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from executor.buffers import Now
+from executor.compile import CompiledTemplate, Observe, Step, compile_program
+from executor.failure import op_failure
+from executor.handlers.context import NOTHING, RankContext, Sent
+from executor.lanes import Lanes
+from executor.pick import Pick, ProgramOrder
+from simgnn.errors import BackendError
+from simgnn.program.program import EVALUATE, Program, Turn
+
+
+class Record(Protocol):
+    """Where finished ops are written down: executor.trace.Recorder, or a list in a test."""
+
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
+        """Note one op; times are what :meth:`Interpreter.clock` returned."""
+        ...
+
+
+class Interpreter:
+    """One rank's run of a program.
+
+    ``observers``: buffer name -> function called after its last write of a turn. ``pick`` chooses among ready ops of a
+    stream that does not communicate; anything but program order takes the threaded path.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        context: RankContext,
+        record: Record,
+        observers: Mapping[str, Observe] | None = None,
+        pick: Pick | None = None,
+    ) -> None:
+        self.program = program
+        self.context = context
+        self.record = record
+        self.clock = clock_of(context.device)
+        self.templates = compile_program(program, context, observers or {})
+        used = {name for name in self.templates if name != EVALUATE}
+        self.serial = pick is None and all(self.templates[name].serial for name in used)
+        self._lanes = None if self.serial else Lanes(self, pick or ProgramOrder())
+
+    def train(self, epochs: Iterable[int]) -> None:
+        """Run all turns of consecutive epochs; all ops have ended when this returns."""
+        calendar = self.program.calendar
+        turns = [Turn(e, s, calendar.template(e, s)) for e in epochs for s in range(calendar.steps)]
+        work = [(self.templates[t.template], Now(t.epoch, t.step, t.epoch * calendar.steps + t.step)) for t in turns]
+        if self._lanes is not None:
+            self._lanes.run(work)
+            return
+        with torch.no_grad():
+            for template, now in work:
+                self._run(template, now)
+
+    def evaluate(self, epoch: int) -> bool:
+        """Run the evaluation after an epoch, where the program has one. Every training op must have ended."""
+        template = self.templates.get(EVALUATE)
+        if template is None:
+            return False
+        now = Now(epoch, -1, (epoch + 1) * self.program.calendar.steps - 1)
+        if template.serial or self._lanes is None:
+            with torch.no_grad():
+                self._run(template, now)
+        else:
+            self._lanes.run([(template, now)])
+        return True
+
+    def close(self) -> None:
+        """End the streams' threads."""
+        if self._lanes is not None:
+            self._lanes.close()
+
+    def _run(self, template: CompiledTemplate, now: Now) -> None:
+        """One turn in program order in this thread. The hot loop: per-op overhead counts here."""
+        clock, add, values = self.clock, self.record.add, self.context.store.values
+        decisions = self.context.decisions
+        step: Step | None = None
+        try:
+            for step in template.steps:
+                if step.guard is None or decisions.get(step.guard):
+                    issued = clock()
+                    sent = step.run(now)
+                    add(now, step.op_id, issued, clock(), sent or NOTHING)
+                for slot in step.free:
+                    values[slot] = None
+        except BackendError:
+            raise
+        except Exception as error:
+            raise op_failure(self.program, step, now, self.context.rank, error) from error
+
+
+def clock_of(device: torch.device) -> Callable[[], Any]:
+    """What an op's beginning and end are noted by: seconds of the monotonic clock, or an event on the CUDA stream."""
+    if device.type != "cuda":
+        return time.perf_counter
+
+    def mark() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    return mark

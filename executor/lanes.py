@@ -1,0 +1,246 @@
+"""Streams as threads: several turns in flight, ordered by dependencies alone.
+
+The main thread runs the first stream that does not communicate (``compute``), every other stream has a thread a server.
+A communicating stream issues strictly in program order; of the others ``pick`` chooses among the ready ops.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from executor.buffers import Now
+from executor.compile import CompiledTemplate, Step
+from executor.failure import op_failure
+from executor.handlers.context import NOTHING
+from executor.pick import Observed, Pick, Ready
+from simgnn.errors import BackendError
+from simgnn.program.ops import Stream
+
+if TYPE_CHECKING:
+    from executor.interpreter import Interpreter
+
+
+@dataclass
+class _TurnState:
+    """A turn in flight. ``waiting``: unfinished predecessors of each step. ``followers``: who waits for each step.
+    ``uses``: how many steps will still touch a slot that dies with the turn. ``events``: CUDA ends of steps."""
+
+    template: CompiledTemplate
+    now: Now
+    waiting: list[int]
+    followers: list[list[tuple["_TurnState", int]]]
+    done: list[bool]
+    left: int
+    uses: dict[int, int]
+    before: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass
+class _Lane:
+    """A stream: its queue (program order) or its ready ops, and its CUDA stream where there is one."""
+
+    stream: Stream
+    ordered: bool
+    queue: deque[tuple[_TurnState, int]] = field(default_factory=deque)
+    ready: list[tuple[int, int, _TurnState]] = field(default_factory=list)
+    state: Any = None
+    ended: int = 0
+    cuda: Any = None
+
+
+class Lanes:
+    """Runs lists of turns; the threads live until :meth:`close`."""
+
+    def __init__(self, interpreter: "Interpreter", pick: Pick) -> None:
+        program = interpreter.program
+        self.interpreter = interpreter
+        self.pick = pick
+        self.window = 1 + max(
+            [0]
+            + [back for t in interpreter.templates.values() for step in t.steps for back, _ in step.earlier]
+            + [buffer.depth - 1 for buffer in program.buffers.values()]
+        )
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._coming: deque[tuple[CompiledTemplate, Now]] = deque()
+        self._active: dict[int, _TurnState] = {}
+        cuda = interpreter.context.device.type == "cuda"
+        self._lanes = {
+            stream.name: _Lane(
+                stream, stream.group is not None, state=pick.init(), cuda=torch.cuda.Stream() if cuda else None
+            )
+            for stream in program.streams.values()
+        }
+        free = [lane for lane in self._lanes.values() if not lane.ordered]
+        self._main = next((lane for lane in free if lane.stream.name == "compute"), free[0] if free else None)
+        self._threads = [
+            threading.Thread(target=self._serve, args=(lane,), name=f"stream-{lane.stream.name}", daemon=True)
+            for lane in self._lanes.values()
+            for _ in range(lane.stream.servers - (1 if lane is self._main else 0))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self, work: Sequence[tuple[CompiledTemplate, Now]]) -> None:
+        """Run turns; returns when all their ops have ended, raises the first error of any stream."""
+        if self.interpreter.context.device.type == "cuda":
+            torch.cuda.synchronize()
+        with self._changed:
+            self._coming.extend(work)
+            self._open_turns()
+            self._changed.notify_all()
+        with torch.no_grad():
+            while self._take_and_run(self._main, until_idle=True):
+                pass
+        if self.interpreter.context.device.type == "cuda":
+            torch.cuda.synchronize()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the threads; those inside a collective end with the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+
+    def _serve(self, lane: _Lane) -> None:
+        with torch.no_grad():
+            while self._take_and_run(lane, until_idle=False):
+                pass
+
+    def _take_and_run(self, lane: _Lane | None, until_idle: bool) -> bool:
+        """Wait for an op of a stream and run it. False when nothing is left (main thread) or the run is over."""
+        with self._changed:
+            while True:
+                if self._closed or self._error is not None:
+                    return False
+                job = None if lane is None else self._next(lane)
+                if job is not None:
+                    break
+                if until_idle and not self._active and not self._coming:
+                    return False
+                self._changed.wait()
+        assert lane is not None
+        state, index = job
+        try:
+            self._execute(lane, state, index)
+        except BaseException as error:
+            failure = self._failure(state, index, error)
+            with self._changed:
+                self._error = self._error or failure
+                self._changed.notify_all()
+            return False
+        return True
+
+    def _next(self, lane: _Lane) -> tuple[_TurnState, int] | None:
+        if lane.ordered:
+            if lane.queue and not lane.queue[0][0].waiting[lane.queue[0][1]]:
+                return lane.queue.popleft()
+            return None
+        if not lane.ready:
+            return None
+        lane.ready.sort(key=lambda entry: entry[:2])
+        choices = [Ready(s.now, s.template.steps[i].op_id, s.template.steps[i].name) for _, i, s in lane.ready]
+        seen = Observed(self.interpreter.context.decisions, {k: v.ended for k, v in self._lanes.items()})
+        choice, lane.state = self.pick.pick(choices, seen, lane.state)
+        _, index, state = lane.ready.pop(choice)
+        return state, index
+
+    def _execute(self, lane: _Lane, state: _TurnState, index: int) -> None:
+        step, context = state.template.steps[index], self.interpreter.context
+        end: Any = None
+        if step.guard is None or context.decisions.get(step.guard):
+            if lane.cuda is None:
+                end = self._timed(step, state.now)
+            else:
+                with torch.cuda.stream(lane.cuda):
+                    for event in state.before[index]:
+                        lane.cuda.wait_event(event)
+                    for slot in step.touched:
+                        value = context.store.values[slot]
+                        if isinstance(value, torch.Tensor) and value.is_cuda:
+                            value.record_stream(lane.cuda)
+                    end = self._timed(step, state.now)
+        with self._changed:
+            self._finish(lane, state, index, end)
+            self._changed.notify_all()
+
+    def _timed(self, step: Step, now: Now) -> Any:
+        clock = self.interpreter.clock
+        issued = clock()
+        sent = step.run(now)
+        ended = clock()
+        self.interpreter.record.add(now, step.op_id, issued, ended, sent or NOTHING)
+        return ended
+
+    def _finish(self, lane: _Lane, state: _TurnState, index: int, end: Any) -> None:
+        lane.ended += 1
+        state.done[index] = True
+        state.left -= 1
+        for slot in state.template.steps[index].touched:
+            state.uses[slot] -= 1
+            if not state.uses[slot]:
+                self.interpreter.context.store.values[slot] = None
+        for follower, position in state.followers[index]:
+            if lane.cuda is not None and end is not None:
+                follower.before[position].append(end)
+            self._release(follower, position)
+        if not state.left:
+            del self._active[state.now.count]
+            self._open_turns()
+
+    def _release(self, state: _TurnState, index: int) -> None:
+        state.waiting[index] -= 1
+        lane = self._lanes[state.template.steps[index].stream]
+        if not state.waiting[index] and not lane.ordered:
+            lane.ready.append((state.now.count, index, state))
+
+    def _open_turns(self) -> None:
+        """Open turns as long as no older turn than the window is in flight."""
+        while self._coming:
+            template, now = self._coming[0]
+            if self._active and now.count - min(self._active) >= self.window:
+                return
+            self._coming.popleft()
+            count = len(template.steps)
+            uses: dict[int, int] = {}
+            for step in template.steps:
+                for slot in step.touched:
+                    uses[slot] = uses.get(slot, 0) + 1
+            state = _TurnState(
+                template, now, [0] * count, [[] for _ in range(count)], [False] * count, count, uses,
+                [[] for _ in range(count)],
+            )  # fmt: skip
+            if count:
+                self._active[now.count] = state
+            for index, step in enumerate(template.steps):
+                self._enter(state, index, step)
+
+    def _enter(self, state: _TurnState, index: int, step: Step) -> None:
+        for parent in step.after:
+            state.followers[parent].append((state, index))
+            state.waiting[index] += 1
+        for back, name in step.earlier:
+            other = self._active.get(state.now.count - back)
+            parent = None if other is None else other.template.position.get(name)
+            if other is not None and parent is not None and not other.done[parent]:
+                other.followers[parent].append((state, index))
+                state.waiting[index] += 1
+        lane = self._lanes[step.stream]
+        if lane.ordered:
+            lane.queue.append((state, index))
+        elif not state.waiting[index]:
+            lane.ready.append((state.now.count, index, state))
+
+    def _failure(self, state: _TurnState, index: int, error: BaseException) -> BaseException:
+        if isinstance(error, BackendError) or not isinstance(error, Exception):
+            return error
+        step, context = state.template.steps[index], self.interpreter.context
+        return op_failure(self.interpreter.program, step, state.now, context.rank, error)

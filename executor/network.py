@@ -1,0 +1,46 @@
+"""The model of one rank: its layers over its local graph, as functions that ops name."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from executor.layers import LocalAdjacency, build_layers
+from simgnn.errors import BackendError
+from simgnn.model.spec import LayerSpec
+from simgnn.partition.local import LocalGraph
+
+OVER_EDGES = ("aggregate", "forward")
+"""Segments that read the local adjacency."""
+
+
+class LayerNetwork:
+    """``layers``: modules in order, the same parameters on every rank."""
+
+    def __init__(
+        self, specs: Sequence[LayerSpec], local: LocalGraph, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
+        self.adjacency = LocalAdjacency.from_local_graph(local, dtype=dtype, device=device)
+        self._position = {spec.index: position for position, spec in enumerate(specs)}
+
+    def segment(self, name: str) -> Callable[..., Any]:
+        """ "layers.2.update" as a function on the tensors that its op reads.
+
+        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``aggregate`` and ``forward`` take own and
+        halo rows; ``update`` takes the aggregate and, where the layer uses them, own rows.
+        """
+        kind, _, rest = name.partition(".")
+        number, _, segment = rest.partition(".")
+        layer = self.layers[self._position[int(number)]] if kind == "layers" and number.isdigit() else None
+        function = getattr(layer, segment, None)
+        if not callable(function):
+            raise BackendError(
+                f"the model has no segment '{name}': expected layers.NUMBER.SEGMENT of a layer of this run"
+            )
+        if segment in OVER_EDGES:
+            adjacency = self.adjacency
+            return lambda *rows: function(adjacency, *rows)
+        if segment == "prepare":
+            return lambda *rows: tuple(function(part) for part in rows)
+        return function

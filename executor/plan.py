@@ -1,0 +1,118 @@
+"""What a run directory tells the executor: the program, where the artefacts lie, how to train."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simgnn.errors import BackendError, ConfigError
+from simgnn.model.spec import LayerSpec
+from simgnn.partition.local import LocalGraph
+from simgnn.partition.shards import Shard, ShardArtifact
+from simgnn.partition.store import PartitionArtifact
+from simgnn.program.digest import program_digest
+from simgnn.program.program import Program
+from simgnn.program.storage import load_program
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """``plan/plan.json`` of a run directory, checked. ``train`` holds the fields of ``[train]``."""
+
+    root: Path
+    name: str
+    partition: Path
+    shards: Path
+    ranks: int
+    layers: tuple[LayerSpec, ...]
+    classes: int
+    multilabel: bool
+    train: Mapping[str, Any]
+    seed: int
+    digest: str
+    threads_per_rank: int | None
+    synthetic: tuple[str, ...]
+
+    @classmethod
+    def open(cls, root: Path) -> "RunPlan":
+        """Read a run directory. Raises :class:`ConfigError` when it is not one that a run can start from."""
+        path = root / "plan" / "plan.json"
+        try:
+            table = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{root} is no run directory: {path} cannot be read ({error}); make it with simgnn run --prepare"
+            ) from error
+        if table.get("format", FORMAT) != FORMAT:
+            raise ConfigError(
+                f"{path} has format {table['format']!r}, this version reads {FORMAT}; prepare the run again"
+            )
+        if not table.get("partition") or not table.get("shards"):
+            raise ConfigError(
+                f"{path} names no partition or no shards: it is the plan of a simulation; "
+                "prepare a run with simgnn run --prepare"
+            )
+        facts = table.get("graph", {})
+        marks = [word for word in ("features", "labels") if facts.get(f"synthetic_{word}")]
+        return cls(
+            root=root,
+            name=table.get("name", root.name),
+            partition=Path(table["partition"]),
+            shards=Path(table["shards"]),
+            ranks=int(table["ranks"]),
+            layers=tuple(LayerSpec(**layer) for layer in table["layers"]),
+            classes=int(table["classes"]),
+            multilabel=bool(table["multilabel"]),
+            train=table["train"],
+            seed=int(table["seed"]),
+            digest=table["program_digest"],
+            threads_per_rank=table.get("threads_per_rank"),
+            synthetic=tuple(marks),
+        )
+
+    @property
+    def trace(self) -> Path:
+        """Folder of the ranks' own trace files."""
+        return self.root / "trace"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.root / "checkpoint"
+
+    @property
+    def epochs(self) -> int:
+        """Training epochs."""
+        return int(self.train["epochs"])
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which a silent rank counts as lost."""
+        return float(self.train.get("timeout", 300.0))
+
+    @cached_property
+    def program(self) -> Program:
+        """The program; refused when it is not the one that the plan was made for."""
+        program = load_program(self.root / "plan")
+        found = program_digest(program)
+        if found != self.digest or program.ranks != self.ranks:
+            raise ConfigError(
+                f"{self.root / 'plan'}: the program's digest is {found[:12]} for {program.ranks} ranks, the plan says "
+                f"{self.digest[:12]} for {self.ranks}; prepare the run again"
+            )
+        return program
+
+    def local(self, rank: int) -> LocalGraph:
+        """What a rank holds of the graph."""
+        return PartitionArtifact.open(self.partition).local(rank)
+
+    def shard(self, rank: int) -> Shard:
+        """A rank's features, labels and masks."""
+        shard = ShardArtifact.open(self.shards).rank(rank)
+        if shard.labels is None:
+            raise BackendError("the graph has no labels, so there is nothing to train")
+        return shard

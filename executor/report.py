@@ -1,0 +1,89 @@
+"""After a run: ranks' traces and counts become the tables and the result of the run directory."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from executor.merge import merge_trace, traffic_table
+from executor.metrics import History
+from executor.plan import RunPlan
+from executor.summary import Columns, Pairs, buffer_bytes, epoch_seconds, pair_matrix, per_rank, rank_times
+from simgnn.record.provenance import environment, versions
+from simgnn.record.result import Result, write_result
+from simgnn.record.rundir import RunDirectory, ops_table, write_table
+
+PHASES = ("total", "first", "last")
+"""What a rank's counts are told for: the whole run, the first training epoch of this start, the last epoch."""
+
+
+def write_counts(folder: Path, rank: int, counts: Mapping[str, Mapping[tuple[int, int], list[int]]]) -> Path:
+    """A rank's payload by (op id, target), for each of ``PHASES``."""
+    path = folder / f"rank-{rank}.traffic.json"
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps({phase: [[*key, *value] for key, value in counts[phase].items()] for phase in counts}))
+    os.replace(draft, path)
+    return path
+
+
+def read_counts(folder: Path, ranks: int, phase: str) -> Pairs:
+    """All ranks' counts of one phase; a rank that did not get to write them counts as none."""
+    found: dict[int, dict[tuple[int, int], list[int]]] = {}
+    for rank in range(ranks):
+        path = folder / f"rank-{rank}.traffic.json"
+        rows = json.loads(path.read_text()).get(phase, []) if path.is_file() else []
+        found[rank] = {(op_id, target): [messages, nbytes] for op_id, target, messages, nbytes in rows}
+    return found
+
+
+def write_report(
+    plan: RunPlan,
+    status: Literal["ok", "failed"],
+    message: str = "",
+    history: History | None = None,
+    peaks: list[int] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Result:
+    """Write trace, ops, traffic and ``result.json``; also of a run that failed, as far as it came."""
+    run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
+    trace = merge_trace(plan.trace, program)
+    counts = {phase: read_counts(plan.trace, ranks, phase) for phase in PHASES}
+    write_table(trace, run.trace)
+    write_table(ops_table(program), run.ops)
+    write_table(traffic_table(counts["total"]), run.traffic)
+    columns = Columns.of(trace, program)
+    seconds = epoch_seconds(columns)
+    steady = seconds[1:] or seconds
+    losses = [] if history is None else [history.losses[epoch] for epoch in sorted(history.losses)]
+    result = Result(
+        backend="executor",
+        status=status,
+        message=message,
+        name=plan.name,
+        digest=None,
+        program_digest=plan.digest,
+        seed=plan.seed,
+        ranks=ranks,
+        hosts=len(set(program.hosts)),
+        epochs=plan.epochs,
+        versions=versions(),
+        environment={**environment(), **(facts or {})},
+        epoch_s=seconds,
+        epoch_s_median=float(np.median(steady)) if steady else None,
+        per_rank=rank_times(columns, ranks) if seconds else [],
+        bytes_sent=pair_matrix(counts["last"], program, ranks, 1),
+        bytes_sent_first_epoch=pair_matrix(counts["first"], program, ranks, 1),
+        messages=pair_matrix(counts["last"], program, ranks, 0),
+        collective_bytes=per_rank(columns, "collective_bytes", ranks),
+        control_bytes=per_rank(columns, "control_bytes", ranks),
+        buffer_bytes=buffer_bytes(program),
+        peak_memory_bytes=peaks,
+        loss=losses or None,
+        accuracy=None if history is None else history.accuracy(),
+        synthetic=list(plan.synthetic),
+    )
+    write_result(result, run.result)
+    return result

@@ -1,0 +1,101 @@
+"""What a rank learns: labels and masks of its own rows, the loss with its gradient, and the counts of an evaluation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch.nn import functional
+
+from simgnn.partition.shards import Shard
+
+METRICS = ("loss", "correct", "count", "nonfinite")
+"""The four float64 numbers of a set of rows, made to be summed over ranks. ``correct / count`` is the accuracy; when
+multi-label they are 2 TP and 2 TP + FP + FN, so that the quotient is the micro-averaged F1."""
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Node classification on n own rows.
+
+    ``features`` [n, F_0] dense or sparse CSR; ``labels`` int64 [n], or in the rows' dtype [n, classes] when multi-label;
+    ``rows``: int64 positions of the train, validation and test rows; ``train_total``: training rows of all ranks.
+    """
+
+    features: torch.Tensor
+    labels: torch.Tensor
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    train_total: int
+    classes: int
+    multilabel: bool
+
+    @property
+    def divisor(self) -> float:
+        """What the sum of the rows' losses is divided by: N_train, times classes when multi-label."""
+        return float(max(1, self.train_total) * (self.classes if self.multilabel else 1))
+
+    def loss(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gradient [n, classes] of this rank's part of the loss, and its metrics, float64 [4] as ``METRICS``.
+
+        Cross entropy (softmax minus one-hot), or binary cross entropy with logits (sigmoid minus labels), over the
+        training rows, divided by :attr:`divisor`. Gradients summed over ranks are the gradient of the mean.
+        """
+        rows = self.rows[0]
+        picked, labels = scores.index_select(0, rows), self.labels.index_select(0, rows)
+        gradient = torch.zeros_like(scores)
+        if self.multilabel:
+            part = torch.sigmoid(picked).sub_(labels)
+        else:
+            part = torch.softmax(picked, 1)
+            part[torch.arange(len(rows), device=rows.device), labels] -= 1
+        gradient.index_copy_(0, rows, part.div_(self.divisor))
+        return gradient, self._counts(picked, labels)
+
+    def evaluate(self, scores: torch.Tensor) -> torch.Tensor:
+        """Metrics of the train, validation and test rows, float64 [12]."""
+        return torch.cat(
+            [self._counts(scores.index_select(0, rows), self.labels.index_select(0, rows)) for rows in self.rows]
+        )
+
+    def _counts(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.multilabel:
+            total = functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum").double()
+            chosen, true = scores > 0, labels > 0.5
+            correct, count = 2 * (chosen & true).sum(), chosen.sum() + true.sum()
+        else:
+            total = functional.cross_entropy(scores, labels, reduction="sum").double()
+            correct = (scores.argmax(1) == labels).sum()
+            count = torch.full_like(correct, len(labels))
+        nonfinite = (~torch.isfinite(total)).double()
+        return torch.stack((total / self.divisor, correct.double(), count.double(), nonfinite))
+
+
+def load_task(
+    shard: Shard, dtype: torch.dtype, device: torch.device, train_total: int, classes: int, multilabel: bool
+) -> Task:
+    """A rank's shard as tensors on its device; features and multi-labels in the training dtype."""
+    assert shard.labels is not None
+    labels = torch.from_numpy(np.array(shard.labels))
+    masks = (shard.train_mask, shard.validation_mask, shard.test_mask)
+    rows = [torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in masks]
+    return Task(
+        features=_features(shard, dtype).to(device),
+        labels=labels.to(device, dtype if multilabel else torch.int64),
+        rows=(rows[0], rows[1], rows[2]),
+        train_total=train_total,
+        classes=classes,
+        multilabel=multilabel,
+    )
+
+
+def _features(shard: Shard, dtype: torch.dtype) -> torch.Tensor:
+    features = shard.features
+    if isinstance(features, sparse.csr_array):
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(features.indptr.astype(np.int32)),
+            torch.from_numpy(features.indices.astype(np.int32)),
+            torch.from_numpy(np.array(features.data)).to(dtype),
+            size=features.shape,
+        )
+    return torch.from_numpy(np.array(features)).to(dtype)

@@ -1,0 +1,104 @@
+"""The trace while a run goes on: each rank appends Arrow batches to a file of its own, so that a killed rank keeps its."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from executor.buffers import Now
+from executor.handlers.context import Sent
+from simgnn.record.trace import TRACE_SCHEMA
+
+FLUSH_ROWS = 4096
+FLUSH_S = 5.0
+START_EPOCH = b"start_epoch"
+
+
+class Recorder:
+    """Notes finished ops in memory and writes them in batches, between turns.
+
+    Times are seconds of this rank's monotonic clock, or CUDA events; in the file they count from ``zero``, the moment
+    (of this rank's clock) when the first training turn began.
+    """
+
+    def __init__(self, path: Path, rank: int, device: torch.device, start_epoch: int = 0) -> None:
+        self.rank = rank
+        self.device = device
+        self.zero = 0.0
+        self._rows: list[tuple[int, int, int, Any, Any, Sent]] = []
+        self._written_s = time.perf_counter()
+        self._base: tuple[Any, float] | None = None
+        schema = TRACE_SCHEMA.with_metadata({START_EPOCH: str(start_epoch).encode()})
+        self._file = path.open("wb")
+        self._writer = pa.ipc.new_stream(self._file, schema)
+        self._schema = schema
+
+    def start(self, zero: float) -> None:
+        """The first training turn begins at ``zero`` of this rank's clock."""
+        self.zero = zero
+        self._rebase()
+
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
+        """Note one op. Called by every stream's thread: one append, nothing else."""
+        self._rows.append((now.epoch, now.step, op_id, issued, ended, sent))
+
+    def flush(self, force: bool = True) -> None:
+        """Write what was noted; without ``force`` only when it is much, or old."""
+        if not force and len(self._rows) < FLUSH_ROWS and time.perf_counter() - self._written_s < FLUSH_S:
+            return
+        rows, self._rows = self._rows, []
+        if rows:
+            epochs, steps, op_ids, issued, ended, sent = zip(*rows, strict=True)
+            begins, ends = self._seconds(issued), self._seconds(ended)
+            counted = [list(column) for column in zip(*sent, strict=True)]
+            columns = [[self.rank] * len(rows), epochs, steps, op_ids, begins, begins, ends, *counted]
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
+            self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
+            self._file.flush()
+            self._rebase()
+        self._written_s = time.perf_counter()
+
+    def close(self) -> None:
+        """Write the rest and end the file."""
+        self.flush()
+        self._writer.close()
+        self._file.close()
+
+    def _rebase(self) -> None:
+        """Tie device events to the host's clock anew: an event's distance is a float32 and loses digits over a long run."""
+        if self.device.type != "cuda":
+            return
+        torch.cuda.synchronize(self.device)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        event.synchronize()
+        self._base = (event, time.perf_counter())
+
+    def _seconds(self, marks: Sequence[Any]) -> list[float]:
+        if self._base is None:
+            return [mark - self.zero for mark in marks]
+        torch.cuda.synchronize(self.device)
+        event, host = self._base
+        return [host + event.elapsed_time(mark) * 1e-3 - self.zero for mark in marks]
+
+
+def read_part(path: Path) -> tuple[pa.Table, int]:
+    """The whole batches of a rank's file, also of a rank that was killed, and the epoch that it began with."""
+    batches = []
+    try:
+        with pa.OSFile(str(path), "rb") as source:
+            reader = pa.ipc.open_stream(source)
+            while True:
+                batches.append(reader.read_next_batch())
+    except StopIteration:
+        pass
+    except (pa.ArrowInvalid, OSError):
+        if not batches:
+            return TRACE_SCHEMA.empty_table(), 0
+    start = int((batches[0].schema.metadata or {}).get(START_EPOCH, b"0")) if batches else 0
+    return pa.Table.from_batches(batches).replace_schema_metadata(
+        None
+    ) if batches else TRACE_SCHEMA.empty_table(), start

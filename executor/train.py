@@ -1,0 +1,224 @@
+"""One rank of a run: load its part, run the program epoch by epoch, evaluate, save checkpoints, report."""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from executor.allocator import tune_allocator
+from executor.buffers import BufferStore, Value
+from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from executor.compile import metrics_buffers
+from executor.failure import write_failure
+from executor.handlers.context import RankContext
+from executor.interpreter import Interpreter
+from executor.launcher import LAUNCHER, threads_per_rank
+from executor.memory import PeakMemory
+from executor.metrics import History
+from executor.network import LayerNetwork
+from executor.optimizer import FlatOptimizer
+from executor.pick import Pick
+from executor.plan import RunPlan
+from executor.report import write_counts, write_report
+from executor.routes import local_routes
+from executor.task import Task, load_task
+from executor.trace import Recorder
+from executor.world import join, process_groups
+from simgnn.errors import SimgnnError
+
+SPAN = 512
+"""Most epochs that are handed to the interpreter at once."""
+PROGRESS_S = 1.0
+
+
+def run_rank(root: Path, device: str = "auto", resume: bool = False, pick: Pick | None = None) -> int:
+    """Run this process's rank to the end; the exit status. The environment says which rank it is."""
+    rank = int(os.environ["RANK"])
+    session: Session | None = None
+    try:
+        session = Session(RunPlan.open(root), device, resume, pick)
+        session.run()
+        return 0
+    except Exception as error:
+        _tell(root, rank, error)
+        if session is not None:
+            session.abandon()
+        return error.exit_status if isinstance(error, SimgnnError) else 1
+
+
+def _tell(root: Path, rank: int, error: Exception) -> None:
+    """Say what happened, to the launcher where there is one, else to everybody."""
+    if not isinstance(error, SimgnnError):
+        traceback.print_exc()  # a bug of ours: the place matters
+    if (root / "plan").is_dir():
+        write_failure(root / "trace", rank, error)
+    if LAUNCHER not in os.environ:
+        print(f"executor: error on rank {rank}: {error}", file=sys.stderr, flush=True)
+
+
+class Session:
+    """Everything that one rank holds during a run."""
+
+    def __init__(self, plan: RunPlan, device: str, resume: bool, pick: Pick | None) -> None:
+        self.plan = plan
+        torch.set_num_threads(
+            threads_per_rank(plan.threads_per_rank, int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks)))
+        )
+        self.allocator = tune_allocator().provenance()
+        self.world = join(plan.ranks, device, plan.timeout)
+        self.memory = PeakMemory.begin(self.world.device)
+        self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
+        self.history = History()
+        self.context = self._context()
+        if resume:
+            self.history.load(load_checkpoint(plan.checkpoints, self.start, self.context))
+        self.recorder = self._recorder(resume)
+        training, evaluation = metrics_buffers(plan.program)
+        observers = {training: self.history.observe, evaluation: self.history.observe_evaluation}
+        self.interpreter = Interpreter(
+            plan.program, self.context, self.recorder,
+            {name: observe for name, observe in observers.items() if name is not None}, pick,
+        )  # fmt: skip
+        self.counts: dict[str, Any] = {"total": {}, "first": {}, "last": {}}
+        self._progress_s = 0.0
+
+    def run(self) -> None:
+        """Train, then report."""
+        plan, world, train = self.plan, self.world, self.plan.train
+        every, keep = int(train.get("eval_every", 1)), int(train.get("checkpoint_every", 0))
+        world.barrier()
+        self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
+        for epochs in spans(self.start, plan.epochs, every, keep):
+            before = deepcopy(self.context.pairs)
+            self.interpreter.train(epochs)
+            self.history.settle()
+            done = epochs[-1] + 1
+            phases = [p for p, at in (("first", self.start + 1), ("last", plan.epochs)) if done == at]
+            for phase in phases:
+                self.counts[phase] = _difference(before, self.context.pairs)
+            if done == self.start + 1:
+                self.memory.reset()
+            if done == plan.epochs or (every and done % every == 0):
+                self.interpreter.evaluate(done - 1)
+            self.recorder.flush(force=False)
+            if keep and done % keep == 0 and done < plan.epochs:
+                save_checkpoint(plan.checkpoints, done, plan.digest, self.context, self.history.state(), world.barrier)
+            self._progress(done)
+        self._finish()
+
+    def abandon(self) -> None:
+        """Keep what was traced of a run that failed."""
+        try:
+            self.recorder.flush()
+        except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
+            print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
+
+    def _context(self) -> RankContext:
+        plan, world, program = self.plan, self.world, self.plan.program
+        local, shard = plan.local(world.rank), plan.shard(world.rank)
+        dtype = getattr(torch, str(plan.train["dtype"]))
+        trained = int(world.sum([float(shard.train_mask.sum())])[0])
+        task: Task = load_task(shard, dtype, world.device, trained, plan.classes, plan.multilabel)
+        network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device)
+        optimizer = FlatOptimizer(network.layers, plan.train)
+        constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
+        for layer, parameters, gradients in zip(
+            plan.layers, optimizer.parameter_views, optimizer.gradient_views, strict=True
+        ):
+            constants[f"parameters/{layer.index}"] = parameters
+            constants[f"gradients/{layer.index}"] = gradients
+        learned = {name for name in program.buffers if name.split("/")[0] in ("parameters", "gradients", "optimizer")}
+        return RankContext(
+            program=program,
+            rank=world.rank,
+            device=world.device,
+            store=BufferStore(program, world.rank, world.device, constants),
+            seed=plan.seed,
+            routes=local_routes(program, local, world.device),
+            groups=process_groups(program, world, plan.timeout),
+            network=network,
+            task=task,
+            optimizer=optimizer,
+            left_out=frozenset(learned),
+        )
+
+    def _recorder(self, resume: bool) -> Recorder:
+        folder, rank = self.plan.trace, self.world.rank
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"rank-{rank}.arrow"
+        if resume and path.is_file():
+            path.rename(folder / f"rank-{rank}.part-{len(list(folder.glob(f'rank-{rank}.part-*.arrow')))}.arrow")
+        elif not resume:
+            for old in folder.glob(f"rank-{rank}.*part-*.arrow"):
+                old.unlink()
+        return Recorder(path, rank, self.world.device, self.start)
+
+    def _progress(self, done: int) -> None:
+        now = time.monotonic()
+        if self.world.rank or (now - self._progress_s < PROGRESS_S and done < self.plan.epochs):
+            return
+        self._progress_s = now
+        text = f"epoch {done}/{self.plan.epochs}: loss {self.history.losses[done - 1]:.4f}"
+        evaluated = self.history.accuracy()
+        if evaluated and evaluated[-1].validation is not None:
+            text += f", validation {evaluated[-1].validation:.4f}"
+        print(text, flush=True)
+
+    def _finish(self) -> None:
+        plan, world = self.plan, self.world
+        peaks = [int(values[0]) for values in world.gather([float(self.memory.peak_bytes())])]
+        self.interpreter.close()
+        self.recorder.close()
+        self.counts["total"] = self.context.pairs
+        counts = write_counts(plan.trace, world.rank, self.counts)
+        world.barrier()
+        for source, near in enumerate(world.near):
+            if not near and world.rank in (0, source):
+                for path in (plan.trace / f"rank-{source}.arrow", counts.with_name(f"rank-{source}.traffic.json")):
+                    world.fetch_file(path, source)
+        if world.rank == 0:
+            write_report(plan, "ok", history=self.history, peaks=peaks, facts=self._facts())
+        world.barrier()
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "backend": self.world.backend,
+            "device": str(self.world.device.type),
+            "threads_per_rank": torch.get_num_threads(),
+            "allocator": self.allocator,
+            "peak_memory": self.memory.method,
+            "driver": "one thread" if self.interpreter.serial else "one thread a stream",
+            "started_at_epoch": self.start,
+        }
+
+
+def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
+    """Runs of epochs between which something else happens: an evaluation, a checkpoint, the end of warm-up; and the last
+    epoch, whose traffic is told apart."""
+    begin = start
+    for epoch in range(start + 1, epochs + 1):
+        stop = epoch in (start + 1, epochs - 1, epochs) or epoch - begin >= SPAN
+        if stop or (every and epoch % every == 0) or (keep and epoch % keep == 0):
+            yield range(begin, epoch)
+            begin = epoch
+
+
+def _difference(before: dict[Any, list[int]], after: dict[Any, list[int]]) -> dict[Any, list[int]]:
+    zero = [0, 0]
+    return {
+        key: [now - then for now, then in zip(value, before.get(key, zero), strict=True)]
+        for key, value in after.items()
+    }
+
+
+def end_process(status: int) -> None:
+    """Leave at once: threads inside a collective of a lost rank would keep the process alive."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

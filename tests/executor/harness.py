@@ -1,0 +1,142 @@
+"""Runs a function on P real ranks over Gloo, and builds tiny programs by hand."""
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from executor.buffers import BufferStore, Now, Value
+from executor.handlers.context import GroupHandle, LocalRoute, RankContext, Sent
+from simgnn.program.derive import derive_dependencies
+from simgnn.program.ops import Access, Buffer, Group, Op, Stream
+from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.sizes import IntArray, Route, SizeTable
+
+LIMIT_S = 120.0
+
+
+def run_ranks(ranks: int, function: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+    """``function(rank, ranks, *arguments)`` in a process a rank, in one Gloo group; what each returned (tensors, plain
+    values), by rank. An exception on a rank fails the test with its traceback."""
+    folder.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=_main, args=(rank, ranks, function, str(folder), arguments)) for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    end = time.monotonic() + LIMIT_S
+    try:
+        for process in processes:
+            process.join(max(0.1, end - time.monotonic()))
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+                process.join()
+    faults = [path.read_text() for path in sorted(folder.glob("fault-*"))]
+    assert not faults, "\n".join(faults)
+    assert all(process.exitcode == 0 for process in processes), [process.exitcode for process in processes]
+    return [torch.load(folder / f"result-{rank}.pt", weights_only=True) for rank in range(ranks)]
+
+
+def _main(rank: int, ranks: int, function: Callable[..., Any], folder: str, arguments: Sequence[Any]) -> None:
+    place = Path(folder)
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{place / 'rendezvous'}", rank=rank, world_size=ranks,
+            timeout=timedelta(seconds=60),
+        )  # fmt: skip
+        torch.save(function(rank, ranks, *arguments), place / f"result-{rank}.pt")
+        dist.barrier()
+    except BaseException:
+        (place / f"fault-{rank}").write_text(traceback.format_exc())
+        os._exit(1)
+    os._exit(0)
+
+
+class Notes:
+    """A record that keeps everything in a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Now, int, Any, Any, Sent]] = []
+
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
+        """Keep one op."""
+        self.rows.append((now, op_id, issued, ended, sent))
+
+
+def reads(*names: str) -> tuple[Access, ...]:
+    """This turn's copies."""
+    return tuple(Access(name) for name in names)
+
+
+def tiny_program(
+    ranks: int,
+    templates: Mapping[str, Sequence[Op]],
+    buffers: Sequence[Buffer],
+    *,
+    streams: Sequence[Stream] = (Stream("compute"), Stream("comm", group="world")),
+    groups: Sequence[Group] = (Group("world"),),
+    routes: Mapping[str, Route] | None = None,
+    columns: Mapping[str, IntArray] | None = None,
+    calendar: Calendar | None = None,
+    hosts: Sequence[int] | None = None,
+    derived: bool = True,
+) -> Program:
+    """A program from parts; dependencies follow from its buffers unless they are given (``derived=False``)."""
+    program = Program(
+        name="tiny",
+        templates={name: Template(name, tuple(ops)) for name, ops in templates.items()},
+        calendar=calendar or Calendar("steady"),
+        buffers={buffer.name: buffer for buffer in buffers},
+        streams={stream.name: stream for stream in streams},
+        groups={group.name: group for group in groups},
+        sizes=SizeTable(ranks, columns or {}, routes or {}),
+        hosts=tuple(hosts or [0] * ranks),
+    )
+    return derive_dependencies(program) if derived else program
+
+
+def world_context(
+    program: Program,
+    rank: int,
+    constants: Mapping[str, Value] | None = None,
+    routes: Mapping[str, LocalRoute] | None = None,
+    policies: Mapping[str, Any] | None = None,
+    device: torch.device | None = None,
+    **fields: Any,
+) -> RankContext:
+    """A context whose groups are the world, one process group each; Gloo on the CPU."""
+    place = device or torch.device("cpu")
+    members = tuple(range(program.ranks))
+    several = dist.is_initialized()
+    groups = {
+        name: GroupHandle(dist.new_group(list(members)) if several else None, members, place)
+        for name in sorted(program.groups)
+    }
+    return RankContext(
+        program=program,
+        rank=rank,
+        device=place,
+        store=BufferStore(program, rank, place, constants),
+        groups=groups,
+        routes=routes or {},
+        policies=policies or {},
+        **fields,
+    )
+
+
+def local_route(program: Program, name: str, rank: int, rows: torch.Tensor | None = None) -> LocalRoute:
+    """A program's route as a rank sees it; ``rows`` are those that it sends."""
+    matrix = program.sizes.routes[name].matrix(program.ranks)
+    return LocalRoute(rows, None, tuple(matrix[rank].tolist()), tuple(matrix[:, rank].tolist()), not matrix.any())

@@ -1,0 +1,275 @@
+"""Every kind of op, carried out by two real ranks over Gloo, with bytes counted from what was sent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from executor.handlers import HANDLERS
+from executor.handlers.context import LocalRoute
+from executor.interpreter import Interpreter
+from simgnn.errors import BackendError
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Buffer, Group, Op, Stream, Transfer
+from simgnn.program.sizes import Column, Decision, Route
+from tests.executor.harness import Notes, local_route, reads, run_ranks, tiny_program, world_context
+
+MATRIX = np.array([[0, 2], [3, 0]])
+
+
+def test_every_kind_has_a_handler() -> None:
+    assert set(HANDLERS) == set(OpKind)
+
+
+def _sent(notes: Notes) -> list[list[int]]:
+    return [list(row[4]) for row in sorted(notes.rows, key=lambda row: row[1])]
+
+
+def _exchange(rank: int, ranks: int) -> dict[str, Any]:
+    program = tiny_program(
+        ranks,
+        {
+            "steady": [
+                Op("pack", OpKind.COPY, "compute", reads("rows"), reads("send"), route="halo"),
+                Op("exchange", OpKind.EXCHANGE, "comm", reads("send"), reads("halo"), route="halo"),
+                Op("back", OpKind.EXCHANGE, "comm", reads("halo"), reads("returned"), route="halo/reverse"),
+                Op("add", OpKind.ADD, "compute", reads("returned", "sum"), reads("sum"), route="halo"),
+                Op("read", OpKind.PEER_READ, "comm", reads("rows"), reads("peer"), route="halo"),
+                Op("total", OpKind.ALLREDUCE, "comm", reads("a", "b"), reads("a", "b"), transfer=Transfer(24)),
+                Op("meet", OpKind.BARRIER, "comm"),
+            ]
+        },
+        [Buffer(name, 0, 4, persistent=True) for name in ("rows", "send", "halo", "returned", "sum", "peer", "a", "b")],
+        routes={"halo": Route.from_matrix(MATRIX), "halo/reverse": Route.from_matrix(MATRIX.T)},
+    )
+    rows = torch.arange(16.0).view(4, 4) + 100 * rank
+    flat = torch.arange(6.0)
+    constants = {"rows": rows, "sum": torch.zeros(4, 4), "a": flat[:2], "b": flat[2:].view(2, 2)}
+    picked = torch.tensor([1, 3]) if rank == 0 else torch.tensor([0, 1, 3])
+    halo = local_route(program, "halo", rank, picked)
+    context = world_context(program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()})
+    notes = Notes()
+    Interpreter(program, context, notes).train(range(1))
+    values = {name: context.store.values[context.store.slot(name)] for name in ("halo", "sum", "peer", "a", "b")}
+    pairs = [[*key, *value] for key, value in sorted(context.pairs.items())]
+    return {**values, "sent": _sent(notes), "pairs": pairs, "rows": rows}
+
+
+def test_rows_travel_along_a_route_and_back(tmp_path: Path) -> None:
+    first, second = run_ranks(2, _exchange, tmp_path)
+    assert torch.equal(first["halo"], second["rows"][[0, 1, 3]])
+    assert torch.equal(second["halo"], first["rows"][[1, 3]])
+    assert torch.equal(first["peer"], first["halo"])
+    assert torch.equal(second["peer"], second["halo"])
+    expected = torch.zeros(4, 4)
+    expected[[1, 3]] = first["rows"][[1, 3]]
+    assert torch.equal(first["sum"], expected)
+    assert torch.equal(first["a"], 2 * torch.arange(2.0))
+    assert torch.equal(first["b"], 2 * torch.arange(2.0, 6.0).view(2, 2))
+    # pack, exchange, back, add, read, total, meet: bytes_sent, collective, control, messages
+    assert first["sent"] == [[0] * 4, [32, 0, 0, 1], [48, 0, 0, 1], [0] * 4, [32, 0, 0, 1], [0, 24, 0, 0], [0] * 4]
+    assert second["sent"][1] == [48, 0, 0, 1]
+    assert first["pairs"] == [[1, 1, 1, 32], [2, 1, 1, 48], [4, 1, 1, 32]]
+
+
+def _sparse(rank: int, ranks: int) -> dict[str, Any]:
+    values = torch.tensor([[0, 1.5, 0], [2, 0, 3], [0, 0, 0]]) * (rank + 1)
+    matrix = values.to_sparse_csr()
+    kept = torch.tensor([1, 2]) if rank == 0 else torch.tensor([0, 1, 2])
+    lengths = [2 * 4 + 2 * 8, 3 * 4 + 3 * 8]
+    halo = LocalRoute(kept, None, *[(0, 2), (0, 3)] if rank == 0 else [(3, 0), (2, 0)])
+    nbytes = np.array([[0, lengths[0]], [lengths[1], 0]])
+    packing = {"route": "halo", "options": {"encoding": "sparse"}}
+    program = tiny_program(
+        ranks,
+        {
+            "steady": [
+                Op("pack", OpKind.COPY, "compute", reads("features"), reads("send"), **packing),
+                Op("exchange", OpKind.EXCHANGE, "comm", reads("send"), reads("receive"), route="bytes"),
+                Op("unpack", OpKind.COPY, "compute", reads("receive"), reads("halo"), **packing),
+            ]
+        },
+        [Buffer(name, 0, 1, "uint8", persistent=True) for name in ("features", "send", "receive", "halo")],
+        routes={"bytes": Route.from_matrix(nbytes), "halo": Route.from_matrix(MATRIX)},
+    )
+    from executor.task import Task
+
+    none = torch.empty(0, dtype=torch.int64)
+    task = Task(matrix, none, (none, none, none), 0, 2, False)
+    routes = {"halo": halo, "bytes": local_route(program, "bytes", rank)}
+    context = world_context(program, rank, {"features": matrix}, routes, task=task)
+    notes = Notes()
+    Interpreter(program, context, notes).train(range(1))
+    got = context.store.values[context.store.slot("halo")]
+    return {"halo": got.to_dense(), "rows": values, "sent": _sent(notes)}
+
+
+def test_sparse_rows_travel_as_bytes(tmp_path: Path) -> None:
+    first, second = run_ranks(2, _sparse, tmp_path)
+    assert torch.equal(first["halo"], second["rows"])
+    assert torch.equal(second["halo"], first["rows"][[1, 2]])
+    assert first["sent"][1] == [24, 0, 0, 1]
+    assert second["sent"][1] == [36, 0, 0, 1]
+
+
+@dataclass(frozen=True)
+class _LargeRows:
+    """Sends rows whose sum is above a bound; agrees to go on when any rank sent one."""
+
+    bound: float
+
+    def init(self, context: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.zeros(shape)
+
+    def select(self, context: Any, rows: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = (rows - state).sum(1) > self.bound
+        state[mask] = rows[mask]
+        return state, mask, rows[mask]
+
+    def agree(self, context: Any, gathered: torch.Tensor) -> dict[str, int]:
+        return {"go": int(gathered.any())}
+
+    def encode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
+        return rows.half()
+
+    def decode(self, context: Any, packed: torch.Tensor) -> torch.Tensor:
+        return packed.float()
+
+    def commit(self, context: Any, state: torch.Tensor, mask: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
+        return state + decoded.sum()
+
+    def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return ids // 10, ids % 10
+
+    def __call__(self, context: Any, seeds: torch.Tensor) -> torch.Tensor:
+        return seeds * 10 + context.epoch
+
+
+def _decided(rank: int, ranks: int) -> dict[str, Any]:
+    program = tiny_program(
+        ranks,
+        {
+            "steady": [
+                Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="large",
+                   options={"decision": "rows"}),
+                Op("counts", OpKind.ELEMENTWISE, "compute", reads("peer_counts"), reads("counts"),
+                   options={"function": "sum"}),
+                Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="large"),
+                Op("exchange", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
+                   transfer=Transfer(8, decision=Decision("rows", 4))),
+                Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="large"),
+                Op("commit", OpKind.DECODE, "compute", reads("arrived", "mask"), reads("again"), module="large",
+                   options={"point": "commit"}),
+                Op("agree", OpKind.ALLGATHER, "comm", reads("mask_rows"), reads("every"), module="large",
+                   transfer=Transfer(1, rows=Column("rows"), control=True)),
+                Op("root", OpKind.BROADCAST, "comm", reads("own"), reads("shared"), root=1,
+                   transfer=Transfer(16, rows=Column("rows"))),
+                Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="large",
+                   options={"round_rows": 2}),
+                Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="large"),
+                Op("up", OpKind.H2D, "compute", reads("rows"), reads("device")),
+                Op("down", OpKind.D2H, "compute", reads("device"), reads("host")),
+            ]
+        },
+        [
+            Buffer(name, 0, 4, persistent=True)
+            for name in ("rows", "mask", "message", "packed", "arrived", "decoded", "again", "mask_rows", "every",
+                         "own", "shared", "ids", "fetched", "block", "device", "host", "counts", "peer_counts")
+        ],
+        columns={"rows": np.array([3, 1])},
+    )  # fmt: skip
+    rows = torch.arange(12.0).view(3, 4) + 12 * rank
+    chosen = int((rows.sum(1) > 20).sum())
+    constants = {
+        "rows": rows,
+        "peer_counts": torch.tensor([0, chosen] if rank == 0 else [chosen, 0]),
+        "mask_rows": torch.ones(3, 1) if rank == 0 else torch.zeros(1, 1),
+        "own": torch.full((1, 4), 7.0) if rank == 1 else torch.zeros(0, 4),
+        "ids": torch.tensor([12, 0, 11, 2, 10]) if rank == 0 else torch.tensor([1]),
+    }
+    context = world_context(program, rank, constants, policies={"large": _LargeRows(20.0)})
+    notes = Notes()
+    Interpreter(program, context, notes).train(range(1))
+    names = ("arrived", "decoded", "every", "shared", "fetched", "block", "device", "host")
+    values = {name: context.store.values[context.store.slot(name)] for name in names}
+    return {**values, "sent": _sent(notes), "decisions": dict(context.decisions), "rows": rows}
+
+
+def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
+    first, second = run_ranks(2, _decided, tmp_path)
+    assert torch.equal(first["decoded"], second["rows"])  # all three rows of rank 1 are large
+    assert torch.equal(second["decoded"], first["rows"][1:])
+    assert first["arrived"].dtype == torch.float16
+    assert first["decisions"] == {"rows": 2, "go": 1}
+    assert second["decisions"] == {"rows": 3, "go": 1}
+    for result in (first, second):
+        assert result["every"].tolist() == [[1.0], [1.0], [1.0], [0.0]]
+        assert result["shared"].tolist() == [[7.0] * 4]
+        assert torch.equal(result["device"], result["rows"])
+        assert torch.equal(result["host"], result["rows"])
+    everything = torch.cat((first["rows"], second["rows"]))
+    assert torch.equal(first["fetched"], everything[[5, 0, 4, 2, 3]])
+    assert torch.equal(second["fetched"], everything[[1]])
+    assert first["block"].tolist() == [120, 0, 110, 20, 100]
+    sent = first["sent"]
+    assert sent[3] == [2 * 8, 0, 8, 1]  # two half rows, one count ahead
+    assert sent[6] == [0, 0, 12, 0]  # three flags
+    assert second["sent"][7] == [0, 16, 0, 0]  # only the root's rows count
+    assert first["sent"][7] == [0, 0, 0, 0]
+    # three rounds of at most two ids: three ids leave for rank 1 (8 bytes each), and one row of 16 goes there
+    assert sent[8] == [3 * 8 + 16, 0, 8 + 3 * 8, 4]
+
+
+def test_an_unknown_policy_is_named() -> None:
+    program = tiny_program(
+        1,
+        {"steady": [Op("pick", OpKind.SELECT, "compute", reads("rows"), reads("mask"), module="adaptive-vertex")]},
+        [Buffer("rows", 1, 1), Buffer("mask", 1, 1)],
+    )
+    with pytest.raises(BackendError, match="'pick'.*'adaptive-vertex'.*it has: none"):
+        Interpreter(program, world_context(program, 0), Notes())
+
+
+def test_elementwise_functions() -> None:
+    names = ("a", "b", "scaled", "sum", "relu", "copied")
+    program = tiny_program(
+        1,
+        {
+            "steady": [
+                Op("scale", OpKind.ELEMENTWISE, "compute", reads("a"), reads("scaled"),
+                   options={"function": "scale", "factor": 3.0}),
+                Op("sum", OpKind.ELEMENTWISE, "compute", reads("a", "b"), reads("sum"), options={"function": "sum"}),
+                Op("relu", OpKind.ELEMENTWISE, "compute", reads("a"), reads("relu"), options={"function": "relu"}),
+                Op("copy", OpKind.COPY, "compute", reads("b"), reads("copied")),
+                Op("add", OpKind.ADD, "compute", reads("a", "copied"), reads("copied")),
+                Op("clear", OpKind.ELEMENTWISE, "compute", (), reads("b"), options={"function": "zero"}),
+            ]
+        },
+        [Buffer(name, 1, 2, persistent=True) for name in names],
+    )  # fmt: skip
+    a, b = torch.tensor([[1.0, -2.0]]), torch.tensor([[10.0, 20.0]])
+    context = world_context(program, 0, {"a": a, "b": b})
+    Interpreter(program, context, Notes()).train(range(1))
+    found = {name: context.store.values[context.store.slot(name)].tolist() for name in names}
+    assert found == {
+        "a": [[1.0, -2.0]], "b": [[0.0, 0.0]], "scaled": [[3.0, -6.0]], "sum": [[11.0, 18.0]], "relu": [[1.0, 0.0]],
+        "copied": [[11.0, 18.0]],
+    }  # fmt: skip
+
+
+def test_an_unknown_function_is_named() -> None:
+    op = Op("warp", OpKind.ELEMENTWISE, "compute", reads("a"), reads("a"), options={"function": "warp"})
+    program = tiny_program(1, {"steady": [op]}, [Buffer("a", 1, 1)])
+    with pytest.raises(BackendError, match=r"'warp'.*expected one of: relu, scale, sum, zero"):
+        Interpreter(program, world_context(program, 0), Notes())
+
+
+def test_a_stream_without_a_group_cannot_communicate() -> None:
+    program = tiny_program(
+        1, {"steady": [Op("meet", OpKind.BARRIER, "compute")]}, [], streams=[Stream("compute")], groups=[Group("world")]
+    )
+    with pytest.raises(BackendError, match="no process group"):
+        Interpreter(program, world_context(program, 0), Notes())
