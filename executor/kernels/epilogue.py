@@ -1,0 +1,57 @@
+"""What follows a matrix product: bias and ReLU in one pass, and their backward. CPU: Numba; other devices: torch."""
+
+import numpy as np
+import torch
+
+from executor.kernels import rowwise
+from executor.kernels.balance import default_threads
+from executor.kernels.spmm import use_threads
+from executor.kernels.views import array, compiled_for
+
+
+def bias_activation(
+    source: torch.Tensor,
+    bias: torch.Tensor,
+    relu: bool,
+    added: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """act(source + added + bias) for ``source`` [n, F], ``bias`` [F], ``added`` [n, F] or None; no autograd.
+
+    Written to ``out`` (which may be ``source``), or to a new tensor. Deterministic.
+    """
+    out = torch.empty_like(source) if out is None else out
+    if not compiled_for(source):
+        torch.add(source, bias, out=out)
+        if added is not None:
+            out.add_(added)
+        return out.relu_() if relu else out
+    others = np.empty((0, source.shape[1]), array(source).dtype) if added is None else array(added)
+    threads = default_threads()
+    use_threads(threads)
+    rowwise.activate(array(source), others, array(bias), relu, array(out), threads)
+    return out
+
+
+def activation_backward(
+    gradient: torch.Tensor, output: torch.Tensor | None, out: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(gradient before the ReLU [n, F], gradient of the bias [F]); no autograd.
+
+    ``output`` [n, F] is what the ReLU gave, None where there was none (then the gradient itself is returned). Written
+    to ``out``, which may be ``gradient``, or to a new tensor. Deterministic, whatever the number of threads.
+    """
+    if not compiled_for(gradient):
+        masked = gradient if output is None else torch.ops.aten.threshold_backward(gradient, output, 0)
+        if out is not None and output is not None:
+            masked = out.copy_(masked)
+        return masked, masked.sum(0)
+    width = gradient.shape[1]
+    values = array(gradient)
+    none = np.empty((0, width), values.dtype)
+    masked = gradient if output is None else torch.empty_like(gradient) if out is None else out
+    sums = np.empty((-(-len(values) // rowwise.BLOCK_ROWS), width), values.dtype)
+    use_threads(default_threads())
+    kept = none if output is None else array(output)
+    rowwise.mask_and_sum(values, kept, none if output is None else array(masked), sums)
+    return masked, torch.from_numpy(sums.sum(0))

@@ -1,0 +1,39 @@
+"""Rows picked by index into a send buffer, and received rows added to the rows that they belong to."""
+
+from collections.abc import Sequence
+
+import torch
+
+from executor.kernels import rowwise
+from executor.kernels.balance import default_threads
+from executor.kernels.spmm import use_threads
+from executor.kernels.views import array, compiled_for
+
+
+def gather_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """source[index] for ``source`` [n, F] and ``index`` int [k] in 0..n-1, into ``out`` [k, F] or a new tensor."""
+    if out is None:
+        return torch.index_select(source, 0, index)
+    return torch.index_select(source, 0, index, out=out)
+
+
+def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """target[index[k]] += rows[k], in place and in a fixed order: the first ``counts[0]`` rows, then ``counts[1]``...
+
+    ``target`` [n, F], ``index`` int [k], ``rows`` [k, F]; ``counts`` adds up to k, one number a sender in ascending
+    order; no id appears twice within one sender's rows. So a row that several ranks send to sums alike in every run.
+    """
+    parts = zip(torch.split(index, list(counts)), torch.split(rows, list(counts)), strict=True)
+    compiled = target.dim() == 2 and compiled_for(target) and compiled_for(rows) and index.device.type == "cpu"
+    if compiled:
+        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(target)):
+            raise IndexError(f"row ids must lie in 0..{len(target) - 1}; got {int(index.min())}..{int(index.max())}")
+        use_threads(default_threads())
+    for ids, part in parts:
+        if not len(ids):
+            continue
+        if compiled:
+            rowwise.add_into(array(target), ids.numpy(), array(part))
+        else:
+            target.index_add_(0, ids, part)
+    return target

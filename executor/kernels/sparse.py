@@ -1,0 +1,87 @@
+"""Sparse rows (input features) times a weight matrix, and its weight gradient. Sparse rows are torch CSR tensors."""
+
+import warnings
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from executor.kernels.balance import balanced_rows, default_threads
+from executor.kernels.spmm import spmm
+from executor.kernels.views import COMPILED_DTYPES, array
+
+
+class SparseRows:
+    """A constant sparse matrix X [n, F] with its transpose, both made once, for X @ W and Xᵀ @ g."""
+
+    def __init__(self, matrix: torch.Tensor) -> None:
+        assert matrix.layout == torch.sparse_csr, "sparse rows are CSR tensors"
+        self.matrix = matrix.detach()
+
+    @cached_property
+    def scipy(self) -> sparse.csr_array:
+        """The same values for SciPy, on the CPU."""
+        return to_scipy(self.matrix)
+
+    @cached_property
+    def _transposed(self) -> sparse.csr_array:
+        turned = self.scipy.T.tocsr()
+        turned.sort_indices()
+        return turned
+
+    @cached_property
+    def _torch_transposed(self) -> torch.Tensor:
+        return from_scipy(self._transposed, self.matrix.dtype).to(self.matrix.device)
+
+    @cached_property
+    def _bounds(self) -> dict[tuple[bool, int], Any]:
+        return {}
+
+    def times(self, weight: torch.Tensor) -> torch.Tensor:
+        """X @ weight, [n, outer]; no autograd."""
+        return self._product(weight, False)
+
+    def transposed_times(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Xᵀ @ gradient, [F, outer]; no autograd."""
+        return self._product(gradient, True)
+
+    def _product(self, dense: torch.Tensor, turned: bool) -> torch.Tensor:
+        if self.matrix.device.type != "cpu" or self.matrix.dtype not in COMPILED_DTYPES:
+            return torch.mm(self._torch_transposed if turned else self.matrix, dense)
+        matrix = self._transposed if turned else self.scipy
+        threads = default_threads()
+        if (turned, threads) not in self._bounds:
+            self._bounds[turned, threads] = balanced_rows(matrix.indptr.astype(np.int64), threads)
+        out = dense.new_empty((matrix.shape[0], dense.shape[1]))
+        spmm(
+            matrix.indptr, matrix.indices, array(dense.contiguous()), array(out), self._bounds[turned, threads],
+            values=matrix.data,
+        )  # fmt: skip
+        return out
+
+
+def to_scipy(matrix: torch.Tensor) -> sparse.csr_array:
+    """A torch CSR tensor as SciPy's; on the CPU the arrays are shared."""
+    parts = (matrix.values(), matrix.col_indices(), matrix.crow_indices())
+    values, columns, pointers = (part.detach().cpu().numpy() for part in parts)
+    return sparse.csr_array((values, columns, pointers), shape=tuple(matrix.shape))
+
+
+def from_scipy(matrix: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A SciPy CSR matrix as a torch CSR tensor: int32 ids where they fit, values of ``dtype``."""
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    fits = max(matrix.shape[1], matrix.nnz) < 2**31
+    index = np.int32 if fits else np.int64
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(np.array(matrix.indptr, dtype=index)),
+            torch.from_numpy(np.array(matrix.indices, dtype=index)),
+            torch.from_numpy(np.array(matrix.data)).to(dtype),
+            size=matrix.shape,
+            check_invariants=True,
+        )

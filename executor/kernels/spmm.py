@@ -1,0 +1,121 @@
+"""CSR times dense rows on the CPU, in Numba: the aggregation, and sparse features times a weight matrix.
+
+Source rows lie in two arrays (a rank's own rows, then its halo rows), so that received rows are never copied next to
+own ones. Scalings of sources and destinations and the row's own term are part of the one pass over the edges.
+Each output value is summed by one thread in the order of the edges: results do not depend on the number of threads.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+
+from executor.kernels.vector import BLOCK_VECTORS, VECTOR_BYTES, accumulate
+
+Floats = NDArray[Any]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _serial(  # type: ignore[no-untyped-def]
+    indptr, indices, values, inner, halo, source_scale, destination_scale, own_scale, one, out, first, last
+):
+    width = out.shape[1]
+    lanes = VECTOR_BYTES // out.itemsize
+    for i in range(first, last):
+        begin, end = indptr[i], indptr[i + 1]
+        start = own_scale[i] if len(own_scale) > 0 else one - one
+        factor = destination_scale[i] if len(destination_scale) > 0 else one
+        column = 0
+        while column < width:
+            block = BLOCK_VECTORS * lanes
+            while block > width - column:
+                block //= 2
+            if block < width - column and 2 * block <= min(width, BLOCK_VECTORS * lanes):
+                # what is left fits one larger block that ends with the row: a few columns are computed twice, to the
+                # same values, instead of in several narrow blocks
+                block *= 2
+                column = width - block
+            c = column
+            if block == 16 * lanes:
+                accumulate(16, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            elif block == 8 * lanes:
+                accumulate(8, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            elif block == 4 * lanes:
+                accumulate(4, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            elif block == 2 * lanes:
+                accumulate(2, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            elif block == lanes:
+                accumulate(1, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            elif 2 * block == lanes:
+                accumulate(1, 1, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            elif 4 * block == lanes:
+                accumulate(1, 2, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            elif 8 * block == lanes:
+                accumulate(1, 3, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            else:
+                accumulate(1, 4, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
+            column += block
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def _parallel(  # type: ignore[no-untyped-def]
+    indptr, indices, values, inner, halo, source_scale, destination_scale, own_scale, one, out, bounds
+):
+    for part in prange(len(bounds) - 1):
+        _serial(
+            indptr, indices, values, inner, halo, source_scale, destination_scale, own_scale, one, out,
+            bounds[part], bounds[part + 1],
+        )  # fmt: skip
+
+
+def spmm(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    inner: Floats,
+    out: Floats,
+    bounds: NDArray[np.int64],
+    *,
+    halo: Floats | None = None,
+    values: Floats | None = None,
+    source_scale: Floats | None = None,
+    destination_scale: Floats | None = None,
+    own_scale: Floats | None = None,
+) -> None:
+    """Write out_i = destination_i * (own_i * inner_i + sum over k of values_k * source_j * x_j), j = indices_k, [n, F].
+
+    ``indptr`` int64 [n + 1] (need not start at 0); ``indices`` int32 or int64; x_j is ``inner`` [m, F] for j < m, else
+    ``halo`` [h, F] at j - m. All float arrays are C-contiguous and of one dtype, float32 or float64. ``values``
+    [edges], ``source_scale`` [m + h] and ``destination_scale`` [n] are ones where None, ``own_scale`` [n] zeros.
+    ``bounds`` int64 [parts + 1]: rows of each thread (:func:`executor.kernels.balance.balanced_rows`). Ids are not
+    checked. ``out`` must not overlap the inputs.
+    """
+    dtype = out.dtype
+    assert (inner.dtype, inner.shape[1]) == (dtype, out.shape[1]), "rows of one dtype and width"
+    none = np.empty(0, dtype)
+    arguments = (
+        indptr,
+        indices,
+        values,
+        inner,
+        np.empty((0, out.shape[1]), dtype) if halo is None else halo,
+        source_scale,
+        none if destination_scale is None else destination_scale,
+        none if own_scale is None else own_scale,
+        dtype.type(1),
+        out,
+    )
+    parts = len(bounds) - 1
+    if parts == 1:
+        _serial(*arguments, bounds[0], bounds[1])
+    else:
+        use_threads(parts)
+        _parallel(*arguments, bounds)
+
+
+def use_threads(parts: int) -> None:
+    """Let the calling thread's next parallel kernels take ``parts`` threads, or all there are."""
+    wanted = min(parts, numba.config.NUMBA_NUM_THREADS)
+    if numba.get_num_threads() != wanted:
+        numba.set_num_threads(wanted)

@@ -1,0 +1,95 @@
+"""act(Σ xᵢ Wᵢ + added + bias) as one autograd node: matrix products, then one pass for everything else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from executor.kernels.epilogue import activation_backward, bias_activation
+from executor.kernels.sparse import SparseRows
+
+Rows = torch.Tensor | SparseRows
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        relu: bool,
+        sparse_rows: tuple[SparseRows | None, ...],
+        bias: torch.Tensor,
+        added: torch.Tensor | None,
+        *operands: torch.Tensor | None,
+    ) -> torch.Tensor:
+        rows, weights = operands[::2], operands[1::2]
+        out: torch.Tensor | None = None
+        for constant, x, weight in zip(sparse_rows, rows, weights, strict=True):
+            assert weight is not None
+            if constant is not None:
+                product = constant.times(weight)
+                out = product if out is None else out.add_(product)
+            else:
+                assert x is not None
+                out = torch.mm(x, weight) if out is None else out.addmm_(x, weight)
+        if out is None:
+            assert added is not None, "an affine map of nothing"
+            out = bias_activation(added, bias, relu)
+        else:
+            bias_activation(out, bias, relu, added, out)
+        ctx.relu, ctx.sparse_rows = relu, sparse_rows
+        ctx.save_for_backward(out if relu else None, *operands)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        output, *operands = ctx.saved_tensors
+        gradient, bias_gradient = activation_backward(gradient.contiguous(), output)
+        wanted = ctx.needs_input_grad
+        results: list[torch.Tensor | None] = []
+        for place, constant in enumerate(ctx.sparse_rows):
+            x, weight = operands[2 * place], operands[2 * place + 1]
+            row_gradient = torch.mm(gradient, weight.t()) if constant is None and wanted[4 + 2 * place] else None
+            weight_gradient = None
+            if wanted[5 + 2 * place]:
+                weight_gradient = torch.mm(x.t(), gradient) if constant is None else constant.transposed_times(gradient)
+            results += (row_gradient, weight_gradient)
+        return None, None, bias_gradient if wanted[2] else None, gradient if wanted[3] else None, *results
+
+
+def affine(
+    products: Sequence[tuple[Rows, torch.Tensor]],
+    bias: torch.Tensor,
+    added: torch.Tensor | None = None,
+    relu: bool = False,
+) -> torch.Tensor:
+    """act(Σ x W + added + bias), [n, outer].
+
+    ``products``: pairs of rows x [n, inner] (dense, or constant :class:`SparseRows`) and weights W [inner, outer];
+    ``bias`` [outer]; ``added`` [n, outer] or None. Without products ``added`` is needed. Gradients go to all dense
+    tensors that ask for them.
+    """
+    operands: list[torch.Tensor | None] = []
+    for rows, weight in products:
+        operands += (None if isinstance(rows, SparseRows) else rows, weight)
+    constants = tuple(rows if isinstance(rows, SparseRows) else None for rows, _ in products)
+    return _Affine.apply(relu, constants, bias, added, *operands)  # type: ignore[no-any-return]
+
+
+class _SparseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: SparseRows, weight: torch.Tensor) -> torch.Tensor:
+        ctx.rows = rows
+        return rows.times(weight)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return None, ctx.rows.transposed_times(gradient.contiguous())
+
+
+def product(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
+    """x W, [n, outer]; ``rows`` dense or constant :class:`SparseRows`."""
+    if isinstance(rows, SparseRows):
+        return _SparseProduct.apply(rows, weight)  # type: ignore[no-any-return]
+    return torch.mm(rows, weight)

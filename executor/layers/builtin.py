@@ -1,0 +1,149 @@
+"""GCN, GraphSAGE with mean, and GIN, cut into the segments that a program names."""
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from executor.kernels.sparse import SparseRows, from_scipy, to_scipy
+from executor.layers.affine import Rows, affine, product
+from executor.layers.local import LocalAdjacency, aggregate
+from simgnn.model.spec import LayerSpec
+
+REMEMBERED = 4
+"""Constant sparse matrices that a layer keeps with their transposes (own, halo and summed rows)."""
+
+
+class Layer(nn.Module):
+    """A built-in layer. Rows are dense [n, F] of the layer's dtype, or (layer 1) constant torch CSR tensors.
+
+    ``prepare(rows)``: what is aggregated and exchanged (the rows themselves when rows are aggregated first).
+    ``aggregate(csr, prepared, halo)``: scaled sums over a :class:`LocalAdjacency`. ``update(aggregated, own)``: the
+    layer's output; ``own`` are the layer's own input rows where ``spec.uses_own_rows``. ``reduction``: partial sums
+    over disjoint sets of edges add up to the whole.
+    """
+
+    reduction = "sum"
+    scaling: ClassVar[str]
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self._constants: dict[tuple[int, int], SparseRows] = {}
+
+    def prepare(self, rows: torch.Tensor) -> torch.Tensor:
+        """[k, prepared width] from [k, width_in]; row by row, so own and halo rows may be prepared apart."""
+        return product(self.operand(rows), self.prepared_weight()) if self.spec.has_prepare else rows
+
+    def prepared_weight(self) -> torch.Tensor:
+        """The matrix that rows are multiplied with before they are aggregated."""
+        raise NotImplementedError
+
+    def aggregate(self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
+        """[n, prepared width] from own rows [n, ...] and halo rows [h, ...] (None where h = 0)."""
+        return aggregate(csr, prepared, halo, self.scaling)
+
+    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """[n, width_out]."""
+        raise NotImplementedError
+
+    def operand(self, rows: torch.Tensor) -> Rows:
+        """Rows as matrix products take them. A constant sparse matrix is wrapped once, with its transpose."""
+        if rows.layout != torch.sparse_csr:
+            return rows
+        # the wrapper keeps the values alive, so their address names the matrix
+        key = (rows.values().data_ptr(), len(rows))
+        if key not in self._constants:
+            if len(self._constants) == REMEMBERED:
+                self._constants.pop(next(iter(self._constants)))
+            self._constants[key] = SparseRows(rows)
+        return self._constants[key]
+
+
+class GCN(Layer):
+    """act(D^-1/2 (A + I) D^-1/2 x W + b), D = in-degree + 1. Source: Kipf and Welling, ICLR 2017, equation 2.
+
+    Edge weights are row scalings. Parameters: ``weight`` [in, out], ``bias`` [out].
+    """
+
+    scaling = "gcn"
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.weight = nn.Parameter(torch.empty(spec.width_in, spec.width_out))
+        self.bias = nn.Parameter(torch.empty(spec.width_out))
+
+    def prepared_weight(self) -> torch.Tensor:
+        return self.weight
+
+    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`Layer`."""
+        if self.spec.has_prepare:
+            return affine([], self.bias, aggregated, self.spec.activation)
+        return affine([(self.operand(aggregated), self.weight)], self.bias, relu=self.spec.activation)
+
+
+class SAGE(Layer):
+    """act(x W_self + mean over in-edges of x W_neighbor + b). Source: Hamilton et al., NeurIPS 2017, mean aggregator.
+
+    The mean of nothing is 0; no normalisation of the output. Parameters: ``weight_self`` and ``weight_neighbor``
+    [in, out], ``bias`` [out].
+    """
+
+    scaling = "mean"
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.weight_self = nn.Parameter(torch.empty(spec.width_in, spec.width_out))
+        self.weight_neighbor = nn.Parameter(torch.empty(spec.width_in, spec.width_out))
+        self.bias = nn.Parameter(torch.empty(spec.width_out))
+
+    def prepared_weight(self) -> torch.Tensor:
+        return self.weight_neighbor
+
+    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`Layer`."""
+        assert own is not None, "a SAGE layer reads its own rows"
+        products = [(self.operand(own), self.weight_self)]
+        if self.spec.has_prepare:
+            return affine(products, self.bias, aggregated, self.spec.activation)
+        products.append((self.operand(aggregated), self.weight_neighbor))
+        return affine(products, self.bias, relu=self.spec.activation)
+
+
+class GIN(Layer):
+    """act(MLP((1 + eps) x + sum over in-edges of x)), eps = 0. Source: Xu et al., ICLR 2019, equation 4.1.
+
+    MLP: Linear(in, hidden), ReLU, Linear(hidden, out); no batch normalisation. ``aggregate`` gives the sum, ``update``
+    adds the own rows. Parameters: ``mlp.0.weight`` [hidden, in], ``mlp.0.bias``, ``mlp.2.weight`` [out, hidden],
+    ``mlp.2.bias``.
+    """
+
+    scaling = "sum"
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        assert not spec.has_prepare, "GIN sums rows before its MLP"
+        hidden = spec.hidden or spec.width_out
+        self.mlp = nn.Sequential(nn.Linear(spec.width_in, hidden), nn.ReLU(), nn.Linear(hidden, spec.width_out))
+        self._totals: dict[tuple[int, int], torch.Tensor] = {}
+
+    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """See :class:`Layer`."""
+        assert own is not None, "a GIN layer reads its own rows"
+        total = self._total(aggregated, own) if own.layout == torch.sparse_csr else aggregated + own
+        first, last = self.mlp[0], self.mlp[2]
+        inside = affine([(self.operand(total), first.weight.t())], first.bias, relu=True)
+        return affine([(inside, last.weight.t())], last.bias, relu=self.spec.activation)
+
+    def _total(self, aggregated: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """The constant sum of two sparse matrices, made once."""
+        key = (aggregated.values().data_ptr(), own.values().data_ptr())
+        if key not in self._totals:
+            self.operand(aggregated)
+            self.operand(own)
+            self._totals[key] = from_scipy((to_scipy(aggregated) + to_scipy(own)).tocsr(), own.dtype).to(own.device)
+        return self._totals[key]
+
+
+BUILT_IN: dict[str, type[Layer]] = {"gcn": GCN, "sage": SAGE, "gin": GIN}

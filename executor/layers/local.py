@@ -1,0 +1,184 @@
+"""What a layer aggregates over: the edges of one rank's rows, and sums over them with a hand-written backward."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from executor.kernels.aggregation import Aggregation, kernel_named
+from executor.kernels.sparse import from_scipy, to_scipy
+from executor.kernels.structure import Scaling, Structure
+from simgnn.errors import ConfigError
+from simgnn.graph.csr import CSR
+from simgnn.graph.transpose import is_symmetric
+from simgnn.partition.local import LocalGraph
+
+
+def _gcn(degree: torch.Tensor, rows: int) -> Scaling:
+    root = (degree + 1).rsqrt()
+    return Scaling(root, root[:rows], root[:rows])
+
+
+def _mean(degree: torch.Tensor, rows: int) -> Scaling:
+    return Scaling(destination=1 / degree[:rows].clamp(min=1))
+
+
+def _sum(degree: torch.Tensor, rows: int) -> Scaling:
+    return Scaling()
+
+
+SCALINGS: Mapping[str, Callable[[torch.Tensor, int], Scaling]] = {"gcn": _gcn, "mean": _mean, "sum": _sum}
+"""Named weights of edges, from in-degrees in the full graph without self loops, floats [n + h]:
+
+- ``gcn``: D^-1/2 (A + I) D^-1/2 with D = degree + 1 (Kipf and Welling, ICLR 2017);
+- ``mean``: mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);
+- ``sum``: plain sum (GIN, ICLR 2019).
+"""
+
+
+class LocalAdjacency:
+    """The in-edges of a rank's n rows from n own and h halo rows, with its kernels and scalings.
+
+    ``structure`` and ``transpose`` share their arrays where nothing is remote and the graph is symmetric. ``kernel``:
+    "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch takes.
+    """
+
+    def __init__(
+        self,
+        csr: CSR,
+        degree: np.ndarray[Any, Any],
+        *,
+        kernel: str | None = None,
+        threads: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        assert csr.rows <= csr.columns == len(degree), "columns are own rows, then halo rows"
+        self.structure = Structure.from_csr(csr, device)
+        self.transpose = self.structure if is_symmetric(csr) else self.structure.transposed()
+        self.degree = torch.from_numpy(np.array(degree, dtype=np.int64)).to(device)
+        self.dtype, self.device, self.threads = dtype, torch.device(device), threads
+        self._kernel = kernel_named(kernel, self.device)
+        self._scalings: dict[str, Scaling] = {}
+        self._aggregations: dict[str, Aggregation] = {}
+
+    @classmethod
+    def from_local_graph(cls, local: LocalGraph, **options: Any) -> "LocalAdjacency":
+        """From a rank's local graph; ``options`` are those of the constructor."""
+        return cls(local.csr, local.degree, **options)
+
+    @property
+    def rows(self) -> int:
+        """n, the rows that this rank owns."""
+        return self.structure.rows
+
+    @property
+    def halo_rows(self) -> int:
+        """h, the halo rows that it needs."""
+        return self.structure.columns - self.structure.rows
+
+    def scaling(self, name: str) -> Scaling:
+        """A scaling of :data:`SCALINGS` in this adjacency's dtype."""
+        if name not in SCALINGS:
+            raise ConfigError(f"scaling of a sum: got '{name}', expected one of {', '.join(SCALINGS)}")
+        if name not in self._scalings:
+            # degrees are exact in float64; the root of a large one is then rounded once
+            made = SCALINGS[name](self.degree.to(torch.float64), self.rows)
+            parts = (
+                None if part is None else part.to(self.dtype) for part in (made.source, made.destination, made.own)
+            )
+            self._scalings[name] = Scaling(*parts)
+        return self._scalings[name]
+
+    def aggregation(self, name: str) -> Aggregation:
+        """The kernel for one scaling, made on first use."""
+        if name not in self._aggregations:
+            scaling = self.scaling(name)
+            self._aggregations[name] = self._kernel(self.structure, self.transpose, scaling, self.threads)
+        return self._aggregations[name]
+
+    def neighbourhood(self) -> "Neighbourhood":
+        """What a user's layer sees of this adjacency."""
+        return Neighbourhood(self)
+
+
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: Aggregation, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
+        ctx.kernel = kernel
+        return kernel.forward(inner, halo)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        _, inner, halo = ctx.needs_input_grad
+        return (None, *ctx.kernel.backward(gradient, inner, halo))
+
+
+def aggregate(
+    adjacency: LocalAdjacency, inner: torch.Tensor, halo: torch.Tensor | None = None, scaling: str = "sum"
+) -> torch.Tensor:
+    """Scaled sums of source rows, [n, F], from ``inner`` [n, F] and ``halo`` [h, F] (None where h = 0).
+
+    Dense rows have the dtype of the adjacency; their gradients are (d_inner [n, F], d_halo [h, F]). Constant sparse
+    rows (torch CSR tensors) give a sparse result, computed by SciPy on the CPU: meant for setup.
+    """
+    expected = (adjacency.rows, adjacency.halo_rows)
+    got = (len(inner), 0 if halo is None else len(halo))
+    assert got == expected, f"got own and halo rows {got}, the adjacency has {expected}"
+    if inner.layout == torch.sparse_csr:
+        return _aggregate_sparse(adjacency, inner, halo, adjacency.scaling(scaling))
+    kernel = adjacency.aggregation(scaling)
+    return _Aggregate.apply(kernel, inner, halo if expected[1] else None)  # type: ignore[no-any-return]
+
+
+def _aggregate_sparse(
+    adjacency: LocalAdjacency, inner: torch.Tensor, halo: torch.Tensor | None, scaling: Scaling
+) -> torch.Tensor:
+    rows = to_scipy(inner) if halo is None or not len(halo) else sparse.vstack((to_scipy(inner), to_scipy(halo)), "csr")
+    structure = adjacency.structure
+    ones = np.ones(structure.edges, dtype=rows.dtype)
+    edges = sparse.csr_array(
+        (ones, structure.indices.cpu().numpy(), structure.indptr.cpu().numpy()), (structure.rows, structure.columns)
+    )
+
+    def scaled(matrix: Any, scale: torch.Tensor | None) -> Any:
+        if scale is None:
+            return matrix
+        return sparse.dia_array((scale.cpu().numpy()[None], [0]), shape=(matrix.shape[0],) * 2) @ matrix
+
+    total = edges @ scaled(rows, scaling.source)
+    if scaling.own is not None:
+        total = total + scaled(to_scipy(inner), scaling.own)
+    total = sparse.csr_array(scaled(total, scaling.destination))
+    total.sort_indices()
+    return from_scipy(total, inner.dtype).to(inner.device)
+
+
+class Neighbourhood:
+    """What a user's layer gets as ``csr``: the in-edges of n rows, from n + h rows of which the first n are the same.
+
+    ``indptr`` int64 [n + 1] and ``indices`` int32 or int64 [edges] are tensors on the rows' device (sources 0..n-1 are
+    the rank's own rows in order, the rest halo rows); there are no self loops. ``degrees`` int64 [n + h] are in-degrees
+    in the full graph, ``rows`` = n, ``columns`` = n + h. :meth:`sum` and :meth:`mean` run the fast kernels.
+    """
+
+    def __init__(self, adjacency: LocalAdjacency) -> None:
+        self._adjacency = adjacency
+        self.indptr, self.indices = adjacency.structure.indptr, adjacency.structure.indices
+        self.degrees = adjacency.degree
+        self.rows, self.columns = adjacency.rows, adjacency.structure.columns
+
+    def sum(self, rows: torch.Tensor) -> torch.Tensor:
+        """Sum of the source rows of each row: [n, F] from [n + h, F], with gradient."""
+        return self._apply(rows, "sum")
+
+    def mean(self, rows: torch.Tensor) -> torch.Tensor:
+        """Mean of the source rows of each row, 0 where there are none: [n, F] from [n + h, F], with gradient."""
+        return self._apply(rows, "mean")
+
+    def _apply(self, rows: torch.Tensor, scaling: str) -> torch.Tensor:
+        halo = rows[self.rows :] if self.columns > self.rows else None
+        return aggregate(self._adjacency, rows[: self.rows], halo, scaling)

@@ -1,0 +1,97 @@
+"""A user's own layer, named in the experiment as "package.module:Class"."""
+
+import importlib
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from executor.layers.local import LocalAdjacency
+from simgnn.errors import ConfigError
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
+
+SEGMENTS = ("prepare", "aggregate", "update")
+
+
+def segments(module: type | nn.Module) -> tuple[str, ...]:
+    """The segments of a layer (class or instance): ("prepare", "aggregate", "update"), or ("forward",) where only
+    ``forward(csr, rows)`` is defined. Raises :class:`ConfigError` (model.kind) naming the missing methods otherwise."""
+    owner = module if isinstance(module, type) else type(module)
+    missing = [name for name in SEGMENTS if not callable(getattr(owner, name, None))]
+    if not missing:
+        return SEGMENTS
+    if getattr(owner, "forward", None) not in (None, nn.Module.forward):
+        return ("forward",)
+    raise ConfigError(
+        f"model.kind: got the class '{owner.__module__}:{owner.__qualname__}', which has neither forward(csr, rows) "
+        "nor all of prepare(rows), aggregate(csr, prepared), update(aggregated, own); "
+        f"add the missing: {', '.join(missing)}"
+    )
+
+
+def load_layer_class(kind: str) -> type[nn.Module]:
+    """Import the class that model.kind names; a :class:`ConfigError` says what could not be found."""
+    module_name, colon, class_name = kind.partition(":")
+    expected = f"expected one of {', '.join(BUILT_IN_LAYERS)} or 'package.module:Class'"
+    if not colon or not module_name or not class_name:
+        raise ConfigError(f"model.kind: got '{kind}', {expected}")
+    try:
+        owner: Any = getattr(importlib.import_module(module_name), class_name, None)
+    except ImportError as error:
+        raise ConfigError(
+            f"model.kind: got '{kind}', {expected}; importing '{module_name}' failed ({error}): "
+            "put its folder on PYTHONPATH"
+        ) from error
+    if not inspect.isclass(owner) or not issubclass(owner, nn.Module):
+        raise ConfigError(f"model.kind: got '{kind}', {expected}; '{class_name}' is not a torch.nn.Module class there")
+    segments(owner)
+    return owner
+
+
+class UserLayer(nn.Module):
+    """A user's module behind the calls of a built-in layer; its parameters keep their names below ``module``.
+
+    The class is made as ``Class(width_in, width_out, activation=bool)`` and applies its activation itself. Its segments
+    are ``prepare(rows)``, ``aggregate(csr, prepared)`` (prepared own rows, then prepared halo rows, one tensor
+    [n + h, F]) and ``update(aggregated, own)``; or it has only ``forward(csr, rows)``. ``csr`` is a
+    :class:`executor.layers.local.Neighbourhood`. Rows may be constant sparse CSR tensors in layer 1.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        owner = load_layer_class(spec.kind)
+        try:
+            self.module = owner(spec.width_in, spec.width_out, activation=spec.activation)
+        except TypeError as error:
+            raise ConfigError(
+                f"model.kind: got '{spec.kind}', expected a class that is made as Class(width_in, width_out, "
+                f"activation=bool), which raised: {error}"
+            ) from error
+        self.segments = segments(owner)
+
+    @property
+    def reduction(self) -> str:
+        """What the module declares of its aggregation; "sum" where it declares nothing."""
+        return str(getattr(self.module, "reduction", "sum"))
+
+    def prepare(self, rows: torch.Tensor) -> torch.Tensor:
+        """The module's own."""
+        return self.module.prepare(rows)  # type: ignore[operator, no-any-return]
+
+    def aggregate(self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
+        """The module's own, on own and halo rows in one tensor."""
+        return self.module.aggregate(csr.neighbourhood(), _joined(prepared, halo))  # type: ignore[operator, no-any-return]
+
+    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+        """The module's own."""
+        return self.module.update(aggregated, own)  # type: ignore[operator, no-any-return]
+
+    def forward(self, csr: LocalAdjacency, rows: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
+        """The whole layer in one call, for modules without segments: [n, width_out]."""
+        return self.module(csr.neighbourhood(), _joined(rows, halo))  # type: ignore[no-any-return]
+
+
+def _joined(inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
+    return inner if halo is None or not len(halo) else torch.cat((inner, halo))
