@@ -62,7 +62,7 @@ class EdgeBuckets:
         self.row_bits = max(0, math.ceil(math.log2(max(1.0, vertices / wanted))))
         self.buckets = ((vertices - 1) >> self.row_bits) + 1
         self.paths = [folder / f"bucket-{b}.keys" for b in range(self.buckets)]
-        self.files: list[IO[bytes]] = [path.open("wb", buffering=0) for path in self.paths]
+        self.files: list[IO[bytes]] = [path.open("wb") for path in self.paths]
 
     def split(self, edges: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
         """Group edges int64 [2, n] (source, target) by bucket: (self loops, starts, keys). Any thread may do it."""
@@ -76,7 +76,7 @@ class EdgeBuckets:
         self.loops += loops
         for b, file in enumerate(self.files):
             if starts[b + 1] > starts[b]:
-                file.write(memoryview(keys[starts[b] : starts[b + 1]]))
+                file.write(keys[starts[b] : starts[b + 1]].data)
 
     def close(self) -> None:
         """Close the buckets' files."""
@@ -94,7 +94,7 @@ class EdgeBuckets:
             for bucket, (degrees, indices) in enumerate(in_order(self._sorted, self.buckets, threads)):
                 first = bucket << self.row_bits
                 indptr[first + 1 : first + 1 + len(degrees)] = degrees
-                file.write(memoryview(indices))
+                file.write(indices.data)
                 total += len(indices)
                 self.paths[bucket].unlink()
             file.seek(0)

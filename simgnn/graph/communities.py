@@ -120,7 +120,7 @@ class Communities:
 
 @dataclass(frozen=True)
 class Membership:
-    """``labels`` int64 [V] or bool [V, classes]; ``members`` int64 by community and falling degree; ``starts`` of them."""
+    """``labels`` int64 [V] or bool [V, classes]; ``members`` by community and falling degree; ``starts`` of each."""
 
     recipe: Communities
     labels: NDArray[Any]

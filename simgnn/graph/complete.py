@@ -73,8 +73,9 @@ def _features(value: Any, vertices: int, where: str) -> tuple[Features | None, l
     if value is None:
         return None, []
     if sparse.issparse(value):
+        kept: Any = value
         # scipy has no arithmetic on float16; the values are kept exactly in float32
-        matrix = sparse.csr_array(value).astype(np.float32)
+        matrix: Any = sparse.csr_array(kept).astype(np.float32)
         matrix.sum_duplicates()
         _check_rows(matrix.shape, vertices, where)
         bad = np.flatnonzero(~np.isfinite(matrix.data))
@@ -92,7 +93,8 @@ def _features(value: Any, vertices: int, where: str) -> tuple[Features | None, l
     if array.dtype not in (np.float16, np.float32):
         told = [f"features converted from {array.dtype} to float32"]
         _check_finite(array, where)
-        array = array.astype(np.float32)
+        with np.errstate(over="ignore"):  # found by the check below
+            array = array.astype(np.float32)
     _check_finite(array, where)
     return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), told
 

@@ -136,7 +136,7 @@ def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
     if graph.labels is not None and all(
         mask is None for mask in (graph.train_mask, graph.validation_mask, graph.test_mask)
     ):
-        masks = split_masks(graph.vertices, STAND_IN_SEED)
+        masks: dict[str, Any] = dict(split_masks(graph.vertices, STAND_IN_SEED))
         if not graph.multilabel:
             masks = {name: mask & (graph.labels >= 0) for name, mask in masks.items()}
         graph = replace(graph, **masks, notes=(*graph.notes, "no split in the source: seeded 60/20/20"))

@@ -5,7 +5,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +120,7 @@ class _WithoutComments(io.RawIOBase):
 
 def _open(path: Path) -> IO[bytes]:
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rb")
+        return cast(IO[bytes], gzip.open(path, "rb"))
     return path.open("rb")
 
 

@@ -2,6 +2,7 @@
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges
@@ -22,7 +23,7 @@ def read_matrix_market(path: Path, *, symmetrise: bool = True) -> Graph:
             raise GraphError(f"{path}: expected a sparse matrix ('coordinate'); got '{layout}'")
         if rows != columns:
             raise GraphError(f"{path}: an adjacency matrix is square; got {rows} x {columns}")
-        matrix = mmread(str(path), spmatrix=False)
+        matrix: Any = mmread(str(path), spmatrix=False)
     except (ValueError, TypeError, OSError, EOFError, OverflowError, zlib.error) as error:
         raise GraphError(
             f"{path}: not a readable Matrix Market file ({error}): is it cut off? fetch it again"

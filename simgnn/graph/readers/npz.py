@@ -73,9 +73,9 @@ def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an ``.npz``, without pickle; :class:`GraphError` when it is cut off, pickled or no ``.npz``."""
     try:
+        if not zipfile.is_zipfile(path):
+            raise GraphError(f"{path}: not an .npz archive: is it cut off? write or fetch it again")
         with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise GraphError(f"{path}: expected an .npz archive, got a single array")
             return {key: archive[key] for key in archive.files}
     except ValueError as error:
         if "allow_pickle" in str(error) or "pickle" in str(error).lower():
@@ -96,10 +96,12 @@ def csr_edges(indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, whe
     if vertices < 1:
         raise GraphError(f"{where}: a graph needs at least 1 vertex; got {max(vertices, 0)}")
     try:
-        csr = CSR(np.ascontiguousarray(indptr, np.int64), indices, vertices).check()
+        ids: Any = indices
+        csr = CSR(np.ascontiguousarray(indptr, np.int64), ids, vertices).check()
     except GraphError as error:
         raise GraphError(f"{where}: {error}") from error
-    csr = CSR(csr.indptr, np.ascontiguousarray(indices, index_dtype(vertices)), vertices)
+    ids = np.ascontiguousarray(indices, index_dtype(vertices))
+    csr = CSR(csr.indptr, ids, vertices)
     target = np.repeat(np.arange(vertices, dtype=csr.indices.dtype), csr.degrees())
     fine = not np.any(csr.indices == target)
     if fine and csr.edges:
@@ -124,7 +126,7 @@ def _features(arrays: Mapping[str, NDArray[Any]], path: Path) -> Any:
     shape = tuple(int(k) for k in np.ravel(arrays["feat_shape"]))
     try:
         parts = (arrays["feat_data"].astype(np.float32), arrays["feat_indices"], arrays["feat_indptr"])
-        matrix = sparse.csr_array(parts, shape=shape)
+        matrix: Any = sparse.csr_array(parts, shape=shape[:2])  # type: ignore[arg-type]
         matrix.check_format(full_check=True)
     except (ValueError, TypeError) as error:
         raise GraphError(

@@ -1,0 +1,140 @@
+"""Node-property data sets of the Open Graph Benchmark, as the ogb package lays them out on disk (Hu et al., 2020)."""
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import GraphError
+from simgnn.graph.build import assemble_edges
+from simgnn.graph.complete import Found, complete_graph
+from simgnn.graph.graph import Graph
+from simgnn.graph.readers.npz import load_arrays
+
+OFFICIAL_SPLITS = {
+    "ogbn-arxiv": "time",
+    "ogbn-papers100M": "time",
+    "ogbn-products": "sales_ranking",
+    "ogbn-proteins": "species",
+}
+PARTS = {"train_mask": "train", "validation_mask": "valid", "test_mask": "test"}
+
+
+def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True) -> Graph:
+    """Read the data set ``name`` ("ogbn-arxiv") from ``root/ogbn_arxiv``, the first of ``roots`` that has it.
+
+    Text form: ``raw/edge.csv.gz`` (source,target), ``raw/num-node-list.csv.gz``, optional ``raw/node-feat.csv.gz``,
+    ``raw/node-label.csv.gz``. Binary form (papers100M): ``raw/data.npz`` with ``edge_index``, ``num_nodes_list``,
+    ``node_feat``, and ``raw/node-label.npz``. Split: ``split/<scheme>/{train,valid,test}.csv.gz`` of vertex ids. Labels
+    that are missing (NaN) become -1; several label columns make a multi-label graph. Raises :class:`GraphError`.
+    """
+    folder = _folder(name, roots)
+    raw = folder / "raw"
+    labels: Any
+    if (raw / "data.npz").is_file():
+        arrays = load_arrays(raw / "data.npz")
+        for key in ("edge_index", "num_nodes_list"):
+            if key not in arrays:
+                raise GraphError(f"{raw / 'data.npz'}: no array '{key}'; got {', '.join(sorted(arrays))}")
+        pairs, features = arrays["edge_index"], arrays.get("node_feat")
+        if pairs.ndim != 2 or pairs.shape[0] != 2:
+            raise GraphError(f"{raw / 'data.npz'}: edge_index must have shape [2, edges]; got {list(pairs.shape)}")
+        counts = np.ravel(arrays["num_nodes_list"])
+        label_file = raw / "node-label.npz"
+        held = load_arrays(label_file) if label_file.is_file() else {}
+        labels = held.get("node_label")
+        if held and labels is None:
+            raise GraphError(f"{label_file}: no array 'node_label'; got {', '.join(sorted(held))}")
+    else:
+        pairs = _table(raw / "edge.csv.gz", np.int64).T
+        if len(pairs) != 2 and pairs.size:
+            raise GraphError(f"{raw / 'edge.csv.gz'}: expected two columns; got {len(pairs)}")
+        pairs = pairs if len(pairs) == 2 else np.empty((2, 0), np.int64)
+        counts = _table(raw / "num-node-list.csv.gz", np.int64)[:, 0]
+        features = _optional(raw / "node-feat.csv.gz", np.float32)
+        labels = _optional(raw / "node-label.csv.gz", np.float64)
+    if len(counts) != 1:
+        raise GraphError(f"{raw}: expected one graph; got {len(counts)}: node-property data sets have one")
+    vertices = int(counts[0])
+    edges = assemble_edges(pairs[0], pairs[1], vertices, symmetrise, key=str(raw))
+    masks: dict[str, Any] = {} if labels is None else _split(name, folder, vertices)
+    return complete_graph(Found(name, str(folder), edges, features=features, labels=labels, **masks))
+
+
+def _folder(name: str, roots: Sequence[Path]) -> Path:
+    stem = name.replace("-", "_")
+    tried = [root / variant for root in roots for variant in (stem, f"{stem}_pyg", f"{stem}_dgl")]
+    for folder in tried:
+        if (folder / "raw").is_dir():
+            return folder
+    places = ", ".join(str(path.resolve()) for path in tried)
+    raise GraphError(
+        f"graph.source: no OGB data set '{name}'; looked for a folder 'raw' in {places}: fetch it with the ogb package "
+        "and state its folder as graph.root"
+    )
+
+
+def _split(name: str, folder: Path, vertices: int) -> dict[str, NDArray[np.bool_]]:
+    top = folder / "split"
+    schemes = sorted(path.name for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
+    if not schemes:
+        return {}
+    scheme = schemes[0] if len(schemes) == 1 else OFFICIAL_SPLITS.get(name)
+    if scheme not in schemes:
+        raise GraphError(f"{top}: several splits ({', '.join(schemes)}) and none is the official one: keep one of them")
+    masks = {}
+    for field, part in PARTS.items():
+        path = top / scheme / f"{part}.csv.gz"
+        ids = _table(path, np.int64)
+        ids = ids[:, 0] if ids.size else np.empty(0, np.int64)
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vertices):
+            raise GraphError(
+                f"{path}: vertex ids must lie in 0..{vertices - 1}; got {int(ids.min())}..{int(ids.max())}"
+            )
+        masks[field] = np.zeros(vertices, np.bool_)
+        masks[field][ids] = True
+    return masks
+
+
+def _optional(path: Path, dtype: Any) -> NDArray[Any] | None:
+    return _table(path, dtype) if path.is_file() else None
+
+
+def _table(path: Path, dtype: Any) -> NDArray[Any]:
+    """A headerless table of numbers, [rows, columns]; read in blocks."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    if not path.is_file():
+        raise GraphError(f"{path} is missing; an OGB folder has it: fetch the data set again")
+    kind = pa.from_numpy_dtype(np.dtype(dtype))
+    try:
+        with gzip.open(path) as stream:
+            width = stream.readline().count(b",") + 1
+            if stream.tell() == 0:
+                return np.empty((0, 1), dtype)
+        # the types are stated, as a first block of "0" would make a column of features integers
+        names = [str(k) for k in range(width)]
+        with csv.open_csv(
+            str(path),
+            read_options=csv.ReadOptions(column_names=names, block_size=1 << 23),
+            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, kind), null_values=["nan", "NaN", ""]),
+        ) as reader:
+            blocks = [_block(batch, dtype, path) for batch in reader]
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
+        raise GraphError(f"{path}: not a readable table of numbers ({error}): is it cut off? fetch it again") from error
+    return np.concatenate(blocks) if blocks else np.empty((0, 1), dtype)
+
+
+def _block(batch: Any, dtype: Any, path: Path) -> NDArray[Any]:
+    out = np.empty((batch.num_rows, batch.num_columns), dtype)
+    for k in range(batch.num_columns):
+        column = batch.column(k)
+        if column.null_count and np.dtype(dtype).kind == "i":
+            raise GraphError(f"{path}: column {k} has empty values, expected whole numbers")
+        out[:, k] = column.to_numpy(zero_copy_only=False)
+    return out
