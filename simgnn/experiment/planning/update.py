@@ -61,7 +61,10 @@ def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
 
 
 def emit_update(builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Names, ranks: int, optimizer: str) -> None:
-    """Sum gradients and metrics over ranks, then the same optimizer step on every rank."""
+    """Sum gradients and metrics over ranks, then the same optimizer step on every rank.
+
+    The step reads the metrics too: a loss that is no number ends the run before it reaches the parameters.
+    """
     gradients = [f"gradients/{layer.index}" for layer in layers]
     total = sum(builder.buffers[name].width for name in gradients)
     if ranks > 1:
@@ -72,7 +75,7 @@ def emit_update(builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Nam
     state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
     work = (Work("optimizer", {"elements": total, "item_bytes": builder.item_bytes}),)
     builder.compute(
-        names.train, "update/optimize", OpKind.OPTIMIZE, [*gradients, *state], state, work, phase="update",
+        names.train, "update/optimize", OpKind.OPTIMIZE, [*gradients, "metrics", *state], state, work, phase="update",
         category="update",
     )  # fmt: skip
 
