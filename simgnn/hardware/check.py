@@ -5,14 +5,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from simgnn.hardware.devices import Device
+from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.topology import Topology, copies, expand_edges, node_kinds
 from simgnn.units import nearest
 
 if TYPE_CHECKING:
     from simgnn.hardware.profile import Profile
 
-TRAINING_PRIMITIVES = ("matmul", "spmm", "elementwise", "copy", "gather")
-"""What full-graph training of any built-in layer is priced from."""
+TRAINING_PRIMITIVES = tuple(primitive for primitive in PRIMITIVES if primitive != "sample")
+"""What full-graph training is priced from."""
 TRAINING_COLLECTIVES = ("allreduce", "exchange")
 
 
