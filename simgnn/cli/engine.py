@@ -16,6 +16,8 @@ from simgnn.errors import BackendError
 PACKAGE = "executor"
 GRACE_S = 15.0
 """How long ranks may take to end after an interruption before they are killed."""
+REASON = "executor: error: "
+"""How the executor begins the line that says why it failed."""
 EPOCH_LINE = re.compile(r"\bepoch (\d+)/(\d+)\b(.*)")
 
 
@@ -64,16 +66,21 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
     )
     assert process.stdout is not None
     last: list[str] = []
+    reason = ""
     try:
         for line in process.stdout:
             text = line.rstrip("\n")
-            if text:
+            if text.startswith(REASON):
+                reason = text.removeprefix(REASON)
+            elif text:
                 last = [*last[-9:], text]
                 tell(text)
         status = process.wait()
     except BaseException:
         _end(process)
         raise
+    if reason:
+        raise BackendError(f"run: {reason}")
     if status != 0:
         raise BackendError(f"run: training ended with status {status}; its last words:\n" + "\n".join(last))
 

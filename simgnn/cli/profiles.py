@@ -1,15 +1,14 @@
-"""Which hardware profile a command uses when none is named."""
+"""Which hardware profile a command uses when none is named, and the cluster that a profile stands for."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
     from simgnn.hardware.profile import Profile
 
-FALLBACK_PROFILE = "cpu-generic"
-"""Shipped profile for a machine that was never calibrated."""
+FALLBACK_PROFILE = "cpu-100gbe-8"
+"""Shipped profile that stands in for a machine that was never calibrated; its result says uncalibrated."""
 
 
 @dataclass(frozen=True)
@@ -18,29 +17,40 @@ class ChosenProfile:
 
     profile: "Profile"
     label: str
-    uncalibrated: bool
+    fallback: bool
 
-
-def last_calibration() -> Path:
-    """Where ``simgnn calibrate`` keeps this machine's last profile."""
-    from simgnn.partition.folder import cache_folder
-
-    return cache_folder(None) / "calibration" / "last.toml"
+    @property
+    def uncalibrated(self) -> bool:
+        """Whether its times were not measured on the machine that it describes."""
+        return self.fallback or not self.profile.calibrated
 
 
 def choose_profile(experiment: "Experiment") -> ChosenProfile:
-    """The profile that the experiment names; else this machine's last calibration; else a shipped one, uncalibrated."""
+    """The profile that the experiment names; else this machine's last calibration; else a shipped one."""
+    from simgnn.hardware.profile import load_profile
+
+    known = known_profile(experiment)
+    return known or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, True)
+
+
+def known_profile(experiment: "Experiment") -> ChosenProfile | None:
+    """The profile that the experiment names, or this machine's last calibration, or None."""
+    from simgnn.hardware.library import calibration_path
     from simgnn.hardware.profile import load_profile
 
     named = experiment.hardware.profile
     if named is not None:
         return ChosenProfile(load_profile(named), named, False)
-    last = last_calibration()
-    if last.is_file():
-        return ChosenProfile(load_profile(str(last)), str(last), False)
-    return ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, True)
+    last = calibration_path()
+    return ChosenProfile(load_profile(last), str(last), False) if last.is_file() else None
 
 
 def default_cluster(profile: "Profile") -> tuple[int, int]:
-    """Hosts and ranks per host of an experiment that names none: all hosts of the profile, a rank on every device."""
-    return len(profile.hosts), min(len(host.devices) for host in profile.hosts)
+    """Hosts and ranks per host of an experiment that names none: all hosts of the profile, with a rank on every device.
+
+    A machine whose cores are its device was calibrated with some numbers of ranks: the largest.
+    """
+    hosts = [host for _, host in profile.topology.host_names()]
+    each = min(sum(placed.count for placed in host.devices) for host in hosts)
+    measured = max(profile.meta.calibrated_ranks, default=0) // len(hosts)
+    return len(hosts), max(each, measured, 1)

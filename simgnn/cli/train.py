@@ -14,22 +14,26 @@ if TYPE_CHECKING:
 
 def prepare_run(experiment: "Experiment", out: Path, reporter: Reporter, force: bool = False) -> Path:
     """Load, partition, plan and write the run directory that the executor starts from."""
-    from simgnn.cli.profiles import choose_profile, default_cluster
+    from simgnn.cli.profiles import default_cluster, known_profile
+    from simgnn.errors import ConfigError
     from simgnn.experiment.directory import check_free, write_run_directory
     from simgnn.experiment.prepare import prepare
     from simgnn.partition.shards import shard_artifact
 
     check_executor()
     check_free(out, force)
-    chosen = choose_profile(experiment)
-    prepared = prepare(
-        experiment, default_cluster=default_cluster(chosen.profile), need_graph=True, stage=reporter.stage
-    )
+    chosen = known_profile(experiment)
+    cluster = None if chosen is None else default_cluster(chosen.profile)
+    if cluster is None and experiment.cluster.ranks_per_host is None:
+        raise ConfigError(
+            "cluster.ranks_per_host: not given, and this machine was never calibrated; expected a number: --ranks 2"
+        )
+    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=reporter.stage)
     assert prepared.graph is not None
     assert prepared.partition is not None
     reporter.stage(f"shards: {prepared.experiment.ranks} of {experiment.train.dtype}")
     shards = shard_artifact(prepared.graph, prepared.partition, experiment.train.dtype)
-    profile = None if chosen.uncalibrated else chosen.profile
+    profile = None if chosen is None else chosen.profile
     return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
 
 

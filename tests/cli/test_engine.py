@@ -54,6 +54,15 @@ def test_a_failure_is_told_with_the_last_words(stand_in: Path, tmp_path: Path) -
         engine.start_executor(tmp_path, [], lambda line: None)
 
 
+def test_the_reason_that_the_executor_gives_is_the_message(stand_in: Path, tmp_path: Path) -> None:
+    stand_in.write_text("print('epoch 1/2')\nprint('executor: error: rank 1 was killed')\nraise SystemExit(1)\n")
+    told: list[str] = []
+    with pytest.raises(BackendError) as caught:
+        engine.start_executor(tmp_path, [], told.append)
+    assert str(caught.value) == "run: rank 1 was killed"
+    assert told == ["epoch 1/2"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups")
 def test_an_interruption_ends_the_children_too(stand_in: Path, tmp_path: Path) -> None:
     stand_in.write_text(

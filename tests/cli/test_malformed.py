@@ -99,6 +99,22 @@ OVERRIDES = {
     "more ranks than vertices": (["--ranks", "300"], ["cluster.ranks_per_host: got 300 ranks", "at most 200"]),
 }
 
+GRAPHS = {
+    "no such file": ("absent.npz", {}, ["absent.npz"]),
+    "unknown kind of file": ("graph.xyz", {"graph.xyz": b"1"}, ["graph.xyz"]),
+    "unknown generator": ("synthetic:comunities", {}, ["synthetic:communities"]),
+    "unknown scheme": ("gdl:x.bin", {}, ["gdl:x.bin"]),
+    "empty edge list": ("graph.csv", {"graph.csv": b""}, ["graph.csv"]),
+    "a vertex that is no number": ("graph.csv", {"graph.csv": b"0,1\n1,two\n"}, ["graph.csv"]),
+    "a negative vertex": ("graph.csv", {"graph.csv": b"0,1\n1,-2\n"}, ["-2"]),
+    "not an archive": ("graph.npz", {"graph.npz": b"not a zip file"}, ["graph.npz"]),
+    "not a matrix": ("graph.mtx", {"graph.mtx": b"hello\n"}, ["graph.mtx"]),
+    "not a table": ("graph.parquet", {"graph.parquet": b"hello"}, ["graph.parquet"]),
+    "no labels": ("graph.csv", {"graph.csv": b"0,1\n1,2\n"}, ["no features", "stand_in_features"]),
+    "data set that is not there": ("ogb:ogbn-nowhere", {}, ["ogbn-nowhere"]),
+    "option that a file has not": ("graph.csv", {"graph.csv": b"0,1\n"}, ["graph.feature_width"]),
+}
+
 
 def check(arguments: list[str], expected: list[str], out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in out.parent.rglob("*") if path.is_file()}
@@ -130,6 +146,16 @@ def test_a_malformed_command_line_is_refused(name: str, tmp_path: Path, capsys: 
     check(["simulate", str(tmp_path / "good.toml"), *arguments], expected, tmp_path / "out", capsys)
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_malformed_graph_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, files, expected = GRAPHS[name]
+    for file, content in files.items():
+        (tmp_path / file).write_bytes(content)
+    width = "feature_width = 4\n" if expected == ["graph.feature_width"] else ""
+    (tmp_path / "e.toml").write_text(f'[graph]\nsource = "{source}"\n{width}')
+    check(["run", str(tmp_path / "e.toml"), "--ranks", "2"], expected, tmp_path / "out", capsys)
+
+
 def test_an_unknown_experiment_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = [
         "EXPERIMENT: got 'vanila', expected a TOML file or the name of a shipped system",
@@ -141,7 +167,7 @@ def test_an_unknown_experiment_is_refused(tmp_path: Path, capsys: pytest.Capture
 def test_training_on_statistics_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "stats.toml").write_text('[graph]\nsource = "stats:x.toml"\n')
     check(
-        ["run", str(tmp_path / "stats.toml")], ["graph.source: got 'stats:", "not trained on"], tmp_path / "out", capsys
+        ["run", str(tmp_path / "stats.toml"), "--ranks", "2"], ["graph.source: got 'stats:", "not trained on"], tmp_path / "out", capsys
     )
 
 

@@ -1,0 +1,106 @@
+"""``simgnn demo``: the whole tool on one small experiment, in a minute."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simgnn.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from simgnn.record.result import Result
+
+DEMO_FOLDER = Path("runs/demo")
+TRACE_EPOCHS = 10
+"""Epochs of each run that the joint trace holds: enough to see, small enough to load at once."""
+
+
+def command(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for both run directories and the trace.")
+    ] = DEMO_FOLDER,
+    as_json: JsonOption = False,
+) -> None:
+    """Calibrate this machine quickly, predict a small experiment, train it with 2 ranks, and compare.
+
+    Writes DIR/sim, DIR/run and DIR/trace.perfetto.json (open it at ui.perfetto.dev). Example:
+    [bold]simgnn demo --out runs/demo[/bold]
+    """
+    from simgnn.analysis.compare import compare_runs
+    from simgnn.cli.calibrate import calibrate
+    from simgnn.cli.console import Reporter, note, print_json, print_table
+    from simgnn.cli.predict import predict, write_prediction
+    from simgnn.cli.tables import qualifications
+    from simgnn.cli.train import carry_out, prepare_run
+    from simgnn.experiment.directory import check_free
+    from simgnn.experiment.load import load_experiment
+    from simgnn.hardware.profile import save_profile
+    from simgnn.report.perfetto import write_perfetto
+
+    simulated, trained = out / "sim", out / "run"
+    for directory in (simulated, trained):
+        check_free(directory, force=True)
+    reporter = Reporter(quiet=as_json)
+    out.mkdir(parents=True, exist_ok=True)
+    profile = out / "hardware.toml"
+    reporter.stage("calibrating this machine, quickly")
+    save_profile(calibrate(quick=True, ranks=(1, 2), reporter=reporter), profile)
+    experiment = load_experiment("default", hardware=str(profile))
+    prediction = predict(experiment, reporter)
+    write_prediction(prediction, simulated, force=True)
+    measured = carry_out(prepare_run(experiment, trained, reporter, force=True), experiment.train.epochs, reporter)
+    comparison = compare_runs(simulated, trained)
+    write_perfetto({"predicted": simulated, "measured": trained}, out / "trace.perfetto.json", TRACE_EPOCHS)
+    if as_json:
+        print_json({**comparison.as_dict(), "table": _rows(prediction.result, measured)})
+        return
+    rows = [
+        [row["quantity"], row["predicted_text"], row["measured_text"], row["error_text"]]
+        for row in _rows(prediction.result, measured)
+    ]
+    print_table(
+        f"{experiment.name}: GCN on {measured.ranks} ranks, {measured.epochs} epochs",
+        ["", "predicted", "measured", "error"],
+        rows,
+    )
+    for text in dict.fromkeys([*qualifications(prediction.result), *qualifications(measured)]):
+        note(text)
+    note(f"run directories {simulated} and {trained}; where they differ: simgnn compare {simulated} {trained}")
+    note(f"both timelines side by side: open {out / 'trace.perfetto.json'} at https://ui.perfetto.dev")
+
+
+def _rows(predicted: "Result", measured: "Result") -> list[dict[str, Any]]:
+    """The quantities that the table compares, with their error relative to what was measured."""
+    from simgnn.cli.tables import (
+        UNMEASURED,
+        amount,
+        bytes_per_epoch,
+        communication_s,
+        last_accuracy,
+        memory_bytes,
+        percent,
+        seconds,
+    )
+
+    rows = []
+    for quantity, of, text in (
+        ("epoch, median", lambda result: result.epoch_s_median, seconds),
+        ("communication not hidden, slowest rank", communication_s, seconds),
+        ("payload per epoch", bytes_per_epoch, amount),
+        ("memory, fullest rank", memory_bytes, amount),
+        ("test accuracy reached", lambda result: last_accuracy(result)[1], percent),
+    ):
+        one, two = of(predicted), of(measured)
+        error = (one - two) / two if one is not None and two else None
+        rows.append(
+            {
+                "quantity": quantity,
+                "predicted": one,
+                "measured": two,
+                "error": error,
+                "predicted_text": text(one),
+                "measured_text": text(two),
+                "error_text": UNMEASURED if error is None else f"{100 * error:+.1f} %",
+            }
+        )
+    return rows

@@ -1,0 +1,110 @@
+"""From an experiment to a plan on disk."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.directory import check_free, differences, write_run_directory
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.prepare import Prepared, prepare
+from simgnn.experiment.schema import Experiment
+from simgnn.partition.statsfile import save_stats
+from simgnn.program.digest import program_digest
+from simgnn.program.storage import load_program
+
+SMALL = ["graph.vertices=300", "graph.edges=1500", "graph.classes=3", "graph.feature_width=8", "model.hidden=4"]
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    return prepare(load_experiment("vanilla", SMALL, ranks=2, epochs=3))
+
+
+def test_preparing_twice_gives_the_same_program_and_reuses_the_partition(prepared: Prepared) -> None:
+    again = prepare(load_experiment("vanilla", SMALL, ranks=2, epochs=3))
+    assert program_digest(again.planned.program) == program_digest(prepared.planned.program)
+    assert again.partition is not None
+    assert not again.partition.made
+
+
+def test_the_cluster_comes_from_the_profile_where_the_experiment_names_none() -> None:
+    told: list[str] = []
+    found = prepare(load_experiment("vanilla", SMALL), default_cluster=(2, 2), stage=told.append)
+    assert found.experiment.rank_hosts() == (0, 0, 1, 1)
+    assert any("metis into 4" in text for text in told)
+    stated = prepare(load_experiment("vanilla", [*SMALL, "cluster.hosts=3"]), default_cluster=(2, 2))
+    assert stated.experiment.rank_hosts() == (0, 0, 1, 1, 2, 2)
+
+
+def test_more_ranks_than_vertices_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.ranks_per_host: got 301 ranks in all, expected at most 300"):
+        prepare(load_experiment("vanilla", SMALL, ranks=301))
+
+
+def test_the_run_directory_holds_the_resolved_experiment_and_the_plan(prepared: Prepared, tmp_path: Path) -> None:
+    directory = write_run_directory(prepared, tmp_path / "deep" / "run", None, shards=tmp_path)
+    experiment = Experiment.from_table(tomllib.loads((directory / "experiment.toml").read_text()))
+    assert experiment == prepared.experiment
+    assert program_digest(load_program(directory / "plan")) == program_digest(prepared.planned.program)
+    plan = json.loads((directory / "plan" / "plan.json").read_text())
+    assert plan["program_digest"] == program_digest(prepared.planned.program)
+    assert plan["ranks"] == 2
+    assert plan["train"]["epochs"] == 3
+    assert [layer["index"] for layer in plan["layers"]] == [1, 2]
+    assert tomllib.loads((directory / "plan" / "resolved.toml").read_text())
+    assert [path.name for path in directory.parent.iterdir()] == ["run"]
+
+
+def test_a_run_directory_is_replaced_only_when_forced(prepared: Prepared, tmp_path: Path) -> None:
+    directory = write_run_directory(prepared, tmp_path / "run", None)
+    (directory / "result.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"not empty.*--force"):
+        write_run_directory(prepared, directory, None)
+    assert (directory / "result.json").exists()
+    write_run_directory(prepared, directory, None, force=True)
+    assert not (directory / "result.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_fails_half_way_leaves_nothing(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*arguments: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("simgnn.experiment.directory.save_program", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        write_run_directory(prepared, tmp_path / "run", None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not an earlier run directory"):
+        check_free(tmp_path, force=True)
+    check_free(tmp_path / "new", force=False)
+
+
+def test_resuming_tells_what_differs(prepared: Prepared, tmp_path: Path) -> None:
+    directory = write_run_directory(prepared, tmp_path / "run", None)
+    assert differences(load_experiment("vanilla", SMALL, epochs=3), directory) == []
+    changed = differences(load_experiment("vanilla", [*SMALL, "model.hidden=5"], epochs=3), directory)
+    assert changed == [("model.hidden", 4, 5)]
+
+
+def test_a_statistics_file_is_planned_like_its_graph(prepared: Prepared, tmp_path: Path) -> None:
+    save_stats(prepared.stats, tmp_path / "small.toml")
+    overrides = [f"graph.source=stats:{tmp_path / 'small.toml'}", "model.hidden=4"]
+    table = tmp_path / "e.toml"
+    table.write_text("[train]\nepochs = 3\n")
+    found = prepare(load_experiment(table, overrides))
+    assert found.experiment.ranks == 2
+    assert found.graph is None
+    assert program_digest(found.planned.program) == program_digest(prepared.planned.program)
+    with pytest.raises(ConfigError, match="expected 2, those of the partition"):
+        prepare(load_experiment(table, overrides, ranks=3))
+    with pytest.raises(ConfigError, match="not trained on"):
+        prepare(load_experiment(table, overrides), need_graph=True)
