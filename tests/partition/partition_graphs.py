@@ -7,6 +7,8 @@ from scipy import sparse
 
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
+from simgnn.partition.local import LocalGraph
+from simgnn.partition.partition import Partition
 
 
 def graph_of(pairs: NDArray[np.int64], vertices: int, *, symmetric: bool = True, width: int = 0) -> Graph:
@@ -58,3 +60,35 @@ def graphs(draw: st.DrawFn, max_vertices: int = 40) -> Graph:
     ids = st.integers(0, vertices - 1)
     pairs = draw(st.lists(st.tuples(ids, ids), max_size=4 * vertices))
     return graph_of(np.array(pairs, dtype=np.int64).reshape(-1, 2), vertices, symmetric=draw(st.booleans()))
+
+
+def check_local_graphs(graph: Graph, partition: Partition, locals_: list[LocalGraph]) -> None:
+    """Compare local graphs with what the definition says, vertex by vertex."""
+    csr, owner = graph.csr, partition.owner
+    position = np.full(graph.vertices, -1)
+    for one in locals_:
+        assert (owner[one.owned] == one.rank).all()
+        assert (position[one.owned] == -1).all()
+        position[one.owned] = np.arange(len(one.owned))
+    assert (position >= 0).all()
+    assert sum(one.csr.edges for one in locals_) == graph.edges
+    for one in locals_:
+        one.csr.check()
+        rows = [csr.indices[csr.indptr[v] : csr.indptr[v + 1]] for v in one.owned]
+        sources = np.unique(np.concatenate([np.empty(0, dtype=np.int32), *rows]))
+        remote = sources[owner[sources] != one.rank]
+        expected = remote[np.lexsort((position[remote], owner[remote]))]
+        np.testing.assert_array_equal(one.halo, expected)
+        both = np.concatenate((one.owned, one.halo))
+        np.testing.assert_array_equal(one.degree, csr.degrees()[both])
+        for row, global_sources in enumerate(rows):
+            local = one.csr.indices[one.csr.indptr[row] : one.csr.indptr[row + 1]]
+            assert (np.diff(local) > 0).all()
+            np.testing.assert_array_equal(np.sort(both[local]), global_sources)
+        assert set(one.receive) == set(owner[one.halo].tolist())
+        for peer, part in one.receive.items():
+            sent = locals_[peer].send_rows[one.rank]
+            assert sent.dtype == np.int32
+            np.testing.assert_array_equal(locals_[peer].owned[sent], one.halo[part])
+        for peer in one.send_rows:
+            assert one.rank in locals_[peer].receive

@@ -4,44 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_graphs import dense, graph_of, graphs, random_graph
+from partition_graphs import check_local_graphs, dense, graph_of, graphs, random_graph
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.partition.kinds import BlockRow, Ebv, Metis, Random, Reorder
-from simgnn.partition.local import LocalGraph, build_local_graphs
+from simgnn.partition.local import build_local_graphs
 from simgnn.partition.partition import Partition
-
-
-def check_local_graphs(graph: Graph, partition: Partition, locals_: list[LocalGraph]) -> None:
-    csr, owner = graph.csr, partition.owner
-    position = np.full(graph.vertices, -1)
-    for one in locals_:
-        assert (owner[one.owned] == one.rank).all()
-        assert (position[one.owned] == -1).all()
-        position[one.owned] = np.arange(len(one.owned))
-    assert (position >= 0).all()
-    assert sum(one.csr.edges for one in locals_) == graph.edges
-    for one in locals_:
-        one.csr.check()
-        rows = [csr.indices[csr.indptr[v] : csr.indptr[v + 1]] for v in one.owned]
-        sources = np.unique(np.concatenate([np.empty(0, dtype=np.int32), *rows]))
-        remote = sources[owner[sources] != one.rank]
-        expected = remote[np.lexsort((position[remote], owner[remote]))]
-        np.testing.assert_array_equal(one.halo, expected)
-        both = np.concatenate((one.owned, one.halo))
-        np.testing.assert_array_equal(one.degree, csr.degrees()[both])
-        for row, global_sources in enumerate(rows):
-            local = one.csr.indices[one.csr.indptr[row] : one.csr.indptr[row + 1]]
-            assert (np.diff(local) > 0).all()
-            np.testing.assert_array_equal(np.sort(both[local]), global_sources)
-        assert set(one.receive) == set(owner[one.halo].tolist())
-        for peer, part in one.receive.items():
-            sent = locals_[peer].send_rows[one.rank]
-            assert sent.dtype == np.int32
-            np.testing.assert_array_equal(locals_[peer].owned[sent], one.halo[part])
-        for peer in one.send_rows:
-            assert one.rank in locals_[peer].receive
 
 
 @settings(max_examples=150, deadline=None)

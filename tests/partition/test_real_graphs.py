@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from partition_graphs import check_local_graphs
 from scipy import sparse
-from test_local_graphs import check_local_graphs
 
 from simgnn.graph.load import load_graph
 from simgnn.partition.kinds import Ebv, Metis, Random
