@@ -90,7 +90,7 @@ class EdgeBuckets:
         indptr = np.zeros(self.vertices + 1, np.int64)
         total = 0
         with (folder / "indices.npy").open("wb") as file:
-            file.write(_npy_header(dtype, 0))
+            file.write(npy_header(dtype, (0,)))
             for bucket, (degrees, indices) in enumerate(in_order(self._sorted, self.buckets, threads)):
                 first = bucket << self.row_bits
                 indptr[first + 1 : first + 1 + len(degrees)] = degrees
@@ -98,7 +98,7 @@ class EdgeBuckets:
                 total += len(indices)
                 self.paths[bucket].unlink()
             file.seek(0)
-            file.write(_npy_header(dtype, total))
+            file.write(npy_header(dtype, (total,)))
         np.cumsum(indptr, out=indptr)
         np.save(folder / "indptr.npy", indptr)
         return total
@@ -117,8 +117,8 @@ class EdgeBuckets:
         return np.diff(bounds), keys.astype(index_dtype(self.vertices))
 
 
-def _npy_header(dtype: np.dtype[Any], count: int) -> bytes:
-    """Header of a one-dimensional ``.npy`` of fixed size, so that the count can be filled in at the end."""
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Header of a ``.npy`` file, 128 bytes whatever the shape, so that the shape can be filled in at the end."""
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
     body = text.ljust(_HEADER_BYTES - 11) + "\n"
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body.encode("latin1")

@@ -11,6 +11,9 @@ from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
 from simgnn.graph.transpose import is_symmetric, scatter_rows, transpose_csr
 
+# ids this far apart are names, not numbers; memory goes with the largest one
+SPARSE_IDS, SPARSE_IDS_PER_EDGE = 1_000_000, 64
+
 
 @dataclass(frozen=True)
 class BuiltGraph:
@@ -143,6 +146,11 @@ def assemble_edges(
         if low < 0:
             raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
     if vertices is None:
+        if found > SPARSE_IDS + SPARSE_IDS_PER_EDGE * len(source):
+            raise GraphError(
+                f"{key}: vertex ids reach {found - 1:,} with only {len(source):,} edges: renumber the vertices from 0, "
+                "or state graph.vertices if they are meant"
+            )
         vertices = found
     if vertices <= 0:
         raise GraphError(f"{key}: a graph needs at least 1 vertex; got {vertices}: state graph.vertices, or give edges")

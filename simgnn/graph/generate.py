@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
-from simgnn.graph.buckets import EdgeBuckets
+from simgnn.graph.buckets import EdgeBuckets, npy_header
 from simgnn.graph.build import assemble_edges
 from simgnn.graph.communities import FEATURE_ROWS, Communities
 from simgnn.graph.csr import CSR
@@ -104,12 +104,11 @@ def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, thr
         finally:
             buckets.close()
         if recipe.feature_width:
-            shape = (recipe.vertices, recipe.feature_width)
-            out = np.lib.format.open_memmap(folder / "features.npy", "w+", np.float32, shape)
-            parts = in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)
-            for chunk, rows in enumerate(parts):
-                out[chunk * FEATURE_ROWS : chunk * FEATURE_ROWS + len(rows)] = rows
-            out.flush()
+            # written, not mapped: dirty pages of a map would count as resident memory
+            with (folder / "features.npy").open("wb") as file:
+                file.write(npy_header(np.dtype(np.float32), (recipe.vertices, recipe.feature_width)))
+                for rows in in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads):
+                    file.write(rows.data)
         if stream.labels is not None:
             np.save(folder / "labels.npy", stream.labels)
             for name, mask in _masks(recipe).items():

@@ -106,6 +106,7 @@ def test_row_is_the_destination():
         ([0, 1], [1], 3, "one length; got 2 and 1"),
         ([0.5], [1.0], 3, "must be integers"),
         ([[0, 1]], [[1, 0]], 3, "one dimension"),
+        ([0], [10**15], None, "renumber the vertices from 0"),
         (np.array([2**63], np.uint64), [1], None, r"below 2\*\*63"),
     ],
 )
