@@ -72,7 +72,7 @@ class BufferStore:
         return self.device if self.program.buffers[name].space == "device" else torch.device("cpu")
 
     def getter(self, access: Access) -> Getter:
-        """A function that returns what an access reads in a turn. A ring's copy of a turn before the run reads as zeros."""
+        """What an access reads in a turn, as a function. A ring's copy of a turn before the run reads as zeros."""
         buffer, values, base = self._buffer(access), self.values, self._base[access.buffer]
         if buffer.depth == 1 and not access.steps_back and not access.epochs_back:
             return lambda now: values[base]  # type: ignore[return-value]
@@ -155,7 +155,7 @@ def _moved(value: Value, device: torch.device) -> Value:
 
 
 def carried(program: Program) -> frozenset[str]:
-    """Buffers that live longer than a turn: persistent ones, rings, and those read before they are written in a turn."""
+    """Buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
     names = {b.name for b in program.buffers.values() if b.persistent or b.depth > 1}
     for template in program.templates.values():
         written: set[str] = set()

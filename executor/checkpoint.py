@@ -20,7 +20,7 @@ def save_checkpoint(
 ) -> None:
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
 
-    Holds parameters, optimizer, carried buffers, policies' states, decisions, counted traffic and the history of losses.
+    Holds parameters, optimizer, carried buffers, policies' states, decisions, counted traffic and all losses.
     """
     place = folder / f"epoch-{epoch}"
     place.mkdir(parents=True, exist_ok=True)

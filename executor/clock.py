@@ -31,8 +31,9 @@ def gather_words(word: str, group: dist.ProcessGroup | None) -> list[str]:
 def clock_offset(kernels: list[str], group: dist.ProcessGroup | None) -> float:
     """Seconds that this rank's monotonic clock is ahead of rank 0's; 0.0 on the same machine.
 
-    Elsewhere the middle of a ping is taken to be the moment of its answer, and the fastest of 32 pings counts (Cristian's
-    method); half of that round trip bounds the error. Ranks take turns, so that pings do not disturb one another.
+    Elsewhere the middle of a ping is taken to be the moment of its answer, and the fastest of 32 pings counts
+    (Cristian's method); half of that round trip bounds the error. Ranks take turns, so that pings do not disturb one
+    another.
     """
     rank, offset = dist.get_rank(group), 0.0
     for other, kernel in enumerate(kernels):

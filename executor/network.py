@@ -25,10 +25,10 @@ class LayerNetwork:
         self._position = {spec.index: position for position, spec in enumerate(specs)}
 
     def segment(self, name: str) -> Callable[..., Any]:
-        """ "layers.2.update" as a function on the tensors that its op reads.
+        """A segment such as "layers.2.update" as a function on the tensors that its op reads.
 
-        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``aggregate`` and ``forward`` take own and
-        halo rows; ``update`` takes the aggregate and, where the layer uses them, own rows.
+        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``aggregate`` and ``forward`` take own
+        and halo rows; ``update`` takes the aggregate and, where the layer uses them, own rows.
         """
         kind, _, rest = name.partition(".")
         number, _, segment = rest.partition(".")

@@ -19,8 +19,9 @@ SPLITS = ("train", "validation", "test")
 class Task:
     """Node classification on n own rows.
 
-    ``features`` [n, F_0] dense or sparse CSR; ``labels`` int64 [n], or in the rows' dtype [n, classes] when multi-label;
-    ``rows``: int64 positions of the train, validation and test rows; ``train_total``: training rows of all ranks.
+    ``features`` [n, F_0] dense or sparse CSR; ``labels`` int64 [n], or in the rows' dtype [n, classes] when
+    multi-label; ``rows``: int64 positions of the train, validation and test rows; ``train_total``: training rows of
+    all ranks.
     """
 
     features: torch.Tensor

@@ -1,4 +1,4 @@
-"""The trace while a run goes on: each rank appends Arrow batches to a file of its own, so that a killed rank keeps its."""
+"""The trace while a run goes on: each rank appends Arrow batches to its own file, so that a killed rank keeps its."""
 
 import time
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Recorder:
         self._file.close()
 
     def _rebase(self) -> None:
-        """Tie device events to the host's clock anew: an event's distance is a float32 and loses digits over a long run."""
+        """Tie device events to the host's clock anew: distances of events are float32 and lose digits in a long run."""
         if self.device.type != "cuda":
             return
         torch.cuda.synchronize(self.device)
@@ -98,7 +98,7 @@ def read_part(path: Path) -> tuple[pa.Table, int]:
     except (pa.ArrowInvalid, OSError):
         if not batches:
             return TRACE_SCHEMA.empty_table(), 0
-    start = int((batches[0].schema.metadata or {}).get(START_EPOCH, b"0")) if batches else 0
-    return pa.Table.from_batches(batches).replace_schema_metadata(
-        None
-    ) if batches else TRACE_SCHEMA.empty_table(), start
+    if not batches:
+        return TRACE_SCHEMA.empty_table(), 0
+    start = int((batches[0].schema.metadata or {}).get(START_EPOCH, b"0"))
+    return pa.Table.from_batches(batches).replace_schema_metadata(None), start

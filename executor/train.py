@@ -199,8 +199,8 @@ class Session:
 
 
 def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
-    """Runs of epochs between which something else happens: an evaluation, a checkpoint, the end of warm-up; and the last
-    epoch, whose traffic is told apart."""
+    """Runs of epochs between which something else happens: an evaluation, a checkpoint, the end of warm-up; the last
+    epoch is one of its own, so that its traffic is told apart."""
     begin = start
     for epoch in range(start + 1, epochs + 1):
         stop = epoch in (start + 1, epochs - 1, epochs) or epoch - begin >= SPAN
@@ -211,10 +211,7 @@ def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
 
 def _difference(before: dict[Any, list[int]], after: dict[Any, list[int]]) -> dict[Any, list[int]]:
     zero = [0, 0]
-    return {
-        key: [now - then for now, then in zip(value, before.get(key, zero), strict=True)]
-        for key, value in after.items()
-    }
+    return {key: [value[part] - before.get(key, zero)[part] for part in range(2)] for key, value in after.items()}
 
 
 def end_process(status: int) -> None:

@@ -1,4 +1,4 @@
-"""One handler factory for every op kind: ``(op, template, context) -> callable``. A test checks that none is missing."""
+"""One handler factory for every op kind: ``(op, template, context) -> callable``. A test checks that none lacks."""
 
 from collections.abc import Mapping
 

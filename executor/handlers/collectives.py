@@ -82,8 +82,8 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
 def allgather(op: Op, template: Template, context: RankContext) -> Handler:
     """Rows of every member, in the order of ranks, on every member; the number of rows may differ.
 
-    Where the op names a policy, that policy's ``agree(context, gathered)`` turns what was gathered into guards: the same
-    on all ranks, since all see the same.
+    Where the op names a policy, that policy's ``agree(context, gathered)`` turns what was gathered into guards: the
+    same on all ranks, since all see the same.
     """
     group = context.group(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])

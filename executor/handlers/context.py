@@ -33,9 +33,9 @@ Handler = Callable[[Now], Sent | None]
 class LocalRoute:
     """A named list of rows as one rank sees it.
 
-    ``gather``: local rows to send, peers ascending (None: the sent buffer lies in that order already). ``scatter``: local
-    rows that arriving rows belong to, peers ascending (None: they are stored as they arrive). ``send``, ``receive``: rows
-    to and from each rank, [P]. ``empty``: no rank sends anything.
+    ``gather``: local rows to send, peers ascending (None: the sent buffer lies in that order already). ``scatter``:
+    local rows that arriving rows belong to, peers ascending (None: they are stored as they arrive). ``send``,
+    ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends anything.
     """
 
     gather: torch.Tensor | None

@@ -38,8 +38,10 @@ def encode(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def decode(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.decode(context, *read) -> written``. With a point, ``policy.commit(context, state, mask, decoded)`` follows:
-    the op then reads the mask last."""
+    """``policy.decode(context, *read) -> written``.
+
+    With a point, ``policy.commit(context, state, mask, decoded)`` follows, and the op reads the mask last.
+    """
     point = op.options.get("point")
     if point is None:
         return _applied(op, context, "decode")

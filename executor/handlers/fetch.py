@@ -14,7 +14,7 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
 
     The op's policy says where an id lies: ``locate(context, ids) -> (rank int64 [k], position int64 [k])``. One round
     is: counts (8 bytes a pair, control), positions (int64, payload), rows (payload). Ids are cut into rounds of at most
-    ``options["round_rows"]`` (default: one round); ranks agree on the number of rounds first, and empty rounds are legal.
+    ``options["round_rows"]`` (default: one round); ranks agree on the number of rounds first; empty rounds are legal.
     """
     group, op_id, policy = context.group(op), context.op_id(template, op), context.policy(op)
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])

@@ -22,13 +22,16 @@ from simgnn.program.sizes import IntArray, Route, SizeTable
 LIMIT_S = 120.0
 
 
-def run_ranks(ranks: int, function: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
-    """``function(rank, ranks, *arguments)`` in a process a rank, in one Gloo group; what each returned (tensors, plain
-    values), by rank. An exception on a rank fails the test with its traceback."""
+def run_ranks(
+    ranks: int, function: Callable[..., Any], folder: Path, *arguments: Any, joined: bool = True
+) -> list[Any]:
+    """``function(rank, ranks, *arguments)`` in a process a rank, in one Gloo group (``joined=False``: in none); what each
+    returned (tensors, plain values), by rank. An exception on a rank fails the test with its traceback."""
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=_main, args=(rank, ranks, function, str(folder), arguments)) for rank in range(ranks)
+        context.Process(target=_main, args=(rank, ranks, function, str(folder), arguments, joined))
+        for rank in range(ranks)
     ]
     for process in processes:
         process.start()
@@ -47,17 +50,21 @@ def run_ranks(ranks: int, function: Callable[..., Any], folder: Path, *arguments
     return [torch.load(folder / f"result-{rank}.pt", weights_only=True) for rank in range(ranks)]
 
 
-def _main(rank: int, ranks: int, function: Callable[..., Any], folder: str, arguments: Sequence[Any]) -> None:
+def _main(
+    rank: int, ranks: int, function: Callable[..., Any], folder: str, arguments: Sequence[Any], joined: bool
+) -> None:
     place = Path(folder)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{place / 'rendezvous'}", rank=rank, world_size=ranks,
-            timeout=timedelta(seconds=60),
-        )  # fmt: skip
+        if joined:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{place / 'rendezvous'}", rank=rank, world_size=ranks,
+                timeout=timedelta(seconds=60),
+            )  # fmt: skip
         torch.save(function(rank, ranks, *arguments), place / f"result-{rank}.pt")
-        dist.barrier()
+        if joined:
+            dist.barrier()
     except BaseException:
         (place / f"fault-{rank}").write_text(traceback.format_exc())
         os._exit(1)

@@ -229,7 +229,7 @@ def test_an_unknown_policy_is_named() -> None:
         {"steady": [Op("pick", OpKind.SELECT, "compute", reads("rows"), reads("mask"), module="adaptive-vertex")]},
         [Buffer("rows", 1, 1), Buffer("mask", 1, 1)],
     )
-    with pytest.raises(BackendError, match="'pick'.*'adaptive-vertex'.*it has: none"):
+    with pytest.raises(BackendError, match=r"'pick'.*'adaptive-vertex'.*it has: none"):
         Interpreter(program, world_context(program, 0), Notes())
 
 

@@ -1,0 +1,152 @@
+"""The single-process reference: the same model on the whole graph, made of DGL's layers and torch's own losses.
+
+It shares no arithmetic with the executor: DGL's message passing, ``torch.nn.functional`` losses, one parameter a tensor
+in the optimizer. DGL is needed (Python below 3.12). Meant for tests and for checking a run on a graph that fits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch.nn import functional
+
+from simgnn.errors import BackendError
+from simgnn.graph.graph import Graph
+from simgnn.model.spec import LayerSpec
+
+TURNED = ("fc_self.weight", "fc_neigh.weight")
+"""Parameters that DGL holds as [out, in], ours are [in, out]."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """``losses`` of each epoch, before its update. ``gradients``: of the last epoch, by layer and parameter name as the
+    executor's layers name them; ``parameters``: after the last update. ``scores`` [V, classes] after it."""
+
+    losses: list[float]
+    gradients: list[dict[str, torch.Tensor]]
+    parameters: list[dict[str, torch.Tensor]]
+    scores: torch.Tensor
+
+
+def train_reference(
+    graph: Graph,
+    layers: Sequence[LayerSpec],
+    initial: Sequence[Mapping[str, torch.Tensor]],
+    epochs: int,
+    settings: Mapping[str, Any],
+    dtype: torch.dtype = torch.float64,
+) -> Reference:
+    """Train ``epochs`` epochs on the full graph from ``initial`` parameters (one mapping a layer).
+
+    ``settings`` are the fields of ``[train]`` (optimizer, learning_rate, weight_decay, momentum). Raises
+    :class:`BackendError` without DGL, or for a layer that has no reference.
+    """
+    edges = _dgl_graph(graph)
+    modules = [_module(layer).to(dtype) for layer in layers]
+    names = [dict(_names(layer)) for layer in layers]
+    for module, name, values in zip(modules, names, initial, strict=True):
+        found = dict(module.named_parameters())
+        with torch.no_grad():
+            for ours, theirs in name.items():
+                found[theirs].copy_(values[ours].t() if theirs in TURNED else values[ours])
+    features = _dense(graph.features).to(dtype)
+    assert graph.train_mask is not None
+    chosen = torch.from_numpy(np.array(graph.train_mask))
+    labels = torch.from_numpy(np.array(graph.labels))[chosen]
+    optimizer = _optimizer([p for module in modules for p in module.parameters()], settings)
+    losses: list[float] = []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        scores = _forward(modules, layers, edges, features)[chosen]
+        if graph.multilabel:
+            loss = functional.binary_cross_entropy_with_logits(scores, labels.to(dtype))
+        else:
+            loss = functional.cross_entropy(scores, labels)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        optimizer.step()
+    with torch.no_grad():
+        scores = _forward(modules, layers, edges, features)
+    return Reference(
+        losses,
+        [_read(m, n, True) for m, n in zip(modules, names, strict=True)],
+        [_read(m, n, False) for m, n in zip(modules, names, strict=True)],
+        scores,
+    )
+
+
+def _dgl_graph(graph: Graph) -> Any:
+    try:
+        import dgl
+    except ImportError as error:
+        raise BackendError(
+            f"the reference needs DGL, which cannot be imported ({error}); it has no wheel for Python 3.12 and later"
+        ) from error
+    targets = np.repeat(np.arange(graph.vertices), graph.csr.degrees())
+    sources = np.asarray(graph.csr.indices, dtype=np.int64)
+    return dgl.graph((torch.from_numpy(sources), torch.from_numpy(targets)), num_nodes=graph.vertices)
+
+
+def _module(layer: LayerSpec) -> torch.nn.Module:
+    from dgl import nn
+
+    if layer.kind == "gcn":
+        return nn.GraphConv(layer.width_in, layer.width_out, norm="both", allow_zero_in_degree=True)  # type: ignore[no-any-return]
+    if layer.kind == "sage":
+        return nn.SAGEConv(layer.width_in, layer.width_out, "mean")  # type: ignore[no-any-return]
+    if layer.kind == "gin":
+        mlp = torch.nn.Sequential(
+            torch.nn.Linear(layer.width_in, layer.hidden),
+            torch.nn.ReLU(),
+            torch.nn.Linear(layer.hidden, layer.width_out),
+        )
+        return nn.GINConv(mlp, "sum")  # type: ignore[no-any-return]
+    raise BackendError(f"there is no reference for layers of kind '{layer.kind}'; there is one for gcn, sage, gin")
+
+
+def _names(layer: LayerSpec) -> list[tuple[str, str]]:
+    """(name in the executor's layer, name in DGL's)."""
+    if layer.kind == "gcn":
+        return [("weight", "weight"), ("bias", "bias")]
+    if layer.kind == "sage":
+        return [("weight_self", "fc_self.weight"), ("weight_neighbor", "fc_neigh.weight"), ("bias", "fc_self.bias")]
+    return [(f"mlp.{place}.{part}", f"apply_func.{place}.{part}") for place in (0, 2) for part in ("weight", "bias")]
+
+
+def _forward(
+    modules: Sequence[torch.nn.Module], layers: Sequence[LayerSpec], edges: Any, rows: torch.Tensor
+) -> torch.Tensor:
+    import dgl
+
+    looped = dgl.add_self_loop(edges)
+    for module, layer in zip(modules, layers, strict=True):
+        rows = module(looped if layer.kind == "gcn" else edges, rows)
+        if layer.activation:
+            rows = torch.relu(rows)
+    return rows
+
+
+def _read(module: torch.nn.Module, names: Mapping[str, str], gradient: bool) -> dict[str, torch.Tensor]:
+    found = dict(module.named_parameters())
+    result = {}
+    for ours, theirs in names.items():
+        parameter = found[theirs]
+        value = parameter.grad if gradient else parameter.detach()
+        assert value is not None
+        result[ours] = value.t().clone() if theirs in TURNED else value.clone()
+    return result
+
+
+def _dense(features: Any) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(features.todense() if sparse.issparse(features) else features))
+
+
+def _optimizer(parameters: list[torch.nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+    rate, decay = float(settings["learning_rate"]), float(settings["weight_decay"])
+    if settings["optimizer"] == "adam":
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, foreach=False)
+    return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, momentum=float(settings["momentum"]), foreach=False)

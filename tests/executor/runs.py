@@ -1,0 +1,103 @@
+"""Small prepared runs for tests: graphs in memory, real partitions and shards, real plans."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from scipy import sparse
+
+from executor.pick import SeededRandom
+from executor.plan import RunPlan
+from executor.train import Session
+from executor.world import RENDEZVOUS
+from simgnn.experiment.directory import write_run_directory
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.experiment.prepare import Prepared
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+from simgnn.partition.shards import shard_artifact
+from simgnn.partition.store import partition_artifact
+
+
+def small_graph(
+    vertices: int = 90, seed: int = 0, *, sparse_features: bool = False, multilabel: bool = False, width: int = 12
+) -> Graph:
+    """A symmetric random graph with two isolated vertices, features, labels and masks."""
+    draw = np.random.default_rng(seed)
+    pairs = draw.integers(0, vertices - 2, size=(4 * vertices, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    both = np.unique(np.concatenate((pairs, pairs[:, ::-1])), axis=0)
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(both[:, 0], minlength=vertices)))).astype(np.int64)
+    dense = draw.standard_normal((vertices, width)).astype(np.float32)
+    if sparse_features:
+        dense *= draw.random((vertices, width)) < 0.3
+    kind = draw.integers(0, 3, size=vertices)
+    classes = 5
+    labels: Any = draw.random((vertices, classes)) < 0.4 if multilabel else draw.integers(0, classes, size=vertices)
+    return Graph(
+        name="small",
+        csr=CSR(indptr, both[:, 1].astype(np.int32), vertices).check(),
+        features=sparse.csr_array(dense) if sparse_features else dense,
+        labels=labels,
+        train_mask=kind == 0,
+        validation_mask=kind == 1,
+        test_mask=kind == 2,
+        classes=classes,
+        multilabel=multilabel,
+    )
+
+
+def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str) -> Path:
+    """A run directory for ``graph`` on one host of ``ranks`` ranks; float64 and 5 epochs unless set otherwise."""
+    experiment = load_experiment(
+        "vanilla", ["train.epochs=5", "train.dtype=float64", "model.hidden=8", "partition.kind=random", *settings]
+    ).with_cluster(1, ranks)
+    hosts = np.zeros(ranks, dtype=np.int64)
+    cache = folder.parent / "cache"
+    artifact = partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache)
+    shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
+    prepared = Prepared(experiment, artifact.stats, plan(experiment, artifact.stats), graph, artifact)
+    return write_run_directory(prepared, folder, None, shards=shards.path)
+
+
+def train_in_process(
+    rank: int, ranks: int, folders: Sequence[str], pick_seed: int | None = None, resume: bool = False
+) -> list[dict[str, Any]]:
+    """Carry out runs one after another as one of their ranks: losses, accuracies, first gradient, parameters, driver."""
+    results = []
+    for position, folder in enumerate(folders):
+        here = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+        os.environ.update({key: str(value) for key, value in here.items()})
+        os.environ[RENDEZVOUS] = str(Path(folder) / f"rendezvous-{position}-{resume}")
+        pick = None if pick_seed is None else SeededRandom(pick_seed + rank)
+        session = Session(RunPlan.open(Path(folder)), "cpu", resume, pick)
+        optimizer = session.context.optimizer
+        assert optimizer is not None
+        first: list[torch.Tensor] = []
+        step = optimizer.step
+
+        def note(first: list[torch.Tensor] = first, optimizer: Any = optimizer, step: Any = step) -> None:
+            first.append(optimizer.gradient.clone())
+            step()
+
+        optimizer.step = note  # type: ignore[method-assign]
+        initial = optimizer.flat.detach().clone()
+        session.run()
+        results.append(
+            {
+                "losses": [session.history.losses[epoch] for epoch in sorted(session.history.losses)],
+                "evaluations": dict(session.history.evaluations),
+                "initial": initial,
+                "gradients": first,
+                "parameters": optimizer.flat.detach().clone(),
+                "serial": session.interpreter.serial,
+                "alive": sum(value is not None for value in session.context.store.values),
+            }
+        )
+        dist.destroy_process_group()
+    return results
