@@ -3,17 +3,18 @@
 import argparse
 import os
 import sys
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch.distributed as dist
 
+from executor.allocator import tune_allocator
 from executor.microbench.facts import read_facts
-from executor.microbench.pool import Pool
-from executor.microbench.sample import write_samples
-from executor.microbench.suite import FULL, QUICK, communication_probes, compute_probes
+from executor.microbench.sample import Sample, write_samples
+from executor.microbench.suite import FULL, QUICK, Bench, communication_probes
 from executor.microbench.timing import measure
-from executor.microbench.world import join, spawn
+from executor.microbench.world import World, join, spawn
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -29,21 +30,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def work(options: argparse.Namespace) -> None:
     """Measure as one rank; rank 0 writes the file."""
+    warnings.filterwarnings("ignore", message="Sparse", category=UserWarning)
+    allocator = tune_allocator()
     world = join(options.backend)
-    suite = QUICK if options.quick else FULL
     started = datetime.now(UTC)
-    samples = []
-    if options.only != "compute":
-        samples += measure(communication_probes(suite, world), world, suite.communicate)
-        _say(world.rank, f"communication of {world.ranks} ranks measured")
-    if options.only != "communication":
-        pool = Pool(suite.pool_items, world.device)
-        samples += measure(compute_probes(suite, pool), world, suite.compute)
-        _say(world.rank, f"compute of {world.ranks} ranks at once measured")
+    samples = _measure(options, world)
     if world.rank == 0:
         header = {
             "started": started.isoformat(timespec="seconds"),
-            "facts": read_facts(world.device),
+            "facts": {**read_facts(world.device), "allocator": allocator.applied},
             "backend": world.backend,
             "ranks": world.ranks,
             "threads": world.threads,
@@ -54,8 +49,26 @@ def work(options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def _say(rank: int, text: str) -> None:
-    if rank == 0:
+def _measure(options: argparse.Namespace, world: World) -> list[Sample]:
+    suite = QUICK if options.quick else FULL
+    samples: list[Sample] = []
+    if options.only != "compute" and world.ranks > 1:
+        samples += measure(communication_probes(suite, world), world, suite.communicate)
+        _say(world, f"communication of {world.ranks} ranks measured")
+    if options.only == "communication":
+        return samples
+    bench = Bench(suite, world)
+    _say(world, "inputs built")
+    samples += measure(bench.compute_probes(), world, suite.compute)
+    _say(world, f"work of {world.ranks} ranks at once, {world.threads} threads each, measured")
+    if suite.alone is not None and world.ranks > 1:
+        samples += measure(bench.compute_probes("alone"), world, suite.alone)
+        _say(world, "work of one rank alone measured")
+    return samples
+
+
+def _say(world: World, text: str) -> None:
+    if world.rank == 0:
         print(text, file=sys.stderr, flush=True)
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import torch
-from torch.nn import functional
 
+from executor.kernels.epilogue import activation_backward, bias_activation
 from executor.microbench.pool import Pool
 from executor.microbench.timing import Probe, Run, Who
 from executor.microbench.world import World
+from executor.optimizer import FlatOptimizer
+from executor.task import Task
 
 Shape = tuple[int, int, int]
 ITEM_BYTES = 4
@@ -56,32 +58,23 @@ def _weight_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) ->
 
 
 def elementwise_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
-    """For each (rows, width): ReLU (2 passes), a sum of two arrays (3), bias and ReLU (4), ReLU's backward (3)."""
+    """For each (rows, width) the passes that layers make: bias and ReLU in place (2), its backward (3), a sum (3)."""
     probes = []
     for rows, width in shapes:
 
-        def relu(world: World, rows: int = rows, width: int = width) -> Run:
-            x = pool.matrix(rows, width)
-            return lambda: torch.relu(x)
+        def epilogue(world: World, rows: int = rows, width: int = width) -> Run:
+            x, bias = pool.matrix(rows, width).clone(), pool.matrix(1, width)[0]
+            return lambda: bias_activation(x, bias, True, out=x)
+
+        def reverse(world: World, rows: int = rows, width: int = width) -> Run:
+            gradient, output = pool.matrix(rows, width), pool.matrix(rows, width)
+            return lambda: activation_backward(gradient, output)
 
         def add(world: World, rows: int = rows, width: int = width) -> Run:
-            x, y = pool.matrix(rows, width), pool.matrix(rows, width)
-            return lambda: torch.add(x, y)
+            x, y = pool.matrix(rows, width).clone(), pool.matrix(rows, width)
+            return lambda: x.add_(y)
 
-        def bias_relu(world: World, rows: int = rows, width: int = width) -> Run:
-            x, bias = pool.matrix(rows, width), pool.matrix(1, width)
-            return lambda: torch.relu_(torch.add(x, bias))
-
-        def relu_backward(world: World, rows: int = rows, width: int = width) -> Run:
-            x, gradient = pool.matrix(rows, width), pool.matrix(rows, width)
-            return lambda: torch.ops.aten.threshold_backward(gradient, x, 0.0)
-
-        for form, passes, make in (
-            ("relu", 2, relu),
-            ("add", 3, add),
-            ("bias-relu", 4, bias_relu),
-            ("relu-backward", 3, relu_backward),
-        ):
+        for form, passes, make in (("bias-relu", 2, epilogue), ("relu-backward", 3, reverse), ("add", 3, add)):
             probes.append(Probe("elementwise", form, _sizes(rows=rows, width=width, passes=passes), make, who))
     return probes
 
@@ -118,37 +111,32 @@ def gather_probes(pool: Pool, shapes: Sequence[Shape], who: Who = "all") -> list
 
 
 def loss_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
-    """For each (rows, classes): cross entropy with softmax, forward and backward."""
+    """For each (rows, classes), all of them training rows: the loss as training takes it, with gradient and counts."""
 
     def build(rows: int, classes: int) -> Probe:
         def make(world: World) -> Run:
-            logits = pool.matrix(rows, classes).detach().requires_grad_()
-            labels = (torch.arange(rows) % classes).to(world.device)
+            every = torch.arange(rows, device=world.device)
+            none = every[:0]
+            scores = pool.matrix(rows, classes)
+            task = Task(scores, every % classes, (every, none, none), rows, classes, multilabel=False)
+            return lambda: task.loss(scores)
 
-            def run() -> None:
-                functional.cross_entropy(logits, labels, reduction="sum").backward()
-                logits.grad = None
-
-            return run
-
-        return Probe("loss", "cross-entropy", {"elements": rows * classes, "rows": rows}, make, who)
+        return Probe("loss", "cross-entropy", _sizes(rows=rows, width=classes), make, who)
 
     return [build(*shape) for shape in shapes]
 
 
-def optimizer_probes(widths: Sequence[int], who: Who = "all") -> list[Probe]:
-    """Adam over one weight matrix [width, width] and one bias."""
+def optimizer_probes(sizes: Sequence[int], who: Who = "all") -> list[Probe]:
+    """Adam over one flat vector of parameters, as training keeps them."""
 
-    def build(width: int) -> Probe:
+    def build(elements: int) -> Probe:
         def make(world: World) -> Run:
-            parameters = [torch.zeros(width, width, device=world.device), torch.zeros(width, device=world.device)]
-            for parameter in parameters:
-                parameter.requires_grad_()
-                parameter.grad = torch.ones_like(parameter)
-            optimizer = torch.optim.Adam(parameters, lr=1e-3)
+            layer = torch.nn.Linear(elements, 1, bias=False, device=world.device)
+            settings = {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.0}
+            optimizer = FlatOptimizer([layer], settings)
             optimizer.step()  # the first step allocates its state
-            return lambda: optimizer.step()
+            return optimizer.step
 
-        return Probe("optimizer", "adam", {"elements": width * width + width}, make, who)
+        return Probe("optimizer", "adam", _sizes(elements=elements), make, who)
 
-    return [build(width) for width in widths]
+    return [build(size) for size in sizes]

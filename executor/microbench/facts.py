@@ -1,6 +1,5 @@
 """Facts of the machine that are read, not timed: cores, memory, processor, caches, accelerator, versions."""
 
-import os
 import platform
 import socket
 from pathlib import Path
@@ -9,15 +8,10 @@ from typing import Any
 import psutil
 import torch
 
+from executor.kernels.balance import available_cores
+
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 MULTIPLIERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on (its affinity mask, where the system has one)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def read_caches(folder: Path = CACHE_FOLDER) -> list[dict[str, Any]]:
@@ -68,7 +62,7 @@ def read_facts(device: torch.device) -> dict[str, Any]:
         "host": socket.gethostname(),
         "system": platform.platform(),
         "cpu_model": read_cpu_model(),
-        "cores": usable_cores(),
+        "cores": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "caches": read_caches(),
         "python": platform.python_version(),

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from executor.handlers.context import GroupHandle
+from executor.handlers.wire import all_to_all
 from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
 
@@ -43,12 +45,8 @@ def exchange_probe(nbytes: int, ranks: int, spread: float, seed: int) -> Probe:
     def make(world: World) -> Run:
         outgoing, incoming = items[world.rank].tolist(), items[:, world.rank].tolist()
         payload = torch.ones(sum(outgoing), device=world.device)
-        received = torch.empty(sum(incoming), device=world.device).fill_(0.0)
-
-        def run() -> None:
-            dist.all_to_all_single(received, payload, incoming, outgoing)
-
-        return run
+        group = GroupHandle(dist.group.WORLD, tuple(range(world.ranks)), world.device)
+        return lambda: all_to_all(payload, outgoing, incoming, group)
 
     sizes = {
         "bytes": nbytes,

@@ -1,8 +1,16 @@
-"""What is measured: the probes of a full calibration and of a quick one."""
+"""What is measured: the sizes of a full calibration and of a quick one, and the probes that they become."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from executor.microbench.aggregation import (
+    GraphSpec,
+    Subject,
+    graph_subject,
+    sparse_matmul_probes,
+    spmm_probes,
+    stream_subject,
+)
 from executor.microbench.dense import (
     copy_probes,
     elementwise_probes,
@@ -13,18 +21,23 @@ from executor.microbench.dense import (
 )
 from executor.microbench.network import network_probes
 from executor.microbench.pool import Pool
-from executor.microbench.timing import Plan, Probe
-from executor.microbench.world import World, threads_per_rank
+from executor.microbench.streams import StreamSpec
+from executor.microbench.timing import Plan, Probe, Who
+from executor.microbench.world import World
 
 KIB, MIB = 1 << 10, 1 << 20
+Widths = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Sizes of one calibration. Shapes are (rows, inner, outer), (rows, width) or (rows, width, sources)."""
+    """Sizes of one calibration. Shapes are (rows, inner, outer), (rows, width) or (rows, width, sources); ``sparse``:
+    (rows, features, stored values a row, width). ``alone``: how long one rank is measured while the others wait."""
 
     pool_items: int
     matmul: Sequence[tuple[int, int, int]]
+    graphs: Sequence[tuple[StreamSpec | GraphSpec, Widths]]
+    sparse: Sequence[tuple[int, int, float, int]]
     elementwise: Sequence[tuple[int, int]]
     copies: Sequence[tuple[int, int]]
     gathers: Sequence[tuple[int, int, int]]
@@ -34,11 +47,13 @@ class Suite:
     collectives: Sequence[int]
     compute: Plan
     communicate: Plan
+    alone: Plan | None
 
 
 FULL = Suite(
     pool_items=96 * MIB,
     matmul=(
+        (16, 16, 16),
         (64, 256, 256),
         (700, 1433, 16),
         (2_000, 64, 64),
@@ -51,50 +66,101 @@ FULL = Suite(
         (85_000, 128, 256),
         (85_000, 256, 40),
         (85_000, 256, 256),
-        (170_000, 128, 256),
     ),
+    graphs=(
+        (StreamSpec(100, 120, 4), (16, 64)),
+        (StreamSpec(2_000, 2_200, 8), (7, 64, 256)),
+        (StreamSpec(20_000, 20_000, 20), (16, 64, 256)),
+        (StreamSpec(60_000, 80_000, 10), (40, 128, 256)),
+        (StreamSpec(60_000, 66_000, 14, local=0.95, band=300), (16, 128, 256, 512)),
+        (StreamSpec(40_000, 50_000, 25, local=0.6, band=2_000), (64, 256)),
+        (StreamSpec(60_000, 80_000, 12, skew=0.8, degree_skew=1.0), (40, 128, 256)),
+        (GraphSpec("communities", 20_000, 150_000, halo=0.1), (16, 64, 256)),
+        (GraphSpec("communities", 80_000, 600_000, halo=0.1), (40, 128, 256)),
+        (GraphSpec("rmat", 16_384, 160_000), (16, 256)),
+        (GraphSpec("rmat", 65_536, 500_000), (64, 256)),
+    ),
+    sparse=((1_300, 1_433, 18, 16), (9_000, 500, 50, 64), (9_000, 6_800, 60, 128), (17_000, 8_400, 33, 256)),
     elementwise=((16, 16), (1_000, 16), (2_500, 256), (17_000, 40), (17_000, 256), (50_000, 128), (85_000, 256)),
-    copies=((16, 64), (1_000, 64), (8_000, 128), (25_000, 256), (85_000, 256)),
-    gathers=((100, 256, 1_000), (2_000, 40, 17_000), (8_000, 256, 17_000), (30_000, 256, 85_000), (60_000, 64, 85_000)),
-    losses=((100, 7), (2_000, 40), (17_000, 5), (45_000, 40), (85_000, 40)),
-    optimizers=(16, 128, 256, 512),
+    copies=((16, 64), (1_000, 64), (3_000, 128), (8_000, 128), (25_000, 256), (50_000, 256), (85_000, 256)),
+    gathers=(
+        (100, 256, 1_000),
+        (1_000, 128, 10_000),
+        (2_000, 40, 17_000),
+        (8_000, 256, 17_000),
+        (15_000, 64, 40_000),
+        (30_000, 256, 85_000),
+        (60_000, 64, 85_000),
+    ),
+    losses=((100, 7), (2_000, 40), (10_000, 5), (20_000, 16), (45_000, 40)),
+    optimizers=(256, 10_000, 60_000, 200_000, 600_000),
     messages=tuple(4**power * KIB for power in range(9)),
     collectives=(32, KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB),
-    compute=Plan(budget_s=75.0, least=3, most=12),
-    communicate=Plan(budget_s=20.0, least=5, most=20),
+    compute=Plan(budget_s=70.0, least=3, most=15),
+    communicate=Plan(budget_s=20.0, least=5, most=25),
+    alone=Plan(budget_s=20.0, least=2, most=5),
 )
 QUICK = Suite(
     pool_items=24 * MIB,
-    matmul=((64, 256, 256), (2_000, 128, 64), (10_000, 256, 16), (10_000, 256, 256), (40_000, 64, 128)),
-    elementwise=((16, 16), (2_500, 128), (10_000, 256), (40_000, 256)),
-    copies=((16, 64), (8_000, 128), (32_000, 256)),
-    gathers=((100, 64, 1_000), (5_000, 256, 10_000), (20_000, 64, 40_000)),
-    losses=((100, 8), (10_000, 16)),
-    optimizers=(16, 256),
-    messages=(KIB, 16 * KIB, 256 * KIB, 2 * MIB, 16 * MIB),
+    matmul=((16, 16, 16), (64, 256, 256), (2_000, 128, 64), (10_000, 256, 16), (10_000, 256, 128), (40_000, 64, 64)),
+    graphs=(
+        (StreamSpec(500, 600, 8), (16, 128)),
+        (StreamSpec(20_000, 20_000, 15), (16, 64, 128)),
+        (StreamSpec(20_000, 22_000, 15, local=0.95, band=300), (16, 64, 256)),
+        (GraphSpec("communities", 12_000, 90_000, halo=0.1), (16, 64, 256)),
+    ),
+    sparse=((1_300, 1_433, 18, 16), (4_000, 500, 50, 64), (8_000, 4_000, 30, 64)),
+    elementwise=((16, 16), (2_500, 128), (10_000, 128), (20_000, 256)),
+    copies=((16, 64), (1_000, 64), (4_000, 64), (8_000, 128), (16_000, 256), (40_000, 256)),
+    gathers=(
+        (100, 64, 1_000),
+        (1_000, 40, 5_000),
+        (2_000, 256, 10_000),
+        (5_000, 128, 10_000),
+        (10_000, 256, 20_000),
+        (20_000, 64, 40_000),
+    ),
+    losses=((100, 8), (2_000, 4), (3_000, 40), (10_000, 16)),
+    optimizers=(256, 10_000, 100_000),
+    messages=(KIB, 16 * KIB, 256 * KIB, 2 * MIB, 8 * MIB),
     collectives=(32, 16 * KIB, 512 * KIB),
-    compute=Plan(budget_s=6.0, least=2, most=6),
+    compute=Plan(budget_s=5.0, least=2, most=6),
     communicate=Plan(budget_s=2.0, least=3, most=10),
+    alone=None,
 )
 
 
-def compute_probes(suite: Suite, pool: Pool, who: str = "all") -> list[Probe]:
-    """Device work of one concurrency level."""
-    assert who in ("all", "alone")
-    level = "all" if who == "all" else "alone"
-    return [
-        *matmul_probes(pool, suite.matmul, level),
-        *elementwise_probes(pool, suite.elementwise, level),
-        *copy_probes(pool, suite.copies, level),
-        *gather_probes(pool, suite.gathers, level),
-        *loss_probes(pool, suite.losses, level),
-        *optimizer_probes(suite.optimizers, level),
-    ]
+class Bench:
+    """The suite's inputs on one rank, built once: the pool of dense rows and the graphs."""
+
+    def __init__(self, suite: Suite, world: World, seed: int = 0) -> None:
+        self.suite = suite
+        self.world = world
+        self.pool = Pool(suite.pool_items, world.device)
+        self.subjects = [
+            (self._subject(spec, seed + number), widths) for number, (spec, widths) in enumerate(suite.graphs)
+        ]
+
+    def _subject(self, spec: StreamSpec | GraphSpec, seed: int) -> Subject:
+        build = graph_subject if isinstance(spec, GraphSpec) else stream_subject
+        return build(spec, seed, self.world.device)  # type: ignore[arg-type]
+
+    def compute_probes(self, who: Who = "all") -> list[Probe]:
+        """Device work of one concurrency level."""
+        suite, pool = self.suite, self.pool
+        profiled = self.world.rank == 0
+        return [
+            *matmul_probes(pool, suite.matmul, who),
+            *(probe for one, widths in self.subjects for probe in spmm_probes(pool, one, widths, profiled, who)),
+            *sparse_matmul_probes(pool, suite.sparse, self.world.device, who),
+            *elementwise_probes(pool, suite.elementwise, who),
+            *copy_probes(pool, suite.copies, who),
+            *gather_probes(pool, suite.gathers, who),
+            *loss_probes(pool, suite.losses, who),
+            *optimizer_probes(suite.optimizers, who),
+        ]
 
 
 def communication_probes(suite: Suite, world: World) -> list[Probe]:
     """Transfers of this group."""
     return network_probes(world.ranks, suite.messages, suite.collectives, seed=1)
-
-
-__all__ = ["FULL", "QUICK", "Suite", "communication_probes", "compute_probes", "threads_per_rank"]

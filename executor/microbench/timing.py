@@ -55,12 +55,15 @@ class _Record:
 def measure(probes: Sequence[Probe], world: World, plan: Plan) -> list[Sample]:
     """Time all probes on all ranks; the samples on rank 0, nothing elsewhere.
 
-    The first call of a probe is warm-up and is not kept. A round that has begun is ended, unless twice the budget has
-    passed: then probes that have been timed once already are left out.
+    First every probe runs once without being timed: that compiles kernels and touches memory. A round that has begun
+    is ended, unless twice the budget has passed: then probes that have been timed once already are left out.
     """
     order = list(range(len(probes)))
     shuffle = random.Random(plan.seed).shuffle
     records = [_Record() for _ in probes]
+    for probe in probes:
+        _warm(probe, world)
+    world.barrier()
     begun = time.perf_counter()
     for turn in range(plan.most):
         shuffle(order)
@@ -68,7 +71,7 @@ def measure(probes: Sequence[Probe], world: World, plan: Plan) -> list[Sample]:
             elapsed = time.perf_counter() - begun
             late = world.agree(elapsed > 2 * plan.budget_s)
             if not (late and records[index].ends):
-                _visit(probes[index], records[index], world, warm=turn == 0)
+                _visit(probes[index], records[index], world)
         elapsed = time.perf_counter() - begun
         if world.agree(turn + 1 >= plan.least and elapsed * (turn + 2) / (turn + 1) > plan.budget_s):
             break
@@ -78,14 +81,19 @@ def measure(probes: Sequence[Probe], world: World, plan: Plan) -> list[Sample]:
     return [_sample(probe, [part[index] for part in gathered], world) for index, probe in enumerate(probes)]
 
 
-def _visit(probe: Probe, record: _Record, world: World, warm: bool) -> None:
+def _call(probe: Probe, world: World) -> Run | None:
+    return probe.make(world) if probe.who == "all" or world.rank == 0 else None
+
+
+def _warm(probe: Probe, world: World) -> None:
+    call = _call(probe, world)
+    if call is not None:
+        call()
+
+
+def _visit(probe: Probe, record: _Record, world: World) -> None:
     """Run a probe once, or a few times when it is cheap, with all ranks starting together."""
-    acting = probe.who == "all" or world.rank == 0
-    call = probe.make(world) if acting else None
-    if warm:
-        if call is not None:
-            call()
-        world.barrier()
+    call = _call(probe, world)
     visits = 1
     done = 0
     while done < visits:

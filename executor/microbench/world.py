@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.microbench.facts import usable_cores
+from executor.kernels.balance import threads_per_rank
 
 TIMEOUT = timedelta(seconds=120)
 POLL_S = 0.05
@@ -58,11 +58,6 @@ class World:
         return values
 
 
-def threads_per_rank(ranks_on_host: int) -> int:
-    """Threads that each rank computes with: the cores shared out evenly, at least one."""
-    return max(1, usable_cores() // ranks_on_host)
-
-
 def join(backend: str = "auto") -> World:
     """Join the group that the environment describes (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``)."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -105,6 +100,8 @@ def spawn(ranks: int, arguments: Sequence[str]) -> int:
         "MKL_NUM_THREADS": threads,
         "NUMBA_NUM_THREADS": threads,
     }
+    if sys.platform == "linux":
+        shared.setdefault("GLOO_SOCKET_IFNAME", "lo")  # as runs on one host do
     command = [sys.executable, "-m", "executor.microbench", *arguments]
     running: list[subprocess.Popen[bytes]] = []
     try:

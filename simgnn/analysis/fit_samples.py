@@ -54,6 +54,7 @@ class Facts(_Strict):
     python: str
     torch: str
     device: str
+    allocator: bool = False
     device_name: str | None = None
     device_memory_bytes: PositiveInt | None = None
     device_caches: tuple[Cache, ...] = ()

@@ -100,7 +100,7 @@ def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
     result = optimize.least_squares(residuals, start, jac=slope, bounds=(0.0, np.inf), x_scale="jac")
     found = np.asarray(result.x, dtype=np.float64)
     found[found * scaled.max(axis=0) < 1e-6] = 0.0  # a share below a millionth of any time is the solver's own noise
-    return found / scale
+    return np.asarray(found / scale)
 
 
 def _inliers(residuals: FloatArray) -> NDArray[np.bool_]:

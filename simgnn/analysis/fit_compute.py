@@ -1,0 +1,144 @@
+"""Device curves from samples of compute: which features each primitive's time is made of, fitted level by level."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.analysis.fit_samples import Cache, Sample
+from simgnn.analysis.fit_solver import Fit, solve
+from simgnn.errors import HardwareError
+from simgnn.hardware.devices import Cache as ProfileCache
+from simgnn.hardware.devices import Curve
+from simgnn.hardware.features import PRIMITIVES, features
+from simgnn.hardware.quantities import CoreCount, Size
+
+FloatArray = NDArray[np.float64]
+
+TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "matmul": ("call", "flops", "input_bytes", "weight_bytes", "output_bytes"),
+        "spmm": ("call", "edges", "rows", "gathered_bytes", "written_bytes", "missed_bytes"),
+        "sparse_matmul": ("call", "edges", "gathered_bytes", "written_bytes"),
+        "elementwise": ("call", "bytes", "beyond_bytes"),
+        "copy": ("call", "bytes", "beyond_bytes"),
+        "gather": ("call", "rows", "bytes", "beyond_bytes"),
+        "scatter_add": ("call", "rows", "bytes", "beyond_bytes"),
+        "loss": ("call", "rows", "elements"),
+        "optimizer": ("call", "elements"),
+    }
+)
+"""Primitive -> features of its curve (``simgnn.hardware.features``). ``missed_bytes`` and ``beyond_bytes`` stand for
+one term a cache. A term that the samples do not need gets no cost."""
+RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "matmul": ("flops",),
+        "spmm": ("edges", "width"),
+        "sparse_matmul": ("nonzeros", "width"),
+        "elementwise": ("bytes",),
+        "copy": ("bytes",),
+        "gather": ("bytes",),
+        "scatter_add": ("bytes",),
+        "loss": ("elements",),
+        "optimizer": ("elements",),
+    }
+)
+"""Primitive -> sizes or features whose measured range the curve keeps. Smaller work than measured costs a call, and so
+the range starts at zero; only more than was measured is extrapolated."""
+FEWEST_CACHED_LEVEL = 2
+"""The first level's misses are hidden by prefetching; caches from the second level on get terms."""
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """One curve with how well it fits."""
+
+    curve: Curve
+    fit: Fit
+
+
+def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
+    """Caches from the second level on, by name ("L2"), as the profile writes them."""
+    return {
+        f"L{cache.level}": ProfileCache(
+            size=Size.of(cache.size_bytes, "measured", note=f"read from {cache.source}"),
+            shared_by=CoreCount.of(cache.sharers, "measured"),
+        )
+        for cache in caches
+        if cache.level >= FEWEST_CACHED_LEVEL
+    }
+
+
+def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> list[CurveFit]:
+    """A curve for every primitive and level (ranks at once, threads of each) that the samples hold.
+
+    ``cores`` of the device, over which ranks spread (None: a GPU). Raises :class:`HardwareError` where samples of a
+    primitive cannot determine its curve.
+    """
+    levels: dict[tuple[str, int, int], list[Sample]] = {}
+    for sample in samples:
+        if sample.primitive in PRIMITIVES and sample.primitive in TERMS:
+            levels.setdefault((sample.primitive, sample.active, sample.threads), []).append(sample)
+    order = list(TERMS)
+    fitted = []
+    for key in sorted(levels, key=lambda key: (order.index(key[0]), key[1:])):
+        primitive, active, threads = key
+        fitted.append(_fit_level(primitive, active, threads, levels[key], caches, cores))
+    return fitted
+
+
+def _fit_level(
+    primitive: str,
+    active: int,
+    threads: int,
+    samples: Sequence[Sample],
+    caches: Mapping[str, ProfileCache],
+    cores: float | None,
+) -> CurveFit:
+    table = sample_features(samples, {name: cache.bytes_each(cores, active) for name, cache in caches.items()})
+    names = _terms(primitive, tuple(caches))
+    columns = np.column_stack([table[name] for name in names])
+    used = [place for place in range(len(names)) if np.any(columns[:, place] > 0)]
+    names, columns = [names[place] for place in used], columns[:, used]
+    seconds = np.array([sample.seconds for sample in samples])
+    fit = solve(columns, seconds, f"{primitive}, {active} ranks at once")
+    costs = {name: float(f"{cost:.4g}") for name, cost in zip(names, fit.coefficients, strict=True) if cost > 0}
+    sizes = {name: np.array([sample.sizes.get(name, 0.0) for sample in samples]) for name in ("width", "nonzeros")}
+    ranges = {}
+    for name in RANGED[primitive]:
+        values = table[name] if name in table else sizes[name]
+        ranges[name] = (0.0, float(values.max()))
+    curve = Curve.of(
+        primitive,
+        costs,
+        "measured",
+        concurrency=active,
+        threads=threads,
+        spread=fit.spread,
+        samples=fit.used,
+        range=ranges,
+        note=f"median error {fit.median_error:.1%}, worst {np.expm1(fit.worst):.0%}, cross-validated; "
+        f"{fit.left_out} outliers left out",
+    )
+    return CurveFit(curve, fit)
+
+
+def _terms(primitive: str, caches: tuple[str, ...]) -> list[str]:
+    names: list[str] = []
+    for term in TERMS[primitive]:
+        names += [f"{term}/{cache}" for cache in caches] if term in ("missed_bytes", "beyond_bytes") else [term]
+    return names
+
+
+def sample_features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[str, FloatArray]:
+    """Features of samples of one primitive, each float64 [n]; ``caches``: bytes of each that one rank has."""
+    primitive = samples[0].primitive
+    names = set(samples[0].sizes)
+    if any(set(sample.sizes) != names for sample in samples):
+        raise HardwareError(f"samples of '{primitive}' state different sizes; measure again with `simgnn calibrate`")
+    sizes = {name: np.array([sample.sizes[name] for sample in samples]) for name in sorted(names)}
+    profiles = [sample.locality for sample in samples]
+    locality = None if any(profile is None for profile in profiles) else np.array(profiles, dtype=np.float64)
+    return features(primitive, sizes, locality, caches)
