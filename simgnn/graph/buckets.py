@@ -1,6 +1,7 @@
 """A CSR larger than memory: edges go to buckets of rows on disk, each bucket is sorted alone, rows are appended."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,36 +48,74 @@ def _split(edges: Any, row_bits: Any, id_bits: Any, both: Any, starts: Any, keys
     return loops
 
 
+@dataclass(frozen=True)
+class Keys:
+    """Edges as sortable numbers: row in its bucket above source. A bucket is a range of ``2**row_bits`` rows."""
+
+    vertices: int
+    symmetrise: bool
+    buckets: int
+    row_bits: int
+    id_bits: int
+
+    @classmethod
+    def of(cls, vertices: int, symmetrise: bool, wanted: int) -> "Keys":
+        """Keys of about ``wanted`` buckets: at most twice as many."""
+        row_bits = max(0, math.ceil(math.log2(max(1.0, vertices / wanted))))
+        return cls(
+            vertices, symmetrise, ((vertices - 1) >> row_bits) + 1, row_bits, max(1, (vertices - 1).bit_length())
+        )
+
+    def split(self, edges: NDArray[np.int64]) -> "Split":
+        """Group edges int64 [2, n] (source, target) by bucket, each also reversed where the graph is symmetrised."""
+        starts = np.zeros(self.buckets + 1, np.int64)
+        keys = np.empty(edges.shape[1] * (2 if self.symmetrise else 1), np.int64)
+        loops = int(_split(edges, self.row_bits, self.id_bits, self.symmetrise, starts, keys))
+        return Split(loops, starts, keys[: starts[-1]])
+
+    def rows(self, bucket: int, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Sort the keys of a bucket in place and drop repeats: (indptr within the bucket, sources)."""
+        keys.sort()
+        if len(keys):
+            fresh = np.empty(len(keys), np.bool_)
+            fresh[0] = True
+            np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
+            keys = keys[fresh]
+        rows = min(1 << self.row_bits, self.vertices - (bucket << self.row_bits))
+        indptr = np.searchsorted(keys, np.arange(rows + 1, dtype=np.int64) << self.id_bits).astype(np.int64)
+        keys &= (1 << self.id_bits) - 1
+        return indptr, keys.astype(index_dtype(self.vertices))
+
+
+@dataclass(frozen=True)
+class Split:
+    """``self_loops`` left out; keys of bucket b are ``keys[starts[b]:starts[b+1]]``."""
+
+    self_loops: int
+    starts: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+
 class EdgeBuckets:
     """Take edges in any order, then write ``indptr.npy`` and ``indices.npy``; the order does not show in the result.
 
     ``folder`` holds the buckets meanwhile (8 bytes a stored edge). ``edges`` is the number expected; it sets the number
-    of buckets only. A bucket is a range of rows, so a graph whose rows differ wildly should have its ids permuted.
+    of buckets only. A graph whose rows differ wildly along the ids should have its ids permuted.
     """
 
     def __init__(self, folder: Path, vertices: int, edges: int, symmetrise: bool) -> None:
-        self.vertices, self.symmetrise = vertices, symmetrise
+        stored = (2 if symmetrise else 1) * edges
+        self.layout = Keys.of(vertices, symmetrise, min(MOST_BUCKETS, max(1, math.ceil(stored / BUCKET_EDGES))))
         self.loops = 0
-        wanted = min(MOST_BUCKETS, max(1, math.ceil((2 if symmetrise else 1) * edges / BUCKET_EDGES)))
-        self.id_bits = max(1, (vertices - 1).bit_length())
-        self.row_bits = max(0, math.ceil(math.log2(max(1.0, vertices / wanted))))
-        self.buckets = ((vertices - 1) >> self.row_bits) + 1
-        self.paths = [folder / f"bucket-{b}.keys" for b in range(self.buckets)]
+        self.paths = [folder / f"bucket-{b}.keys" for b in range(self.layout.buckets)]
         self.files: list[IO[bytes]] = [path.open("wb") for path in self.paths]
 
-    def split(self, edges: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-        """Group edges int64 [2, n] (source, target) by bucket: (self loops, starts, keys). Any thread may do it."""
-        starts = np.zeros(self.buckets + 1, np.int64)
-        keys = np.empty(edges.shape[1] * (2 if self.symmetrise else 1), np.int64)
-        loops = int(_split(edges, self.row_bits, self.id_bits, self.symmetrise, starts, keys))
-        return loops, starts, keys
-
-    def add(self, loops: int, starts: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
-        """Append what :meth:`split` returned; one thread at a time."""
-        self.loops += loops
+    def add(self, split: Split) -> None:
+        """Append what ``layout.split`` returned (on any thread); one thread at a time."""
+        self.loops += split.self_loops
         for b, file in enumerate(self.files):
-            if starts[b + 1] > starts[b]:
-                file.write(keys[starts[b] : starts[b + 1]].data)
+            if split.starts[b + 1] > split.starts[b]:
+                file.write(split.keys[split.starts[b] : split.starts[b + 1]].data)
 
     def close(self) -> None:
         """Close the buckets' files."""
@@ -86,35 +125,25 @@ class EdgeBuckets:
     def finish(self, folder: Path, threads: int | None = None) -> int:
         """Write ``indptr.npy`` and ``indices.npy`` into ``folder``, remove the buckets; returns edges stored."""
         self.close()
-        dtype = np.dtype(index_dtype(self.vertices))
-        indptr = np.zeros(self.vertices + 1, np.int64)
+        vertices = self.layout.vertices
+        dtype = np.dtype(index_dtype(vertices))
+        indptr = np.zeros(vertices + 1, np.int64)
         total = 0
         with (folder / "indices.npy").open("wb") as file:
             file.write(npy_header(dtype, (0,)))
-            for bucket, (degrees, indices) in enumerate(in_order(self._sorted, self.buckets, threads)):
-                first = bucket << self.row_bits
-                indptr[first + 1 : first + 1 + len(degrees)] = degrees
+            for bucket, (bounds, indices) in enumerate(in_order(self._rows, self.layout.buckets, threads)):
+                first = bucket << self.layout.row_bits
+                indptr[first : first + len(bounds)] = bounds + total
                 file.write(indices.data)
                 total += len(indices)
                 self.paths[bucket].unlink()
             file.seek(0)
             file.write(npy_header(dtype, (total,)))
-        np.cumsum(indptr, out=indptr)
         np.save(folder / "indptr.npy", indptr)
         return total
 
-    def _sorted(self, bucket: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        keys = np.fromfile(self.paths[bucket], np.int64)
-        keys.sort()
-        if len(keys):
-            fresh = np.empty(len(keys), np.bool_)
-            fresh[0] = True
-            np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
-            keys = keys[fresh]
-        rows = min(1 << self.row_bits, self.vertices - (bucket << self.row_bits))
-        bounds = np.searchsorted(keys, np.arange(rows + 1, dtype=np.int64) << self.id_bits)
-        keys &= (1 << self.id_bits) - 1
-        return np.diff(bounds), keys.astype(index_dtype(self.vertices))
+    def _rows(self, bucket: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        return self.layout.rows(bucket, np.fromfile(self.paths[bucket], np.int64))
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

@@ -42,15 +42,6 @@ def index_dtype(columns: int) -> type[np.int32] | type[np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def _extremes(ids: Any) -> Any:
-    low, high = ids[0], ids[0]
-    for value in ids:
-        low = min(low, value)
-        high = max(high, value)
-    return low, high
-
-
-@njit(cache=True, nogil=True)
 def _by_source(source: Any, target: Any, indptr: Any, grouped: Any) -> Any:
     """Group targets by source, self loops left out; ``indptr`` must be zero. Returns the number of self loops."""
     loops = 0
@@ -141,8 +132,7 @@ def assemble_edges(
         )
     found = 0
     if len(source):
-        (low_s, high_s), (low_t, high_t) = _extremes(source), _extremes(target)
-        low, found = min(int(low_s), int(low_t)), max(int(high_s), int(high_t)) + 1
+        low, found = int(min(source.min(), target.min())), int(max(source.max(), target.max())) + 1
         if low < 0:
             raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
     if vertices is None:

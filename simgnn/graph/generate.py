@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
-from simgnn.graph.buckets import EdgeBuckets, npy_header
-from simgnn.graph.build import assemble_edges
-from simgnn.graph.communities import FEATURE_ROWS, Communities
+from simgnn.graph.buckets import EdgeBuckets, Keys, Split, npy_header
+from simgnn.graph.communities import FEATURE_ROWS, Communities, Membership
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.hashing import permutation_slice, stream_key
-from simgnn.graph.rmat import RMat
+from simgnn.graph.rmat import RMat, RMatStream
 from simgnn.graph.store import new_folder, open_graph, write_facts
 from simgnn.graph.transpose import is_symmetric
 from simgnn.graph.workers import in_order
 
 Recipe = Communities | RMat
+Stream = Membership | RMatStream
 
 CHUNK_EDGES = 1 << 20
 MEMORY_EDGES = 10_000_000  # above, load_graph streams to the cache
@@ -58,28 +58,25 @@ def recipe_of(kind: str, options: Mapping[str, Any], seed: int) -> Recipe:
 def generate(recipe: Recipe, *, symmetrise: bool = True, threads: int | None = None) -> Graph:
     """Make the graph in memory. Equal recipes give equal arrays, bit by bit, for any number of threads."""
     stream = recipe.prepare()
-    ends = np.empty((2, recipe.edges), np.int64)
-
-    def fill(chunk: int) -> None:
-        first = chunk * CHUNK_EDGES
-        part = ends[:, first : first + CHUNK_EDGES]
-        part[:] = stream.edges(first, part.shape[1])
-
-    for _ in in_order(fill, _chunks(recipe.edges, CHUNK_EDGES), threads):
-        pass
-    built = assemble_edges(ends[0], ends[1], recipe.vertices, symmetrise, key="graph")
+    layout = Keys.of(recipe.vertices, symmetrise, 1)
+    splits = list(_splits(recipe, stream, layout, threads))
+    loops = sum(split.self_loops for split in splits)
+    keys = np.concatenate([split.keys for split in splits]) if splits else np.empty(0, np.int64)
+    del splits
+    indptr, indices = layout.rows(0, keys)
+    csr = CSR(indptr, indices, recipe.vertices)
     features = None
     if recipe.feature_width:
         parts = in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)
         features = np.concatenate(list(parts))
     masks = _masks(recipe) if stream.labels is not None else {}
     return Graph(
-        csr=built.csr,
+        csr=csr,
         features=features,
         labels=stream.labels,
         **masks,
-        **_stated(recipe, built.symmetric),
-        notes=_notes(recipe, built.self_loops, built.csr.edges),
+        **_stated(recipe, symmetrise or is_symmetric(csr)),
+        notes=_notes(recipe, loops, csr.edges),
     )
 
 
@@ -93,13 +90,8 @@ def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, thr
     with new_folder(path) as folder:
         buckets = EdgeBuckets(folder, recipe.vertices, recipe.edges, symmetrise)
         try:
-
-            def chunk_of(chunk: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-                first = chunk * CHUNK_EDGES
-                return buckets.split(stream.edges(first, min(CHUNK_EDGES, recipe.edges - first)))
-
-            for grouped in in_order(chunk_of, _chunks(recipe.edges, CHUNK_EDGES), threads):
-                buckets.add(*grouped)
+            for split in _splits(recipe, stream, buckets.layout, threads):
+                buckets.add(split)
             edges = buckets.finish(folder, threads)
         finally:
             buckets.close()
@@ -139,6 +131,14 @@ def split_masks(vertices: int, seed: int) -> dict[str, NDArray[np.bool_]]:
         "validation_mask": (place >= train) & (place < validation),
         "test_mask": place >= validation,
     }
+
+
+def _splits(recipe: Recipe, stream: Stream, layout: Keys, threads: int | None) -> Iterator[Split]:
+    def one(chunk: int) -> Split:
+        first = chunk * CHUNK_EDGES
+        return layout.split(stream.edges(first, min(CHUNK_EDGES, recipe.edges - first)))
+
+    return in_order(one, _chunks(recipe.edges, CHUNK_EDGES), threads)
 
 
 def _masks(recipe: Recipe) -> dict[str, Any]:

@@ -57,12 +57,6 @@ def _permutation(first: Any, out: Any, key: Any, bits: Any, size: Any) -> None:
         out[k] = permute_index(np.uint64(first + k), key, bits, size)
 
 
-@njit(cache=True, nogil=True)
-def _uniform(first: Any, out: Any, key: Any) -> None:
-    for k in range(len(out)):
-        out[k] = unit(splitmix(key, np.uint64(first + k)))
-
-
 def stream_key(seed: int, name: str) -> np.uint64:
     """Key of the stream ``name`` of ``seed``: streams of different names or seeds are unrelated."""
     value = (seed ^ 0x5851F42D4C957F2D) & 0xFFFFFFFFFFFFFFFF
@@ -86,9 +80,13 @@ def permutation_slice(first: int, count: int, size: int, key: np.uint64) -> NDAr
 
 def uniform_slice(first: int, count: int, key: np.uint64) -> NDArray[np.float64]:
     """Numbers ``first .. first+count-1`` of a stream, float64 [count] in [0, 1)."""
-    out = np.empty(count, np.float64)
-    _uniform(first, out, key)
-    return out
+    with np.errstate(over="ignore"):  # the same arithmetic as splitmix, modulo 2**64; NumPy needs no compiling
+        z = key + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN
+        z = (z ^ (z >> _S30)) * _MIX_A
+        z = (z ^ (z >> _S27)) * _MIX_B
+        z ^= z >> _S31
+    draws: NDArray[np.float64] = (z >> _S11).astype(np.float64) * _UNIT
+    return draws
 
 
 def normal_rows(seed: int, chunk: int, shape: tuple[int, int]) -> NDArray[np.float32]:
