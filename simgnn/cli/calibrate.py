@@ -46,6 +46,7 @@ def command(
     """Measure this machine and write its hardware profile, which later simulations use by default.
 
     Full: at most five minutes, on an otherwise idle machine. Nothing is written unless everything was measured.
+    Example: [bold]simgnn calibrate --quick[/bold]
     """
     from simgnn.hardware.library import calibration_path
     from simgnn.hardware.profile import save_profile

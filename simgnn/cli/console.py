@@ -88,7 +88,8 @@ class Counter:
 
     def __init__(self, text: str, total: int, bar: "Progress | None", task: "TaskID | None", quiet: bool) -> None:
         self._text, self._total, self._bar, self._task, self._quiet = text, total, bar, task, quiet
-        self._began = self._told = time.monotonic()
+        self._first: tuple[float, int] | None = None
+        self._told = float("-inf")
 
     def at(self, done: int, detail: str = "") -> None:
         """``done`` of the total are done."""
@@ -96,9 +97,13 @@ class Counter:
             self._bar.update(self._task, completed=done, description=f"{self._text} {detail}".strip())
             return
         now = time.monotonic()
+        if self._first is None:
+            self._first = (now, done)  # what came before was start-up, which says nothing of the speed
         if self._quiet or (now - self._told < PLAIN_INTERVAL_S and done < self._total):
             return
         self._told = now
-        left = (now - self._began) / done * (self._total - done) if done else 0.0
-        eta = f", {left:.0f} s left" if 0 < done < self._total else ""
+        began, from_here = self._first
+        eta = ""
+        if from_here < done < self._total:
+            eta = f", {(now - began) / (done - from_here) * (self._total - done):.0f} s left"
         note(f"{self._text}: {done}/{self._total}{eta}{' ' + detail if detail else ''}")

@@ -34,7 +34,6 @@ def command(
     from simgnn.cli.train import carry_out, prepare_run
     from simgnn.experiment.directory import check_free
     from simgnn.experiment.load import load_experiment
-    from simgnn.hardware.profile import save_profile
     from simgnn.report.perfetto import write_perfetto
 
     simulated, trained = out / "sim", out / "run"
@@ -44,7 +43,7 @@ def command(
     out.mkdir(parents=True, exist_ok=True)
     profile = out / "hardware.toml"
     reporter.stage("calibrating this machine, quickly")
-    save_profile(calibrate(quick=True, ranks=(1, 2), reporter=reporter), profile)
+    calibrate(profile, quick=True, reporter=reporter)
     experiment = load_experiment("default", hardware=str(profile))
     prediction = predict(experiment, reporter)
     write_prediction(prediction, simulated, force=True)

@@ -35,19 +35,21 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_progress_off_a_terminal_is_plain_lines_with_the_time_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 10.0, 11.0, 20.0])
+    clock = iter([10.0, 11.0, 20.0, 30.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     reporter = console.Reporter()
     reporter.stage("graph: g.npz")
     with reporter.counting("training", 4) as counter:
         counter.at(1, "loss 2")
         counter.at(2)
+        counter.at(3)
         counter.at(4)
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [
         "simgnn: graph: g.npz",
-        "simgnn: training: 1/4, 30 s left loss 2",
+        "simgnn: training: 1/4 loss 2",
+        "simgnn: training: 3/4, 5 s left",
         "simgnn: training: 4/4",
     ]
 
