@@ -141,7 +141,7 @@ def sparse_matmul_probes(
 
         sizes = {"nonzeros": csr.edges, "width": width, "item_bytes": ITEM_BYTES}
         probes += [
-            Probe("sparse_matmul", "forward", {**sizes, "rows": rows}, ahead, who),
-            Probe("sparse_matmul", "weight-gradient", {**sizes, "rows": columns}, back, who),
+            Probe("sparse_matmul", "forward", {**sizes, "rows": rows, "sources": columns}, ahead, who),
+            Probe("sparse_matmul", "weight-gradient", {**sizes, "rows": columns, "sources": rows}, back, who),
         ]
     return probes

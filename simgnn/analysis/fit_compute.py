@@ -21,7 +21,7 @@ TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": ("call", "flops", "input_bytes", "weight_bytes", "output_bytes"),
         "spmm": ("call", "edges", "rows", "gathered_bytes", "written_bytes", "missed_bytes"),
-        "sparse_matmul": ("call", "edges", "gathered_bytes", "written_bytes"),
+        "sparse_matmul": ("call", "edges", "gathered_bytes", "written_bytes", "missed_bytes"),
         "elementwise": ("call", "bytes", "beyond_bytes"),
         "copy": ("call", "bytes", "beyond_bytes"),
         "gather": ("call", "rows", "bytes", "beyond_bytes"),

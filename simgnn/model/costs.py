@@ -32,15 +32,19 @@ class RowSet(Generic[T]):
 def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
     """Forward of rows @ W."""
     if rows.nonzeros is not None:
-        return [Piece("sparse_matmul", {"nonzeros": rows.nonzeros, "rows": rows.rows, "width": outer})]
+        return [
+            Piece("sparse_matmul", {"nonzeros": rows.nonzeros, "rows": rows.rows, "sources": inner, "width": outer})
+        ]
     return [Piece("matmul", {"rows": rows.rows, "inner": inner, "outer": outer})]
 
 
 def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bool) -> list[Piece[T]]:
-    """Backward of rows @ W: the weights' gradient, then the rows' own."""
+    """Backward of rows @ W: the weights' gradient, added to what other rows gave, then the rows' own."""
+    added = Piece[T]("elementwise", {"rows": inner, "width": outer, "passes": 3})
     if rows.nonzeros is not None:
-        return [Piece("sparse_matmul", {"nonzeros": rows.nonzeros, "rows": inner, "width": outer})]
-    pieces: list[Piece[T]] = [Piece("matmul", {"rows": inner, "inner": rows.rows, "outer": outer})]
+        sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": inner, "sources": rows.rows, "width": outer}
+        return [Piece("sparse_matmul", sizes), added]
+    pieces: list[Piece[T]] = [Piece("matmul", {"rows": inner, "inner": rows.rows, "outer": outer}), added]
     if input_gradient:
         pieces.append(Piece("matmul", {"rows": rows.rows, "inner": outer, "outer": inner}))
     return pieces
@@ -80,9 +84,10 @@ def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piec
 def update_backward(
     layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T], aggregated_gradient: bool, own_gradient: bool
 ) -> list[Piece[T]]:
-    """Backward of :func:`update`: the activation's mask and the bias' sums in one pass, then the products."""
+    """Backward of :func:`update`: the activation's mask and the bias' sums in one pass (without activation: only the
+    sums), then the products."""
     rows = aggregated.rows
-    pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3)]
+    pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3 if layer.activation else 1)]
     if layer.kind == "gin":
         pieces += product_backward(RowSet(rows), layer.hidden, layer.width_out, True)
         pieces.append(pass_over(rows, layer.hidden, 3))
