@@ -104,7 +104,7 @@ def price_work(
     seconds = np.zeros_like(found["call"])
     for feature, cost in curve.costs.items():
         seconds = seconds + cost * found[feature]
-    # (the features of a graph are not profiled: their curve is fitted to random streams too)
+    # input features are not profiled: their curve is fitted to random streams, so nothing is guessed beyond it
     guessed = primitive == "spmm" and locality is None and any(name.startswith("missed") for name in curve.costs)
     extrapolated = np.full(len(seconds), not level.exact or guessed)
     for key, (low, high) in curve.range.items():
