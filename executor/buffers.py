@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from simgnn.errors import BackendError
+from simgnn.program.lifetimes import carried
 from simgnn.program.ops import Access, Buffer
 from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Column, Decision, Size
@@ -152,16 +153,3 @@ class BufferStore:
 
 def _moved(value: Value, device: torch.device) -> Value:
     return tuple(part.to(device) for part in value) if isinstance(value, tuple) else value.to(device)
-
-
-def carried(program: Program) -> frozenset[str]:
-    """Buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
-    names = {b.name for b in program.buffers.values() if b.persistent or b.depth > 1}
-    for template in program.templates.values():
-        written: set[str] = set()
-        for op in template.ops:
-            for access in op.reads:
-                if access.steps_back or access.epochs_back or access.buffer not in written:
-                    names.add(access.buffer)
-            written.update(access.buffer for access in op.writes)
-    return frozenset(names)
