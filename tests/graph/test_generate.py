@@ -1,6 +1,7 @@
 """Generators: equal for any number of threads and on either side of the disk, and worth learning on."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -215,3 +216,4 @@ def test_100_million_edges_fit_in_4_gib(tmp_path, kind):
     assert told["edges"] > 150_000_000
     graph = open_graph(tmp_path / "big")
     assert is_symmetric(graph.csr.check())
+    shutil.rmtree(tmp_path / "big")  # 2 GB that pytest would keep
