@@ -58,23 +58,29 @@ def _weight_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) ->
 
 
 def elementwise_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
-    """For each (rows, width) the passes that layers make: bias and ReLU in place (2), its backward (3), a sum (3)."""
+    """For each (rows, width) the passes that layers make: bias and ReLU in place (2) and into a new array (2), the
+    backward of both (3), and the sums of a bias' gradient alone (1)."""
     probes = []
     for rows, width in shapes:
 
-        def epilogue(world: World, rows: int = rows, width: int = width) -> Run:
+        def in_place(world: World, rows: int = rows, width: int = width) -> Run:
             x, bias = pool.matrix(rows, width).clone(), pool.matrix(1, width)[0]
             return lambda: bias_activation(x, bias, True, out=x)
+
+        def fresh(world: World, rows: int = rows, width: int = width) -> Run:
+            x, bias = pool.matrix(rows, width), pool.matrix(1, width)[0]
+            return lambda: bias_activation(x, bias, True)
 
         def reverse(world: World, rows: int = rows, width: int = width) -> Run:
             gradient, output = pool.matrix(rows, width), pool.matrix(rows, width)
             return lambda: activation_backward(gradient, output)
 
-        def add(world: World, rows: int = rows, width: int = width) -> Run:
-            x, y = pool.matrix(rows, width).clone(), pool.matrix(rows, width)
-            return lambda: x.add_(y)
+        def sums(world: World, rows: int = rows, width: int = width) -> Run:
+            gradient = pool.matrix(rows, width)
+            return lambda: activation_backward(gradient, None)
 
-        for form, passes, make in (("bias-relu", 2, epilogue), ("relu-backward", 3, reverse), ("add", 3, add)):
+        forms = (("in-place", 2, in_place), ("fresh", 2, fresh), ("backward", 3, reverse), ("sums", 1, sums))
+        for form, passes, make in forms:
             probes.append(Probe("elementwise", form, _sizes(rows=rows, width=width, passes=passes), make, who))
     return probes
 

@@ -1,0 +1,156 @@
+"""Curves and communication are fitted back from samples that known machines would have given."""
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simgnn.analysis.fit import fit_profile
+from simgnn.analysis.fit_compute import TERMS, fit_curves, profile_caches
+from simgnn.analysis.fit_network import fit_network
+from simgnn.analysis.fit_samples import Cache, Facts, Sample, SampleFile
+from simgnn.errors import HardwareError
+from simgnn.hardware.features import features
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import load_profile, save_profile
+
+CACHES = (
+    Cache(level=1, size_bytes=1 << 15, sharers=1, source="test"),
+    Cache(level=2, size_bytes=1 << 20, sharers=1, source="test"),
+    Cache(level=3, size_bytes=1 << 25, sharers=2, source="test"),
+)
+FACTS = Facts(
+    host="9box.example", system="Linux", cpu_model="test", cores=2, memory_bytes=1 << 34, caches=CACHES,
+    python="3.11", torch="2", device="cpu",
+)  # fmt: skip
+TRUTH: Mapping[str, Mapping[str, float]] = {
+    "matmul": {"call": 2e-5, "flops": 1.5e-11, "input_bytes": 1e-10, "output_bytes": 2e-10},
+    "spmm": {"call": 3e-5, "edges": 2e-9, "gathered_bytes": 4e-11, "missed_bytes/L2": 5e-11, "missed_bytes/L3": 2e-10},
+    "sparse_matmul": {"call": 2e-5, "edges": 1e-9, "gathered_bytes": 5e-11},
+    "elementwise": {"call": 1e-5, "bytes": 5e-11, "beyond_bytes/L3": 5e-11},
+    "copy": {"call": 1e-5, "bytes": 8e-11, "beyond_bytes/L2": 8e-11},
+    "gather": {"call": 1e-5, "rows": 5e-9, "bytes": 1e-10},
+    "scatter_add": {"call": 1e-5, "rows": 5e-9, "bytes": 2e-10},
+    "loss": {"call": 3e-4, "rows": 1e-7, "elements": 1e-8},
+    "optimizer": {"call": 2e-4, "elements": 2e-9},
+}
+SIZES = {
+    "matmul": ("rows", "inner", "outer"),
+    "spmm": ("edges", "rows", "sources", "width"),
+    "sparse_matmul": ("nonzeros", "rows", "sources", "width"),
+    "elementwise": ("rows", "width", "passes"),
+    "copy": ("rows", "width"),
+    "gather": ("rows", "width"),
+    "scatter_add": ("rows", "width"),
+    "loss": ("rows", "width"),
+    "optimizer": ("elements",),
+}
+LARGEST = {"rows": 1e5, "inner": 512, "outer": 256, "edges": 2e6, "nonzeros": 1e6, "sources": 1e5, "width": 256,
+           "passes": 3, "elements": 1e6}  # fmt: skip
+
+
+def machine_samples(primitive: str, count: int, noise: float, active: int = 2, seed: int = 0) -> list[Sample]:
+    """Samples of a machine whose costs are TRUTH, with log-normal noise."""
+    generator = np.random.default_rng(seed)
+    share = {name: cache.bytes_each(2.0, active) for name, cache in profile_caches(CACHES).items()}
+    samples = []
+    for _ in range(count):
+        sizes = {name: float(round(np.exp(generator.uniform(0, np.log(LARGEST[name]))))) for name in SIZES[primitive]}
+        if primitive in ("elementwise", "copy"):
+            sizes["rows"] *= 10  # enough of them exceed the caches
+        sizes["item_bytes"] = 4.0
+        locality = None
+        if primitive == "spmm":
+            locality = tuple(np.cumsum(generator.dirichlet(np.ones(33)))[:32].tolist())
+        found = features(primitive, sizes, locality, share)
+        seconds = sum(cost * float(found[name][0]) for name, cost in TRUTH[primitive].items())
+        seconds *= float(np.exp(generator.normal(0, noise)))
+        samples.append(
+            Sample(primitive=primitive, form="test", sizes=sizes, ranks=active, active=active, threads=1,
+                   seconds=seconds, last_s=seconds, mad_s=0.0, repeats=3, locality=locality)
+        )  # fmt: skip
+    return samples
+
+
+@pytest.mark.parametrize("primitive", list(TERMS))
+def test_every_primitive_predicts_sizes_that_it_has_not_seen(primitive: str) -> None:
+    caches = profile_caches(CACHES)
+    (found,) = fit_curves(machine_samples(primitive, 60, 0.03), caches, 2.0)
+    assert found.curve.concurrency == 2
+    assert found.fit.median_error < 0.06
+    share = {name: cache.bytes_each(2.0, 2) for name, cache in caches.items()}
+    for sample in machine_samples(primitive, 30, 0.0, seed=99):
+        values = features(primitive, sample.sizes, sample.locality, share)
+        predicted = sum(cost * float(values[name][0]) for name, cost in found.curve.costs.items())
+        assert predicted == pytest.approx(sample.seconds, rel=0.15)
+
+
+def test_levels_are_fitted_apart() -> None:
+    alone = [s.model_copy(update={"seconds": s.seconds / 2}) for s in machine_samples("copy", 20, 0.0, active=1)]
+    curves = fit_curves([*machine_samples("copy", 20, 0.0), *alone], profile_caches(CACHES), 2.0)
+    assert [entry.curve.concurrency for entry in curves] == [1, 2]
+    assert curves[0].curve.costs["bytes"] == pytest.approx(TRUTH["copy"]["bytes"] / 2, rel=0.05)
+
+
+def test_too_few_samples_are_refused() -> None:
+    with pytest.raises(HardwareError, match="matmul, 2 ranks at once: 3 samples cannot fit"):
+        fit_curves(machine_samples("matmul", 3, 0.0), profile_caches(CACHES), 2.0)
+
+
+def network_samples(ranks: int, loopback: float, floor: float) -> list[Sample]:
+    """Messages, exchanges and collectives of a host whose loopback carries ``loopback`` bytes per second in all."""
+
+    def sample(primitive: str, nbytes: float, seconds: float, **sizes: float) -> Sample:
+        return Sample(primitive=primitive, form="even", sizes={"bytes": nbytes, **sizes}, ranks=ranks, active=ranks,
+                      threads=1, seconds=seconds, last_s=seconds, mad_s=seconds / 50, repeats=9)  # fmt: skip
+
+    samples = []
+    for power in range(10, 25, 2):
+        nbytes = float(2**power)
+        total = nbytes * ranks * (ranks - 1)
+        samples.append(sample("send", nbytes, 1e-4 + nbytes / 2e9))
+        one = nbytes * (ranks - 1)
+        samples.append(sample("exchange", nbytes, floor + total / loopback, rank_bytes=one, total_bytes=total))
+        samples.append(sample("allreduce", nbytes, 3e-4 + 2 * (ranks - 1) / ranks * nbytes / 1e9))
+    samples.append(sample("barrier", 0.0, 2e-4))
+    return samples
+
+
+def test_communication_of_two_group_sizes_comes_back() -> None:
+    found = fit_network([*network_samples(2, 3e9, 2e-4), *network_samples(4, 3e9, 6e-4)])
+    assert found.link.bandwidth.value == pytest.approx(3e9, rel=0.05)
+    assert found.backend.message.floor.value == pytest.approx(1e-4, rel=0.1)
+    assert max(worst for _, worst, _ in found.errors.values()) < 0.05
+
+
+def test_a_fitted_profile_prices_what_was_measured(tmp_path: Path) -> None:
+    compute = [sample for primitive in TERMS for sample in machine_samples(primitive, 40, 0.01)]
+    common = {"format": "simgnn-samples", "version": 1, "started": "2026-01-02T03:04:05Z", "facts": FACTS,
+              "backend": "gloo", "threads": 1, "quick": False}  # fmt: skip
+    files = [
+        SampleFile(ranks=2, samples=(*compute, *network_samples(2, 3e9, 2e-4)), **common),
+        SampleFile(ranks=4, samples=tuple(network_samples(4, 3e9, 6e-4)), **common),
+    ]
+    path = tmp_path / "machine.toml"
+    save_profile(fit_profile(files, date(2026, 1, 2)).profile, path)
+    profile = load_profile(path)
+    assert profile.meta.name == "host-9box-2026-01-02"
+    assert profile.meta.calibrated_ranks == (2, 4)
+    machine = Machine.place(profile, [0, 0])
+    price = machine.work_seconds(0, "matmul", {"rows": 2e3, "inner": 64, "outer": 32, "item_bytes": 4})
+    assert not price.extrapolated
+    assert price.source == "measured"
+    assert price.seconds == pytest.approx(2e-5 + 1.5e-11 * 4e3 * 64 * 32 + 8e3 * (1e-10 * 64 + 2e-10 * 32), rel=0.1)
+    assert machine.collective("allreduce", "default", 2.0**20, [0, 1]).seconds_alone == pytest.approx(
+        3e-4 + 2**20 / 1e9, rel=0.1
+    )
+
+
+def test_samples_of_two_machines_are_not_mixed() -> None:
+    common = {"format": "simgnn-samples", "version": 1, "started": "2026-01-02T03:04:05Z", "backend": "gloo",
+              "threads": 1, "quick": False, "samples": (), "ranks": 1}  # fmt: skip
+    other = FACTS.model_copy(update={"host": "elsewhere"})
+    with pytest.raises(HardwareError, match="two machines"):
+        fit_profile([SampleFile(facts=FACTS, **common), SampleFile(facts=other, **common)], date(2026, 1, 2))
