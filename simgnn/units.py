@@ -112,15 +112,17 @@ def _convert(number: Decimal, unit: str, dimension: str, text: str) -> float:
 def format_quantity(value: float, dimension: str) -> str:
     """Text that :func:`parse_quantity` reads back as exactly ``value`` (finite, not negative).
 
-    Whole numbers of binary units are written so ("64 MiB"); others in the largest decimal unit that is not above them.
+    Sizes with at most two decimals in binary units are written so ("35.75 MiB"); others in the largest decimal unit
+    that is not above them.
     """
     assert 0 <= value < math.inf, f"{value} is not a quantity"
     exact = Decimal(repr(float(value)))
     scales = units(dimension)
     if dimension == "bytes":
         for prefix, power in reversed(_BINARY.items()):
-            if value >= 2**power and value % 2**power == 0 and value < 2 ** (power + 10):
-                return f"{int(value) >> power} {prefix}B"
+            hundredths = value * 100 / 2**power
+            if 2**power <= value < 2 ** (power + 10) and hundredths % 1 == 0:
+                return f"{hundredths / 100:g} {prefix}B"
     choices = sorted((scale, unit) for unit, scale in scales.items() if _is_written(unit, dimension))
     scale, unit = choices[0]
     for larger, name in choices:
@@ -170,6 +172,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     for entry in known:
         originals.setdefault(entry.lower(), entry)
     match = difflib.get_close_matches(name.lower(), list(originals), n=1, cutoff=cutoff)
+    match = match or [entry for entry in originals if len(name) > 2 and entry.startswith(name.lower())]
     return f" (did you mean '{originals[match[0]]}'?)" if match else ""
 
 

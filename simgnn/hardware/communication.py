@@ -70,10 +70,15 @@ def price_collective(
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
     if not pairs or each == 0:
         return CollectivePrice(latency, (), latency, chosen.floor.spread, not exact, chosen.floor.source)
-    seconds = _seconds_of(machine, pairs, each, backend)
+    seconds = _seconds_on_links(machine, pairs, each, backend)
     source, spread = chosen.floor.source, chosen.floor.spread
     extrapolated = not exact
-    if chosen.bus_bandwidth is not None:
+    if chosen.bus_bandwidth is None:
+        seconds = max(
+            seconds, each / min(price_message(machine, i, j, each, backend).rate_bytes_per_s for i, j in pairs)
+        )
+    else:
+        # measured: it may use several messages at once on a link, so only the link itself limits it further
         residual = 1.0 if chosen.residual is None else chosen.residual.at(nbytes)
         seconds = max(seconds, bytes_moved(kind, count, nbytes) / chosen.bus_bandwidth.value * residual)
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
@@ -90,14 +95,12 @@ def _library_rate(described: Backend, nbytes: float) -> float:
     return rate if described.message.efficiency is None else rate * described.message.efficiency.at(nbytes)
 
 
-def _seconds_of(machine: "Machine", pairs: Sequence[tuple[int, int]], each: float, backend: str) -> float:
+def _seconds_on_links(machine: "Machine", pairs: Sequence[tuple[int, int]], each: float, backend: str) -> float:
     """Seconds that equal flows take when they start together: the busiest link decides."""
     load: Counter[int] = Counter()
     for i, j in pairs:
         load.update(machine.path(i, j, backend).links)
-    busiest = max(flows * each / machine.links[link].capacity_bytes_per_s for link, flows in load.items())
-    slowest = min(machine.message(i, j, each, backend).rate_bytes_per_s for i, j in pairs)
-    return max(busiest, each / slowest)
+    return max(flows * each / machine.links[link].capacity_bytes_per_s for link, flows in load.items())
 
 
 def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:

@@ -15,7 +15,6 @@ elementwise    rows, width (or elements), passes           elements, bytes = ele
 copy           rows, width (or elements, or bytes)         bytes (once), beyond_bytes/C
 gather         rows, width                                 rows, bytes (once), beyond_bytes/C
 scatter_add    rows, width                                 rows, bytes (once), beyond_bytes/C
-scatter_add    rows, width                                 rows, bytes (once), beyond_bytes/C
 sample         vertices, edges                             vertices, edges
 loss           rows, width (or rows, elements)             rows, elements, bytes
 optimizer      elements                                    elements, bytes
@@ -160,7 +159,6 @@ _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, 
             "elementwise": (_elementwise, ("elements", "bytes"), ("beyond_bytes",)),
             "copy": (_copy, ("bytes",), ("beyond_bytes",)),
             "gather": (_gather, ("rows", "bytes"), ("beyond_bytes",)),
-            "scatter_add": (_gather, ("rows", "bytes"), ("beyond_bytes",)),
             "scatter_add": (_gather, ("rows", "bytes"), ("beyond_bytes",)),
             "sample": (_sample, ("vertices", "edges"), ()),
             "loss": (_loss, ("rows", "elements", "bytes"), ("beyond_bytes",)),

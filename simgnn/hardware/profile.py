@@ -53,6 +53,7 @@ __all__ = [
     "Topology",
     "find_problems",
     "load_profile",
+    "load_table",
     "parse_profile",
     "save_profile",
 ]
@@ -159,11 +160,15 @@ def parse_profile(table: Mapping[str, Any], label: str = "hardware profile") -> 
 def load_profile(name_or_path: str | Path) -> Profile:
     """A profile by path or by name (:mod:`simgnn.hardware.library`); :class:`HardwareError` with every fault of it."""
     path = find_profile(str(name_or_path))
+    return parse_profile(load_table(path), str(path))
+
+
+def load_table(path: Path) -> dict[str, Any]:
+    """The unchecked table of a profile's file; :class:`HardwareError` when it is no TOML."""
     try:
-        table = load_toml(path)
+        return load_toml(path)
     except ConfigError as error:
         raise HardwareError(str(error)) from None
-    return parse_profile(table, str(path))
 
 
 def save_profile(profile: Profile, path: Path) -> None:

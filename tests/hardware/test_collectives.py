@@ -1,0 +1,120 @@
+"""Collectives in closed form, and which description is read for a group."""
+
+import pytest
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.collectives import bytes_moved, flow_bytes, flow_pairs, steps
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import Profile, parse_profile
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "ranks", "expected"),
+    [
+        ("allreduce", "ring", 4, 6),
+        ("allreduce", "tree", 5, 6),
+        ("allgather", "ring", 8, 7),
+        ("broadcast", "tree", 8, 3),
+        ("broadcast", "ring", 8, 7),
+        ("barrier", "tree", 3, 2),
+        ("exchange", "pairwise", 8, 7),
+        ("allreduce", "ring", 1, 0),
+    ],
+)
+def test_steps(kind: str, algorithm: str, ranks: int, expected: int) -> None:
+    assert steps(kind, algorithm, ranks) == expected
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "broadcast", "allgather"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
+def test_flows_carry_at_least_what_must_arrive(kind: str, algorithm: str, ranks: int) -> None:
+    nbytes = 1000.0
+    pairs = flow_pairs(kind, algorithm, list(range(ranks)), 0)
+    each = flow_bytes(kind, algorithm, ranks, nbytes)
+    assert len(set(pairs)) == len(pairs)
+    arriving = {rank: each * sum(target == rank for _, target in pairs) for rank in range(ranks)}
+    needed = {"allreduce": nbytes * (ranks - 1) / ranks, "broadcast": nbytes, "allgather": nbytes * (ranks - 1)}[kind]
+    for rank in range(1 if kind == "broadcast" else 0, ranks):
+        assert arriving[rank] >= needed - 1e-9
+
+
+def test_a_broadcast_starts_at_its_root() -> None:
+    assert flow_pairs("broadcast", "ring", [0, 1, 2, 3], 2) == [(2, 3), (3, 0), (0, 1)]
+    assert flow_pairs("broadcast", "tree", [0, 1, 2, 3], 2) == [(2, 3), (2, 0), (3, 1)]
+
+
+def test_measured_allreduce_in_closed_form(server: Profile) -> None:
+    machine = Machine.place(server, [0, 0])
+    price = machine.collective("allreduce", "nccl", 1e9, [0, 1])
+    assert price.latency_s == pytest.approx(10e-6 + 2 * 1e-6)
+    assert price.seconds_alone == pytest.approx(price.latency_s + 1e9 / 5e9)  # 2(P-1)/P = 1, residual 100 %
+    assert price.seconds_alone == pytest.approx(
+        price.latency_s + price.flows[0].nbytes / price.flows[0].rate_bytes_per_s
+    )
+    assert not price.extrapolated
+    small = machine.collective("allreduce", "nccl", 1e3, [0, 1])
+    assert small.seconds_alone == pytest.approx(small.latency_s + 2 * 1e3 / 5e9)
+    assert machine.collective("allreduce", "nccl", 10, [0, 1]).extrapolated
+
+
+def test_rank_counts_that_were_not_measured_are_flagged(server: Profile) -> None:
+    machine = Machine.place(server, [0, 0, 0, 0, 1, 1, 1, 1])
+    assert not machine.collective("allreduce", "nccl", 1e6, range(4)).extrapolated
+    assert machine.collective("allreduce", "nccl", 1e6, range(3)).extrapolated
+    assert machine.collective("allreduce", "nccl", 1e6, range(8)).extrapolated
+
+
+def test_without_bus_bandwidth_the_links_decide(cluster: Profile) -> None:
+    machine = Machine.place(cluster, [0, 0, 1, 1])
+    nbytes = 1e8
+    price = machine.collective("allreduce", "gloo", nbytes, range(4))
+    each = 2 * 3 / 4 * nbytes
+    # ring 0-1-2-3-0: one flow each way between the hosts, at 10 Gbit/s
+    assert price.seconds_alone == pytest.approx(50e-6 + 6 * 30e-6 + each / 1.25e9)
+    assert {(flow.source, flow.target) for flow in price.flows} == {(0, 1), (1, 2), (2, 3), (3, 0)}
+    shuffled = machine.collective("allreduce", "gloo", nbytes, [2, 0, 3, 1])
+    assert shuffled.seconds_alone == price.seconds_alone
+
+
+def test_ring_bytes_of_all_ranks_share_the_loopback(cluster: Profile) -> None:
+    machine = Machine.place(cluster, [0] * 16)
+    price = machine.collective("allreduce", "gloo", 1e8, range(16))
+    total = 16 * bytes_moved("allreduce", 16, 1e8)
+    assert price.seconds_alone - price.latency_s == pytest.approx(total / 16e9)
+
+
+def test_no_bytes_and_one_rank_cost_the_latency_only(cluster: Profile) -> None:
+    machine = Machine.place(cluster, [0, 0])
+    assert machine.collective("barrier", "gloo", 0, [0, 1]).flows == ()
+    alone = machine.collective("allreduce", "gloo", 1e6, [0])
+    assert (alone.seconds_alone, alone.flows) == (50e-6, ())
+    assert machine.collective("allreduce", "gloo", 0, [0, 1]).seconds_alone == pytest.approx(50e-6 + 2 * 30e-6)
+
+
+def test_an_exchange_has_a_floor_and_a_hop(cluster: Profile) -> None:
+    machine = Machine.place(cluster, [0, 0, 1])
+    assert machine.call("exchange", "default", range(3)) == (50e-6, 5e-6, None, False)
+
+
+def test_scope_comes_before_any(server: Profile) -> None:
+    table = server.to_table()
+    entry = table["backends"]["nccl"]["collectives"][0]
+    across = {**entry, "scope": "cluster", "floor": {"value": "99 us", "source": "assumed"}}
+    table["backends"]["nccl"]["collectives"].append(across)
+    machine = Machine.place(parse_profile(table), [0, 0, 1, 1])
+    assert machine.call("allreduce", "nccl", [0, 1]).floor_s == 10e-6
+    assert machine.call("allreduce", "nccl", [0, 1, 2, 3]).floor_s == 99e-6
+
+
+def test_a_hop_that_was_not_measured_is_the_longest_of_the_ring(server: Profile) -> None:
+    table = server.to_table()
+    del table["backends"]["nccl"]["collectives"][0]["hop"]
+    machine = Machine.place(parse_profile(table), [0, 0, 0])
+    assert machine.call("allreduce", "nccl", [0, 1, 2]).hop_s == pytest.approx(4e-6 + 7e-6)
+
+
+def test_a_missing_collective_is_named(server: Profile) -> None:
+    machine = Machine.place(server, [0, 0])
+    with pytest.raises(HardwareError, match=r"backends\.nccl\.collectives: no 'broadcast' for groups inside a host"):
+        machine.collective("broadcast", "nccl", 1.0, [0, 1])

@@ -1,0 +1,239 @@
+"""Malformed profiles: each fault is told with its key path, what was expected, and the nearest name; all at once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.check import price_problems
+from simgnn.hardware.profile import Profile, find_problems, load_profile, parse_profile
+
+Table = dict[str, Any]
+Spoil = Callable[[Table], Any]
+
+
+def host(table: Table) -> Table:
+    found: Table = table["topology"]["hosts"]["node"]
+    return found
+
+
+def curve(table: Table, number: int = 0) -> Table:
+    found: Table = table["devices"]["fast"]["curves"][number]
+    return found
+
+
+FAULTS: dict[str, tuple[Spoil, str]] = {
+    "unknown unit": (
+        lambda t: t["links"]["pcie"]["bandwidth"].update(value="20 GB"),
+        "links.pcie.bandwidth.value: got '20 GB': unknown unit 'GB' (did you mean 'GB/s'?)",
+    ),
+    "negative bandwidth": (
+        lambda t: t["links"]["pcie"]["bandwidth"].update(value="-20 GB/s"),
+        "links.pcie.bandwidth.value: got '-20 GB/s', expected a number that is not negative",
+    ),
+    "zero bandwidth": (
+        lambda t: t["links"]["pcie"]["bandwidth"].update(value="0 GB/s"),
+        "links.pcie.bandwidth.value: got '0 GB/s', expected more than zero",
+    ),
+    "bare number": (
+        lambda t: t["devices"]["fast"]["memory"].update(value=10),
+        "devices.fast.memory.value: got the bare number 10, expected a size with its unit",
+    ),
+    "number without source": (
+        lambda t: t["links"]["pcie"]["latency"].pop("source"),
+        "links.pcie.latency.source: missing; expected one of 'measured', 'published', 'datasheet', 'assumed'",
+    ),
+    "number that is no table": (
+        lambda t: t["links"]["pcie"].update(latency="2 us"),
+        "links.pcie.latency: got '2 us', expected a table",
+    ),
+    "unknown source": (
+        lambda t: t["links"]["pcie"]["latency"].update(source="measurd"),
+        "(did you mean 'measured'?)",
+    ),
+    "unknown key": (
+        lambda t: t["links"]["pcie"].update(duplx="full"),
+        "links.pcie.duplx: unknown key (did you mean 'duplex'?)",
+    ),
+    "unknown section": (lambda t: t.update(devcies={}), "devcies: unknown key (did you mean 'devices'?)"),
+    "unknown link kind": (
+        lambda t: t["links"]["pcie"].update(kind="pci"),
+        "links.pcie.kind: got 'pci', expected one of 'pcie', 'nvlink'",
+    ),
+    "missing section": (lambda t: t.pop("topology"), "topology: missing; expected a table with hosts"),
+    "missing latency": (lambda t: t["links"]["pcie"].pop("latency"), "links.pcie.latency: missing"),
+    "unknown primitive": (
+        lambda t: curve(t).update(primitive="matmull"),
+        "devices.fast.curves.0.primitive: got 'matmull'",
+    ),
+    "unknown feature": (
+        lambda t: curve(t)["costs"].update(flps="1 Tflop/s"),
+        "devices.fast.curves.0.costs: flps: no feature of matmul (did you mean 'flops'?)",
+    ),
+    "cost in the wrong unit": (
+        lambda t: curve(t)["costs"].update(flops="1 us/edge"),
+        "costs: flops: got '1 us/edge': unknown unit 'us/edge'",
+    ),
+    "curve that costs nothing": (
+        lambda t: curve(t).update(costs={"call": "0 s/call"}),
+        "costs: all costs are zero",
+    ),
+    "range upside down": (
+        lambda t: curve(t)["range"].update(flops=["9 flops", "1 flops"]),
+        "range: flops: got [9 flops, 1 flops], expected the smaller first",
+    ),
+    "range of nothing known": (
+        lambda t: curve(t)["range"].update(edges=["1 edge", "2 edges"], outr=["1 element", "2 elements"]),
+        "outr: neither a size nor a feature of matmul (did you mean 'outer'?)",
+    ),
+    "measured without spread": (
+        lambda t: curve(t).pop("spread"),
+        "source is 'measured' but spread is missing",
+    ),
+    "cache that the device lacks": (
+        lambda t: curve(t, 1)["costs"].update({"missed_bytes/L3": "10 GB/s"}),
+        "spmm counts misses of cache 'L3', which the device lacks",
+    ),
+    "two curves of one level": (
+        lambda t: t["devices"]["fast"]["curves"].append(dict(curve(t))),
+        "two of matmul for concurrency 1 and 1 threads",
+    ),
+    "cpu without cores": (
+        lambda t: t["devices"]["fast"].update(kind="cpu"),
+        "devices.fast: cores: missing; a CPU needs",
+    ),
+    "unknown device type": (
+        lambda t: host(t)["devices"][0].update(type="fats"),
+        "topology.hosts.node.devices.0.type: got 'fats', which [devices] does not define (did you mean 'fast'?)",
+    ),
+    "unknown link type": (
+        lambda t: host(t)["edges"][0].update(link="pci"),
+        "topology.hosts.node.edges.0.link: got 'pci', which [links] does not define (did you mean 'pcie'?)",
+    ),
+    "edge to nowhere": (
+        lambda t: host(t)["edges"][0].update(between=["left", "switch9"]),
+        "topology.hosts.node.edges.0.between: got 'switch9', which is no node or device (did you mean 'switch",
+    ),
+    "unreachable devices": (
+        lambda t: host(t)["edges"].pop(3),
+        "topology: 'node0/right0' is not reachable from 'node0/left0'",
+    ),
+    "unreachable host": (
+        lambda t: t["topology"]["edges"][0].update(between=["node0/nic", "spine"]),
+        "topology: 'node1/left0' is not reachable from 'node0/left0'",
+    ),
+    "switch joined to itself": (
+        lambda t: host(t)["edges"].append({"between": ["nic", "nic"], "link": "pcie"}),
+        "joins 'node0/nic' to itself",
+    ),
+    "two links side by side": (
+        lambda t: host(t)["edges"].append({"between": ["switch1", "switch0"], "link": "pcie"}),
+        "topology.hosts.node.edges.5.between: a second link between 'node0/switch1' and 'node0/switch0'",
+    ),
+    "name borne twice": (
+        lambda t: host(t)["nodes"].update(left0="nic"),
+        "topology.hosts.node: 2 things are called 'left0'",
+    ),
+    "no devices": (lambda t: host(t).update(devices=[]), "topology.hosts.node.devices: got [], expected more entries"),
+    "count of zero": (
+        lambda t: host(t).update(count=0),
+        "topology.hosts.node.count: got 0, expected at least 1",
+    ),
+    "count as text": (
+        lambda t: host(t).update(count="2"),
+        "topology.hosts.node.count: got '2', expected a whole number",
+    ),
+    "efficiency not ascending": (
+        lambda t: t["links"]["pcie"]["efficiency"]["points"].reverse(),
+        "links.pcie.efficiency: points: expected sizes that ascend",
+    ),
+    "unknown backend": (
+        lambda t: t["backends"].update(mpi=t["backends"]["nccl"]),
+        "backends.mpi: got 'mpi', expected one of 'gloo'",
+    ),
+    "ring of an exchange": (
+        lambda t: t["backends"]["nccl"]["collectives"][1].update(algorithm="ring"),
+        "'pairwise' belongs to 'exchange'",
+    ),
+    "newer format": (lambda t: t.update(format=2), "format: got 2, expected one of '1'"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_told_with_its_place(name: str, table: Table) -> None:
+    spoil, told = FAULTS[name]
+    spoil(table)
+    profile, problems = find_problems(table)
+    assert profile is None
+    assert any(told in problem for problem in problems), problems
+
+
+def test_all_faults_at_once(table: Table) -> None:
+    chosen = ["negative bandwidth", "unknown key", "unknown primitive", "unknown link type", "number without source"]
+    for name in chosen:
+        FAULTS[name][0](table)
+    with pytest.raises(HardwareError) as caught:
+        parse_profile(table, "mine.toml")
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("mine.toml: ") for line in lines)
+    for name in chosen:
+        assert any(FAULTS[name][1] in line for line in lines), name
+    assert len(lines) == len(set(lines)) == len(chosen)
+
+
+def test_a_table_without_faults(table: Table) -> None:
+    profile, problems = find_problems(table)
+    assert profile is not None
+    assert problems == []
+
+
+def test_missing_prices_are_told_but_do_not_stop_loading(server: Profile) -> None:
+    problems = price_problems(server)
+    assert "devices.fast.curves: no curve of 'gather'" in problems
+    assert not any("'matmul'" in problem or "allreduce" in problem for problem in problems)
+
+
+def test_a_cpu_whose_ranks_cannot_talk(table: Table) -> None:
+    table["devices"]["fast"].update(kind="cpu", cores={"value": "2 cores", "source": "assumed"})
+    assert any("'node0/left0' has no link to itself" in line for line in price_problems(parse_profile(table)))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"format = 1\n[meta\nname = 'x'", "not valid TOML"),
+        (b"[devices.cpu]\nkind = 'cp", "not valid TOML"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"", "meta: missing"),
+        (b"format = 1\ndevices = 3\n", "devices: got 3, expected a table"),
+    ],
+)
+def test_files_that_are_no_profile(text: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(text)
+    with pytest.raises(HardwareError) as caught:
+        load_profile(path)
+    assert told in str(caught.value)
+    assert "broken.toml" in str(caught.value)
+
+
+def test_every_prefix_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
+    """A truncated file never ends in anything but a profile or a HardwareError."""
+    whole = (Path(__file__).parent / "data" / "invented-server.toml").read_bytes()
+    path = tmp_path / "cut.toml"
+    for end in range(0, len(whole), 97):
+        path.write_bytes(whole[:end])
+        try:
+            load_profile(path)
+        except HardwareError as error:
+            assert str(error)
+
+
+def test_unknown_name_tells_the_known_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SIMGNN_HWPROFILES", str(tmp_path))
+    with pytest.raises(HardwareError, match="did you mean 'a800-pcie-ib-2x8'"):
+        load_profile("a800-pcie-2x8")
+    with pytest.raises(HardwareError, match="no such hardware profile"):
+        load_profile(tmp_path / "absent.toml")

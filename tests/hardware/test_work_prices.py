@@ -1,0 +1,202 @@
+"""Prices of work: features in closed form, the level that is read, and when a price is extrapolated."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.devices import Cache, Curve, Device
+from simgnn.hardware.features import PRIMITIVES, feature_names, features, unit_of
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.pricing import choose_level, price_work
+from simgnn.hardware.profile import Profile
+from simgnn.hardware.quantities import CoreCount, Size
+
+KIB = 1024
+SIZES = {
+    "matmul": {"rows": 100, "inner": 20, "outer": 8},
+    "spmm": {"edges": 1000, "rows": 100, "sources": 200, "width": 16},
+    "sparse_matmul": {"nonzeros": 500, "rows": 100, "width": 16},
+    "elementwise": {"rows": 100, "width": 16, "passes": 3},
+    "copy": {"rows": 100, "width": 16},
+    "gather": {"rows": 100, "width": 16},
+    "scatter_add": {"rows": 100, "width": 16},
+    "sample": {"vertices": 10, "edges": 100},
+    "loss": {"rows": 100, "width": 7},
+    "optimizer": {"elements": 320},
+}
+
+
+def value(primitive: str, feature: str, **changed: float) -> float:
+    return float(features(primitive, {**SIZES[primitive], **changed}, caches={"L2": 8 * KIB})[feature][0])
+
+
+def test_features_in_closed_form() -> None:
+    assert value("matmul", "flops") == 2 * 100 * 20 * 8
+    assert value("matmul", "flops", item_bytes=8) == 2 * value("matmul", "flops")
+    assert value("matmul", "bytes") == 4 * (100 * 20 + 20 * 8 + 100 * 8)
+    assert value("spmm", "gathered_bytes") == 1000 * 16 * 4
+    assert value("spmm", "written_bytes", item_bytes=8) == 100 * 16 * 8
+    assert value("spmm", "index_bytes") == 1000 * 4 + 100 * 8
+    assert value("elementwise", "bytes") == 100 * 16 * 3 * 4
+    assert value("elementwise", "beyond_bytes/L2") == 100 * 16 * 3 * 4 - 8 * KIB
+    assert value("copy", "bytes") == value("gather", "bytes") == value("scatter_add", "bytes") == 6400
+    assert value("copy", "beyond_bytes/L2") == 0
+    assert value("loss", "elements") == 700
+    assert value("optimizer", "bytes") == 1280
+    assert value("sample", "vertices") == 10
+
+
+@pytest.mark.parametrize("primitive", PRIMITIVES)
+def test_every_feature_that_is_named_is_computed(primitive: str) -> None:
+    found = features(primitive, SIZES[primitive], caches={"L2": 1.0, "L3": 2.0})
+    assert set(found) == set(feature_names(primitive, ("L2", "L3")))
+    assert all(unit_of(name) for name in found)
+
+
+@pytest.mark.parametrize("primitive", PRIMITIVES)
+def test_many_at_once_equal_one_at_a_time(primitive: str) -> None:
+    many = {name: np.array([size, size * 3, size * 10], dtype=float) for name, size in SIZES[primitive].items()}
+    together = features(primitive, many, caches={"L2": 4096.0})
+    for index in range(3):
+        alone = features(primitive, {name: sizes[index] for name, sizes in many.items()}, caches={"L2": 4096.0})
+        assert all(together[name][index] == alone[name][0] for name in together)
+
+
+def test_misses_follow_the_reuse_profile() -> None:
+    profile = [0.1, 0.2, 0.4, 0.6, 0.9]  # share of reads at distance <= 1, 2, 4, 8, 16 rows
+    row = 16 * 4
+
+    def missed(rows: float) -> float:
+        return float(features("spmm", SIZES["spmm"], profile, {"L": rows * row})["missed_rows/L"][0])
+
+    assert missed(4) == pytest.approx(600)
+    assert missed(16) == pytest.approx(100)
+    assert missed(1e9) == pytest.approx(100)  # first reads miss in any cache
+    assert missed(0.5) == pytest.approx(1000)
+    assert missed(2**2.5) == pytest.approx(500)
+    wide = features("spmm", {**SIZES["spmm"], "width": 32}, profile, {"L": 4 * row})
+    assert wide["missed_rows/L"][0] == pytest.approx(800)  # rows twice as wide: half as many fit
+    assert wide["missed_bytes/L"][0] == pytest.approx(800 * 128)
+
+
+@given(st.floats(1, 1e6), st.floats(1, 1e6), st.lists(st.floats(0, 0.03), min_size=32, max_size=32))
+def test_a_larger_cache_never_misses_more(one: float, other: float, steps: list[float]) -> None:
+    profile = np.cumsum(steps)
+    small, large = (
+        features("spmm", SIZES["spmm"], profile, {"L": size})["missed_rows/L"][0] for size in sorted((one, other))
+    )
+    assert large <= small + 1e-9
+
+
+def test_without_a_profile_the_stream_counts_as_random() -> None:
+    def missed(rows: float) -> float:
+        return float(features("spmm", SIZES["spmm"], None, {"L": rows * 64})["missed_rows/L"][0])
+
+    assert missed(200) == pytest.approx(200)  # everything fits: only the first reads of 200 sources miss
+    assert missed(100) == pytest.approx(600)
+    assert missed(1) == pytest.approx(1000 - 800 / 200)
+
+
+def test_each_rank_has_its_share_of_a_cache() -> None:
+    shared = Cache(size=Size.of(1000, "assumed"), shared_by=CoreCount.of(4, "assumed"))
+    assert shared.bytes_each(8, 1) == 1000
+    assert shared.bytes_each(8, 2) == 1000  # two instances, one rank on each
+    assert shared.bytes_each(8, 4) == 500
+    assert Cache(size=Size.of(1000, "assumed")).bytes_each(None, 4) == 250
+
+
+def cpu(*curves: Curve) -> Device:
+    return Device(kind="cpu", memory=Size.of(1e9, "assumed"), cores=CoreCount.of(8, "assumed"), curves=curves)
+
+
+def level(concurrency: int, threads: int, cost: float = 1e-6) -> Curve:
+    return Curve.of("copy", {"call": cost}, "assumed", concurrency=concurrency, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("levels", "concurrency", "threads", "chosen", "factor", "exact"),
+    [
+        ([(1, 8), (4, 2), (8, 1)], 4, 2, (4, 2), 1.0, True),
+        ([(1, 8), (8, 1)], 2, 4, (1, 8), 2.0, False),  # half as many cores
+        ([(2, 1), (8, 1)], 4, 1, (8, 1), 1.0, False),  # equally near: the more concurrent one
+        ([(2, 1), (8, 1)], 3, 1, (2, 1), 1.0, False),
+        ([(8, 1)], 16, 1, (8, 1), 2.0, False),  # two ranks to a core
+        ([(8, 1)], 1, 8, (8, 1), 1 / 8, False),
+    ],
+)
+def test_the_level_that_is_read(
+    levels: list[tuple[int, int]],
+    concurrency: int,
+    threads: int,
+    chosen: tuple[int, int],
+    factor: float,
+    exact: bool,
+) -> None:
+    device = cpu(*(level(*entry) for entry in levels))
+    found = choose_level(device, "cpu", "copy", concurrency, threads)
+    assert (found.curve.concurrency, found.curve.threads) == chosen
+    assert found.factor == pytest.approx(factor)
+    assert found.exact is exact
+    price = price_work(device, "cpu", "copy", {"bytes": 1}, None, concurrency, threads).at(0)
+    assert price.seconds == pytest.approx(1e-6 * factor)
+    assert price.extrapolated is not exact
+
+
+def test_seconds_in_closed_form(server: Profile) -> None:
+    machine = Machine.place(server, [0, 1])
+    price = machine.work_seconds(0, "matmul", {"rows": 1000, "inner": 100, "outer": 10})
+    assert price.seconds == pytest.approx(10e-6 + 2e6 / 1e12)
+    assert (price.spread, price.extrapolated, price.source) == (0.02, False, "measured")
+    profile = np.linspace(0.05, 0.8, 16)
+    rows_that_fit = 4 * 2**20 / (64 * 4)
+    hit = np.interp(np.log2(rows_that_fit), np.arange(16), profile)
+    spmm = machine.work_seconds(0, "spmm", {"edges": 1e6, "rows": 1e5, "width": 64}, profile)
+    gathered = 1e6 * 64 * 4
+    assert spmm.seconds == pytest.approx(gathered / 100e9 + gathered * (1 - hit) / 10e9)
+
+
+def test_sizes_outside_the_measured_range_are_flagged(server: Profile) -> None:
+    machine = Machine.place(server, [0, 1])
+
+    def flagged(**sizes: float) -> bool:
+        return machine.work_seconds(0, "matmul", {"rows": 10.0, "inner": 100.0, "outer": 10.0, **sizes}).extrapolated
+
+    assert not flagged()
+    assert flagged(inner=15)
+    assert not flagged(inner=16)
+    assert flagged(inner=5000)
+    assert flagged(rows=1e10)
+    assert machine.work_seconds(0, "spmm", {"edges": 10, "rows": 10, "width": 64}, None).extrapolated
+
+
+def test_all_ranks_at_once_equal_each_rank(cluster: Profile) -> None:
+    machine = Machine.place(cluster, [0, 0, 0, 1, 1, 2])
+    sizes = {"edges": np.arange(1, 7) * 1e5, "rows": np.arange(1, 7) * 1e4, "width": 128, "item_bytes": 4}
+    locality = np.cumsum(np.random.default_rng(0).random((6, 32)) / 33, axis=1)
+    seconds, flags, spread = machine.work_seconds_all("spmm", sizes, locality)
+    for rank in range(6):
+        one = {name: float(np.broadcast_to(size, 6)[rank]) for name, size in sizes.items()}
+        price = machine.work_seconds(rank, "spmm", one, locality[rank])
+        assert (seconds[rank], bool(flags[rank]), spread[rank]) == (price.seconds, price.extrapolated, price.spread)
+
+
+def test_a_missing_curve_names_device_primitive_and_remedy(server: Profile) -> None:
+    machine = Machine.place(server, [0])
+    with pytest.raises(HardwareError) as caught:
+        machine.work_seconds(0, "gather", {"rows": 1, "width": 1})
+    for part in ("devices.fast.curves", "'gather'", "simgnn calibrate"):
+        assert part in str(caught.value)
+
+
+def test_a_missing_size_is_named() -> None:
+    with pytest.raises(HardwareError, match="'matmul' lacks the size 'outer'"):
+        features("matmul", {"rows": 1, "inner": 1})
+    with pytest.raises(HardwareError, match="unknown primitive 'matmull'"):
+        features("matmull", {"rows": 1})
+
+
+def test_work_of_no_rows_costs_a_call(server: Profile) -> None:
+    price = Machine.place(server, [0]).work_seconds(0, "matmul", {"rows": 0, "inner": 100, "outer": 10})
+    assert price.seconds == pytest.approx(10e-6)
