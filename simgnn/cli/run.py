@@ -44,7 +44,7 @@ def command(
     loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     from simgnn.cli.console import Reporter, note, print_json
     from simgnn.cli.tables import show_result
-    from simgnn.cli.train import carry_out, free_directory, prepare_run
+    from simgnn.cli.train import carry_out, free_directory, prepare_run, torchrun_command
 
     reporter = Reporter(quiet=as_json)
     if resume:
@@ -52,10 +52,11 @@ def command(
     else:
         directory = prepare_run(loaded, out or free_directory(Path("runs"), loaded.name), reporter, force)
     if prepare_only:
+        start = torchrun_command(directory)
         if as_json:
-            print_json({"directory": str(directory)})
+            print_json({"directory": str(directory), "start": start})
         else:
-            note(f"written to {directory}; start it: torchrun --nproc-per-node P -m executor run {directory}")
+            note(f"written to {directory}; start it: {start}")
         return
     result = carry_out(directory, loaded.train.epochs, reporter, ["--resume"] if resume else [])
     show_result(result, as_json, directory)

@@ -56,6 +56,16 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
     return read_result(RunDirectory(directory).result)
 
 
+def torchrun_command(directory: Path) -> str:
+    """How a prepared run is started on a cluster, on every host."""
+    from simgnn.experiment.load import load_experiment
+    from simgnn.record.rundir import RunDirectory
+
+    cluster = load_experiment(RunDirectory(directory).experiment).cluster
+    nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
+    return f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
+
+
 def free_directory(root: Path, name: str) -> Path:
     """``root/name``, or ``root/name-2`` and so on: the first that does not exist."""
     candidate, number = root / name, 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import combination_problems
@@ -40,6 +40,13 @@ class Basics(Section):
 
     name: str = Field(default="experiment", min_length=1, max_length=100, description="name in tables and files")
     seed: int = Field(default=0, ge=0, lt=2**63, description="seed of everything random")
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if "/" in name or "\\" in name or name.startswith(".") or not name.isprintable():
+            raise ValueError("expected a name of a folder: printable, without '/', not starting with '.'")
+        return name
 
 
 class Experiment(BaseModel):

@@ -35,6 +35,7 @@ FILES = {
     "negative seed": ("seed = -1\n", ["seed: got -1, expected a whole number >= 0"]),
     "seed too large": ("seed = 99999999999999999999\n", ["seed: got 99999999999999999999"]),
     "empty name": ('name = ""\n', ["name: got '', expected text that is not empty"]),
+    "name that is a path": ('name = "a/../b"\n', ["name: got 'a/../b', expected a name of a folder"]),
     "unknown model": ('[model]\nkind = "gnc"\n', ["model.kind: got 'gnc', expected one of gcn, sage, gin"]),
     "model not built yet": ('[model]\nkind = "gat"\n', ["model.kind: got 'gat', not available in this version"]),
     "no layers": ("[model]\nlayers = 0\n", ["model.layers: got 0, expected a whole number >= 1"]),
@@ -166,9 +167,8 @@ def test_an_unknown_experiment_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 def test_training_on_statistics_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "stats.toml").write_text('[graph]\nsource = "stats:x.toml"\n')
-    check(
-        ["run", str(tmp_path / "stats.toml"), "--ranks", "2"], ["graph.source: got 'stats:", "not trained on"], tmp_path / "out", capsys
-    )
+    expected = ["graph.source: got 'stats:", "not trained on"]
+    check(["run", str(tmp_path / "stats.toml"), "--ranks", "2"], expected, tmp_path / "out", capsys)
 
 
 def test_a_folder_that_is_not_a_run_directory_is_never_replaced(

@@ -1,0 +1,88 @@
+"""``simgnn run`` from the command line to the result: two real ranks over Gloo."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.experiment.load import load_experiment
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory, read_table
+
+SMALL = """\
+extends = "vanilla"
+name = "small"
+[graph]
+vertices = 400
+edges = 2500
+classes = 4
+feature_width = 16
+[model]
+hidden = 8
+[train]
+epochs = 4
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_a_run_trains_and_leaves_a_complete_run_directory(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "runs" / "first"
+    assert invoke(["run", str(small), "--ranks", "2", "--out", str(out), "--json"]) == 0
+    told = capsys.readouterr()
+    printed = json.loads(told.out)
+    result = read_result(RunDirectory(out).result)
+    assert printed["directory"] == str(out)
+    assert (printed["status"], printed["backend"], printed["ranks"]) == ("ok", "executor", 2)
+    assert result.loss is not None
+    assert len(result.loss) == 4
+    assert result.loss[-1] < result.loss[0]
+    assert load_experiment(out / "experiment.toml").ranks == 2
+    assert set(read_table(RunDirectory(out).trace)["rank"].to_pylist()) == {0, 1}
+    assert told.err == ""
+    # a second run into the same folder is refused, and nothing of the first is touched
+    assert invoke(["run", str(small), "--ranks", "2", "--out", str(out)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert read_result(RunDirectory(out).result) == result
+
+
+def test_a_run_can_be_prepared_for_torchrun(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", str(small), "--set", "cluster.hosts=2", "--set", "cluster.ranks_per_host=2", "--prepare"]
+    assert invoke([*arguments, "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().err
+    assert "--nnodes 2" in told
+    assert "--nproc-per-node 2 -m executor run" in told
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+def test_resuming_needs_the_same_experiment_and_a_checkpoint(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert invoke(["run", str(small), "--resume"]) == 2
+    assert "--resume: got no --out" in capsys.readouterr().err
+    assert invoke(["run", str(small), "--resume", "--out", out]) == 2
+    assert "is not a run directory" in capsys.readouterr().err
+    assert invoke(["run", str(small), "--ranks", "2", "--prepare", "--out", out]) == 0
+    capsys.readouterr()
+    assert invoke(["run", str(small), "--ranks", "3", "--epochs", "5", "--resume", "--out", out]) == 2
+    told = capsys.readouterr().err
+    assert "--resume: cluster.ranks_per_host: got 3, expected 2" in told
+    assert "--resume: train.epochs: got 5, expected 4" in told
+
+
+def test_without_out_the_next_free_folder_is_taken(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert invoke(["run", str(small), "--ranks", "1", "--prepare", "--json"]) == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
