@@ -70,19 +70,21 @@ def price_collective(
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
     if not pairs or each == 0:
         return CollectivePrice(latency, (), latency, chosen.floor.spread, not exact, chosen.floor.source)
-    seconds = _seconds_on_links(machine, pairs, each, backend)
+    on_links = seconds = _seconds_on_links(machine, pairs, each, backend)
     source, spread = chosen.floor.source, chosen.floor.spread
     extrapolated = not exact
     if chosen.bus_bandwidth is None:
-        seconds = max(
-            seconds, each / min(price_message(machine, i, j, each, backend).rate_bytes_per_s for i, j in pairs)
-        )
+        rates = [price_message(machine, i, j, each, backend).rate_bytes_per_s for i, j in pairs]
+        seconds = max(seconds, each / min(rates))
     else:
-        # measured: it may use several messages at once on a link, so only the link itself limits it further
+        # it may use several messages at once on a link, so only the link itself limits it further
         residual = 1.0 if chosen.residual is None else chosen.residual.at(nbytes)
-        seconds = max(seconds, bytes_moved(kind, count, nbytes) / chosen.bus_bandwidth.value * residual)
+        bus = bytes_moved(kind, count, nbytes) / chosen.bus_bandwidth.value * residual
+        measured_so = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
+        seconds = bus if measured_so else max(on_links, bus)
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
+    each *= min(1.0, seconds / on_links)  # measured faster than flows of all bytes would be: they are lighter
     flows = tuple(Flow(i, j, each, each / seconds) for i, j in pairs)
     return CollectivePrice(latency, flows, latency + seconds, spread, extrapolated, source)
 

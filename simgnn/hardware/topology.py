@@ -6,14 +6,15 @@ link for each GPU. Names outside a host are "host/node", where the host's base n
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from simgnn.hardware.quantities import Strict
 
 NodeKind = Literal["socket", "memory", "pcie-switch", "nvswitch", "nic", "network-switch"]
-Count = Annotated[StrictInt, Field(ge=1, le=65536)]
+MAX_DEVICES = 16384
+Count = Annotated[StrictInt, Field(ge=1, le=MAX_DEVICES)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]*$")]
 
 
@@ -55,6 +56,13 @@ class Topology(Strict):
     hosts: Annotated[dict[Name, Host], Field(min_length=1)]
     nodes: dict[Name, NodeKind] = Field(default_factory=dict)
     edges: tuple[Edge, ...] = ()
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        total = sum(host.count * sum(placed.count for placed in host.devices) for host in self.hosts.values())
+        if total > MAX_DEVICES:
+            raise ValueError(f"hosts: got {total} devices in all, expected at most {MAX_DEVICES}")
+        return self
 
     def host_names(self) -> tuple[tuple[str, Host], ...]:
         """(full name, host) of every machine; the position is the host's number."""

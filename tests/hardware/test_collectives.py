@@ -77,6 +77,23 @@ def test_without_bus_bandwidth_the_links_decide(cluster: Profile) -> None:
     assert shuffled.seconds_alone == price.seconds_alone
 
 
+def test_a_measured_collective_takes_what_was_measured(server: Profile) -> None:
+    """Even where the links, as measured with something else, would be slower: flows are lightened to fit them."""
+    table = server.to_table()
+    entry = table["backends"]["nccl"]["collectives"][0]
+    entry["bus_bandwidth"] = {"value": "15 GB/s", "source": "measured", "spread": "1 %"}
+    del entry["residual"]
+    machine = Machine.place(parse_profile(table), [0] * 4)
+    price = machine.collective("allreduce", "nccl", 1e9, range(4))
+    assert price.seconds_alone - price.latency_s == pytest.approx(1.5e9 / 15e9)
+    shared = sum(flow.nbytes for flow in price.flows if {flow.source, flow.target} in ({1, 2}, {3, 0}))
+    assert shared / 10e9 == pytest.approx(1.5e9 / 15e9)  # both ways over the half-duplex link, just as long
+    assert not price.extrapolated
+    extrapolated = machine.collective("allreduce", "nccl", 1e9, [0, 1, 2])
+    assert extrapolated.extrapolated
+    assert extrapolated.seconds_alone - extrapolated.latency_s == pytest.approx(2 * 4 / 3 * 1e9 / 10e9)
+
+
 def test_ring_bytes_of_all_ranks_share_the_loopback(cluster: Profile) -> None:
     machine = Machine.place(cluster, [0] * 16)
     price = machine.collective("allreduce", "gloo", 1e8, range(16))
