@@ -1,0 +1,143 @@
+"""Runs to compare: graphs, settings, the reference (made once a model and dtype), errors tensor by tensor."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from executor.layers import build_layers
+from executor.oracle import train_reference
+from executor.plan import RunPlan
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+from simgnn.graph.load import load_graph
+from tests.executor.runs import small_graph
+
+EPOCHS = 20
+GENERATED = {"vertices": 1500, "edges": 9000, "classes": 6, "feature_width": 24}
+REAL = ("cora", "amazon_computers")
+TRAININGS: Mapping[str, tuple[str, ...]] = {
+    "float64-adam": ("train.dtype=float64", "train.optimizer=adam"),
+    "float32-adam": ("train.dtype=float32", "train.optimizer=adam"),
+    "float32-sgd": ("train.dtype=float32", "train.optimizer=sgd"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run. ``extra`` settings come last, so they overrule the others."""
+
+    graph: str
+    model: str
+    partition: str
+    ranks: int
+    training: str = "float64-adam"
+    extra: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A name for folders and reports."""
+        parts = (self.graph, self.model, self.partition, f"{self.ranks}ranks", self.training, *self.extra)
+        return "-".join(parts).replace("=", "_")
+
+    def settings(self) -> tuple[str, ...]:
+        """What the experiment is told."""
+        return (
+            f"model.kind={self.model}", "model.hidden=16", f"partition.kind={self.partition}", f"train.epochs={EPOCHS}",
+            f"train.learning_rate={self._learning_rate()}", "train.eval_every=0",
+            "hardware.threads_per_rank=1", *TRAININGS[self.training], *self.extra,
+        )  # fmt: skip
+
+    def _learning_rate(self) -> float:
+        if self.training.endswith("adam"):
+            return RATES.get((self.graph, self.model, "adam"), 0.01)
+        return RATES.get((self.graph, self.model, "sgd"), 0.5 if self.model != "gin" else 0.005)
+
+
+RATES: Mapping[tuple[str, str, str], float] = {}
+"""(graph, model, optimizer) -> step size where the usual one makes the loss jump about."""
+
+
+def make_graph(name: str, data: Path | None) -> Graph:
+    """Generated ones by the names below, others are read from ``data``."""
+    if name.startswith("communities"):
+        options = {**GENERATED, "multilabel": True} if name.endswith("multilabel") else GENERATED
+        return load_graph("synthetic:communities", options=options, seed=3)
+    if name.startswith("small"):
+        return small_graph(sparse_features=name.endswith("sparse"))
+    if name in ("path", "islands"):
+        whole = small_graph(80)
+        # islands: no edge between the quarters that a block-row partition makes
+        lone = np.arange(1, 80) % 20 == 0 if name == "islands" else np.zeros(79, dtype=np.bool_)
+        links = np.flatnonzero(~lone)
+        edges = (np.ones(2 * len(links)), (np.append(links, links + 1), np.append(links + 1, links)))
+        chain = sparse.csr_array(edges, shape=(80, 80))
+        return replace(whole, name=name, csr=CSR(chain.indptr.astype(np.int64), chain.indices.astype(np.int32), 80))
+    assert data is not None
+    return load_graph(str(data / f"{name}.npz"))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The reference's tensors by "layer.name"; ``first`` and ``last`` are gradients of those epochs."""
+
+    losses: list[float]
+    initial: dict[str, torch.Tensor]
+    first: dict[str, torch.Tensor]
+    last: dict[str, torch.Tensor]
+    parameters: dict[str, torch.Tensor]
+
+
+@dataclass
+class References:
+    """Whole-graph training with DGL's layers. It knows no ranks, partition or order of a layer, so cases share it."""
+
+    made: dict[tuple[Any, ...], Expected] = field(default_factory=dict)
+
+    def of(self, graph_name: str, graph: Graph, plan: RunPlan) -> Expected:
+        """The reference of a prepared run."""
+        shapes = tuple((layer.kind, layer.width_in, layer.width_out, layer.hidden) for layer in plan.layers)
+        key = (graph_name, shapes, plan.seed, tuple(sorted(plan.train.items())))
+        if key not in self.made:
+            self.made[key] = _train(graph, plan)
+        return self.made[key]
+
+
+def _train(graph: Graph, plan: RunPlan) -> Expected:
+    dtype = getattr(torch, plan.train["dtype"])
+    layers = build_layers(plan.layers, plan.seed, dtype)
+    initial = [{name: value.detach().clone() for name, value in layer.named_parameters()} for layer in layers]
+    first = train_reference(graph, plan.layers, initial, 1, plan.train, dtype)
+    whole = train_reference(graph, plan.layers, initial, plan.epochs, plan.train, dtype)
+    return Expected(
+        whole.losses, _named(initial), _named(first.gradients), _named(whole.gradients), _named(whole.parameters)
+    )
+
+
+def _named(layers: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {f"{index}.{name}": value for index, layer in enumerate(layers, 1) for name, value in layer.items()}
+
+
+def errors(got: Mapping[str, Any], expected: Expected) -> dict[str, float]:
+    """Largest relative error of each quantity: of losses over epochs, of tensors in the Euclidean norm of each."""
+    assert len(got["losses"]) == len(expected.losses)
+    pairs = zip(got["losses"], expected.losses, strict=True)
+    return {
+        "losses": max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs),
+        "initial": _largest(got["initial"], expected.initial),
+        "first gradients": _largest(got["gradients"][0], expected.first),
+        "last gradients": _largest(got["gradients"][-1], expected.last),
+        "parameters": _largest(got["parameters"], expected.parameters),
+    }
+
+
+def _largest(flat: torch.Tensor, expected: Mapping[str, torch.Tensor]) -> float:
+    parts = torch.split(flat, [value.numel() for value in expected.values()])
+    return max(
+        float((part - value.reshape(-1)).norm() / value.norm()) if value.any() else float(part.norm())
+        for part, value in zip(parts, expected.values(), strict=True)
+    )

@@ -1,0 +1,85 @@
+"""Ranks, graphs and references that cases share, and the table of errors at the end of a run."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.plan import RunPlan
+from simgnn.graph.graph import Graph
+from tests.equality.cases import Case, References, errors, make_graph
+from tests.equality.pool import RankPool
+from tests.executor.runs import prepared_run
+
+LARGEST = pytest.StashKey[dict[tuple[str, str, str], dict[str, float]]]()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended: its folder, its plan, what each rank returned."""
+
+    folder: Path
+    plan: RunPlan
+    ranks: list[dict[str, Any]]
+
+
+@dataclass
+class Bench:
+    """Carries out cases; one for the whole session."""
+
+    root: Path
+    data: Path
+    largest: dict[tuple[str, str, str], dict[str, float]]
+    references: References = field(default_factory=References)
+    pool: RankPool = field(default_factory=RankPool)
+
+    def __post_init__(self) -> None:
+        self.graph: Callable[[str], Graph] = lru_cache(None)(lambda name: make_graph(name, self.data))
+
+    def run(self, case: Case) -> Finished:
+        """Prepare a case and carry it out."""
+        folder = prepared_run(self.graph(case.graph), self.root / case.name, case.ranks, *case.settings())
+        return Finished(folder, RunPlan.open(folder), self.pool.run(folder, case.ranks))
+
+    def errors(self, case: Case) -> dict[str, float]:
+        """A case against the reference; the errors are noted for the table."""
+        finished = self.run(case)
+        expected = self.references.of(case.graph, self.graph(case.graph), finished.plan)
+        assert expected.losses[-1] < expected.losses[0], f"{case.name}: nothing is learned: {expected.losses}"
+        first = finished.ranks[0]
+        for other in finished.ranks[1:]:
+            assert other["parameters"].equal(first["parameters"]), f"{case.name}: ranks hold different parameters"
+            assert other["losses"] == first["losses"], f"{case.name}: ranks tell different losses"
+        found = errors(first, expected)
+        noted = self.largest.setdefault((case.training, case.model, case.graph), {})
+        for name, value in found.items():
+            noted[name] = max(value, noted.get(name, 0.0))
+        return found
+
+
+@pytest.fixture(scope="session")
+def bench(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Where cases are carried out; ends its ranks. Tests that read real graphs ask for ``data_dir`` besides."""
+    data = Path(os.environ.get("SIMGNN_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+    made = Bench(tmp_path_factory.mktemp("equality"), data, pytestconfig.stash.setdefault(LARGEST, {}))
+    try:
+        yield made
+    finally:
+        made.pool.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the largest error of each quantity."""
+    largest = config.stash.get(LARGEST, {})
+    if not largest:
+        return
+    terminalreporter.section("largest relative errors against one process")
+    names = list(next(iter(largest.values())))
+    terminalreporter.write_line(f"{'training':14}{'model':6}{'graph':24}" + "".join(f"{name:>17}" for name in names))
+    for (training, model, graph), found in sorted(largest.items()):
+        values = "".join(f"{found[name]:17.2e}" for name in names)
+        terminalreporter.write_line(f"{training:14}{model:6}{graph:24}{values}")

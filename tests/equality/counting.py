@@ -1,0 +1,109 @@
+"""What a program says that travels, turn by turn, from its size table alone; and what the tapped calls must be."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.graph.graph import Graph
+from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
+from simgnn.program.ops import Op
+from simgnn.program.program import EVALUATE, Program, Turn
+from tests.equality.wiretap import Call
+
+Pairs = dict[tuple[int, int, int], tuple[int, int]]
+"""(op id, source, target) -> (messages, bytes), over all turns."""
+Rows = dict[tuple[int, int, int, int], tuple[int, int, int, int]]
+"""(rank, epoch, step, op id) -> (bytes sent, collective bytes, control bytes, messages)."""
+
+
+def turns_of(program: Program, epochs: int, evaluations: Iterable[int]) -> list[Turn]:
+    """All turns of a run, an evaluation after each of the named epochs."""
+    after = set(evaluations)
+    turns: list[Turn] = []
+    for turn in program.calendar.turns(epochs):
+        turns.append(turn)
+        if turn.epoch in after and turn.step == program.calendar.steps - 1:
+            turns.append(Turn(turn.epoch, -1, EVALUATE))
+    return turns
+
+
+def pair_bytes(program: Program, op: Op, turn: Turn) -> NDArray[np.int64]:
+    """Payload [P, P] of a pairwise op in one turn."""
+    assert op.route is not None
+    assert op.transfer is not None
+    return program.sizes.routes[op.route].matrix(program.ranks, turn.epoch, max(turn.step, 0)) * op.transfer.row_bytes
+
+
+def member_bytes(program: Program, op: Op, turn: Turn) -> NDArray[np.int64]:
+    """Payload [P] that each rank hands to a collective in one turn."""
+    assert op.transfer is not None
+    return program.sizes.per_rank(op.transfer.rows, turn.epoch, max(turn.step, 0)) * op.transfer.row_bytes
+
+
+def planned_pairs(program: Program, turns: Iterable[Turn]) -> Pairs:
+    """Messages and bytes by op and rank pair; pairs without rows send no message."""
+    found: Pairs = {}
+    for turn in turns:
+        for op in program.templates[turn.template].ops:
+            if op.kind not in PAIRWISE_KINDS:
+                continue
+            matrix = pair_bytes(program, op, turn)
+            for source, target in zip(*np.nonzero(matrix), strict=True):
+                key = (program.op_ids[turn.template, op.name], int(source), int(target))
+                messages, nbytes = found.get(key, (0, 0))
+                found[key] = (messages + 1, nbytes + int(matrix[source, target]))
+    return found
+
+
+def planned_rows(program: Program, turns: Iterable[Turn]) -> Rows:
+    """The counted columns of the trace, for every op of every turn on every rank."""
+    found: Rows = {}
+    for turn in turns:
+        for op in program.templates[turn.template].ops:
+            sent, collective, control, messages = (np.zeros(program.ranks, dtype=np.int64) for _ in range(4))
+            if op.kind in PAIRWISE_KINDS:
+                matrix = pair_bytes(program, op, turn)
+                sent, messages = matrix.sum(axis=1), (matrix > 0).sum(axis=1)
+            elif op.kind in COLLECTIVE_KINDS and op.transfer is not None:
+                if op.transfer.control:
+                    control = member_bytes(program, op, turn)
+                else:
+                    collective = member_bytes(program, op, turn)
+            op_id = program.op_ids[turn.template, op.name]
+            for rank in range(program.ranks):
+                counts = (int(sent[rank]), int(collective[rank]), int(control[rank]), int(messages[rank]))
+                found[rank, turn.epoch, turn.step, op_id] = counts
+    return found
+
+
+def planned_calls(program: Program, turns: Iterable[Turn], rank: int) -> list[Call]:
+    """What a rank hands to ``torch.distributed``, in order."""
+    calls: list[Call] = []
+    for turn in turns:
+        for op in program.templates[turn.template].ops:
+            if op.kind in PAIRWISE_KINDS:
+                calls.append(("all_to_all_single", pair_bytes(program, op, turn)[rank].tolist()))
+            elif op.kind in COLLECTIVE_KINDS:
+                calls.append(("all_reduce", [int(member_bytes(program, op, turn)[rank])]))
+    return calls
+
+
+def counted_halo(graph: Graph, owner: NDArray[np.int32], ranks: int) -> NDArray[np.int64]:
+    """Rows [P, P] that each rank needs of each other: distinct remote sources of edges into its vertices."""
+    target = np.repeat(np.arange(graph.vertices), graph.csr.degrees())
+    source = np.asarray(graph.csr.indices, dtype=np.int64)
+    crossing = owner[source] != owner[target]
+    needed = np.unique(np.stack([owner[target][crossing], source[crossing]]), axis=1)
+    matrix = np.zeros((ranks, ranks), dtype=np.int64)
+    np.add.at(matrix, (owner[needed[1]], needed[0]), 1)
+    return matrix
+
+
+def differences(left: Mapping[tuple[int, ...], object], right: Mapping[tuple[int, ...], object]) -> list[str]:
+    """Every key whose values differ, in words."""
+    return [
+        f"{key}: {left.get(key)} against {right.get(key)}"
+        for key in sorted({*left, *right})
+        if left.get(key) != right.get(key)
+    ]

@@ -1,0 +1,167 @@
+"""Nothing is lost or invented on the way: bytes and messages of every op and rank pair are the same number in the
+program, in the simulation, in the executor's counts and in the tensors that ``torch.distributed`` was handed."""
+
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from executor.plan import RunPlan
+from simgnn.partition.store import PartitionArtifact
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import EVALUATE, Program, Turn
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory, read_table
+from tests.equality.cases import Case
+from tests.equality.conftest import Bench, Finished
+from tests.equality.counting import (
+    counted_halo,
+    differences,
+    planned_calls,
+    planned_pairs,
+    planned_rows,
+    turns_of,
+)
+
+EPOCHS = 3
+SHORT = (f"train.epochs={EPOCHS}", "train.eval_every=2", "train.learning_rate=0.001")
+
+
+def _cases() -> list[Case]:
+    modes = [
+        (model, graph, rows)
+        for model, graph, rows in itertools.product(
+            ("gcn", "sage", "gin"), ("small", "small-sparse"), ("auto", "input", "transformed")
+        )
+        if (model, rows) != ("gin", "transformed")  # GIN has no transformed rows
+    ]
+    cases = [
+        Case(graph, model, "random", ranks, "float32-adam", (*SHORT, f"communication.rows={rows}"))
+        for model, graph, rows in modes
+        for ranks in (2, 4)
+    ]
+    for ranks in (2, 4):
+        cases += [
+            Case("small", "gcn", "metis", ranks, "float64-adam", (*SHORT, "communication.resend_inputs=true")),
+            Case("small", "sage", "block-row", ranks, "float64-adam", (*SHORT, "model.layers=3", "model.hidden=[7,5]")),
+            Case("small", "gcn", "random", ranks, "float32-adam", (*SHORT, "model.order=transform-first")),
+            Case("small-sparse", "gcn", "metis", ranks, "float64-adam", (*SHORT, "model.order=aggregate-first")),
+            # ranks that have nothing to say to each other send no message
+            Case("path", "gcn", "block-row", ranks, "float32-adam", SHORT),
+            Case("islands", "sage", "block-row", ranks, "float32-adam", SHORT),
+        ]
+    return cases
+
+
+CASES = _cases()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, its program and its turns."""
+
+    finished: Finished
+    program: Program
+    turns: list[Turn]
+
+
+@pytest.fixture(scope="module")
+def runs(bench: Bench) -> "_Runs":
+    return _Runs(bench)
+
+
+class _Runs:
+    """Each case is carried out once for all tests."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.of = lru_cache(None)(self._of)
+
+    def _of(self, case: Case) -> Run:
+        finished = self.bench.run(case)
+        program = finished.plan.program
+        # evaluated after every second epoch and after the last
+        return Run(finished, program, turns_of(program, EPOCHS, (1, EPOCHS - 1)))
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def run(request: pytest.FixtureRequest, runs: _Runs) -> Run:
+    return runs.of(request.param)
+
+
+def test_every_pair_is_counted_as_planned(run: Run) -> None:
+    table = read_table(RunDirectory(run.finished.folder).traffic).to_pylist()
+    counted = {(row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"]) for row in table}
+    assert len(counted) == len(table)
+    assert not differences(planned_pairs(run.program, run.turns), counted)
+
+
+def test_every_row_of_the_trace_is_counted_as_planned(run: Run) -> None:
+    table = read_table(RunDirectory(run.finished.folder).trace).to_pylist()
+    counted = {
+        (row["rank"], row["epoch"], row["step"], row["op_id"]): (
+            row["bytes_sent"], row["collective_bytes"], row["control_bytes"], row["messages"],
+        )
+        for row in table
+    }  # fmt: skip
+    assert len(counted) == len(table)
+    assert not differences(planned_rows(run.program, run.turns), counted)
+
+
+def test_tensors_handed_over_are_as_planned(run: Run) -> None:
+    for rank, result in enumerate(run.finished.ranks):
+        handed = [(name, list(nbytes)) for name, nbytes in result["calls"]]
+        assert handed == planned_calls(run.program, run.turns, rank), f"rank {rank}"
+
+
+def test_the_result_tells_the_first_and_the_last_epoch(run: Run) -> None:
+    result = read_result(RunDirectory(run.finished.folder).result)
+    ranks = run.program.ranks
+    for epoch, nbytes, messages in ((0, result.bytes_sent_first_epoch, None), (EPOCHS - 1, result.bytes_sent, 1)):
+        expected = np.zeros((2, ranks, ranks), dtype=np.int64)
+        for (_, source, target), counted in planned_pairs(run.program, _training(run, epoch)).items():
+            expected[:, source, target] += counted
+        assert nbytes == expected[1].tolist()
+        if messages:
+            assert result.messages == expected[0].tolist()
+    rows = planned_rows(run.program, _training(run, EPOCHS - 1))
+    for rank in range(ranks):
+        mine = [counts for key, counts in rows.items() if key[0] == rank]
+        assert result.collective_bytes[rank] == sum(counts[1] for counts in mine)
+        assert result.control_bytes[rank] == sum(counts[2] for counts in mine)
+
+
+def _training(run: Run, epoch: int) -> list[Turn]:
+    return [turn for turn in run.turns if turn.epoch == epoch and turn.template != EVALUATE]
+
+
+def test_the_route_is_the_halo_of_the_graph(run: Run, runs: _Runs, request: pytest.FixtureRequest) -> None:
+    case: Case = request.node.callspec.params["run"]
+    plan: RunPlan = run.finished.plan
+    owner = PartitionArtifact.open(plan.partition).partition.owner
+    planned = run.program.sizes.routes["halo"].matrix(run.program.ranks)
+    assert planned.tolist() == counted_halo(runs.bench.graph(case.graph), owner, run.program.ranks).tolist()
+
+
+def test_what_is_sent_arrives_once(run: Run) -> None:
+    """Rows of a route and of its reverse mirror each other, and no rank writes to itself."""
+    for name, route in run.program.sizes.routes.items():
+        matrix = route.matrix(run.program.ranks)
+        assert not matrix.diagonal().any()
+        if not name.endswith("/reverse"):
+            assert (run.program.sizes.routes[f"{name}/reverse"].matrix(run.program.ranks) == matrix.T).all()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_cases_reach_what_they_are_for(ranks: int, runs: _Runs) -> None:
+    """Sparse blocks, resent inputs, pairs without a message, and no exchange at all do occur."""
+    seen = {case.name: runs.of(case).program for case in CASES if case.ranks == ranks}
+    ops = {name: [op for _, op in program.ops if op.kind is OpKind.EXCHANGE] for name, program in seen.items()}
+    assert any(op.route == "halo_feature_bytes" for found in ops.values() for op in found)
+    assert any(name.startswith("islands") and not found for name, found in ops.items())
+    assert any("resend" in name and "setup/1/exchange" in {op.name for op in found} for name, found in ops.items())
+    if ranks == 4:
+        path = next(program for name, program in seen.items() if name.startswith("path"))
+        assert 0 < (path.sizes.routes["halo"].matrix(4) > 0).sum() < 12
