@@ -109,7 +109,7 @@ def _serial(program: Program, steps: list[Step]) -> bool:
     )
     if not steps:
         return True
-    around = one_queue(steps[-1], steps[0]) or any(name == steps[-1].name for _, name in steps[0].earlier)
+    around = one_queue(steps[-1], steps[0]) or (1, steps[-1].name) in steps[0].earlier
     return inside and around
 
 

@@ -25,8 +25,10 @@ LIMIT_S = 120.0
 def run_ranks(
     ranks: int, function: Callable[..., Any], folder: Path, *arguments: Any, joined: bool = True
 ) -> list[Any]:
-    """``function(rank, ranks, *arguments)`` in a process a rank, in one Gloo group (``joined=False``: in none); what each
-    returned (tensors, plain values), by rank. An exception on a rank fails the test with its traceback."""
+    """``function(rank, ranks, *arguments)`` in a process a rank, in one Gloo group (``joined=False``: in none).
+
+    What each returned (tensors, plain values), by rank. An exception on a rank fails the test with its traceback.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     processes = [

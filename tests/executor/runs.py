@@ -14,6 +14,7 @@ from executor.pick import SeededRandom
 from executor.plan import RunPlan
 from executor.train import Session
 from executor.world import RENDEZVOUS
+from simgnn.errors import BackendError
 from simgnn.experiment.directory import write_run_directory
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
@@ -66,14 +67,22 @@ def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str) -> Path
 
 
 def train_in_process(
-    rank: int, ranks: int, folders: Sequence[str], pick_seed: int | None = None, resume: bool = False
+    rank: int,
+    ranks: int,
+    folders: Sequence[str],
+    pick_seed: int | None = None,
+    resume: bool = False,
+    stop_at: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Carry out runs one after another as one of their ranks: losses, accuracies, first gradient, parameters, driver."""
+    """Carry out runs one after another as one of their ranks: losses, accuracies, gradients, parameters, driver.
+
+    ``stop_at``: the run breaks off in the update of that epoch, as if the process had been lost.
+    """
     results = []
     for position, folder in enumerate(folders):
         here = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
         os.environ.update({key: str(value) for key, value in here.items()})
-        os.environ[RENDEZVOUS] = str(Path(folder) / f"rendezvous-{position}-{resume}")
+        os.environ[RENDEZVOUS] = str(Path(folder) / f"rendezvous-{position}-{resume}-{pick_seed}")
         pick = None if pick_seed is None else SeededRandom(pick_seed + rank)
         session = Session(RunPlan.open(Path(folder)), "cpu", resume, pick)
         optimizer = session.context.optimizer
@@ -82,12 +91,18 @@ def train_in_process(
         step = optimizer.step
 
         def note(first: list[torch.Tensor] = first, optimizer: Any = optimizer, step: Any = step) -> None:
+            if len(first) == stop_at:
+                raise BackendError("broken off")
             first.append(optimizer.gradient.clone())
             step()
 
         optimizer.step = note  # type: ignore[method-assign]
         initial = optimizer.flat.detach().clone()
-        session.run()
+        try:
+            session.run()
+        except BackendError:
+            session.abandon()
+            assert stop_at is not None
         results.append(
             {
                 "losses": [session.history.losses[epoch] for epoch in sorted(session.history.losses)],

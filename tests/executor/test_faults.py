@@ -1,0 +1,148 @@
+"""How runs fail: a lost rank, a silent rank, a loss that is no number, Ctrl-C. One message, nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from executor.trace import read_part
+from tests.executor.runs import prepared_run, small_graph
+
+LIMIT_S = 120
+SETTINGS = ["train.epochs=1000000", "train.eval_every=0", "train.timeout=6"]
+
+
+class Running:
+    """``python -m executor run DIR`` under way."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "executor", "run", str(folder), *arguments], env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.ranks: list[psutil.Process] = []
+
+    def until_training(self) -> None:
+        """Wait for the first line about an epoch; note the ranks' processes."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if "epoch" in line:
+                break
+        self.ranks = psutil.Process(self.process.pid).children()
+        assert len(self.ranks) == 2, self.process.stderr.read() if self.process.poll() is not None else "no ranks"
+
+    def end(self) -> tuple[int, str, float]:
+        """Exit status, what was said on stderr, and how long the end took."""
+        begin = time.monotonic()
+        _, said = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, said, time.monotonic() - begin
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Running]:
+    """A long run of two ranks that trains."""
+    running = Running(prepared_run(small_graph(), tmp_path / "run", 2, *SETTINGS))
+    try:
+        running.until_training()
+        yield running
+    finally:
+        for rank in running.ranks:
+            if rank.is_running():
+                rank.kill()
+        if running.process.poll() is None:
+            running.process.kill()
+        running.process.wait()
+
+
+def _gone(ranks: list[psutil.Process]) -> bool:
+    end = time.monotonic() + 5
+    while time.monotonic() < end and any(r.is_running() and r.status() != psutil.STATUS_ZOMBIE for r in ranks):
+        time.sleep(0.05)
+    return not any(r.is_running() and r.status() != psutil.STATUS_ZOMBIE for r in ranks)
+
+
+def _messages(said: str) -> list[str]:
+    return [line for line in said.splitlines() if "executor: error" in line]
+
+
+def test_a_killed_rank_ends_the_run_with_one_message(started: Running) -> None:
+    os.kill(started.ranks[1].pid, signal.SIGKILL)
+    status, said, seconds = started.end()
+    assert status == 1
+    assert len(_messages(said)) == 1
+    assert "Traceback" not in said
+    killed = [rank for rank in range(2) if f"rank {rank} was killed by SIGKILL" in said]
+    assert len(killed) == 1, said
+    assert "the run has ended on all 2 ranks" in said
+    assert seconds < 30
+    assert _gone(started.ranks)
+    result = json.loads((started.folder / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert "SIGKILL" in result["message"]
+    # a rank that lives long enough to note its end keeps its trace; a killed one what it had flushed
+    assert len(read_part(started.folder / "trace" / f"rank-{1 - killed[0]}.arrow")[0])
+    assert pq.read_table(started.folder / "trace.parquet").num_rows
+
+
+def test_a_silent_rank_ends_the_run_within_the_timeout(started: Running) -> None:
+    os.kill(started.ranks[0].pid, signal.SIGSTOP)
+    status, said, seconds = started.end()
+    assert status == 1
+    assert len(_messages(said)) == 1, said
+    assert "lost contact with another rank" in said
+    assert "did not answer" in said
+    assert 4 < seconds < 40
+    assert _gone(started.ranks)
+
+
+def test_ctrl_c_ends_all_ranks(started: Running) -> None:
+    started.process.send_signal(signal.SIGINT)
+    status, said, _ = started.end()
+    assert status == 130
+    assert said.strip() == "executor: interrupted; ending all ranks"
+    assert _gone(started.ranks)
+
+
+def test_ranks_end_with_their_launcher(started: Running) -> None:
+    started.process.kill()
+    assert _gone(started.ranks)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    folder = prepared_run(
+        small_graph(), tmp_path / "run", 2, "train.epochs=400", "train.optimizer=sgd", "train.weight_decay=1000000",
+        "train.learning_rate=1000000", "train.dtype=float32",
+    )  # fmt: skip
+    status, said, _ = Running(folder).end()
+    assert status == 1
+    assert len(_messages(said)) == 1, said
+    assert "the loss of epoch" in said
+    assert "lower train.learning_rate" in said
+    assert "Traceback" not in said
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    status, said, _ = Running(tmp_path).end()
+    assert status == 2
+    assert "is no run directory" in said
+    assert "Traceback" not in said
+
+
+def test_a_changed_program_is_refused(tmp_path: Path) -> None:
+    folder = prepared_run(small_graph(), tmp_path / "run", 2)
+    path = folder / "plan" / "plan.json"
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "program_digest": "0" * 64}))
+    status, said, _ = Running(folder).end()
+    assert status == 2
+    assert "the plan says 000000000000" in said

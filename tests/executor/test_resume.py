@@ -1,0 +1,62 @@
+"""A run that broke off goes on from its last checkpoint, bit for bit, and its trace has no gap and no double."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from executor.checkpoint import find_checkpoint
+from executor.plan import RunPlan
+from simgnn.errors import BackendError
+from tests.executor.harness import run_ranks
+from tests.executor.runs import prepared_run, small_graph, train_in_process
+
+SETTINGS = ["train.epochs=7", "train.checkpoint_every=2", "model.kind=sage"]
+VARIANTS = {"dense": {}, "sparse": {"sparse_features": True}}
+
+
+def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
+    graphs = {name: small_graph(**options) for name, options in VARIANTS.items()}  # type: ignore[arg-type]
+    whole = [str(prepared_run(graph, tmp_path / name, 2, *SETTINGS)) for name, graph in graphs.items()]
+    broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *SETTINGS)) for name, graph in graphs.items()]
+    expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)
+    run_ranks(2, train_in_process, tmp_path / "broken", broken, None, False, 5, joined=False)
+    for folder in broken:
+        plan = RunPlan.open(Path(folder))
+        assert find_checkpoint(plan.checkpoints, 2, plan.digest) == 4
+        assert [path.name for path in plan.checkpoints.glob("epoch-*")] == ["epoch-4"], "older ones are deleted"
+    got = run_ranks(2, train_in_process, tmp_path / "resumed", broken, None, True, joined=False)
+    for rank in range(2):
+        for one, other in zip(expected[rank], got[rank], strict=True):
+            assert other["losses"] == one["losses"]
+            assert other["evaluations"] == one["evaluations"]
+            assert torch.equal(other["parameters"], one["parameters"])
+            assert len(other["gradients"]) == 3, "only the epochs after the checkpoint were trained again"
+    for one, other in zip(whole, broken, strict=True):
+        traces = [pq.read_table(Path(folder) / "trace.parquet").to_pandas() for folder in (one, other)]
+        keys = ["rank", "epoch", "step", "op_id", "bytes_sent", "collective_bytes", "control_bytes", "messages"]
+        first, second = (trace[keys].sort_values(keys).reset_index(drop=True) for trace in traces)
+        assert first.equals(second)
+        assert traces[1].groupby(["rank", "epoch"])["issued_s"].min().groupby("rank").is_monotonic_increasing.all()
+        traffic = [pq.read_table(Path(folder) / "traffic.parquet") for folder in (one, other)]
+        assert traffic[0].equals(traffic[1])
+        results = [json.loads((Path(folder) / "result.json").read_text()) for folder in (one, other)]
+        for field in ("loss", "accuracy", "bytes_sent", "messages", "status", "epochs"):
+            assert results[0][field] == results[1][field], field
+
+
+def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
+    plan = RunPlan.open(prepared_run(small_graph(), tmp_path / "run", 1))
+    with pytest.raises(BackendError, match=r"--resume: there is no complete checkpoint in .*checkpoint_every"):
+        find_checkpoint(plan.checkpoints, 1, plan.digest)
+
+
+def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    os.makedirs(folder)
+    (folder / "latest.json").write_text(json.dumps({"epoch": 3, "ranks": 2, "program_digest": "other"}))
+    with pytest.raises(BackendError, match="belongs to another program"):
+        find_checkpoint(folder, 2, "mine")
