@@ -1,4 +1,4 @@
-"""Listens between the executor and ``torch.distributed``: what tensors are handed over, whatever the executor counts."""
+"""Listens between the executor and ``torch.distributed``: tensors handed over, whatever the executor counts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
