@@ -29,7 +29,7 @@ def command(
     """Predict how long an experiment takes, what it sends and how much memory it needs.
 
     Without --hardware: this machine's last calibration. Exit status 3: it runs out of memory. Example:
-    [bold]simgnn simulate vanilla --hardware dgx-a100 --ranks 8 --epochs 20 --out runs/predicted[/bold]
+    [bold]simgnn simulate vanilla --hardware a800-pcie-ib-2x8 --ranks 8 --epochs 20 --out runs/predicted[/bold]
     """
     check_activity(activity)
     loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
