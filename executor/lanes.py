@@ -72,7 +72,7 @@ class Lanes:
         cuda = interpreter.context.device.type == "cuda"
         self._lanes = {
             stream.name: _Lane(
-                stream, stream.group is not None, state=pick.init(), cuda=torch.cuda.Stream() if cuda else None
+                stream, stream.group is not None, state=pick.init(), cuda=_cuda_stream() if cuda else None
             )
             for stream in program.streams.values()
         }
@@ -229,9 +229,9 @@ class Lanes:
             state.waiting[index] += 1
         for back, name in step.earlier:
             other = self._active.get(state.now.count - back)
-            parent = None if other is None else other.template.position.get(name)
-            if other is not None and parent is not None and not other.done[parent]:
-                other.followers[parent].append((state, index))
+            place = None if other is None else other.template.position.get(name)
+            if other is not None and place is not None and not other.done[place]:
+                other.followers[place].append((state, index))
                 state.waiting[index] += 1
         lane = self._lanes[step.stream]
         if lane.ordered:
@@ -244,3 +244,7 @@ class Lanes:
             return error
         step, context = state.template.steps[index], self.interpreter.context
         return op_failure(self.interpreter.program, step, state.now, context.rank, error)
+
+
+def _cuda_stream() -> Any:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -106,5 +106,5 @@ def traffic_table(pairs: Mapping[int, Mapping[tuple[int, int], list[int]]]) -> p
         for source, counted in pairs.items()
         for (op_id, target), (messages, nbytes) in counted.items()
     )
-    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in TRAFFIC_SCHEMA]
+    columns: list[tuple[int, ...]] = list(zip(*rows, strict=True)) or [() for _ in TRAFFIC_SCHEMA]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, TRAFFIC_SCHEMA, strict=True)], schema=TRAFFIC_SCHEMA)

@@ -33,8 +33,8 @@ class LayerNetwork:
         kind, _, rest = name.partition(".")
         number, _, segment = rest.partition(".")
         layer = self.layers[self._position[int(number)]] if kind == "layers" and number.isdigit() else None
-        function = getattr(layer, segment, None)
-        if not callable(function):
+        function: Callable[..., Any] | None = getattr(layer, segment, None)
+        if function is None or not callable(function):
             raise BackendError(
                 f"the model has no segment '{name}': expected layers.NUMBER.SEGMENT of a layer of this run"
             )

@@ -66,7 +66,7 @@ def train_reference(
             loss = functional.binary_cross_entropy_with_logits(scores, labels.to(dtype))
         else:
             loss = functional.cross_entropy(scores, labels)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
         optimizer.step()
     with torch.no_grad():
@@ -142,7 +142,9 @@ def _read(module: torch.nn.Module, names: Mapping[str, str], gradient: bool) -> 
 
 
 def _dense(features: Any) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(features.todense() if sparse.issparse(features) else features))
+    if isinstance(features, sparse.csr_array):
+        features = features.toarray()
+    return torch.from_numpy(np.array(features))
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.Optimizer:

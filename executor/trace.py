@@ -72,7 +72,7 @@ class Recorder:
         if self.device.type != "cuda":
             return
         torch.cuda.synchronize(self.device)
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         event.synchronize()
         self._base = (event, time.perf_counter())

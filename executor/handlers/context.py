@@ -120,7 +120,7 @@ class RankContext:
 
     def route(self, op: Op) -> LocalRoute:
         """The route of an op."""
-        if op.route not in self.routes:
+        if op.route is None or op.route not in self.routes:
             raise BackendError(
                 f"op '{op.name}' names the route '{op.route}'; this run has: {', '.join(sorted(self.routes)) or 'none'}"
             )
