@@ -8,6 +8,7 @@ import numpy as np
 
 from simgnn.analysis.metrics import op_times
 from simgnn.errors import BackendError
+from simgnn.program.program import EVALUATE
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
 
@@ -163,6 +164,13 @@ def _differ(first: RunDirectory, second: RunDirectory, column: str, whole_run: b
         one, two = read_result(first.result), read_result(second.result)
         field = "bytes_sent" if column == "bytes" else "messages"
         return int(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum())
-    keys = ["op_id", "source", "target"]
-    one_table, two_table = (read_table(run.traffic).to_pandas().set_index(keys)[column] for run in (first, second))
+    one_table, two_table = (_training_traffic(run)[column] for run in (first, second))
     return int(one_table.sub(two_table, fill_value=0).abs().sum())
+
+
+def _training_traffic(run: RunDirectory) -> "pd.DataFrame":
+    """Traffic by op and rank pair, evaluations left out: they are no part of an epoch and need not be simulated."""
+    ops: pd.DataFrame = read_table(run.ops).to_pandas()
+    trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
+    table: pd.DataFrame = read_table(run.traffic).to_pandas()
+    return table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])
