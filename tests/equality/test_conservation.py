@@ -4,19 +4,25 @@ program, in the simulation, in the executor's counts and in the tensors that ``t
 import itertools
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from executor.plan import RunPlan
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import load_profile
 from simgnn.partition.store import PartitionArtifact
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.sim.simulate import simulate
 from tests.equality.cases import Case
 from tests.equality.conftest import Bench, Finished
 from tests.equality.counting import (
+    Rows,
     counted_halo,
     differences,
     planned_calls,
@@ -26,6 +32,7 @@ from tests.equality.counting import (
 )
 
 EPOCHS = 3
+PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
 SHORT = (f"train.epochs={EPOCHS}", "train.eval_every=2", "train.learning_rate=0.001")
 
 
@@ -99,15 +106,17 @@ def test_every_pair_is_counted_as_planned(run: Run) -> None:
 
 
 def test_every_row_of_the_trace_is_counted_as_planned(run: Run) -> None:
-    table = read_table(RunDirectory(run.finished.folder).trace).to_pylist()
-    counted = {
-        (row["rank"], row["epoch"], row["step"], row["op_id"]): (
-            row["bytes_sent"], row["collective_bytes"], row["control_bytes"], row["messages"],
-        )
-        for row in table
-    }  # fmt: skip
-    assert len(counted) == len(table)
+    counted = _counted(read_table(RunDirectory(run.finished.folder).trace))
     assert not differences(planned_rows(run.program, run.turns), counted)
+
+
+def _counted(trace: pa.Table) -> Rows:
+    found: Rows = {}
+    for row in trace.to_pylist():
+        key = (row["rank"], row["epoch"], row["step"], row["op_id"])
+        assert key not in found, f"{key} is told twice"
+        found[key] = (row["bytes_sent"], row["collective_bytes"], row["control_bytes"], row["messages"])
+    return found
 
 
 def test_tensors_handed_over_are_as_planned(run: Run) -> None:
@@ -135,6 +144,22 @@ def test_the_result_tells_the_first_and_the_last_epoch(run: Run) -> None:
 
 def _training(run: Run, epoch: int) -> list[Turn]:
     return [turn for turn in run.turns if turn.epoch == epoch and turn.template != EVALUATE]
+
+
+@pytest.mark.parametrize("fast_forward", [False, True], ids=["every epoch", "fast forward"])
+def test_the_simulation_sends_what_is_planned(run: Run, fast_forward: bool) -> None:
+    epochs = 12
+    program, machine = run.program, Machine.place(load_profile(PROFILE), run.program.hosts)
+    simulation = simulate(program, machine, epochs=epochs, fast_forward=fast_forward, evaluate_every=epochs)
+    assert not fast_forward or simulation.copied, "nothing was fast-forwarded"
+    turns = turns_of(program, epochs, (epochs - 1,))
+    training = planned_pairs(program, [turn for turn in turns if turn.template != EVALUATE])
+    told = {
+        (row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"])
+        for row in simulation.traffic_table.to_pylist()
+    }
+    assert not differences(training, told)
+    assert not differences(planned_rows(program, turns), _counted(simulation.trace))
 
 
 def test_the_route_is_the_halo_of_the_graph(run: Run, runs: _Runs, request: pytest.FixtureRequest) -> None:
