@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from simgnn.record.result import Result
 
 DEMO_FOLDER = Path("runs/demo")
-TRACE_EPOCHS = 10
-"""Epochs of each run that the joint trace holds: enough to see, small enough to load at once."""
 
 
 def command(
@@ -29,7 +27,7 @@ def command(
     from simgnn.analysis.compare import compare_runs
     from simgnn.cli.calibrate import calibrate
     from simgnn.cli.console import Reporter, note, print_json, print_table
-    from simgnn.cli.predict import predict, write_prediction
+    from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
     from simgnn.cli.tables import qualifications
     from simgnn.cli.train import carry_out, prepare_run
     from simgnn.experiment.directory import check_free

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from simgnn.record.result import Result
     from simgnn.sim.simulate import Simulation
 
-TRACE_EPOCHS = 20
-"""Epochs that a Perfetto trace shows."""
+TRACE_EPOCHS = 10
+"""Epochs that ``trace.perfetto.json`` holds: enough to see, small enough to load at once."""
+NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
 
 
 @dataclass(frozen=True)
@@ -40,30 +41,20 @@ def predict(experiment: "Experiment", reporter: Reporter) -> Prediction:
     if prepared.planned.undeclared:
         raise ConfigError(
             f"model.kind: got '{prepared.planned.undeclared[0]}', expected a layer that declares its cost, so that it "
-            "can be simulated: give the class a static method 'work' (see simgnn/experiment/planning/user_layer.py)"
+            "can be simulated: give the class a static method 'work' (README, 'Your own layer')"
         )
-    threads = prepared.experiment.hardware.threads_per_rank
-    machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)
+    threads = experiment.hardware.threads_per_rank
+    hosts = prepared.experiment.rank_hosts()
+    machine = Machine.place(chosen.profile, hosts, None if threads == "auto" else threads)
     reporter.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
-    simulation = simulate(prepared.planned.program, machine, stats=prepared.stats, epochs=experiment.train.epochs)
+    simulation = simulate(
+        prepared.planned.program,
+        machine,
+        stats=prepared.stats,
+        epochs=experiment.train.epochs,
+        evaluate_every=experiment.train.eval_every,
+    )
     return Prediction(prepared, chosen, simulation, _result(prepared, chosen, simulation))
-
-
-def write_prediction(prediction: Prediction, out: Path, force: bool) -> Path:
-    """Write the run directory of a prediction: plan, profile, trace, ops, traffic, result, Perfetto trace."""
-    from simgnn.experiment.directory import write_run_directory
-    from simgnn.record.result import write_result
-    from simgnn.record.rundir import RunDirectory, ops_table, write_table
-    from simgnn.report.perfetto import write_perfetto
-
-    root = write_run_directory(prediction.prepared, out, prediction.chosen.profile, force=force)
-    run, simulation = RunDirectory(root), prediction.simulation
-    write_table(simulation.trace, run.trace)
-    write_table(ops_table(simulation.program), run.ops)
-    write_table(simulation.traffic_table, run.traffic)
-    write_result(prediction.result, run.result)
-    write_perfetto({"predicted": root}, run.perfetto, TRACE_EPOCHS)
-    return root
 
 
 def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulation") -> "Result":
@@ -72,14 +63,16 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
     from simgnn.program.digest import program_digest
     from simgnn.record.provenance import environment, versions
     from simgnn.record.result import RankTimes, Result
+    from simgnn.record.summary import buffer_bytes
 
-    experiment, program = prepared.experiment, simulation.program
+    experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     steady = slice(1, None) if len(simulation.epoch_s) > 1 else slice(None)
-    parts = ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")
-    medians = {part: np.median(getattr(simulation, part)[steady], axis=0) for part in parts}
-    facts = prepared.stats.facts
-    synthetic = [name for name in ("features", "labels") if getattr(facts, f"synthetic_{name}")]
-    sources = chosen.profile.source_counts()
+    times = {
+        name: np.median(getattr(simulation, name)[steady], axis=0)
+        for name in ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")
+    }
+    counts = chosen.profile.source_counts()
+    told = [f"{count} {source}" for source, count in counts.items() if count]
     return Result(
         backend="sim",
         status=simulation.status,
@@ -87,26 +80,46 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
         name=experiment.name,
         digest=simulation.digest,
         program_digest=program_digest(program),
-        hardware=chosen.label,
+        hardware=chosen.profile.meta.name,
         seed=experiment.seed,
         ranks=program.ranks,
         hosts=len(set(program.hosts)),
-        epochs=len(simulation.epoch_s),
+        epochs=experiment.train.epochs,
         versions=versions(),
         environment=environment(),
         epoch_s=simulation.epoch_s,
         epoch_s_median=simulation.epoch_s_median,
-        per_rank=[RankTimes(**{part: float(medians[part][rank]) for part in parts}) for rank in range(program.ranks)],
+        per_rank=[
+            RankTimes(**{name: float(values[rank]) for name, values in times.items()}) for rank in range(program.ranks)
+        ],
         bytes_sent=simulation.bytes_sent().tolist(),
         bytes_sent_first_epoch=simulation.bytes_sent(0).tolist(),
-        messages=simulation.messages().tolist(),
         collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),
         control_bytes=simulation.sum_by_rank("control_bytes").tolist(),
-        buffer_bytes=simulation.memory.both.tolist(),
+        messages=simulation.messages().tolist(),
+        buffer_bytes=buffer_bytes(program),
+        peak_memory_bytes=simulation.memory.both.tolist(),
         energy_J=None if simulation.energy is None else simulation.energy.total_J,
         extrapolated=list(simulation.extrapolated),
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
-        synthetic=synthetic,
-        confidence={"numbers of the profile": ", ".join(f"{count} {name}" for name, count in sources.items())},
-        notes=list(prepared.stats.notes),
+        synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],
+        notes=[NO_CALIBRATION.format(chosen.label)] if chosen.fallback else [],
+        confidence={"hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(told)}"},
     )
+
+
+def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> Path:
+    """Write the run directory of a prediction; ``result.json`` comes last, so that what has one is whole."""
+    from simgnn.experiment.directory import write_run_directory
+    from simgnn.record.result import write_result
+    from simgnn.record.rundir import RunDirectory, ops_table, write_table
+    from simgnn.report.perfetto import write_perfetto
+
+    simulation = prediction.simulation
+    run = RunDirectory(write_run_directory(prediction.prepared, out, prediction.chosen.profile, force=force))
+    write_table(simulation.trace, run.trace)
+    write_table(ops_table(simulation.program), run.ops)
+    write_table(simulation.traffic_table, run.traffic)
+    write_perfetto({"predicted": run.root}, run.perfetto, TRACE_EPOCHS)
+    write_result(prediction.result, run.result)
+    return run.root

@@ -127,7 +127,9 @@ def qualifications(result: "Result") -> list[str]:
     """What a reader must know before trusting the numbers."""
     told = [result.message] if result.message else []
     if result.uncalibrated:
-        told.append("uncalibrated: no calibration of this machine was found; run `simgnn calibrate` first")
+        told.append(
+            f"uncalibrated: the times of '{result.hardware}' were not measured on the machine that it describes"
+        )
     if result.extrapolated:
         names = ", ".join(result.extrapolated[:5]) + (", ..." if len(result.extrapolated) > 5 else "")
         told.append(f"extrapolated beyond what was measured: {names}")

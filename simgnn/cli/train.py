@@ -39,8 +39,10 @@ def prepare_run(experiment: "Experiment", out: Path, reporter: Reporter, force: 
 
 def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> "Result":
     """Start the executor on a prepared run directory, show its progress, and read the result back."""
+    from simgnn.cli.predict import TRACE_EPOCHS
     from simgnn.record.result import read_result
     from simgnn.record.rundir import RunDirectory
+    from simgnn.report.perfetto import write_perfetto
 
     reporter.stage(f"training: {directory}")
     with reporter.counting("training", epochs) as counter:
@@ -53,7 +55,11 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
                 counter.at(progress[0], progress[2])
 
         start_executor(directory, list(arguments), tell)
-    return read_result(RunDirectory(directory).result)
+    run = RunDirectory(directory)
+    result = read_result(run.result)
+    if result.status == "ok":
+        write_perfetto({"measured": directory}, run.perfetto, TRACE_EPOCHS)
+    return result
 
 
 def torchrun_command(directory: Path) -> str:
