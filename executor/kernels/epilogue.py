@@ -5,7 +5,7 @@ import torch
 
 from executor.kernels import rowwise
 from executor.kernels.balance import default_threads
-from executor.kernels.spmm import use_threads
+from executor.kernels.launch import even_parts, launch
 from executor.kernels.views import array, compiled_for
 
 
@@ -27,9 +27,8 @@ def bias_activation(
             out.add_(added)
         return out.relu_() if relu else out
     others = np.empty((0, source.shape[1]), array(source).dtype) if added is None else array(added)
-    threads = default_threads()
-    use_threads(threads)
-    rowwise.activate(array(source), others, array(bias), relu, array(out), threads)
+    arguments = (array(source), others, array(bias), relu, array(out))
+    launch(rowwise.activate, rowwise.activate_parallel, arguments, even_parts(len(out), default_threads()))
     return out
 
 
@@ -51,7 +50,7 @@ def activation_backward(
     none = np.empty((0, width), values.dtype)
     masked = gradient if output is None else torch.empty_like(gradient) if out is None else out
     sums = np.empty((-(-len(values) // rowwise.BLOCK_ROWS), width), values.dtype)
-    use_threads(default_threads())
-    kept = none if output is None else array(output)
-    rowwise.mask_and_sum(values, kept, none if output is None else array(masked), sums)
+    kept, into = (none, none) if output is None else (array(output), array(masked))
+    bounds = even_parts(len(sums), default_threads())
+    launch(rowwise.mask_and_sum, rowwise.mask_and_sum_parallel, (values, kept, into, sums), bounds)
     return masked, torch.from_numpy(sums.sum(0))

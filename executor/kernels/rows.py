@@ -6,7 +6,7 @@ import torch
 
 from executor.kernels import rowwise
 from executor.kernels.balance import default_threads
-from executor.kernels.spmm import use_threads
+from executor.kernels.launch import even_parts, launch
 from executor.kernels.views import array, compiled_for
 
 
@@ -25,15 +25,14 @@ def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, coun
     """
     parts = zip(torch.split(index, list(counts)), torch.split(rows, list(counts)), strict=True)
     compiled = target.dim() == 2 and compiled_for(target) and compiled_for(rows) and index.device.type == "cpu"
-    if compiled:
-        if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(target)):
-            raise IndexError(f"row ids must lie in 0..{len(target) - 1}; got {int(index.min())}..{int(index.max())}")
-        use_threads(default_threads())
+    if compiled and len(index) and (int(index.min()) < 0 or int(index.max()) >= len(target)):
+        raise IndexError(f"row ids must lie in 0..{len(target) - 1}; got {int(index.min())}..{int(index.max())}")
     for ids, part in parts:
         if not len(ids):
             continue
         if compiled:
-            rowwise.add_into(array(target), ids.numpy(), array(part))
+            arguments = (array(target), ids.numpy(), array(part))
+            launch(rowwise.add_into, rowwise.add_into_parallel, arguments, even_parts(len(ids), default_threads()))
         else:
             target.index_add_(0, ids, part)
     return target

@@ -7,11 +7,11 @@ Each output value is summed by one thread in the order of the edges: results do 
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from executor.kernels.launch import launch
 from executor.kernels.vector import BLOCK_VECTORS, VECTOR_BYTES, accumulate
 
 Floats = NDArray[Any]
@@ -106,16 +106,4 @@ def spmm(
         dtype.type(1),
         out,
     )
-    parts = len(bounds) - 1
-    if parts == 1:
-        _serial(*arguments, bounds[0], bounds[1])
-    else:
-        use_threads(parts)
-        _parallel(*arguments, bounds)
-
-
-def use_threads(parts: int) -> None:
-    """Let the calling thread's next parallel kernels take ``parts`` threads, or all there are."""
-    wanted = min(parts, numba.config.NUMBA_NUM_THREADS)
-    if numba.get_num_threads() != wanted:
-        numba.set_num_threads(wanted)
+    launch(_serial, _parallel, arguments, bounds)

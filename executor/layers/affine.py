@@ -52,9 +52,18 @@ class _Affine(torch.autograd.Function):
             row_gradient = torch.mm(gradient, weight.t()) if constant is None and wanted[4 + 2 * place] else None
             weight_gradient = None
             if wanted[5 + 2 * place]:
-                weight_gradient = torch.mm(x.t(), gradient) if constant is None else constant.transposed_times(gradient)
+                weight_gradient = (
+                    _transposed_product(x, gradient) if constant is None else constant.transposed_times(gradient)
+                )
             results += (row_gradient, weight_gradient)
         return None, None, bias_gradient if wanted[2] else None, gradient if wanted[3] else None, *results
+
+
+def _transposed_product(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """xᵀ g; with the wider factor last, which BLAS runs about twice as fast where the other has few columns."""
+    if gradient.shape[1] < x.shape[1]:
+        return torch.mm(gradient.t(), x).t()
+    return torch.mm(x.t(), gradient)
 
 
 def affine(
@@ -88,8 +97,25 @@ class _SparseProduct(torch.autograd.Function):
         return None, ctx.rows.transposed_times(gradient.contiguous())
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, weight)
+        return torch.mm(rows, weight)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        rows, weight = ctx.saved_tensors
+        of_rows, of_weight = ctx.needs_input_grad
+        return (
+            torch.mm(gradient, weight.t()) if of_rows else None,
+            _transposed_product(rows, gradient) if of_weight else None,
+        )
+
+
 def product(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
     """x W, [n, outer]; ``rows`` dense or constant :class:`SparseRows`."""
     if isinstance(rows, SparseRows):
         return _SparseProduct.apply(rows, weight)  # type: ignore[no-any-return]
-    return torch.mm(rows, weight)
+    return _Product.apply(rows, weight)  # type: ignore[no-any-return]

@@ -1,5 +1,7 @@
 """The Numba product against dense arithmetic: dtypes, index types, widths around register blocks, scalings, halos."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -18,8 +20,7 @@ def random_csr(rows: int, columns: int, seed: int, density: float = 0.2) -> spar
     return matrix
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int32), (np.float64, np.int32), (np.float32, np.int64)])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_width_and_type_equals_the_dense_product(dtype, index, width):
     n, h = 37, 11
@@ -95,6 +96,22 @@ def test_results_do_not_depend_on_the_number_of_threads():
         out = np.empty_like(x)
         spmm(matrix.indptr.astype(np.int64), matrix.indices, x, out, balanced_rows(matrix.indptr, threads))
         results.append(out)
+    assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+def test_kernels_may_be_called_from_several_threads_at_once():
+    matrix = random_csr(300, 300, 3, 0.1)
+    x = np.random.default_rng(2).standard_normal((300, 40), dtype=np.float32)
+    pointers, bounds = matrix.indptr.astype(np.int64), balanced_rows(matrix.indptr, 2)
+
+    def product() -> np.ndarray:
+        out = np.empty_like(x)
+        for _ in range(20):
+            spmm(pointers, matrix.indices, x, out, bounds)
+        return out
+
+    with ThreadPoolExecutor(3) as pool:
+        results = [future.result() for future in [pool.submit(product) for _ in range(6)]]
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
