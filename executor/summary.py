@@ -12,10 +12,12 @@ Pairs = Mapping[int, Mapping[tuple[int, int], list[int]]]
 
 
 def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int) -> list[list[int]]:
-    """[P][P] messages (``what`` = 0) or bytes (1) of training ops, from rank to rank."""
+    """[P][P] messages (``what`` = 0) or payload bytes (1) of training ops, from rank to rank; control ops left out."""
     matrix = [[0] * ranks for _ in range(ranks)]
     for source, counted in pairs.items():
         for (op_id, target), numbers in counted.items():
-            if program.ops[op_id][0] != EVALUATE:
+            template, op = program.ops[op_id]
+            control = op.transfer is not None and op.transfer.control
+            if template != EVALUATE and not control:
                 matrix[source][target] += numbers[what]
     return matrix
