@@ -53,12 +53,13 @@ def test_a_mirror_sync_sends_what_was_decided() -> None:
     with pytest.raises(BackendError, match="no activity"):
         run(program)
     quarter, whole = (run(program, activity=mirror_activity(program, share)) for share in (0.25, 1.0))
-    masks = 2 * (mirror_sync.MIRRORS + 7) // 8
+    # of each peer, in both phases: a mask, and the count of the rows that follow
+    control = 3 * 2 * ((mirror_sync.MIRRORS + 7) // 8 + 8)
     for simulation, share in ((quarter, 0.25), (whole, 1.0)):
         rows = int(mirror_sync.MIRRORS * share)
         expected = 2 * rows * mirror_sync.ROW_BYTES * (1 - np.eye(4, dtype=np.int64))
         np.testing.assert_array_equal(simulation.bytes_sent(), expected)
-        np.testing.assert_array_equal(simulation.sum_by_rank("control_bytes"), np.full(4, 3 * masks))
+        np.testing.assert_array_equal(simulation.sum_by_rank("control_bytes"), np.full(4, control))
     assert quarter.epoch_s[-1] < whole.epoch_s[-1]
 
 
