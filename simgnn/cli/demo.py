@@ -29,7 +29,7 @@ def command(
     from simgnn.cli.console import Reporter, note, print_json, print_table
     from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
     from simgnn.cli.tables import qualifications
-    from simgnn.cli.train import carry_out, prepare_run
+    from simgnn.cli.train import carry_out, write_run
     from simgnn.experiment.directory import check_free
     from simgnn.experiment.load import load_experiment
     from simgnn.report.perfetto import write_perfetto
@@ -45,7 +45,9 @@ def command(
     experiment = load_experiment("default", hardware=str(profile))
     prediction = predict(experiment, reporter)
     write_prediction(prediction, simulated, force=True)
-    measured = carry_out(prepare_run(experiment, trained, reporter, force=True), experiment.train.epochs, reporter)
+    # the prediction's own preparation: one graph, one partition, one program for both
+    write_run(prediction.prepared, prediction.chosen.profile, trained, reporter, force=True)
+    measured = carry_out(trained, experiment.train.epochs, reporter)
     comparison = compare_runs(simulated, trained)
     write_perfetto({"predicted": simulated, "measured": trained}, out / "trace.perfetto.json", TRACE_EPOCHS)
     if as_json:
@@ -62,6 +64,7 @@ def command(
     )
     for text in dict.fromkeys([*qualifications(prediction.result), *qualifications(measured)]):
         note(text)
+    note("memory: predicted are the program's buffers; measured is all that a rank's process added, libraries' too")
     note(f"run directories {simulated} and {trained}; where they differ: simgnn compare {simulated} {trained}")
     note(f"both timelines side by side: open {out / 'trace.perfetto.json'} at https://ui.perfetto.dev")
 

@@ -8,19 +8,40 @@ from simgnn.cli.console import Reporter
 from simgnn.cli.engine import check_executor, epoch_of, start_executor
 
 if TYPE_CHECKING:
+    from simgnn.experiment.prepare import Prepared
     from simgnn.experiment.schema import Experiment
+    from simgnn.hardware.profile import Profile
     from simgnn.record.result import Result
 
 
 def prepare_run(experiment: "Experiment", out: Path, reporter: Reporter, force: bool = False) -> Path:
     """Load, partition, plan and write the run directory that the executor starts from."""
-    from simgnn.cli.profiles import default_cluster, known_profile
-    from simgnn.errors import ConfigError
-    from simgnn.experiment.directory import check_free, write_run_directory
-    from simgnn.experiment.prepare import prepare
+    check_executor()
+    prepared, profile = _prepare(experiment, out, reporter, force)
+    return write_run(prepared, profile, out, reporter, force)
+
+
+def write_run(
+    prepared: "Prepared", profile: "Profile | None", out: Path, reporter: Reporter, force: bool = False
+) -> Path:
+    """Cut the graph's data into shards and write the run directory of a prepared experiment."""
+    from simgnn.experiment.directory import write_run_directory
     from simgnn.partition.shards import shard_artifact
 
-    check_executor()
+    assert prepared.graph is not None
+    assert prepared.partition is not None
+    dtype = prepared.experiment.train.dtype
+    reporter.stage(f"shards: {prepared.experiment.ranks} of {dtype}")
+    shards = shard_artifact(prepared.graph, prepared.partition, dtype)
+    return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
+
+
+def _prepare(experiment: "Experiment", out: Path, reporter: Reporter, force: bool) -> "tuple[Prepared, Profile | None]":
+    from simgnn.cli.profiles import default_cluster, known_profile
+    from simgnn.errors import ConfigError
+    from simgnn.experiment.directory import check_free
+    from simgnn.experiment.prepare import prepare
+
     check_free(out, force)
     chosen = known_profile(experiment)
     cluster = None if chosen is None else default_cluster(chosen.profile)
@@ -29,12 +50,7 @@ def prepare_run(experiment: "Experiment", out: Path, reporter: Reporter, force: 
             "cluster.ranks_per_host: not given, and this machine was never calibrated; expected a number: --ranks 2"
         )
     prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=reporter.stage)
-    assert prepared.graph is not None
-    assert prepared.partition is not None
-    reporter.stage(f"shards: {prepared.experiment.ranks} of {experiment.train.dtype}")
-    shards = shard_artifact(prepared.graph, prepared.partition, experiment.train.dtype)
-    profile = None if chosen is None else chosen.profile
-    return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
+    return prepared, None if chosen is None else chosen.profile
 
 
 def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> "Result":

@@ -1,8 +1,8 @@
 """The command line starts fast, explains itself, and never shows a traceback."""
 
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -37,10 +37,11 @@ def test_help_of_a_command_loads_nothing_heavy_and_gives_an_example(command: str
 def test_help_starts_within_the_limit() -> None:
     taken = []
     for _ in range(5):
-        begun = time.perf_counter()
+        before = os.times()
         subprocess.run([sys.executable, "-m", "simgnn.cli.main", "--help"], capture_output=True, check=True)
-        taken.append(time.perf_counter() - begun)
-    # the best of several: what is measured is our imports, not what else the machine is doing
+        after = os.times()
+        taken.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    # processor time, the best of several: what is measured is our imports, not what else the machine is doing
     assert min(taken) <= START_LIMIT_S
 
 

@@ -1,0 +1,98 @@
+"""``simgnn simulate`` from the command line to the prediction."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.cli.profiles import FALLBACK_PROFILE, default_cluster
+from simgnn.hardware.library import find_profile
+from simgnn.hardware.profile import load_profile
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.tomlfile import load_toml, write_toml
+
+SMALL = """\
+extends = "vanilla"
+name = "small"
+[graph]
+vertices = 400
+edges = 2500
+classes = 4
+feature_width = 16
+[model]
+hidden = 8
+[train]
+epochs = 4
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_a_prediction_leaves_a_complete_run_directory_and_repeats_exactly(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digests = []
+    for name in ("one", "two"):
+        out = tmp_path / name
+        arguments = ["simulate", str(small), "--hardware", FALLBACK_PROFILE, "--out", str(out), "--json"]
+        assert invoke([*arguments, "--ranks", "2"]) == 0
+        told = capsys.readouterr()
+        assert told.err == ""
+        printed = json.loads(told.out)
+        result = read_result(RunDirectory(out).result)
+        assert (printed["backend"], printed["status"], printed["hardware"]) == ("sim", "ok", FALLBACK_PROFILE)
+        assert len(result.epoch_s) == 4
+        assert result.loss is None
+        assert result.accuracy is None
+        assert result.uncalibrated
+        assert load_profile(RunDirectory(out).hardware).meta.name == FALLBACK_PROFILE
+        assert set(read_table(RunDirectory(out).trace)["rank"].to_pylist()) == {0, 1}
+        digests.append(result.digest)
+    assert digests[0] == digests[1]
+
+
+def test_without_a_cluster_the_profile_s_is_taken_and_no_calibration_is_told(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["simulate", str(small), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    hosts, each = default_cluster(load_profile(FALLBACK_PROFILE))
+    assert (result["hosts"], result["ranks"]) == (hosts, hosts * each)
+    assert "never calibrated" in result["notes"][0]
+    assert invoke(["simulate", str(small)]) == 0
+    told = capsys.readouterr()
+    assert "predicted on" in told.out
+    assert "uncalibrated" in told.err
+
+
+def test_running_out_of_memory_is_a_result_with_its_own_status(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = load_toml(find_profile(FALLBACK_PROFILE))
+    for device in table["devices"].values():
+        device["memory"] = {"value": "16 KiB", "source": "assumed"}
+    write_toml(tmp_path / "tiny.toml", table)
+    out = tmp_path / "out"
+    arguments = ["simulate", str(small), "--hardware", str(tmp_path / "tiny.toml"), "--ranks", "2", "--out", str(out)]
+    assert invoke(arguments) == 3
+    assert "out of memory" in capsys.readouterr().err
+    assert read_result(RunDirectory(out).result).status == "oom"
+
+
+def test_a_simulation_never_loads_torch(small: Path) -> None:
+    script = (
+        "import sys\nfrom simgnn.cli.main import invoke\n"
+        f"status = invoke(['simulate', {str(small)!r}, '--hardware', {FALLBACK_PROFILE!r}, '--ranks', '2', '--json'])\n"
+        "print('LOADED', [name for name in ('torch', 'dgl') if name in sys.modules], status, file=sys.stderr)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "LOADED [] 0" in told.stderr
