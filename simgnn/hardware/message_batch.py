@@ -1,0 +1,69 @@
+"""Prices of many messages at once: the arithmetic of :func:`simgnn.hardware.communication.price_message` on arrays."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.hardware.links import LinkType
+from simgnn.hardware.quantities import Points
+
+if TYPE_CHECKING:
+    from simgnn.hardware.machine import Machine
+
+Floats = NDArray[np.float64]
+
+
+class MessagePrices(NamedTuple):
+    """Of n messages: seconds before the bytes flow, and the most that each flow reaches alone; arrays [n]."""
+
+    latency_s: Floats
+    rate_bytes_per_s: Floats
+    extrapolated: NDArray[np.bool_]
+
+
+def price_messages(
+    machine: "Machine", source: Sequence[int], target: Sequence[int], nbytes: Floats, backend: str
+) -> MessagePrices:
+    """Message k goes from rank ``source[k]`` to rank ``target[k]`` and has ``nbytes[k]`` bytes."""
+    _, described = machine.backend(backend)
+    rate = np.full(len(nbytes), np.inf)
+    outside = np.zeros(len(nbytes), dtype=np.bool_)
+    if described.message.bandwidth is not None:
+        rate[:] = described.message.bandwidth.value
+        outside |= _outside(described.message.bandwidth.range, nbytes)
+    if described.ports is not None:
+        rate = np.minimum(rate, min(described.ports.send.value, described.ports.receive.value))
+    if described.message.efficiency is not None:
+        rate = rate * _at(described.message.efficiency, nbytes)
+    latency = np.empty(len(nbytes))
+    alike: dict[tuple[int, ...], tuple[tuple[LinkType, ...], list[int]]] = {}
+    for k, (i, j) in enumerate(zip(source, target, strict=True)):
+        route = machine.route(i, j)
+        latency[k] = route.latency_s
+        alike.setdefault(tuple(map(id, route.types)), (route.types, []))[1].append(k)
+    for types, positions in alike.values():
+        sizes = nbytes[positions]
+        for link in {id(link): link for link in types}.values():
+            rate[positions] = np.minimum(rate[positions], _link_rate(link, sizes))
+            outside[positions] |= _outside(link.bandwidth.range, sizes)
+    return MessagePrices(latency + described.message.floor.value, rate, outside)
+
+
+def _link_rate(link: LinkType, nbytes: Floats) -> Floats:
+    rate = link.bandwidth.value
+    if link.message_bandwidth is not None:
+        rate = min(rate, link.message_bandwidth.value)
+    return np.full(len(nbytes), rate) if link.efficiency is None else rate * _at(link.efficiency, nbytes)
+
+
+def _at(points: Points, nbytes: Floats) -> Floats:
+    sizes = np.log1p([point.size for point in points.points])
+    return np.interp(np.log1p(nbytes), sizes, [point.share for point in points.points])
+
+
+def _outside(limits: tuple[float, float] | None, nbytes: Floats) -> NDArray[np.bool_]:
+    if limits is None:
+        return np.zeros(len(nbytes), dtype=np.bool_)
+    return (nbytes < limits[0]) | (nbytes > limits[1])

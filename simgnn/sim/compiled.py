@@ -1,0 +1,131 @@
+"""A program made ready to interpret: who runs each op, in which team, and what must have ended before it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.program.kinds import GROUP_KINDS
+from simgnn.program.ops import Op
+from simgnn.program.program import EVALUATE, Program, Template, Turn
+
+Node = tuple[int, int]
+"""(rank, position of the op in its template): one op on one rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledOp:
+    """An op with its id. ``runs`` bool [P]: ranks on which it exists. ``parents``: (op name, turns back).
+
+    ``team`` int64 [P] and ``members``: the process group of each rank and the ranks of each group that run the op; a
+    pairwise op without a group has all ranks in one team.
+    """
+
+    op_id: int
+    index: int
+    op: Op
+    by_host: bool
+    runs: NDArray[np.bool_]
+    parents: tuple[tuple[str, int], ...]
+    team: NDArray[np.int64]
+    members: dict[int, tuple[int, ...]]
+    backend: str
+
+
+@dataclass(frozen=True)
+class CompiledTemplate:
+    """The ops of a turn in program order, and the position of each by name. ``nodes``: how many ops each rank runs."""
+
+    name: str
+    ops: tuple[CompiledOp, ...]
+    index: dict[str, int]
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """All templates of a program. ``leader`` [P]: the first rank of a rank's host, which runs ops of the host."""
+
+    program: Program
+    templates: dict[str, CompiledTemplate]
+    leader: tuple[int, ...]
+
+    @property
+    def slots(self) -> int:
+        """Turn numbers of an epoch: its steps, and one for the evaluation after it."""
+        return self.program.calendar.steps + 1
+
+    @cached_property
+    def window(self) -> int:
+        """How many turns of a rank may be in flight: enough for every look back and every ring."""
+        backs = [back for t in self.templates.values() for compiled in t.ops for _, back in compiled.parents]
+        return 1 + max([0, *backs, *(buffer.depth - 1 for buffer in self.program.buffers.values())])
+
+    def earlier(self, turn: Turn, back: int) -> int | None:
+        """Number of the turn ``back`` turns before; None before the run's first. Nothing reaches over an evaluation."""
+        steps = self.program.calendar.steps
+        if turn.step < 0:
+            return turn.epoch * self.slots + steps if back == 0 else None
+        absolute = turn.epoch * steps + turn.step - back
+        return None if absolute < 0 else absolute // steps * self.slots + absolute % steps
+
+    def parent_ranks(self, child: CompiledOp, rank: int, parent: CompiledOp) -> tuple[int, ...]:
+        """Ranks on which the parent of a node runs: a rank's own; of a host's op all ranks of the host."""
+        if parent.by_host:
+            ranks: tuple[int, ...] = (self.leader[rank],)
+        elif child.by_host:
+            ranks = tuple(other for other, first in enumerate(self.leader) if first == rank)
+        else:
+            ranks = (rank,)
+        return tuple(other for other in ranks if parent.runs[other])
+
+
+def compile_program(program: Program) -> Compiled:
+    """Resolve names, teams and dependencies once."""
+    first: dict[int, int] = {}
+    for rank, host in enumerate(program.hosts):
+        first.setdefault(host, rank)
+    leader = tuple(first[host] for host in program.hosts)
+    templates = {name: _compile_template(program, template, leader) for name, template in program.templates.items()}
+    return Compiled(program, templates, leader)
+
+
+def _compile_template(program: Program, template: Template, leader: tuple[int, ...]) -> CompiledTemplate:
+    steps = program.calendar.steps
+    ops = []
+    for index, op in enumerate(template.ops):
+        stream = program.streams[op.stream]
+        by_host = stream.owner == "host"
+        runs = np.ones(program.ranks, dtype=np.bool_)
+        if op.ranks is not None:
+            runs = np.asarray(program.sizes.columns[op.ranks]) != 0
+        if by_host:
+            runs = runs & (np.array(leader) == np.arange(program.ranks))
+        parents = tuple((d.op, d.steps_back + steps * d.epochs_back) for d in op.after)
+        team = _team(program, op)
+        members = {int(g): tuple(np.flatnonzero(runs & (team == g)).tolist()) for g in np.unique(team)}
+        group = program.group_of(op)
+        backend = "default" if group is None else group.backend
+        op_id = program.op_ids[template.name, op.name]
+        ops.append(CompiledOp(op_id, index, op, by_host, runs, parents, team, members, backend))
+    nodes = tuple(sum(int(compiled.runs[rank]) for compiled in ops) for rank in range(program.ranks))
+    return CompiledTemplate(template.name, tuple(ops), dict(template.index), nodes)
+
+
+def _team(program: Program, op: Op) -> NDArray[np.int64]:
+    """Team of every rank, int64 [P]."""
+    group = program.group_of(op) if op.kind in GROUP_KINDS else None
+    if group is None or group.members == "world":
+        return np.zeros(program.ranks, dtype=np.int64)
+    if group.members == "host":
+        return np.asarray(program.hosts, dtype=np.int64)
+    return np.asarray(program.sizes.columns[group.members], dtype=np.int64)
+
+
+def turn_of_number(program: Program, number: int, epoch_shift: int) -> Turn:
+    """The turn with this number; ``epoch_shift`` epochs were fast-forwarded, which its template and sizes know of."""
+    epoch, slot = divmod(number, program.calendar.steps + 1)
+    if slot == program.calendar.steps:
+        return Turn(epoch, -1, EVALUATE)
+    return Turn(epoch, slot, program.calendar.template(epoch + epoch_shift, slot))

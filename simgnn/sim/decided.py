@@ -1,0 +1,122 @@
+"""Sizes in one turn: constants and columns from the program, decisions from an activity.
+
+An activity maps the name of each decision (and guard) to int64 values: [P] or [P, epochs, steps], a number of each
+rank; [P, P] or [P, P, epochs, steps], a number of each (sender, receiver). A rank's number asked of the latter
+is the sum over receivers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simgnn.errors import BackendError
+from simgnn.program.ops import Op
+from simgnn.program.program import Program
+from simgnn.program.sizes import Column, Decision, IntArray, Size
+
+Activity = Mapping[str, IntArray]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a program under an activity (None: nothing was recorded)."""
+
+    program: Program
+    activity: Activity = field(default_factory=dict)
+
+    def per_rank(self, size: Size, epoch: int, step: int, asked_by: str) -> IntArray:
+        """A size on every rank in one turn, int64 [P]."""
+        if isinstance(size, Decision):
+            bound = self.program.sizes.per_rank(size.bound, epoch, max(step, 0))
+            return self._bounded(size.name, self._ranks_of(size.name, epoch, step, asked_by), bound, asked_by)
+        return self.program.sizes.per_rank(size, epoch, max(step, 0))
+
+    def at_most(self, size: Size, epoch: int, step: int, asked_by: str) -> IntArray:
+        """The same, where a decision that nobody has recorded counts as its bound."""
+        if isinstance(size, Decision) and size.name not in self.activity:
+            size = size.bound
+        return self.per_rank(size, epoch, step, asked_by)
+
+    def pairs(self, decision: Decision, epoch: int, step: int, asked_by: str) -> IntArray:
+        """A decision of every (sender, receiver), int64 [P, P]."""
+        values = self._turn(decision.name, epoch, step, asked_by)
+        if values.ndim != 2:
+            raise BackendError(
+                f"decision '{decision.name}' of op '{asked_by}' needs a number of each rank pair, but the activity has "
+                f"one of each rank; expected shape [P, P] or [P, P, epochs, steps]: record the activity again"
+            )
+        bound = self.program.sizes.per_rank(decision.bound, epoch, max(step, 0))
+        self._bounded(decision.name, values.sum(axis=1), bound, asked_by)
+        return values
+
+    def guard(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
+        """A guard on every rank, int64 [P]; zero: the op does not run."""
+        return self._ranks_of(name, epoch, step, asked_by)
+
+    def is_static(self, op: Op) -> bool:
+        """Whether the op has the same sizes in every turn."""
+        sizes: list[Size] = [size for work in op.work for size in work.sizes.values()]
+        if op.transfer is not None:
+            sizes.append(op.transfer.rows)
+            if op.transfer.decision is not None:
+                sizes.append(op.transfer.decision)
+        if op.route is not None and self.program.sizes.routes[op.route].rows.ndim > 1:
+            return False
+        return all(self._is_static(size) for size in sizes)
+
+    def _is_static(self, size: Size) -> bool:
+        if isinstance(size, Decision):
+            return size.name in self.activity and self.activity[size.name].ndim < 3
+        return not isinstance(size, Column) or self.program.sizes.columns[size.name].ndim == 1
+
+    def _ranks_of(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
+        values = self._turn(name, epoch, step, asked_by)
+        return values.sum(axis=1) if values.ndim == 2 else values
+
+    def _turn(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
+        """Values of one turn, [P] or [P, P]."""
+        if name not in self.activity:
+            known = ", ".join(sorted(self.activity)) or "none"
+            raise BackendError(
+                f"decision '{name}' of op '{asked_by}' depends on values that only training produces, and no activity "
+                f"tells it (it has: {known}); record one with `simgnn run EXPERIMENT --out DIR`, then simulate with "
+                f"`--activity DIR`"
+            )
+        values = np.asarray(self.activity[name], dtype=np.int64)
+        ranks = self.program.ranks
+        pairwise = values.ndim in (2, 4)
+        if values.ndim not in (1, 2, 3, 4) or values.shape[: 1 + pairwise] != (ranks,) * (1 + pairwise):
+            raise BackendError(
+                f"activity of decision '{name}': got shape {list(values.shape)}, expected [P], [P, P], "
+                f"[P, epochs, steps] or [P, P, epochs, steps] with P = {ranks}; it belongs to another partition"
+            )
+        if values.ndim < 3:
+            return values
+        recorded = values.shape[-2]
+        if epoch >= recorded:
+            raise BackendError(
+                f"activity of decision '{name}' ends after {recorded} epochs, and epoch {epoch} is asked for; "
+                f"simulate fewer epochs (train.epochs) or record a longer run"
+            )
+        return np.asarray(values[..., epoch, max(step, 0)])
+
+    def _bounded(self, name: str, values: IntArray, bound: IntArray, asked_by: str) -> IntArray:
+        if np.any(values > bound) or np.any(values < 0):
+            rank = int(np.flatnonzero((values > bound) | (values < 0))[0])
+            raise BackendError(
+                f"decision '{name}' of op '{asked_by}' is {values[rank]} on rank {rank} in the activity, expected "
+                f"between 0 and its bound {bound[rank]}; the activity belongs to another experiment or partition"
+            )
+        return values
+
+
+def epoch_signature(program: Program, activity: Activity, epoch: int) -> tuple[str | bytes, ...]:
+    """What decides an epoch besides the state that it starts in: its templates, and the sizes that vary by epoch."""
+    calendar = program.calendar
+    parts: list[str | bytes] = [calendar.template(epoch, step) for step in range(calendar.steps)]
+    varying = [column for _, column in sorted(program.sizes.columns.items()) if column.ndim == 3]
+    varying += [route.rows for _, route in sorted(program.sizes.routes.items()) if route.rows.ndim == 3]
+    parts += [np.ascontiguousarray(column[:, epoch]).tobytes() for column in varying]
+    parts += [np.ascontiguousarray(v[..., epoch, :]).tobytes() for _, v in sorted(activity.items()) if v.ndim > 2]
+    return tuple(parts)

@@ -1,0 +1,81 @@
+"""Cores that the ranks of a host share: processor sharing, as a fluid.
+
+Each piece of work wants ``threads`` cores. While all pieces at work want more than there are, each moves at
+``cores / wanted`` of its speed. Only hosts whose ranks together run more threads than cores have one of these.
+"""
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+import simpy
+
+
+class HostCores:
+    """The cores of one host. ``cores``: how many there are; ``threads``: how many each piece of work wants."""
+
+    def __init__(self, env: simpy.Environment, cores: float, threads: float) -> None:
+        self._env = env
+        self._cores = cores
+        self._threads = threads
+        self._order = count()
+        self._working: list[tuple[float, int, simpy.Event]] = []
+        self._progress = 0.0
+        self._since = 0
+        self._armed = 0
+
+    def run(self, duration_ps: int) -> simpy.Event:
+        """Work that takes ``duration_ps`` alone; the event fires when it is done."""
+        done = self._env.event()
+        self._advance()
+        heappush(self._working, (self._progress + duration_ps, next(self._order), done))
+        self._arm()
+        return done
+
+    def state(self) -> tuple[Any, ...]:
+        """All that the future depends on: work left, in the order in which it ends."""
+        moved = self._progress + (int(self._env.now) - self._since) * self._rate()
+        return tuple(end - moved for end, _, _ in sorted(self._working, key=lambda entry: entry[:2]))
+
+    def _rate(self) -> float:
+        wanted = len(self._working) * self._threads
+        return 1.0 if wanted <= self._cores else self._cores / wanted
+
+    def _advance(self) -> None:
+        """Move all work forward to now. Progress restarts from zero with every idle period, so it stays exact."""
+        now = int(self._env.now)
+        if not self._working:
+            self._progress = 0.0
+        else:
+            self._progress += (now - self._since) * self._rate()
+        self._since = now
+
+    def _arm(self) -> None:
+        self._armed += 1
+        if not self._working:
+            return
+        left = max(self._working[0][0] - self._progress, 0.0)
+        alarm = simpy.Event(self._env)
+        alarm._ok, alarm._value = True, self._armed
+        alarm.callbacks.append(self._finish)
+        self._env.schedule(alarm, delay=round(left / self._rate()))
+
+    def _finish(self, alarm: simpy.Event) -> None:
+        """The first piece of work is done, with all that ends less than a tick later."""
+        if alarm.value != self._armed:
+            return
+        self._advance()
+        first = self._working[0][0]
+        while self._working and self._working[0][0] <= first + 1.0:
+            heappop(self._working)[2].succeed()
+        self._arm()
+
+
+def shared_cores(cores: float | None, threads: int, ranks: int) -> bool:
+    """Whether ``ranks`` ranks of ``threads`` threads each want more cores than their host has."""
+    return cores is not None and ranks * threads > cores
+
+
+def ranks_at_once(cores: float, threads: int) -> int:
+    """How many ranks find their cores free: the concurrency at which their work is priced before they share."""
+    return max(1, int(cores // threads))

@@ -1,0 +1,194 @@
+"""How each op kind takes its time: a table from kind to handler.
+
+A handler begins an op on one rank at the present instant. It returns the ticks that the op takes, where these are
+certain, or an event that fires when it ends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import simpy
+
+from simgnn.errors import ProgramError
+from simgnn.program.kinds import COMPUTE_KINDS, OpKind
+from simgnn.program.ops import Work
+from simgnn.program.program import Turn
+from simgnn.program.sizes import IntArray
+from simgnn.sim.compiled import CompiledOp
+from simgnn.sim.device import HostCores
+from simgnn.sim.network import Network
+from simgnn.sim.pricing import Pricer
+from simgnn.sim.rendezvous import Collective, Rounds, stream_alone
+
+Outcome = int | simpy.Event
+M = TypeVar("M", bound=Collective | Rounds)
+
+
+class Meeting(Protocol):
+    """An op under way that several ranks take part in."""
+
+    def join(self, rank: int) -> Outcome:
+        """A rank issues the op."""
+        ...
+
+    def state(self, now: int) -> tuple[Any, ...]:
+        """All that its future depends on, times relative to ``now``."""
+        ...
+
+
+@dataclass
+class Context:
+    """What handlers work with. ``meetings``: ops under way by (turn number, op id, team)."""
+
+    env: simpy.Environment
+    network: Network
+    pricer: Pricer
+    cores: Mapping[int, HostCores]
+    meetings: dict[tuple[int, int, int], Meeting]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """An op that begins on a rank. ``number`` tells turns apart; ``turn`` has the epoch of its sizes."""
+
+    compiled: CompiledOp
+    rank: int
+    turn: Turn
+    number: int
+
+
+Handler = Callable[[Context, Begin], Outcome]
+
+
+def compute(context: Context, begin: Begin) -> Outcome:
+    """Device work; on a host whose ranks want more cores than it has, the cores are shared."""
+    pricer, compiled = context.pricer, begin.compiled
+    durations = pricer.once("work", compiled, begin.turn, lambda: pricer.work_ps(compiled, begin.turn))
+    return _on_device(context, begin.rank, int(durations[begin.rank]))
+
+
+def local_copy(context: Context, begin: Begin) -> Outcome:
+    """Rows copied within a rank: device work, the op's own or a copy of its bytes."""
+    compiled = begin.compiled
+    if compiled.op.work:
+        return compute(context, begin)
+    pricer, turn = context.pricer, begin.turn
+
+    def price() -> IntArray:
+        nbytes = copied_bytes(pricer, compiled, turn)
+        program = pricer.sizes.program
+        durations = np.zeros(program.ranks, dtype=np.int64)
+        for size in np.unique(nbytes).tolist():
+            work = (Work("copy", {"bytes": size, "item_bytes": 1}),)
+            priced = pricer.work_ps(compiled, turn, work)
+            durations[nbytes == size] = priced[nbytes == size]
+        return durations
+
+    durations = pricer.once("copy", compiled, turn, price)
+    return _on_device(context, begin.rank, int(durations[begin.rank]))
+
+
+def host_copy(context: Context, begin: Begin) -> Outcome:
+    """Rows between host and device: a fluid over the links between; on a CPU a copy in memory."""
+    pricer, compiled, turn, rank = context.pricer, begin.compiled, begin.turn, begin.rank
+    nbytes = pricer.once("bytes", compiled, turn, lambda: copied_bytes(pricer, compiled, turn))
+    if nbytes[rank] == 0:
+        return 0
+    stream = pricer.host_copy(compiled, rank, int(nbytes[rank]), compiled.op.kind is OpKind.H2D)
+    if stream is None:
+        return local_copy(context, begin)
+    return stream_alone(context.env, context.network, stream, (begin.number, compiled.op_id, rank))
+
+
+def pairwise(context: Context, begin: Begin) -> Outcome:
+    """Messages between pairs of ranks: each starts when both of its ends have issued the op."""
+    pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
+    priced = pricer.once("messages", compiled, turn, lambda: pricer.messages(compiled, turn))
+    if not priced:
+        return 0
+    meeting = _meeting(context, begin, lambda tag: Rounds(context.env, context.network, priced, compiled.runs, tag))
+    return meeting.join(begin.rank)
+
+
+def collective(context: Context, begin: Begin) -> Outcome:
+    """A call of a whole group: it starts when all members have issued it, and ends on all of them at once."""
+    pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
+    members = compiled.members[int(compiled.team[begin.rank])]
+    if len(members) < 2:
+        return 0
+
+    def make(tag: tuple[int, int, int]) -> Collective:
+        nbytes = int(
+            pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer, compiled, turn))[list(members)].max()
+        )
+        stream = pricer.once(
+            f"collective {tag[2]}", compiled, turn, lambda: pricer.collective(compiled, nbytes, members)
+        )
+        return Collective(context.env, context.network, stream, len(members), tag)
+
+    return _meeting(context, begin, make).join(begin.rank)
+
+
+def copied_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
+    """Bytes that a local copy moves on every rank, int64 [P]: rows of its transfer; with a route, rows that leave."""
+    op = compiled.op
+    if op.transfer is None:
+        raise ProgramError(f"op '{op.name}' of kind {op.kind} has neither work nor a transfer, so it has no price")
+    if op.route is not None and op.kind is OpKind.COPY:
+        route = pricer.sizes.program.sizes.routes[op.route]
+        rows = route.matrix(pricer.sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
+    else:
+        rows = pricer.sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name)
+    return rows * op.transfer.row_bytes
+
+
+def handed_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
+    """Bytes of the tensor that each rank hands to a collective, int64 [P].
+
+    Of a broadcast only the root's count. Parts of an all-gather are padded to the longest of the team.
+    """
+    op = compiled.op
+    if op.transfer is None:
+        return np.zeros(pricer.sizes.program.ranks, dtype=np.int64)
+    nbytes = pricer.sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name) * op.transfer.row_bytes
+    if op.kind is OpKind.BROADCAST:
+        nbytes = np.where(np.arange(len(nbytes)) == op.root, nbytes, 0)
+    if op.kind is OpKind.ALLGATHER:
+        nbytes = nbytes.copy()
+        for members in compiled.members.values():
+            nbytes[list(members)] = nbytes[list(members)].max(initial=0)
+    return np.where(compiled.runs, nbytes, 0)
+
+
+def _on_device(context: Context, rank: int, duration_ps: int) -> Outcome:
+    shared = context.cores.get(context.pricer.machine.hosts[rank])
+    return duration_ps if shared is None or duration_ps == 0 else shared.run(duration_ps)
+
+
+def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int]], M]) -> M:
+    key = begin.number, begin.compiled.op_id, int(begin.compiled.team[begin.rank])
+    found = context.meetings.get(key)
+    if found is None:
+        found = context.meetings[key] = make(key)
+    return found  # type: ignore[return-value]
+
+
+HANDLERS: Mapping[OpKind, Handler] = MappingProxyType(
+    {
+        **dict.fromkeys(sorted(COMPUTE_KINDS), compute),
+        OpKind.COPY: local_copy,
+        OpKind.H2D: host_copy,
+        OpKind.D2H: host_copy,
+        OpKind.EXCHANGE: pairwise,
+        OpKind.FETCH: pairwise,
+        OpKind.PEER_READ: pairwise,
+        OpKind.ALLREDUCE: collective,
+        OpKind.BROADCAST: collective,
+        OpKind.ALLGATHER: collective,
+        OpKind.BARRIER: collective,
+    }
+)
+"""Every kind of op has exactly one handler; a test checks it."""

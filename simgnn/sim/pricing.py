@@ -1,0 +1,191 @@
+"""What ops cost on a machine, as integers of the clock, computed once for all turns in which the sizes are the same."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.message_batch import price_messages
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.kinds import GROUP_KINDS
+from simgnn.program.ops import Work
+from simgnn.program.program import Turn
+from simgnn.program.sizes import IntArray
+from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, to_ps
+from simgnn.sim.compiled import CompiledOp
+from simgnn.sim.decided import Sizes
+from simgnn.sim.device import ranks_at_once, shared_cores
+from simgnn.sim.hostpath import host_path
+from simgnn.sim.maxmin import Floats, Ints
+from simgnn.sim.network import Network
+from simgnn.sim.rounds import Round, pairwise_rounds
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Messages:
+    """A round of messages, priced: path, cap (bytes/s) and latency (ticks) of each. ``of_rank``: which of them each
+    rank sends or receives. ``call_ps`` [P]: what the call itself costs a rank before its messages start."""
+
+    round: Round
+    paths: Ints
+    sizes: Floats
+    caps: Floats
+    latencies: Ints
+    of_rank: tuple[Ints, ...]
+    call_ps: Ints
+
+
+class Stream(NamedTuple):
+    """A fluid over several links at once, priced: a collective, or a copy between host and device."""
+
+    latency_ps: int
+    path: int
+    nbytes: float
+    cap: float
+    alone_ps: int
+
+
+class Pricer:
+    """Prices of a program's ops on a machine. ``flagged``: ops priced outside what was measured."""
+
+    def __init__(self, sizes: Sizes, machine: Machine, stats: PartitionStats | None, network: Network) -> None:
+        self.sizes = sizes
+        self.machine = machine
+        self.flagged: dict[str, None] = {}
+        self._stats = stats
+        self._network = network
+        self._kept: dict[tuple[Any, ...], Any] = {}
+        self._path_numbers: dict[tuple[int, int, str], int] = {}
+        self.shared = self._find_shared()
+
+    def once(self, what: str, compiled: CompiledOp, turn: Turn, make: Callable[[], T]) -> T:
+        """``make()``, kept for every turn in which the op's sizes are the same."""
+        static = self.sizes.is_static(compiled.op)
+        key = (what, compiled.op_id) if static else (what, compiled.op_id, turn.epoch, turn.step)
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: T = self._kept[key]
+        return found
+
+    def forget(self, turn: Turn) -> None:
+        """Drop what was kept for one turn only."""
+        for key in [key for key in self._kept if len(key) == 4 and key[2:] == (turn.epoch, turn.step)]:
+            del self._kept[key]
+
+    def work_ps(self, compiled: CompiledOp, turn: Turn, work: tuple[Work, ...] | None = None) -> Ints:
+        """Duration of an op's device work on every rank, int64 [P]."""
+        op = compiled.op
+        total = np.zeros(self.machine.ranks)
+        for piece in op.work if work is None else work:
+            sizes = {
+                name: self.sizes.per_rank(size, turn.epoch, turn.step, op.name) for name, size in piece.sizes.items()
+            }
+            table = None if self._stats is None or piece.locality is None else self._stats.tables.get(piece.locality)
+            for concurrency, ranks in self._levels.items():
+                seconds, outside, _ = self.machine.work_seconds_all(piece.primitive, sizes, table, concurrency)
+                total[ranks] += seconds[ranks]
+                if np.any(outside[ranks] & compiled.runs[ranks]):
+                    self.flagged[op.name] = None
+        return self._ticks(total, f"op '{op.name}'")
+
+    def messages(self, compiled: CompiledOp, turn: Turn) -> tuple[Messages, ...]:
+        """The rounds of a pairwise op, priced; none where no rank sends anything."""
+        rounds = pairwise_rounds(compiled, self.sizes, turn)
+        return tuple(self._price_round(compiled, found) for found in rounds)
+
+    def collective(self, compiled: CompiledOp, nbytes: float, members: tuple[int, ...]) -> Stream:
+        """A collective: alone it takes exactly its seconds; its flows advance together and share links with others."""
+        op = compiled.op
+        root = op.root if op.root in members else None
+        price = self.machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
+        if price.extrapolated:
+            self.flagged[op.name] = None
+        what = f"op '{op.name}'"
+        shares: Counter[int] = Counter()
+        for flow in price.flows:
+            shares.update(self.machine.path(flow.source, flow.target, compiled.backend).links)
+        latency, alone = to_ps(price.latency_s, what), to_ps(price.seconds_alone, what)
+        if not price.flows:
+            return Stream(latency, 0, 0.0, 0.0, alone)
+        first = price.flows[0]
+        path = self._network.path({link: float(count) for link, count in shares.items()})
+        return Stream(latency, path, first.nbytes, first.rate_bytes_per_s, alone)
+
+    def host_copy(self, compiled: CompiledOp, rank: int, nbytes: int, to_device: bool) -> Stream | None:
+        """A copy between host and device; None: the device is the host's processor, and the copy is its work."""
+        found = host_path(self.machine, rank, to_device, nbytes)
+        if found is None:
+            return None
+        path = self._network.path({link: float(n) for link, n in Counter(found.links).items()})
+        return Stream(
+            to_ps(found.latency_s, f"op '{compiled.op.name}'"), path, float(nbytes), found.rate_bytes_per_s, 0
+        )
+
+    def _price_round(self, compiled: CompiledOp, found: Round) -> Messages:
+        machine, backend = self.machine, compiled.backend
+        source, target = found.source.tolist(), found.target.tolist()
+        prices = price_messages(machine, source, target, found.nbytes.astype(np.float64), backend)
+        if prices.extrapolated.any():
+            self.flagged[compiled.op.name] = None
+        touching: list[list[int]] = [[] for _ in range(machine.ranks)]
+        for place, (i, j) in enumerate(zip(source, target, strict=True)):
+            touching[i].append(place)
+            touching[j].append(place)
+        call = np.zeros(machine.ranks)
+        for members in compiled.members.values() if compiled.op.kind in GROUP_KINDS else ():
+            if len(members) > 1:
+                price = machine.call("exchange", backend, members)
+                call[list(members)] = price.floor_s + price.hop_s * (len(members) - 1)
+                if price.extrapolated:
+                    self.flagged[compiled.op.name] = None
+        what = f"op '{compiled.op.name}'"
+        return Messages(
+            found,
+            np.array([self._path_number(i, j, backend) for i, j in zip(source, target, strict=True)], dtype=np.int64),
+            found.nbytes.astype(np.float64),
+            prices.rate_bytes_per_s,
+            self._ticks(prices.latency_s, what),
+            tuple(np.array(places, dtype=np.int64) for places in touching),
+            self._ticks(call, what),
+        )
+
+    def _path_number(self, i: int, j: int, backend: str) -> int:
+        key = i, j, backend
+        if key not in self._path_numbers:
+            links = Counter(self.machine.path(i, j, backend).links)
+            self._path_numbers[key] = self._network.path({link: float(count) for link, count in links.items()})
+        return self._path_numbers[key]
+
+    def _find_shared(self) -> Mapping[int, tuple[float, int]]:
+        """Hosts whose ranks together want more cores than there are: host -> (cores, threads of a rank)."""
+        found = {}
+        for host, ranks in sorted(Counter(self.machine.hosts).items()):
+            cores = self.machine.cores(host)
+            threads = max(
+                t for t, at in zip(self.machine.threads_per_rank, self.machine.hosts, strict=True) if at == host
+            )
+            if cores is not None and shared_cores(cores, threads, ranks):
+                found[host] = (cores, threads)
+        return found
+
+    @property
+    def _levels(self) -> Mapping[int | None, NDArray[np.int64]]:
+        """Concurrency at which the work of ranks is priced (None: all ranks of the device) -> ranks."""
+        levels: dict[int | None, list[int]] = {}
+        for rank, host in enumerate(self.machine.hosts):
+            shared = self.shared.get(host)
+            levels.setdefault(None if shared is None else ranks_at_once(*shared), []).append(rank)
+        return {level: np.array(ranks, dtype=np.int64) for level, ranks in levels.items()}
+
+    def _ticks(self, seconds: Floats, what: str) -> IntArray:
+        worst = float(seconds.max(initial=0.0))
+        least = float(seconds.min(initial=0.0))
+        if not (least >= 0.0 and worst * PICOSECONDS < FOREVER_PS):
+            to_ps(least if not least >= 0.0 else worst, what)
+        return np.rint(seconds * PICOSECONDS).astype(np.int64)

@@ -1,0 +1,171 @@
+"""The simulator's front door: a program and a machine in, times, bytes, memory and energy out."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simgnn.errors import BackendError
+from simgnn.hardware.machine import Machine
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.digest import program_digest
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+from simgnn.record.trace import TRACE_SCHEMA
+from simgnn.sim.accounting import Traffic, count_traffic
+from simgnn.sim.clock import PICOSECONDS
+from simgnn.sim.compiled import Compiled, compile_program
+from simgnn.sim.decided import Activity, Sizes
+from simgnn.sim.energy import Energy, track_energy
+from simgnn.sim.engine import Engine
+from simgnn.sim.fastforward import FastForward
+from simgnn.sim.measures import computing_ops, epoch_ticks, rank_ticks
+from simgnn.sim.memory import Memory, track_memory
+from simgnn.sim.network import WINDOW
+from simgnn.sim.pick import Pick
+from simgnn.sim.recorder import start_ticks, trace_columns
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What was simulated. Times in seconds, sizes in bytes.
+
+    ``columns``: the trace, one array a column of ``TRACE_SCHEMA``, sorted by (epoch, step, op_id, rank). ``epoch_s``:
+    training time of each epoch. ``compute_s``, ``wait_s``, ``comm_total_s``, ``comm_exposed_s`` float64 [epochs, P]:
+    formulas in :func:`simgnn.sim.measures.rank_ticks`. ``status``: "oom" when ``memory.out_of_memory`` says where
+    memory runs out; the times are then those of a machine with enough. ``extrapolated``: names of ops that were priced
+    outside what was measured. ``copied``: (first epoch, how many) that were fast-forwarded.
+    """
+
+    program: Program
+    columns: Mapping[str, NDArray[Any]]
+    epoch_s: list[float]
+    compute_s: Floats
+    wait_s: Floats
+    comm_total_s: Floats
+    comm_exposed_s: Floats
+    traffic: Traffic
+    memory: Memory
+    energy: Energy | None
+    status: Literal["ok", "oom"]
+    message: str
+    extrapolated: tuple[str, ...]
+    uncalibrated: bool
+    digest: str
+    copied: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def trace(self) -> pa.Table:
+        """The trace as a table of ``TRACE_SCHEMA``."""
+        return pa.table([pa.array(self.columns[field.name], field.type) for field in TRACE_SCHEMA], schema=TRACE_SCHEMA)
+
+    @cached_property
+    def traffic_table(self) -> pa.Table:
+        """Payload of pairwise ops by rank pair, summed over the run, as a table of ``TRAFFIC_SCHEMA``."""
+        return self.traffic.table()
+
+    @property
+    def epoch_s_median(self) -> float:
+        """Median over the epochs after the first (the first, where there is no other)."""
+        return float(np.median(self.epoch_s[1:] or self.epoch_s))
+
+    def bytes_sent(self, epoch: int = -1) -> IntArray:
+        """Payload of pairwise ops in an epoch (default: the last), int64 [P, P], [sender, receiver]."""
+        return self.traffic.matrix(epoch)
+
+    def messages(self, epoch: int = -1) -> IntArray:
+        """Messages of pairwise ops in an epoch (default: the last), int64 [P, P]."""
+        return self.traffic.matrix(epoch, messages=True)
+
+    def sum_by_rank(self, column: str, epoch: int = -1) -> IntArray:
+        """Sum of a counted column of the trace in an epoch's training turns (default: the last), int64 [P]."""
+        at = epoch % len(self.epoch_s)
+        mask = (self.columns["epoch"] == at) & (self.columns["step"] >= 0)
+        total = np.zeros(self.program.ranks, dtype=np.int64)
+        np.add.at(total, self.columns["rank"][mask], self.columns[column][mask].astype(np.int64))
+        return total
+
+
+def simulate(
+    program: Program,
+    machine: Machine,
+    *,
+    stats: PartitionStats | None = None,
+    epochs: int,
+    activity: Activity | None = None,
+    fast_forward: bool = True,
+    evaluate_every: int = 0,
+    window: float = WINDOW,
+    pick: Pick | None = None,
+) -> Simulation:
+    """Simulate ``epochs`` epochs of a program on a machine.
+
+    ``stats`` supply the locality tables that work names; without them aggregation is priced without, and flagged.
+    ``activity``: values of decisions and guards (:mod:`simgnn.sim.decided`). ``evaluate_every``: evaluate after each so
+    many epochs (0: never); never part of ``epoch_s``. ``window``: span of a batch of message ends, relative to the age
+    of the youngest message; 0 is exact. Raises :class:`BackendError` for a decision that no activity tells, a program
+    that waits for ever or a message that gets no bandwidth, :class:`HardwareError` for a price that the profile lacks.
+    """
+    if len(program.hosts) != machine.ranks or tuple(program.hosts) != tuple(machine.hosts):
+        raise BackendError(
+            f"the program was planned for {program.ranks} ranks on hosts {list(program.hosts)}, the machine has "
+            f"{machine.ranks} ranks on hosts {list(machine.hosts)}; place it with Machine.place(profile, hosts)"
+        )
+    if epochs < 1:
+        raise BackendError(f"train.epochs: got {epochs}, expected at least 1")
+    compiled = compile_program(program)
+    sizes = Sizes(program, {} if activity is None else activity)
+    engine = Engine(
+        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, pick=pick, window=window
+    )
+    forward = FastForward(engine) if fast_forward else None
+    engine.run()
+    return _collect(engine, machine, epochs, () if forward is None else tuple(forward.copied))
+
+
+def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[int, int], ...]) -> Simulation:
+    compiled, program = engine.compiled, engine.program
+    ticks = engine.recorder.table()
+    columns = trace_columns(ticks, compiled)
+    computes = computing_ops(program)[ticks["op_id"]]
+    lengths = epoch_ticks(ticks, epochs)
+    times = rank_ticks(ticks, start_ticks(ticks, compiled), computes, epochs, program.ranks)
+    memory = track_memory(program, engine.pricer.sizes, machine, engine.recorder.table(copies=False))
+    energy = track_energy(machine, ticks, computes, int(ticks["ended"].max(initial=0)))
+    return Simulation(
+        program=program,
+        columns=columns,
+        epoch_s=(lengths / PICOSECONDS).tolist(),
+        **{name: values / PICOSECONDS for name, values in times.items()},
+        traffic=count_traffic(compiled, engine.pricer, epochs),
+        memory=memory,
+        energy=energy,
+        status="ok" if memory.out_of_memory is None else "oom",
+        message="" if memory.out_of_memory is None else str(memory.out_of_memory),
+        extrapolated=tuple(sorted(engine.pricer.flagged)),
+        uncalibrated=_uncalibrated(machine),
+        digest=_digest(compiled, columns),
+        copied=copied,
+    )
+
+
+def _uncalibrated(machine: Machine) -> bool:
+    """Whether a device that has a rank was never measured: none of its curves is."""
+    types = dict.fromkeys(machine.types)
+    return any(all(curve.source != "measured" for curve in machine.profile.devices[name].curves) for name in types)
+
+
+def _digest(compiled: Compiled, columns: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 over the program's digest and the columns of the trace."""
+    digest = hashlib.sha256(program_digest(compiled.program).encode())
+    for name, column in columns.items():
+        digest.update(f"{name}:{column.dtype}:{len(column)};".encode())
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
