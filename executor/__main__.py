@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:
-    from executor.launcher import LAUNCHER, follow_launcher
+    from executor.environment import LAUNCHER
+    from executor.launcher import follow_launcher
 
     if LAUNCHER in os.environ:
         # Ctrl-C reaches the whole terminal; the launcher answers it and ends its ranks

@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
-from executor.buffers import Now
 from simgnn.errors import BackendError
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.program import Program
 
 if TYPE_CHECKING:
+    from executor.buffers import Now
     from executor.compile import Step
 
 SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
+OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
+"""Names of the errors of Python, torch and NumPy: the launcher tells failures without loading torch."""
 Kind = Literal["cause", "lost-peer"]
 
 
@@ -28,7 +28,7 @@ class NonFiniteError(BackendError):
     """The loss is no number any more; the same on all ranks."""
 
 
-def op_failure(program: Program, step: "Step | None", now: Now, rank: int, error: Exception) -> BackendError:
+def op_failure(program: Program, step: "Step | None", now: "Now", rank: int, error: Exception) -> BackendError:
     """The error of an op with where it happened; of communication it means that a peer was lost."""
     if step is None:
         return BackendError(f"rank {rank}: {error}")
@@ -39,7 +39,7 @@ def op_failure(program: Program, step: "Step | None", now: Now, rank: int, error
         return LostPeerError(
             f"{where}: lost contact with another rank ({message}); it died, or was silent for longer than train.timeout"
         )
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in message:
+    if type(error).__name__ in OUT_OF_MEMORY or "can't allocate memory" in message:
         return BackendError(f"{where}: out of memory ({message}); use more ranks or narrower layers")
     return BackendError(f"{where}: {type(error).__name__}: {message}")
 

@@ -10,29 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from executor.environment import LAUNCHER, RENDEZVOUS, threads_per_rank
 from executor.failure import clear_failures, read_failures
 from executor.plan import RunPlan
-from executor.report import write_report
-from executor.world import RENDEZVOUS
 
 POLL_S = 0.02
 GRACE_S = 3.0
 """How long the other ranks get to say what happened to them, and then to end, before they are killed."""
-LAUNCHER = "SIMGNN_LAUNCHER"
-"""Process id of the launcher: ranks that find it here end with it."""
-
-
 PR_SET_PDEATHSIG = 1
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def threads_per_rank(wanted: int | None, ranks_on_host: int) -> int:
-    """Threads that each rank computes with: what the plan says, else the cores shared out evenly, at least one."""
-    return wanted or max(1, usable_cores() // ranks_on_host)
 
 
 def launch(root: Path, arguments: Sequence[str]) -> int:
@@ -56,6 +41,8 @@ def launch(root: Path, arguments: Sequence[str]) -> int:
         print(f"executor: error: {reason}", file=sys.stderr, flush=True)
         statuses = [process.poll() for process in running]
         _end(running)
+        from executor.report import write_report  # loads torch, which a run that goes well has no need of here
+
         write_report(plan, "failed", reason)
         return 2 if 2 in statuses else 1
     except KeyboardInterrupt:

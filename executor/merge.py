@@ -3,53 +3,56 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from executor.groups import group_ids
 from executor.trace import read_part
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.program import Program
 from simgnn.record.trace import TRACE_SCHEMA, TRAFFIC_SCHEMA
 
+Columns = dict[str, NDArray[Any]]
+TIMES = ("issued_s", "started_s", "ended_s")
+LATEST = 1 << 30
+"""The part that a run that was not broken off has."""
 PART = re.compile(r"rank-(\d+)(?:\.part-(\d+))?\.arrow")
 
 
 def merge_trace(folder: Path, program: Program) -> pa.Table:
-    """One table of all ranks, sorted by (rank, epoch, step, issue), from DIR/trace."""
-    parts: dict[int, list[tuple[pa.Table, int]]] = {}
-    last = 1 << 30
+    """One table of all ranks, sorted by (rank, epoch, issue), from DIR/trace."""
+    parts: dict[int, list[tuple[Columns, int]]] = {}
     for path in sorted(folder.glob("rank-*.arrow")):
         match = PART.fullmatch(path.name)
         if match:
-            parts.setdefault(int(match[2]) if match[2] else last, []).append(read_part(path))
-    tables, shift = [], 0.0
-    order = sorted(parts)
+            table, start = read_part(path)
+            columns = {name: table[name].to_numpy() for name in TRACE_SCHEMA.names}
+            parts.setdefault(int(match[2]) if match[2] else LATEST, []).append((columns, start))
+    kept: list[Columns] = []
+    shift, order = 0.0, sorted(parts)
     for position, key in enumerate(order):
-        end = (
-            min((start for _, start in parts[order[position + 1]]), default=last) if position + 1 < len(order) else last
-        )
-        latest = shift
-        for table, _ in parts[key]:
-            kept = table.filter(pc.less(table["epoch"], end))
-            for name in ("issued_s", "started_s", "ended_s"):
-                moved = pc.add(kept[name], shift)
-                kept = kept.set_column(kept.schema.get_field_index(name), name, moved)
-            if len(kept):
-                latest = max(latest, pc.max(kept["ended_s"]).as_py())
-                tables.append(kept)
-        shift = latest
-    if not tables:
+        later = parts[order[position + 1]] if position + 1 < len(order) else []
+        end = min((start for _, start in later), default=LATEST)
+        moved = [_until(columns, end, shift) for columns, _ in parts[key]]
+        shift = max([shift, *(float(columns["ended_s"].max()) for columns in moved if len(columns["ended_s"]))])
+        kept += moved
+    if not kept:
         return TRACE_SCHEMA.empty_table()
-    table = pa.concat_tables(tables).cast(TRACE_SCHEMA)
-    started = collective_starts(
-        program, *(table[name].to_numpy() for name in ("rank", "epoch", "step", "op_id", "issued_s", "ended_s"))
+    joined = {name: np.concatenate([columns[name] for columns in kept]) for name in TRACE_SCHEMA.names}
+    joined["started_s"] = collective_starts(
+        program, *(joined[name] for name in ("rank", "epoch", "step", "op_id", "issued_s", "ended_s"))
     )
-    table = table.set_column(table.schema.get_field_index("started_s"), "started_s", pa.array(started))
-    keys = [("rank", "ascending"), ("epoch", "ascending"), ("issued_s", "ascending"), ("op_id", "ascending")]
-    return table.sort_by(keys).cast(TRACE_SCHEMA)
+    rows = np.lexsort((joined["op_id"], joined["issued_s"], joined["epoch"], joined["rank"]))
+    return pa.table({name: column[rows] for name, column in joined.items()}, schema=TRACE_SCHEMA)
+
+
+def _until(columns: Columns, end: int, shift: float) -> Columns:
+    """The rows of epochs before ``end``, their times ``shift`` later."""
+    rows = columns["epoch"] < end
+    return {name: column[rows] + shift if name in TIMES else column[rows] for name, column in columns.items()}
 
 
 def collective_starts(
@@ -88,15 +91,6 @@ def _teams(program: Program) -> NDArray[np.int64]:
         if op.kind in GROUP_KINDS and group is not None:
             teams[op_id] = group_ids(program, group.members)
     return teams
-
-
-def group_ids(program: Program, members: str) -> NDArray[np.int64]:
-    """Which group of a kind each rank belongs to, int64 [P]."""
-    if members == "world":
-        return np.zeros(program.ranks, dtype=np.int64)
-    if members == "host":
-        return np.asarray(program.hosts, dtype=np.int64)
-    return program.sizes.columns[members]
 
 
 def traffic_table(pairs: Mapping[int, Mapping[tuple[int, int], list[int]]]) -> pa.Table:

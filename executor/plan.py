@@ -5,16 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.local import LocalGraph
-from simgnn.partition.shards import Shard, ShardArtifact
-from simgnn.partition.store import PartitionArtifact
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
+
+if TYPE_CHECKING:
+    from simgnn.partition.local import LocalGraph
+    from simgnn.partition.shards import Shard
 
 FORMAT = 1
 
@@ -106,12 +107,16 @@ class RunPlan:
             )
         return program
 
-    def local(self, rank: int) -> LocalGraph:
+    def local(self, rank: int) -> "LocalGraph":
         """What a rank holds of the graph."""
+        from simgnn.partition.store import PartitionArtifact
+
         return PartitionArtifact.open(self.partition).local(rank)
 
-    def shard(self, rank: int) -> Shard:
+    def shard(self, rank: int) -> "Shard":
         """A rank's features, labels and masks."""
+        from simgnn.partition.shards import ShardArtifact
+
         shard = ShardArtifact.open(self.shards).rank(rank)
         if shard.labels is None:
             raise BackendError("the graph has no labels, so there is nothing to train")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -55,7 +56,7 @@ class Recorder:
             begins, ends = self._seconds(issued), self._seconds(ended)
             counted = [list(column) for column in zip(*sent, strict=True)]
             columns = [[self.rank] * len(rows), epochs, steps, op_ids, begins, begins, ends, *counted]
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
+            arrays = [_arrow(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
             self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
             self._file.flush()
             self._rebase()
@@ -83,6 +84,12 @@ class Recorder:
         torch.cuda.synchronize(self.device)
         event, host = self._base
         return [host + event.elapsed_time(mark) * 1e-3 - self.zero for mark in marks]
+
+
+def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    # pa.array() would import pandas, in the middle of a run
+    column = np.asarray(values, dtype=kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
 
 
 def read_part(path: Path) -> tuple[pa.Table, int]:

@@ -15,11 +15,11 @@ from executor.allocator import tune_allocator
 from executor.buffers import BufferStore, Value
 from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.compile import metrics_buffers
+from executor.environment import LAUNCHER, threads_per_rank
 from executor.failure import write_failure
 from executor.handlers.context import RankContext
 from executor.interpreter import Interpreter
-from executor.launcher import LAUNCHER, threads_per_rank
-from executor.memory import PeakMemory
+from executor.memory import PeakMemory, release_free_memory
 from executor.metrics import History
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
@@ -72,6 +72,7 @@ class Session:
         )
         self.allocator = tune_allocator().provenance()
         self.world = join(plan.ranks, device, plan.timeout)
+        _warm_autograd()
         self.memory = PeakMemory.begin(self.world.device)
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
@@ -92,6 +93,7 @@ class Session:
         """Train, then report."""
         plan, world, train = self.plan, self.world, self.plan.train
         every, keep = int(train.get("eval_every", 1)), int(train.get("checkpoint_every", 0))
+        release_free_memory()
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
         for epochs in spans(self.start, plan.epochs, every, keep):
@@ -207,6 +209,12 @@ def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
         if stop or (every and epoch % every == 0) or (keep and epoch % keep == 0):
             yield range(begin, epoch)
             begin = epoch
+
+
+def _warm_autograd() -> None:
+    """torch imports a part of itself at the first backward (50 MB): that is neither memory nor time of training."""
+    leaf = torch.zeros(1, requires_grad=True)
+    torch.autograd.backward([leaf * 1], [torch.ones(1)])
 
 
 def _difference(before: dict[Any, list[int]], after: dict[Any, list[int]]) -> dict[Any, list[int]]:

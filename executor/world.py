@@ -10,13 +10,11 @@ import torch
 import torch.distributed as dist
 
 from executor.clock import clock_offset, gather_words, kernel_identity
+from executor.environment import RENDEZVOUS
+from executor.groups import group_ids
 from executor.handlers.context import GroupHandle
-from executor.merge import group_ids
 from simgnn.errors import BackendError, ConfigError
 from simgnn.program.program import Program
-
-RENDEZVOUS = "SIMGNN_RENDEZVOUS"
-"""File through which ranks of one host find each other; without it the variables of torchrun are used."""
 
 
 @dataclass(frozen=True)

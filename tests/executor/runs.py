@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from scipy import sparse
 
+from executor.environment import RENDEZVOUS
 from executor.pick import SeededRandom
 from executor.plan import RunPlan
 from executor.train import Session
-from executor.world import RENDEZVOUS
 from simgnn.errors import BackendError
 from simgnn.experiment.directory import write_run_directory
 from simgnn.experiment.load import load_experiment
