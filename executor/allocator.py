@@ -8,9 +8,10 @@ run was made, so what was set is reported with it.
 import ctypes
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -3, -4, -8
 """Parameter numbers of ``mallopt`` (malloc.h of glibc)."""
 LARGEST_THRESHOLD = 2**31 - 1
 """``mallopt`` takes an int."""
@@ -19,11 +20,16 @@ TOP_PAD = 64 * 2**20
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """What was set, in bytes; ``applied`` is false where nothing was, and ``reason`` says why."""
+    """What was set. ``applied`` is false where something was not, and ``reason`` says what and why.
+
+    ``mmap_threshold``, ``trim_threshold``, ``top_pad`` in bytes; ``mmap_max`` 0: no block is mapped; ``arenas``: heaps
+    that threads share. None: left as it was.
+    """
 
     applied: bool
     reason: str
     mmap_threshold: int | None = None
+    mmap_max: int | None = None
     trim_threshold: int | None = None
     top_pad: int | None = None
     arenas: int | None = None
@@ -34,26 +40,37 @@ class AllocatorSettings:
 
 
 def tune_allocator() -> AllocatorSettings:
-    """Raise glibc's mmap and trim thresholds for this process. Elsewhere nothing happens and the reason is given.
+    """Raise glibc's thresholds for this process; elsewhere nothing happens and the reason is given.
 
     To be called before other threads allocate. Freed memory then stays with the process; blocks above 2 GiB are still
-    mapped afresh. glibc before 2.35 refuses a mmap threshold above 32 MiB: a refusal is reported, never ignored.
+    mapped afresh. All threads share one heap: heaps of their own end at 64 MiB, and larger blocks would be mapped.
     """
     library, version = platform.libc_ver()
     if not sys.platform.startswith("linux") or library != "glibc":
-        return AllocatorSettings(
-            False, f"mallopt thresholds are glibc's; this is {library or sys.platform} {version}".strip()
-        )
+        here = f"{library or sys.platform} {version}".strip()
+        return AllocatorSettings(False, f"mallopt's thresholds are glibc's; this is {here}")
     mallopt = ctypes.CDLL(None).mallopt
     mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
-    wanted = {
-        "M_MMAP_THRESHOLD": (M_MMAP_THRESHOLD, LARGEST_THRESHOLD),
-        "M_TRIM_THRESHOLD": (M_TRIM_THRESHOLD, LARGEST_THRESHOLD),
-        "M_TOP_PAD": (M_TOP_PAD, TOP_PAD),
-        # arenas of other threads cannot grow beyond 64 MiB, so that large blocks of theirs would be mapped all the same
-        "M_ARENA_MAX": (M_ARENA_MAX, 1),
-    }
-    refused = [name for name, (number, value) in wanted.items() if mallopt(number, value) != 1]
-    if refused:
-        return AllocatorSettings(False, f"glibc {version} refused {', '.join(refused)}")
-    return AllocatorSettings(True, f"glibc {version}", LARGEST_THRESHOLD, LARGEST_THRESHOLD, TOP_PAD, 1)
+    return _apply(mallopt, f"glibc {version}")
+
+
+def _apply(mallopt: Callable[[int, int], int], where: str) -> AllocatorSettings:
+    refused: list[str] = []
+
+    def attempt(name: str, parameter: int, value: int) -> int | None:
+        if mallopt(parameter, value) == 1:
+            return value
+        refused.append(name)
+        return None
+
+    threshold = attempt("M_MMAP_THRESHOLD", M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
+    mmap_max = None
+    if threshold is None:
+        # an older glibc takes no threshold above half a heap; mapping nothing at all does the same
+        refused.clear()
+        mmap_max = attempt("M_MMAP_MAX", M_MMAP_MAX, 0)
+    trim = attempt("M_TRIM_THRESHOLD", M_TRIM_THRESHOLD, LARGEST_THRESHOLD)
+    pad = attempt("M_TOP_PAD", M_TOP_PAD, TOP_PAD)
+    arenas = attempt("M_ARENA_MAX", M_ARENA_MAX, 1)
+    reason = f"{where} refused {', '.join(refused)}" if refused else where
+    return AllocatorSettings(not refused, reason, threshold, mmap_max, trim, pad, arenas)
