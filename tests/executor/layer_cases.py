@@ -46,7 +46,7 @@ def layer(kind: str, width_in: int, width_out: int, order: str = "aggregate-firs
     (made,) = build_layers([spec], seed=3, dtype=torch.float64)
     for parameter in made.parameters():
         if parameter.dim() == 1:
-            torch.nn.init.uniform_(parameter, -0.5, 0.5)
+            torch.nn.init.uniform_(parameter, -0.5, 0.5, generator=torch.Generator().manual_seed(len(parameter)))
     return made
 
 
