@@ -72,7 +72,8 @@ class Traffic:
         totals: dict[int, tuple[IntArray, IntArray]] = {}
         for key, epoch in distinct.items():
             for op_id, steps in epoch.items():
-                nbytes, messages = totals.get(op_id, (np.int64(0), np.int64(0)))
+                none = np.zeros((self.ranks, self.ranks), dtype=np.int64)
+                nbytes, messages = totals.get(op_id, (none, none))
                 for sent in steps:
                     nbytes, messages = nbytes + times[key] * sent.nbytes, messages + times[key] * sent.messages
                 totals[op_id] = nbytes, messages

@@ -22,7 +22,7 @@ from simgnn.sim.compiled import Compiled, turn_of_number
 from simgnn.sim.decided import Sizes
 from simgnn.sim.device import HostCores
 from simgnn.sim.handlers import HANDLERS, Begin, Context
-from simgnn.sim.network import LATE, WINDOW, Network
+from simgnn.sim.network import BOUNDARY, WINDOW, Network
 from simgnn.sim.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.sim.pricing import Pricer
 from simgnn.sim.recorder import Recorder
@@ -64,7 +64,7 @@ class Engine:
         self._pick = ProgramOrder() if pick is None else pick
         self._next = [0] * self.program.ranks
         self._active: list[list[int]] = [[] for _ in range(self.program.ranks)]
-        self._reached = -1
+        self.reached = -1
         self._unfinished = 0
         self._over = self.env.event()
         self.lanes: dict[tuple[str, int], Lane] = {}
@@ -249,10 +249,10 @@ class Engine:
     def _reach(self, number: int) -> None:
         """Tell the boundary of an epoch, once its first op has been issued and all else of the instant has happened."""
         epoch = number // self.compiled.slots
-        if epoch > self._reached:
-            self._reached = epoch
+        if epoch > self.reached:
+            self.reached = epoch
             if self.on_epoch is not None:
                 boundary = self.env.event()
                 boundary._ok, boundary._value = True, epoch
                 boundary.callbacks.append(self.on_epoch)
-                self.env.schedule(boundary, LATE + 1)
+                self.env.schedule(boundary, BOUNDARY)

@@ -40,7 +40,7 @@ class FastForward:
 
     def _boundary(self, event: simpy.Event) -> None:
         engine = self.engine
-        epoch = int(event.value)
+        epoch = self.engine.reached
         state = engine_state(engine, epoch)
         if state is None:
             return

@@ -139,7 +139,7 @@ def copied_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
         raise ProgramError(f"op '{op.name}' of kind {op.kind} has neither work nor a transfer, so it has no price")
     if op.route is not None and op.kind is OpKind.COPY:
         route = pricer.sizes.program.sizes.routes[op.route]
-        rows = route.matrix(pricer.sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
+        rows: IntArray = route.matrix(pricer.sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
     else:
         rows = pricer.sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name)
     return rows * op.transfer.row_bytes
@@ -160,7 +160,8 @@ def handed_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
         nbytes = nbytes.copy()
         for members in compiled.members.values():
             nbytes[list(members)] = nbytes[list(members)].max(initial=0)
-    return np.where(compiled.runs, nbytes, 0)
+    counted: IntArray = np.where(compiled.runs, nbytes, 0)
+    return counted
 
 
 def _on_device(context: Context, rank: int, duration_ps: int) -> Outcome:

@@ -238,4 +238,4 @@ def next_batch(
             late += weight[k] * rate[k] * (end[k] - first)
             moved += weight[k] * rate[k]
     release = first + np.int64(late / moved) if moved > 0.0 else first
-    return first, found[:taken].copy(), release
+    return int(first), found[:taken].copy(), int(release)

@@ -77,7 +77,7 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     on_device = spans.in_space(program, "device")
     devices = list(dict.fromkeys(machine.devices))
     place = np.array([devices.index(name) for name in machine.devices])
-    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in ranks])
+    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
     limits = np.array([machine.memory_bytes(machine.devices.index(name)) for name in devices])
     held = spans.where(on_device | on_cpu[spans.rank])
     total = np.bincount(place, always["device"] + in_host * on_cpu, minlength=len(devices)).astype(np.int64)
@@ -105,8 +105,10 @@ class _Spans:
     names: tuple[str, ...]
 
     def where(self, mask: NDArray[np.bool_]) -> "_Spans":
-        columns = (self.rank, self.begin, self.end, self.nbytes, self.buffer, self.op_id, self.epoch)
-        return _Spans(*(column[mask] for column in columns), self.names)
+        return _Spans(
+            self.rank[mask], self.begin[mask], self.end[mask], self.nbytes[mask], self.buffer[mask], self.op_id[mask],
+            self.epoch[mask], self.names,
+        )  # fmt: skip
 
     def in_space(self, program: Program, space: str) -> NDArray[np.bool_]:
         inside = np.array([program.buffers[name].space == space for name in self.names], dtype=np.bool_)

@@ -5,8 +5,8 @@ Flows of one path, cap and size that begin together are one class. Rates are sol
 network that a change reaches (:mod:`simgnn.sim.maxmin`).
 
 Ends that lie close together are batched: each flow of a batch ends at exactly its own predicted instant, and the rates
-of all of them are given away once, at their mean end. A batch spans at most ``window`` times the age of the youngest
-flow, so the error relative to exact events (``window = 0``) scales with nothing but the window.
+of all of them are given away once, at their mean end. A batch spans at most ``window`` times the mean age of the
+flows and ``PART`` of them, so the error against exact events (``window = 0``) depends on no unit of time or size.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -22,14 +22,16 @@ from simgnn.sim.clock import FOREVER_PS, PICOSECONDS
 from simgnn.sim.flowtable import FlowTable
 from simgnn.sim.maxmin import Floats, Ints, next_batch, share_out
 
-WINDOW = 0.02
-"""Default span of a batch, relative to the age of the youngest flow; its error is bounded by a test (< 1 %)."""
+WINDOW = 0.01
+"""Default span of a batch, relative to the mean age of the flows; its error is bounded by a test (< 1 %)."""
 FASTEST_BYTES_PER_S = 1e24
 """Stands in for "no cap": a byte takes one tick of the clock."""
 PART = 0.02
-"""A batch holds at most this share of the flows under way (or one class), so the last flows of an exchange are exact."""
-LATE = simpy.core.EventPriority(2)
-"""Priority of events that must see everything else that happens at their instant."""
+"""A batch holds at most this share of the flows under way, or one class: the last flows of an exchange are exact."""
+LATE = simpy.events.EventPriority(2)
+"""Priority of events that must see everything else that happens at their instant, flows apart."""
+BOUNDARY = simpy.events.EventPriority(3)
+"""Priority of events that must see the flows too."""
 
 Tag = tuple[int, ...]
 """Names a batch of messages: the number of its turn first, then what tells it from others of that turn."""

@@ -60,13 +60,16 @@ class Pricer:
         self.flagged: dict[str, None] = {}
         self._stats = stats
         self._network = network
+        self._static: dict[int, bool] = {}
         self._kept: dict[tuple[Any, ...], Any] = {}
         self._path_numbers: dict[tuple[int, int, str], int] = {}
         self.shared = self._find_shared()
 
     def once(self, what: str, compiled: CompiledOp, turn: Turn, make: Callable[[], T]) -> T:
         """``make()``, kept for every turn in which the op's sizes are the same."""
-        static = self.sizes.is_static(compiled.op)
+        static = self._static.get(compiled.op_id)
+        if static is None:
+            static = self._static[compiled.op_id] = self.sizes.is_static(compiled.op)
         key = (what, compiled.op_id) if static else (what, compiled.op_id, turn.epoch, turn.step)
         if key not in self._kept:
             self._kept[key] = make()

@@ -121,11 +121,15 @@ def start_stream(env: simpy.Environment, network: Network, stream: "Stream", don
     if stream.nbytes == 0.0:
         fire(env, done, int(env.now) + max(stream.latency_ps, stream.alone_ps))
         return
-    one = np.zeros(1, dtype=np.int64)
     network.send(
-        one + stream.path, one + stream.nbytes, one + stream.cap, one + stream.latency_ps, one,
-        lambda ended, end: fire(env, done, end), tag,
-    )  # fmt: skip
+        np.array([stream.path], dtype=np.int64),
+        np.array([stream.nbytes], dtype=np.float64),
+        np.array([stream.cap], dtype=np.float64),
+        np.array([stream.latency_ps], dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        lambda ended, end: fire(env, done, end),
+        tag,
+    )
 
 
 def fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:
