@@ -138,3 +138,12 @@ def test_a_graph_that_cannot_be_trained_is_refused() -> None:
         planned(bare)
     assert "graph.stand_in_features" in str(caught.value)
     assert len(caught.value.problems) == 2
+
+
+def test_a_module_without_segments_is_refused_by_what_it_lacks(tmp_path, monkeypatch) -> None:
+    (tmp_path / "empty_layer.py").write_text(
+        "import torch\nclass Empty(torch.nn.Module):\n    def prepare(self, rows):\n        return rows\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"missing: aggregate, update"):
+        planned(statistics(2), "model.kind=empty_layer:Empty")

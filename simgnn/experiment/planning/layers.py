@@ -120,12 +120,18 @@ def _user_shape(kind: str) -> tuple[bool, Any]:
         return False, None
     found = load_user_class(kind)
     missing = [segment for segment in SEGMENTS if not callable(getattr(found, segment, None))]
-    if missing and not callable(getattr(found, "forward", None)):
+    if missing and not _defines_forward(found):
         raise ConfigError(
             f"model.kind = '{kind}': the class has neither forward(csr, rows) nor all of prepare, aggregate, update; "
             f"missing: {', '.join(missing)}"
         )
     return bool(missing), None if missing else getattr(found, "prepared_width", None)
+
+
+def _defines_forward(found: Any) -> bool:
+    """Whether a class says what ``forward`` does; torch's own Module only names it."""
+    owner = next((base for base in getattr(found, "__mro__", ()) if "forward" in vars(base)), None)
+    return owner is not None and not owner.__module__.startswith("torch.nn.modules.module")
 
 
 def load_user_class(kind: str) -> Any:
