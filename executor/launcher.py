@@ -41,10 +41,12 @@ def launch(root: Path, arguments: Sequence[str]) -> int:
         print(f"executor: error: {reason}", file=sys.stderr, flush=True)
         statuses = [process.poll() for process in running]
         _end(running)
+        if 2 in statuses:  # what was given is wrong: nothing ran, there is nothing to report
+            return 2
         from executor.report import write_report  # loads torch, which a run that goes well has no need of here
 
         write_report(plan, "failed", reason)
-        return 2 if 2 in statuses else 1
+        return 1
     except KeyboardInterrupt:
         print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
         return 130

@@ -1,6 +1,7 @@
 """One rank of a run: load its part, run the program epoch by epoch, evaluate, save checkpoints, report."""
 
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -31,6 +32,7 @@ from executor.task import Task, load_task
 from executor.trace import Recorder
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
+from simgnn.record.rundir import RunDirectory
 
 SPAN = 512
 """Most epochs that are handed to the interpreter at once."""
@@ -157,8 +159,13 @@ class Session:
         if resume and path.is_file():
             path.rename(folder / f"rank-{rank}.part-{len(list(folder.glob(f'rank-{rank}.part-*.arrow')))}.arrow")
         elif not resume:
-            for old in folder.glob(f"rank-{rank}.*part-*.arrow"):
+            # an earlier run in this folder must not be taken for a part of this one
+            for old in [*folder.glob(f"rank-{rank}.part-*.arrow"), *folder.glob(f"rank-{rank}.traffic.json")]:
                 old.unlink()
+            if rank == 0:
+                shutil.rmtree(self.plan.checkpoints, ignore_errors=True)
+        if rank == 0:
+            RunDirectory(self.plan.root).result.unlink(missing_ok=True)
         return Recorder(path, rank, self.world.device, self.start)
 
     def _progress(self, done: int) -> None:

@@ -145,4 +145,5 @@ def test_a_changed_program_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**table, "program_digest": "0" * 64}))
     status, said, _ = Running(folder).end()
     assert status == 2
+    assert len(_messages(said)) == 1, said
     assert "the plan says 000000000000" in said
