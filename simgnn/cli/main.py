@@ -2,15 +2,19 @@
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from simgnn.errors import SimgnnError
+
+STATUSES = (0, 1, 2, 3)
+"""Ok, anything else, bad input, out of memory predicted."""
 
 
 class Entry(NamedTuple):
@@ -100,7 +104,13 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 ok, 2 bad input, 3 out of memory predicted, 1 anything else."""
+    signal.signal(signal.SIGTERM, _terminated)
     sys.exit(invoke(sys.argv[1:] if arguments is None else arguments))
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """A polite end unwinds like Ctrl-C, so that ranks end too and nothing half-written stays."""
+    raise KeyboardInterrupt
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -108,7 +118,8 @@ def invoke(arguments: Sequence[str]) -> int:
     try:
         typer.main.get_command(app).main(list(arguments), prog_name="simgnn", standalone_mode=True)
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+        code = 0 if stop.code is None else stop.code
+        return code if code in STATUSES and isinstance(code, int) else 1
     except SimgnnError as error:
         _tell(*getattr(error, "problems", (str(error),)))
         return error.exit_status

@@ -52,7 +52,7 @@ def predict(experiment: "Experiment", reporter: Reporter) -> Prediction:
         machine,
         stats=prepared.stats,
         epochs=experiment.train.epochs,
-        evaluate_every=experiment.train.eval_every,
+        evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
     )
     return Prediction(prepared, chosen, simulation, _result(prepared, chosen, simulation))
 

@@ -1,8 +1,13 @@
 """``simgnn run`` from the command line to the result: two real ranks over Gloo."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from simgnn.cli.main import invoke
@@ -86,3 +91,50 @@ def test_without_out_the_next_free_folder_is_taken(
     for _ in range(2):
         assert invoke(["run", str(small), "--ranks", "1", "--prepare", "--json"]) == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
+
+
+def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predicted, measured = str(tmp_path / "sim"), str(tmp_path / "run")
+    arguments = ["--ranks", "2", "--set", "train.eval_every=3", "--json"]
+    assert invoke(["simulate", str(small), "--hardware", "cpu-100gbe-8", *arguments, "--out", predicted]) == 0
+    assert invoke(["run", str(small), *arguments, "--out", measured]) == 0
+    capsys.readouterr()
+    assert invoke(["compare", predicted, measured, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["bytes_differ"], found["messages_differ"], found["epochs_compared"]) == (0, 0, 3)
+    assert invoke(["compare", predicted, measured]) == 0
+    assert "exchange" in capsys.readouterr().out
+    assert invoke(["compare", predicted, str(tmp_path / "nowhere")]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGTERM") or sys.platform == "win32", reason="POSIX signals")
+def test_ending_the_command_ends_its_ranks(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "simgnn.cli.main", "run", str(small), "--ranks", "2", "--epochs", "1000000"]
+    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("simgnn: training: 1/") or "epoch" in line:
+            break
+    process.terminate()
+    rest = process.stderr.read()
+    assert process.wait(60) == 1
+    assert "Traceback" not in rest
+    for _ in range(200):
+        if not _ranks_of(out):
+            break
+        time.sleep(0.05)
+    assert _ranks_of(out) == []
+
+
+def _ranks_of(directory: Path) -> list[int]:
+    """Processes whose command line names the run directory."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "status"]):
+        named = process.info["cmdline"] or []
+        if str(directory) in named and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.info["pid"])
+    return found
