@@ -65,8 +65,8 @@ RATES: Mapping[tuple[str, str, str], float] = {
 """(graph, model, optimizer) -> step size where the usual one makes the loss jump about.
 
 Sums over up to 2,992 neighbours make steep losses. With Adam at 1e-3 DGL's own float32 leaves its float64 by 3e-3 in 20
-epochs, with SGD at 3e-6 by 0.95, and so does one unit in the last place of the initial parameters; with Adam at 1e-4 and
-SGD at 1e-6 it is below 1e-5.
+epochs, with SGD at 3e-6 by 0.95, and so does one unit in the last place of the initial parameters; with Adam at
+1e-4 and SGD at 1e-6 it is below 1e-5.
 """
 
 
