@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 USAGE = """\
@@ -47,6 +48,8 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
         follow_launcher(int(os.environ[LAUNCHER]))
     from executor.train import end_process, run_rank
 
+    # torch says so once a process; the few functions that are used are covered by tests
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     status = run_rank(directory, device, resume)
     end_process(status)
     return status
