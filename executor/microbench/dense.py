@@ -38,7 +38,7 @@ def _forward(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> Probe:
         x, weight = pool.matrix(rows, inner), pool.matrix(inner, outer)
         return lambda: torch.mm(x, weight)
 
-    return Probe("matmul", "forward", _sizes(rows=rows, inner=inner, outer=outer), make, who)
+    return Probe("matmul", "forward", _sizes(rows=rows, inner=inner, outer=outer, crossed=0), make, who)
 
 
 def _input_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> Probe:
@@ -46,7 +46,7 @@ def _input_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> 
         gradient, weight = pool.matrix(rows, outer), pool.matrix(inner, outer)
         return lambda: torch.mm(gradient, weight.t())
 
-    return Probe("matmul", "input-gradient", _sizes(rows=rows, inner=outer, outer=inner), make, who)
+    return Probe("matmul", "input-gradient", _sizes(rows=rows, inner=outer, outer=inner, crossed=0), make, who)
 
 
 def _weight_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> Probe:
@@ -54,7 +54,7 @@ def _weight_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) ->
         x, gradient = pool.matrix(rows, inner), pool.matrix(rows, outer)
         return lambda: torch.mm(x.t(), gradient)
 
-    return Probe("matmul", "weight-gradient", _sizes(rows=inner, inner=rows, outer=outer), make, who)
+    return Probe("matmul", "weight-gradient", _sizes(rows=inner, inner=rows, outer=outer, crossed=1), make, who)
 
 
 def elementwise_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:

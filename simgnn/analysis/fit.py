@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from simgnn import __version__
-from simgnn.analysis.fit_compute import CurveFit, fit_curves, profile_caches
+from simgnn.analysis.fit_compute import CurveFit, fit_curves, profile_caches, with_reach
 from simgnn.analysis.fit_network import NetworkFit, fit_network
 from simgnn.analysis.fit_samples import Facts, SampleFile
 from simgnn.errors import HardwareError
@@ -45,8 +45,9 @@ def fit_profile(files: Sequence[SampleFile], day: date) -> Calibration:
             )
     samples = [sample for file in files for sample in file.samples]
     gpu = facts.device != "cpu"
-    caches = profile_caches(facts.device_caches if gpu else facts.caches)
-    curves = fit_curves(samples, caches, None if gpu else float(facts.cores))
+    cores = None if gpu else float(facts.cores)
+    caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
+    curves = fit_curves(samples, caches, cores)
     network = fit_network(samples) if any(sample.primitive == "exchange" for sample in samples) else None
     device = Device(
         kind="gpu" if gpu else "cpu",

@@ -19,9 +19,9 @@ FloatArray = NDArray[np.float64]
 
 TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "matmul": ("call", "flops", "input_bytes", "weight_bytes", "output_bytes"),
-        "spmm": ("call", "edges", "rows", "gathered_bytes", "written_bytes", "missed_bytes"),
-        "sparse_matmul": ("call", "edges", "gathered_bytes", "written_bytes", "missed_bytes"),
+        "matmul": ("call", "flops", "input_bytes", "weight_bytes", "output_bytes", "crossed_bytes"),
+        "spmm": ("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
+        "sparse_matmul": ("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
         "elementwise": ("call", "bytes", "beyond_bytes"),
         "copy": ("call", "bytes", "beyond_bytes"),
         "gather": ("call", "rows", "bytes", "beyond_bytes"),
@@ -31,7 +31,7 @@ TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Primitive -> features of its curve (``simgnn.hardware.features``). ``missed_bytes`` and ``beyond_bytes`` stand for
-one term a cache. A term that the samples do not need gets no cost."""
+one term a cache, ``missed_rows`` for those of REACH. A term that the samples do not need gets no cost."""
 RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": ("flops",),
@@ -49,6 +49,10 @@ RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 the range starts at zero; only more than was measured is extrapolated."""
 FEWEST_CACHED_LEVEL = 2
 """The first level's misses are hidden by prefetching; caches from the second level on get terms."""
+REACH = "TLB"
+"""The name under which the profile keeps the reach of address translation as one more cache: rows further apart cost a
+walk through the page tables each, on virtual machines the largest part of a random read. No system file tells it."""
+REACH_MIB = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,26 @@ def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
         for cache in caches
         if cache.level >= FEWEST_CACHED_LEVEL
     }
+
+
+def with_reach(
+    samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None
+) -> dict[str, ProfileCache]:
+    """The caches and, under REACH, the size among REACH_MIB with which aggregations are predicted best (held out)."""
+    spmm = [sample for sample in samples if sample.primitive == "spmm"]
+    if not spmm:
+        return dict(caches)
+    tried = []
+    for size in REACH_MIB:
+        note = "fitted: beyond it a random read costs a walk through the page tables"
+        reach = ProfileCache(
+            size=Size.of(float(size << 20), "measured", note=note),
+            shared_by=None if cores is None else CoreCount.of(1, "measured"),
+        )
+        together = {**caches, REACH: reach}
+        curves = fit_curves(spmm, together, cores)
+        tried.append((sum(entry.fit.mean_error for entry in curves), size, together))
+    return min(tried, key=lambda one: one[:2])[2]
 
 
 def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> list[CurveFit]:
@@ -103,7 +127,7 @@ def _fit_level(
     used = [place for place in range(len(names)) if np.any(columns[:, place] > 0)]
     names, columns = [names[place] for place in used], columns[:, used]
     seconds = np.array([sample.seconds for sample in samples])
-    fit = solve(columns, seconds, f"{primitive}, {active} ranks at once")
+    fit = solve(columns, seconds, f"{primitive}, {active} ranks at once", _groups(primitive, samples))
     costs = {name: float(f"{cost:.4g}") for name, cost in zip(names, fit.coefficients, strict=True) if cost > 0}
     sizes = {name: np.array([sample.sizes.get(name, 0.0) for sample in samples]) for name in ("width", "nonzeros")}
     ranges = {}
@@ -128,8 +152,24 @@ def _fit_level(
 def _terms(primitive: str, caches: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     for term in TERMS[primitive]:
-        names += [f"{term}/{cache}" for cache in caches] if term in ("missed_bytes", "beyond_bytes") else [term]
+        if term == "missed_bytes":
+            names += [f"{term}/{cache}" for cache in caches]
+        elif term == "missed_rows":
+            names += [f"{term}/{cache}" for cache in caches if cache == REACH]
+        elif term == "beyond_bytes":
+            names += [f"{term}/{cache}" for cache in caches if cache != REACH]
+        else:
+            names.append(term)
     return names
+
+
+def _groups(primitive: str, samples: Sequence[Sample]) -> list[str] | None:
+    """What is held out together: all probes of one graph, or of one shape of layer."""
+    if primitive == "spmm":
+        return [sample.form.removesuffix("-reversed") for sample in samples]
+    if primitive == "matmul":
+        return [str(sorted(sample.sizes[name] for name in ("rows", "inner", "outer"))) for sample in samples]
+    return None
 
 
 def sample_features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[str, FloatArray]:

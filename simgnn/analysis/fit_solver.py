@@ -4,6 +4,7 @@ A time is modelled as ``features @ coefficients``, every term a physical cost in
 for short and long ops, so the objective is the squared log ratio of model to measurement.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,33 +27,37 @@ again, once."""
 class Fit:
     """Coefficients [k] >= 0 and how well they hold.
 
-    ``spread``: robust sigma (1.4826 MAD) of held-out log residuals over 5 folds; ``worst``: the largest held-out
-    |log residual|; ``median_error``: the median held-out relative error. ``used``: samples fitted; ``left_out``: the
-    outliers.
+    Residuals are held out: a sample's comes from a fit that saw neither it nor others of its group. ``spread``: robust
+    sigma (1.4826 MAD) of log residuals; ``mean_error``: mean |log residual|; ``median_error``: median relative error;
+    ``worst``: the largest |log residual|. ``used``: samples fitted; ``left_out``: the outliers.
     """
 
     coefficients: FloatArray
     spread: float
+    mean_error: float
     median_error: float
     worst: float
     used: int
     left_out: int
 
 
-def solve(features: FloatArray, seconds: FloatArray, what: str) -> Fit:
+def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence[str] | None = None) -> Fit:
     """Fit ``seconds`` [n] by non-negative combinations of ``features`` [n, k].
 
+    ``groups`` [n]: samples with the same value are held out together (probes of one graph); None: five folds.
     Raises :class:`HardwareError`, naming ``what``, when the samples cannot determine a curve: too few, not positive,
     not finite, or all of one size.
     """
     _check(features, seconds, what)
     first = _minimise(features, seconds)
     keep = _inliers(np.log(features @ first) - np.log(seconds))
-    held_out = _cross_validate(features[keep], seconds[keep])
+    folds = _folds(seconds[keep]) if groups is None else np.unique(np.array(groups), return_inverse=True)[1][keep]
+    held_out = _cross_validate(features[keep], seconds[keep], folds)
     centred = np.abs(held_out - np.median(held_out))
     return Fit(
         coefficients=_minimise(features[keep], seconds[keep]),
         spread=float(MAD_TO_SIGMA * np.median(centred)),
+        mean_error=float(np.mean(np.abs(held_out))),
         median_error=float(np.median(np.abs(np.expm1(held_out)))),
         worst=float(np.max(np.abs(held_out))),
         used=int(keep.sum()),
@@ -114,15 +119,23 @@ def _inliers(residuals: FloatArray) -> NDArray[np.bool_]:
     return keep
 
 
-def _cross_validate(features: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Log residual of each sample [n] under a fit that has not seen it. Folds interleave samples sorted by time."""
-    samples, terms = features.shape
-    folds = min(FOLDS, samples)
+def _folds(seconds: FloatArray) -> NDArray[np.int64]:
+    """Fold of each sample [n]: dealt out in order of time, so that every fold has short and long ones."""
+    samples = len(seconds)
     fold_of = np.empty(samples, dtype=np.int64)
-    fold_of[np.argsort(seconds, kind="stable")] = np.arange(samples) % folds
-    held_out = np.empty(samples)
-    for fold in range(folds):
-        test = fold_of == fold
+    fold_of[np.argsort(seconds, kind="stable")] = np.arange(samples) % min(FOLDS, samples)
+    return fold_of
+
+
+def _cross_validate(features: FloatArray, seconds: FloatArray, folds: NDArray[np.int64]) -> FloatArray:
+    """Log residual of each sample [n] under a fit that has not seen its fold.
+
+    Where too few samples are left without a fold, all are used: a profile from few samples is better than none.
+    """
+    terms = features.shape[1]
+    held_out = np.empty(len(seconds))
+    for fold in np.unique(folds):
+        test = folds == fold
         enough = np.count_nonzero(~test) > terms
         fitted = _minimise(features[~test], seconds[~test]) if enough else _minimise(features, seconds)
         held_out[test] = np.log(np.maximum(features[test] @ fitted, 1e-12)) - np.log(seconds[test])

@@ -6,11 +6,14 @@ computes them for many pieces of work at once. ``item_bytes`` (4: float32, 8: fl
 Sizes of each primitive, as in ``simgnn.program.ops.Work`` (arrays [n] or numbers):
 
 =============  ==========================================  ============================================================
-matmul         rows, inner, outer                          flops (of float32: a float64 one counts twice), input_bytes,
-                                                           weight_bytes, output_bytes, bytes = all three
+matmul         rows, inner, outer [crossed]                flops (of float32: a float64 one counts twice), input_bytes,
+                                                           weight_bytes, output_bytes, bytes = all three; crossed_bytes
+                                                           = input_bytes where crossed is 1: Xᵀ @ Y, as weights'
+                                                           gradients are made, reads X across its rows
 spmm           edges, rows, width [sources]                edges, rows, gathered_bytes = edges x row, written_bytes =
                                                            rows x row, index_bytes, missed_bytes/C, missed_rows/C
-sparse_matmul  nonzeros, rows, width                       nonzeros (as edges), rows, gathered_bytes, written_bytes
+sparse_matmul  nonzeros, rows, width [sources]             nonzeros (as edges), rows, gathered_bytes, written_bytes,
+                                                           missed_bytes/C, missed_rows/C
 elementwise    rows, width (or elements), passes           elements, bytes = elements x passes x item, beyond_bytes/C
 copy           rows, width (or elements, or bytes)         bytes (once), beyond_bytes/C
 gather         rows, width                                 rows, bytes (once), beyond_bytes/C
@@ -47,6 +50,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "input_bytes": "B",
         "weight_bytes": "B",
         "output_bytes": "B",
+        "crossed_bytes": "B",
         "gathered_bytes": "B",
         "written_bytes": "B",
         "index_bytes": "B",
@@ -87,7 +91,9 @@ def _matmul(s: Sizes) -> dict[str, FloatArray]:
         "weight_bytes": inner * outer * item,
         "output_bytes": rows * outer * item,
     }
-    return {"flops": 2 * rows * inner * outer * item / 4, **parts, "bytes": sum(parts.values(), np.zeros(1))}
+    crossed = parts["input_bytes"] * s.get("crossed", np.zeros(1))
+    moved = sum(parts.values(), np.zeros(1))
+    return {"flops": 2 * rows * inner * outer * item / 4, **parts, "bytes": moved, "crossed_bytes": crossed}
 
 
 def _spmm(s: Sizes) -> dict[str, FloatArray]:
@@ -145,7 +151,11 @@ def _elements(s: Sizes) -> FloatArray:
 _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, ...], tuple[str, ...]]] = (
     MappingProxyType(
         {  # primitive: (features, their names, names that exist for each cache)
-            "matmul": (_matmul, ("flops", "input_bytes", "weight_bytes", "output_bytes", "bytes"), ("beyond_bytes",)),
+            "matmul": (
+                _matmul,
+                ("flops", "input_bytes", "weight_bytes", "output_bytes", "bytes", "crossed_bytes"),
+                ("beyond_bytes",),
+            ),
             "spmm": (
                 _spmm,
                 ("edges", "rows", "gathered_bytes", "written_bytes", "index_bytes"),

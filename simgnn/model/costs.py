@@ -44,7 +44,8 @@ def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bo
     if rows.nonzeros is not None:
         sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": inner, "sources": rows.rows, "width": outer}
         return [Piece("sparse_matmul", sizes), added]
-    pieces: list[Piece[T]] = [Piece("matmul", {"rows": inner, "inner": rows.rows, "outer": outer}), added]
+    weights: dict[str, T | int] = {"rows": inner, "inner": rows.rows, "outer": outer, "crossed": 1}
+    pieces: list[Piece[T]] = [Piece("matmul", weights), added]
     if input_gradient:
         pieces.append(Piece("matmul", {"rows": rows.rows, "inner": outer, "outer": inner}))
     return pieces

@@ -64,12 +64,13 @@ class Dependency:
 class Work:
     """A piece of device work, priced by the curve of its ``primitive``.
 
-    Primitives and their sizes: ``matmul`` (rows, inner, outer) = [rows, inner] @ [inner, outer]; ``spmm`` (edges, rows,
-    sources, width): rows sums over edges of source rows; ``sparse_matmul`` (nonzeros, rows, sources, width): sparse
-    features times a dense matrix of ``sources`` rows; ``elementwise`` (rows, width, passes): ``passes`` reads or writes
-    of [rows, width]; ``copy`` (rows, width); ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows,
-    width): rows added to rows picked by an index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample``
-    (vertices, edges). All have ``item_bytes`` too, the size of an element.
+    Primitives and their sizes: ``matmul`` (rows, inner, outer) = [rows, inner] @ [inner, outer], with ``crossed``
+    1 where the left side is held transposed; ``spmm`` (edges, rows, sources, width): rows sums over edges of source
+    rows; ``sparse_matmul`` (nonzeros, rows, sources, width): sparse features times a dense matrix of ``sources`` rows;
+    ``elementwise`` (rows, width, passes): ``passes`` reads or writes of [rows, width]; ``copy`` (rows, width);
+    ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows, width): rows added to rows picked by an
+    index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges). All have ``item_bytes`` too,
+    the size of an element.
     ``locality`` names the table of the partition that tells how local the index stream is.
     """
 
