@@ -7,6 +7,7 @@ earlier boundary, and all epochs up to a later one have the templates and sizes 
 stretch are repeated, the clock of what follows is moved, and the state is left as it is: it is the later one's.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +17,13 @@ from simgnn.sim.decided import epoch_signature
 from simgnn.sim.engine import Engine
 
 KEPT = 64
-"""How many boundaries are remembered: the longest period that is found."""
+"""How many boundaries in one state are remembered."""
 
 
 @dataclass(frozen=True)
 class _Boundary:
+    """An epoch of the run (epochs that were left out count), its first instant, and the rows of the trace before it."""
+
     epoch: int
     at: int
     rows: int
@@ -32,7 +35,7 @@ class FastForward:
 
     engine: Engine
     copied: list[tuple[int, int]] = field(default_factory=list)
-    _known: dict[tuple[Any, ...], _Boundary] = field(default_factory=dict)
+    _known: dict[tuple[Any, ...], deque[_Boundary]] = field(default_factory=dict)
     _signatures: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,45 +43,51 @@ class FastForward:
 
     def _boundary(self, event: simpy.Event) -> None:
         engine = self.engine
-        epoch = self.engine.reached
-        state = engine_state(engine, epoch)
+        state = engine_state(engine, engine.reached)
         if state is None:
             return
-        here = _Boundary(epoch, int(engine.env.now), len(engine.recorder))
-        earlier = self._known.get(state)
-        if earlier is not None:
-            self._jump(earlier, here)
-            self._known.clear()
-            return
-        if len(self._known) >= KEPT:
-            del self._known[next(iter(self._known))]
-        self._known[state] = here
+        here = self._here()
+        alike = self._known.setdefault(state, deque(maxlen=KEPT))
+        # Of several earlier boundaries in this state, the one whose period carries furthest; the latest of equals.
+        best = max(reversed(alike), key=lambda earlier: self._repeats(earlier, here), default=None)
+        alike.append(here)
+        if best is not None and self._repeats(best, here) > 0:
+            self._jump(best, here)
+            alike.append(self._here())
 
-    def _jump(self, earlier: _Boundary, here: _Boundary) -> None:
-        """Leave out as many whole periods as are sure to repeat, and at least the last epoch to be simulated."""
+    def _here(self) -> _Boundary:
         engine = self.engine
-        shift = engine.epoch_shift
+        return _Boundary(
+            engine.reached + engine.epoch_shift, int(engine.env.now) + engine.tick_shift, len(engine.recorder)
+        )
+
+    def _repeats(self, earlier: _Boundary, here: _Boundary) -> int:
+        """How many epochs, in whole periods, are sure to repeat; the last epoch is never among them."""
+        engine = self.engine
         period = here.epoch - earlier.epoch
         # Turns that are opened already must exist after the jump too, with the same sizes.
-        ahead = max(engine.turns) // engine.compiled.slots - here.epoch
-        until = here.epoch
-        while until < engine.epochs and self._signature(until + shift) == self._signature(until - period + shift):
+        ahead = max(engine.turns) // engine.compiled.slots - engine.reached
+        until, last = here.epoch, engine.epochs + engine.epoch_shift
+        while until < last and self._signature(until) == self._signature(until - period):
             until += 1
-        times = (until - 1 - ahead - here.epoch) // period
-        if times < 1:
-            return
-        ticks = here.at - earlier.at
-        self.copied.append((here.epoch + shift, times * period))
+        return max(until - 1 - ahead - here.epoch, 0) // period * period
+
+    def _jump(self, earlier: _Boundary, here: _Boundary) -> None:
+        """Leave out the epochs that repeat."""
+        engine = self.engine
+        period, epochs = here.epoch - earlier.epoch, self._repeats(earlier, here)
+        ticks, times = here.at - earlier.at, epochs // period
+        self.copied.append((here.epoch, epochs))
         engine.recorder.repeat(earlier.rows, times, period, ticks)
-        engine.epochs -= times * period
-        engine.epoch_shift += times * period
+        engine.epochs -= epochs
+        engine.epoch_shift += epochs
         engine.tick_shift += times * ticks
 
     def _signature(self, epoch: int) -> tuple[Any, ...]:
+        """What decides an epoch of the run, besides the state that it starts in."""
+        engine = self.engine
         if epoch not in self._signatures:
-            engine = self.engine
-            sizes = engine.pricer.sizes
-            signature = epoch_signature(engine.program, sizes.activity, epoch)
+            signature = epoch_signature(engine.program, engine.pricer.sizes.activity, epoch)
             self._signatures[epoch] = (*signature, engine.evaluates(epoch - engine.epoch_shift))
         return self._signatures[epoch]
 

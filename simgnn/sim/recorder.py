@@ -33,12 +33,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, ...]] = []
-        self._blocks: list[Ints] = []
-        self._copies: list[Ints] = []
-        self._kept = 0
+        self._blocks: list[tuple[Ints, bool]] = []
+        self._folded = 0
 
     def __len__(self) -> int:
-        return self._kept + len(self._rows)
+        return self._folded + len(self._rows)
 
     def add(self, row: tuple[int, ...]) -> None:
         """Note one op: rank, epoch, step, op id, issued and ended in ticks, then the four counts of what it sent."""
@@ -47,23 +46,24 @@ class Recorder:
     def repeat(self, since: int, times: int, epochs: int, ticks: int) -> None:
         """Repeat all rows from row ``since`` on, each time ``epochs`` epochs and ``ticks`` ticks later."""
         self._fold()
-        stretch = np.concatenate(self._blocks)[since:]
+        stretch = np.concatenate([block for block, _ in self._blocks])[since:]
         shift = np.zeros(len(_FIELDS), dtype=np.int64)
         shift[[1, 4, 5]] = epochs, ticks, ticks
-        self._copies += [stretch + number * shift for number in range(1, times + 1)]
+        self._blocks += [(stretch + number * shift, False) for number in range(1, times + 1)]
+        self._folded += times * len(stretch)
 
     def table(self, copies: bool = True) -> dict[str, Ints]:
         """Columns of all rows, int64, sorted by (epoch, step, op_id, rank); without ``copies`` only noted ones."""
         self._fold()
-        blocks = [*self._blocks, *(self._copies if copies else ())]
+        blocks = [block for block, noted in self._blocks if noted or copies]
         whole = np.concatenate([np.zeros((0, len(_FIELDS)), dtype=np.int64), *blocks])
         order = np.lexsort((whole[:, 0], whole[:, 3], whole[:, 2], whole[:, 1]))
         return {name: np.ascontiguousarray(whole[order, place]) for place, name in enumerate(_FIELDS)}
 
     def _fold(self) -> None:
         if self._rows:
-            self._blocks.append(np.array(self._rows, dtype=np.int64))
-            self._kept += len(self._rows)
+            self._blocks.append((np.array(self._rows, dtype=np.int64), True))
+            self._folded += len(self._rows)
             self._rows = []
 
 

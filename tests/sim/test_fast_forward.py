@@ -1,0 +1,88 @@
+"""Epochs that repeat are copied, and nobody can tell."""
+
+import numpy as np
+import pytest
+from programs import cached_halo, hongtu_batch, prefetched_step, task_graph
+from programs.notation import op, program
+
+from sim.planned import shipped, spread, statistics, vanilla
+from sim.worlds import machine, run, seconds_of_work
+from simgnn.program.ops import Guard, Stream, Work
+from simgnn.program.program import Calendar
+from simgnn.program.sizes import Column
+from simgnn.sim.simulate import Simulation
+
+
+def same(one: Simulation, other: Simulation) -> None:
+    """Every number of two simulations is equal, to the last bit."""
+    assert one.digest == other.digest
+    for name, column in one.columns.items():
+        assert np.array_equal(column, other.columns[name]), name
+    assert one.epoch_s == other.epoch_s
+    assert one.memory.devices == other.memory.devices
+    assert one.traffic_table.equals(other.traffic_table)
+    assert np.array_equal(one.comm_exposed_s, other.comm_exposed_s)
+
+
+@pytest.mark.parametrize("window", [0.0, 0.01])
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin"])
+def test_planned_training_is_fast_forwarded(kind: str, window: float) -> None:
+    hosts = spread(4, 2)
+    stats = statistics(hosts)
+    prog, on = vanilla(stats, f"model.kind={kind}"), shipped("a800-pcie-ib-2x8", hosts)
+    fast = run(prog, on, epochs=12, stats=stats, window=window)
+    same(fast, run(prog, on, epochs=12, stats=stats, window=window, fast_forward=False))
+    assert sum(count for _, count in fast.copied) >= 7
+
+
+@pytest.mark.parametrize("system", [prefetched_step, hongtu_batch, task_graph, cached_halo])
+def test_pipelines_with_transfers_in_flight_at_the_boundary(system) -> None:
+    prog = system.build(3)
+    on = machine(prog.hosts, latency=1e-6, call=1e-6, floor=1e-5)
+    fast = run(prog, on, epochs=24)
+    same(fast, run(prog, on, epochs=24, fast_forward=False))
+    assert sum(count for _, count in fast.copied) >= 8
+
+
+def test_evaluations_repeat_with_their_own_period() -> None:
+    work = [op("w", "elementwise", "compute", work=seconds_of_work(0.5))]
+    prog = program("p", {"epoch": work, "evaluate": [op("e", "elementwise", "compute", work=seconds_of_work(2.0))]},
+                   Calendar("epoch"), [], [Stream("compute")], (0,))  # fmt: skip
+    fast = run(prog, machine((0,)), epochs=31, evaluate_every=3)
+    same(fast, run(prog, machine((0,)), epochs=31, evaluate_every=3, fast_forward=False))
+    assert fast.copied
+    assert int((fast.columns["step"] == -1).sum()) == 10
+
+
+def test_sizes_and_guards_that_change_are_not_copied_over() -> None:
+    epochs = 20
+    rows = np.full((1, epochs, 1), 10**9)
+    rows[0, 11:] = 2 * 10**9
+    go = np.ones((1, epochs, 1), dtype=np.int64)
+    go[0, 16] = 0
+    ops = [op("w", "elementwise", "compute", work=(Work("copy", {"bytes": Column("rows"), "item_bytes": 1}),)),
+           op("g", "elementwise", "compute", after="w", work=seconds_of_work(1.0), guard=Guard("go"))]  # fmt: skip
+    prog = program("p", {"epoch": ops}, Calendar("epoch"), [], [Stream("compute")], (0,), columns={"rows": rows})
+    fast = run(prog, machine((0,)), epochs=epochs, activity={"go": go})
+    same(fast, run(prog, machine((0,)), epochs=epochs, activity={"go": go}, fast_forward=False))
+    assert fast.epoch_s == pytest.approx([2.0] * 11 + [3.0] * 5 + [2.0] + [3.0] * 3)
+    assert sum(count for _, count in fast.copied) >= 6
+
+
+def test_refreshes_repeat_with_their_interval() -> None:
+    lengths = {"r": 3.0, "s": 1.0}
+    templates = {name: [op("w", "elementwise", "compute", work=seconds_of_work(s))] for name, s in lengths.items()}
+    prog = program("p", templates, Calendar("s", refresh="r", refresh_interval=4), [], [Stream("compute")], (0,))
+    fast = run(prog, machine((0,)), epochs=42)
+    same(fast, run(prog, machine((0,)), epochs=42, fast_forward=False))
+    assert sum(count for _, count in fast.copied) >= 28
+
+
+def test_ranks_that_share_cores_are_fast_forwarded() -> None:
+    ops = [op("w", "elementwise", "compute", work=seconds_of_work(1.0)), op("b", "barrier", "comm", after="w")]
+    prog = program("p", {"epoch": ops}, Calendar("epoch"), [], [Stream("compute"), Stream("comm", group="g")], (0,) * 3)
+    on = machine((0,) * 3, kind="cpu", cores=2)
+    fast = run(prog, on, epochs=20)
+    same(fast, run(prog, on, epochs=20, fast_forward=False))
+    assert fast.epoch_s == pytest.approx([1.5] * 20)
+    assert fast.copied

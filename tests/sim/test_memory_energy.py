@@ -1,0 +1,118 @@
+"""Memory from buffer lifetimes, and energy from busy time, in closed form."""
+
+import numpy as np
+import pytest
+from programs.notation import op, program
+
+from sim.planned import shipped, spread, statistics, vanilla
+from sim.worlds import machine, run, seconds_of_work
+from simgnn.program.ops import Buffer, Stream, Transfer
+from simgnn.program.program import Calendar
+from simgnn.program.sizes import Column, Decision
+
+GB = 10**9
+
+
+def chain(*buffers: Buffer, hosts=(0,), **fields):
+    """a writes x; b reads x, writes y; c reads y: one second each."""
+    ops = [
+        op("a", "elementwise", "compute", "", "x", work=seconds_of_work(1.0)),
+        op("b", "elementwise", "compute", "x", "y", "a", work=seconds_of_work(1.0)),
+        op("c", "elementwise", "compute", "y", "", "b", work=seconds_of_work(1.0)),
+    ]
+    return program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], hosts, **fields)
+
+
+def test_buffers_live_from_their_first_write_to_their_last_read() -> None:
+    found = run(chain(Buffer("x", GB, 3, "uint8"), Buffer("y", GB, 4, "uint8")), machine((0,)), epochs=2)
+    assert found.memory.device.tolist() == [7 * GB]
+    assert found.memory.devices == {"node/dev": 7 * GB}
+    assert found.status == "ok"
+
+
+def test_persistent_buffers_and_rings_are_always_there() -> None:
+    buffers = (Buffer("x", GB, 3, "uint8"), Buffer("y", GB, 4, "uint8", persistent=True),
+               Buffer("ring", GB, 5, "uint8", depth=3))  # fmt: skip
+    assert run(chain(*buffers), machine((0,))).memory.device.tolist() == [(3 + 4 + 15) * GB]
+
+
+def test_turns_in_flight_hold_their_own_copies() -> None:
+    # the copies of three turns are held where the producer is ahead of the consumer
+    ops = [op("a", "elementwise", "copy", "", "x", work=seconds_of_work(1.0)),
+           op("b", "elementwise", "compute", "x", "", "a", work=seconds_of_work(2.5))]  # fmt: skip
+    buffers = [Buffer("x", GB, 1, "uint8"), Buffer("r", 0, 1, depth=3)]
+    prog = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute"), Stream("copy")], (0,))
+    assert run(prog, machine((0,)), epochs=8).memory.device.tolist() == [3 * GB]
+
+
+def test_host_memory_is_counted_apart_on_a_gpu_and_with_it_on_a_cpu() -> None:
+    buffers = (Buffer("x", GB, 3, "uint8"), Buffer("y", GB, 4, "uint8", space="host"),
+               Buffer("all", GB, 2, "uint8", space="host-shared", persistent=True))  # fmt: skip
+    prog = chain(*buffers, hosts=(0, 0))
+    gpu = run(prog, machine((0, 0))).memory
+    assert gpu.device.tolist() == [3 * GB, 3 * GB]
+    assert gpu.host.tolist() == [6 * GB, 4 * GB], "what is shared counts once, with the first rank"
+    assert gpu.both.tolist() == [9 * GB, 7 * GB]
+    assert gpu.devices == {"node/dev0": 3 * GB, "node/dev1": 3 * GB}
+    assert run(prog, machine((0, 0), kind="cpu")).memory.devices == {"node/dev": 16 * GB}
+
+
+def test_running_out_is_a_result() -> None:
+    prog = chain(Buffer("x", Column("rows"), 3, "uint8"), Buffer("y", Column("rows"), 4, "uint8"), hosts=(0, 0),
+                 columns={"rows": [GB, 2 * GB]})  # fmt: skip
+    found = run(prog, machine((0, 0), memory="13 GB"))
+    assert found.status == "oom"
+    out = found.memory.out_of_memory
+    assert out is not None
+    assert (out.rank, out.op, out.epoch, out.needed_bytes, out.available_bytes) == (1, "b", 0, 14 * GB, 13 * GB)
+    assert "rank 1 runs out of memory at op 'b' of epoch 0" in found.message
+    assert run(prog, machine((0, 0), memory="14 GB")).status == "ok"
+    together = run(prog, machine((0, 0), kind="cpu", memory="13 GB")).memory.out_of_memory
+    assert together is not None
+    assert together.needed_bytes > 13 * GB
+    always = run(chain(Buffer("x", 1, 1), Buffer("y", 30, GB, "uint8", persistent=True)), machine((0,), memory="29 GB"))
+    assert always.memory.out_of_memory is not None
+    assert always.memory.out_of_memory.needed_bytes == 30 * GB
+
+
+def test_what_nobody_decided_counts_as_its_bound() -> None:
+    prog = chain(Buffer("x", Decision("moved", 10 * GB), 1, "uint8"), Buffer("y", 1, 1, "uint8"))
+    assert run(prog, machine((0,))).memory.device.tolist() == [10 * GB + 1]
+    moved = np.full((1, 2, 1), 2 * GB)
+    moved[0, 1] = 3 * GB
+    assert run(prog, machine((0,)), epochs=2, activity={"moved": moved}).memory.device.tolist() == [3 * GB + 1]
+
+
+def test_a_plans_memory_is_between_its_largest_and_all_of_its_buffers() -> None:
+    hosts = spread(4, 2)
+    stats = statistics(hosts)
+    prog = vanilla(stats)
+    found = run(prog, shipped("a800-pcie-ib-2x8", hosts), epochs=3, stats=stats).memory
+    sizes = [prog.sizes.per_rank(b.rows, 0, 0) * b.row_bytes for b in prog.buffers.values()]
+    assert np.all(found.both >= np.max(sizes, axis=0))
+    assert np.all(found.both <= np.sum(sizes, axis=0))
+
+
+def test_energy_is_power_over_time() -> None:
+    # rank 0 computes 2 s, rank 1 1 s; then 1 s of transfer
+    prog = program("p", {"epoch": [op("w", "elementwise", "compute", work=seconds_of_work(1.0)),
+                                   op("v", "elementwise", "compute", after="w", ranks="two", work=seconds_of_work(1.0)),
+                                   op("a", "allreduce", "comm", after="w v", transfer=Transfer(10 * GB))]},
+                   Calendar("epoch"), [], [Stream("compute"), Stream("comm", group="g")], (0, 0),
+                   columns={"two": [1, 0]})  # fmt: skip
+    power = {"idle_power": "50 W", "active_power": "300 W"}
+    found = run(prog, machine((0, 0), power=power), epochs=2).energy
+    assert found is not None
+    assert found.devices_J == pytest.approx({"node/dev0": 4 * 300 + 2 * 50, "node/dev1": 2 * 300 + 4 * 50})
+    assert found.hosts_J == pytest.approx({0: found.total_J})
+    # two ranks on one device: it is active while either computes
+    shared = run(prog, machine((0, 0), kind="cpu", cores=2, power=power)).energy
+    assert shared is not None
+    ends = run(prog, machine((0, 0), kind="cpu", cores=2, power=power)).columns["ended_s"].max()
+    assert shared.total_J == pytest.approx(2 * 300 + (ends - 2) * 50)
+
+
+def test_energy_is_never_made_up() -> None:
+    prog = chain(Buffer("x", 1, 1), Buffer("y", 1, 1))
+    assert run(prog, machine((0,))).energy is None
+    assert run(prog, machine((0,), power={"active_power": "300 W"})).energy is None
