@@ -30,6 +30,7 @@ from executor.report import write_counts, write_report
 from executor.routes import local_routes
 from executor.task import Task, load_task
 from executor.trace import Recorder
+from executor.warmup import warm_up
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
 from simgnn.record.rundir import RunDirectory
@@ -74,7 +75,8 @@ class Session:
         )
         self.allocator = tune_allocator().provenance()
         self.world = join(plan.ranks, device, plan.timeout)
-        _warm_autograd()
+        dtype = getattr(torch, str(plan.train["dtype"]))
+        warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, self.world.device)
         self.memory = PeakMemory.begin(self.world.device)
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
@@ -216,12 +218,6 @@ def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
         if stop or (every and epoch % every == 0) or (keep and epoch % keep == 0):
             yield range(begin, epoch)
             begin = epoch
-
-
-def _warm_autograd() -> None:
-    """torch imports a part of itself at the first backward (50 MB): that is neither memory nor time of training."""
-    leaf = torch.zeros(1, requires_grad=True)
-    torch.autograd.backward([leaf * 1], [torch.ones(1)])
 
 
 def _difference(before: dict[Any, list[int]], after: dict[Any, list[int]]) -> dict[Any, list[int]]:

@@ -94,7 +94,10 @@ def rank_main(rank: int, ranks: int, folder: str, rounds: int) -> None:
     session.interpreter.train(range(2))
     plain = PlainProgram(session)
     plain.epoch()
-    per_round = max(1, round(0.2 / timed(lambda: plain.epoch())))
+    # every rank must run the same number of epochs a round: the first rank's count
+    count = torch.tensor([max(1, round(0.2 / timed(lambda: plain.epoch())))])
+    dist.broadcast(count, 0)
+    per_round = int(count)
     ours, theirs = [], []
     epoch = 2
     for _ in range(rounds):

@@ -1,0 +1,82 @@
+"""Run every kernel of a model once on a handful of rows before memory and time are taken.
+
+Kernels are compiled, or read from Numba's cache, at their first call, and torch imports a part of itself at the first
+backward: about 100 MB and a second that belong neither to the memory nor to the first epoch of a training run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from executor.kernels.rows import add_rows, gather_rows
+from executor.network import LayerNetwork
+from executor.optimizer import FlatOptimizer
+from executor.task import Task
+from simgnn.graph.csr import CSR
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
+from simgnn.partition.local import LocalGraph
+
+OWNED, HALO = 4, 2
+
+
+def warm_up(
+    layers: Sequence[LayerSpec],
+    classes: int,
+    multilabel: bool,
+    settings: Mapping[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """One epoch of these layers on four owned and two halo rows, thrown away.
+
+    A user's layers are not called before their time: for them only torch's own first backward is.
+    """
+    leaf = torch.zeros(1, requires_grad=True)
+    torch.autograd.backward([leaf * 1], [torch.ones(1)])
+    if any(layer.kind not in BUILT_IN_LAYERS for layer in layers):
+        return
+    network = LayerNetwork(layers, _tiny_graph(), 0, dtype, device)
+    optimizer = FlatOptimizer(network.layers, settings)
+    rows, halo = (_features(layers[0], count, dtype, device) for count in (OWNED, HALO))
+    with torch.enable_grad():
+        for layer in layers:
+            rows = _layer(network, layer, rows, halo)
+            halo = torch.zeros(HALO, layer.width_out, dtype=dtype, device=device, requires_grad=True)
+    labels = torch.zeros((OWNED, classes) if multilabel else (OWNED,), dtype=dtype if multilabel else torch.int64)
+    every = torch.arange(OWNED, device=device)
+    task = Task(rows.detach(), labels.to(device), (every, every, every), OWNED, classes, multilabel)
+    gradient, _ = task.loss(rows.detach())
+    torch.autograd.backward([rows], [gradient])
+    task.evaluate(rows.detach())
+    optimizer.step()
+    packed = gather_rows(gradient, every)
+    add_rows(gradient, every, packed, [OWNED])
+
+
+def _layer(network: LayerNetwork, layer: LayerSpec, rows: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
+    def segment(name: str, *arguments: torch.Tensor) -> Any:
+        return network.segment(f"layers.{layer.index}.{name}")(*arguments)
+
+    prepared = segment("prepare", rows, halo) if layer.has_prepare else (rows, halo)
+    summed = segment("aggregate", *prepared)
+    found: torch.Tensor = segment("update", summed, rows) if layer.uses_own_rows else segment("update", summed)
+    return found
+
+
+def _tiny_graph() -> LocalGraph:
+    """A ring of four owned vertices; two of them also read a halo row."""
+    indptr = np.array([0, 3, 5, 8, 10], dtype=np.int64)
+    indices = np.array([1, 3, 4, 0, 2, 1, 3, 5, 0, 2], dtype=np.int32)
+    degree = np.array([3, 2, 3, 2, 1, 1], dtype=np.int64)
+    owned, halo = np.arange(OWNED, dtype=np.int64), np.arange(OWNED, OWNED + HALO, dtype=np.int64)
+    return LocalGraph(0, owned, halo, CSR(indptr, indices, OWNED + HALO), degree, {}, {})
+
+
+def _features(layer: LayerSpec, rows: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if not layer.sparse_input:
+        return torch.zeros(rows, layer.width_in, dtype=dtype, device=device)
+    pointers, columns = torch.arange(rows + 1, dtype=torch.int32), torch.zeros(rows, dtype=torch.int32)
+    values = torch.ones(rows, dtype=dtype)
+    return torch.sparse_csr_tensor(pointers, columns, values, size=(rows, layer.width_in)).to(device)
