@@ -199,7 +199,9 @@ class Engine:
         return number // self.compiled.slots * self.program.calendar.steps + number % self.compiled.slots
 
     def evaluates(self, epoch: int) -> bool:
-        return self._evaluate_every > 0 and (epoch + self.epoch_shift + 1) % self._evaluate_every == 0
+        """Whether an evaluation follows an epoch: every so many, and the last."""
+        done = epoch + 1 + self.epoch_shift
+        return self._evaluate_every > 0 and (done % self._evaluate_every == 0 or epoch + 1 == self.epochs)
 
     def _open(self, number: int, rank: int) -> None:
         state = self.turns.get(number)

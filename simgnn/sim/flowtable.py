@@ -67,7 +67,7 @@ class FlowTable:
         self.low: Ints = np.zeros(0, dtype=np.int64)
         self.high: Ints = np.zeros(0, dtype=np.int64)
         self.ended: Bools = np.zeros(0, dtype=np.bool_)
-        self._taken_off: Bools = self.ended
+        self._leaving: list[Ints] = []
         self.paths = PathTable()
         self.crossings: Crossings = self._cross()
 
@@ -81,14 +81,19 @@ class FlowTable:
             setattr(self, name, np.concatenate((getattr(self, name), column)))
         self.ended = np.concatenate((self.ended, np.zeros(count, dtype=np.bool_)))
 
+    def leave(self, classes: Ints) -> None:
+        """Classes have ended; :meth:`settle` will take their load off."""
+        self.ended[classes] = True
+        self._leaving.append(classes)
+
     def settle(self) -> Bools:
         """Take the load of ended classes off, and let joined ones in; returns the dirty labels, bool [links]."""
         dirty = np.zeros(self._links, dtype=np.bool_)
-        known = len(self._taken_off)
-        gone = np.flatnonzero(self.ended[:known] & ~self._taken_off)
-        end_classes(gone, dirty, self.crossings)
+        known = len(self.crossings.first) - 1
+        for gone in self._leaving:
+            end_classes(gone, dirty, self.crossings)
+        self._leaving = []
         if known == len(self.ended):
-            self._taken_off[gone] = True
             return dirty
         # Labels change with the crossings, so what was dirty is carried over by its links.
         touched = dirty[self.crossings.label] & (self.crossings.label >= 0)
@@ -98,7 +103,6 @@ class FlowTable:
         for name in _COLUMNS:
             setattr(self, name, getattr(self, name)[order])
         self.ended = self.ended[order]
-        self._taken_off = self.ended.copy()
         self.crossings = self._cross()
         labels = self.crossings.label
         dirty = np.zeros(self._links, dtype=np.bool_)

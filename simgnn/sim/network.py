@@ -72,8 +72,8 @@ class Network:
         self._owners: dict[int, _Batch] = {}
         self._owner_ids = count()
         self._open: dict[int, int] = {}
-        self._first_end = FOREVER_PS
-        self._release = FOREVER_PS
+        self._first_end = self._release = FOREVER_PS
+        self._batch: tuple[Ints, int] = np.zeros(0, dtype=np.int64), FOREVER_PS
         self._armed = 0
         self._rouse = env.event()
         self.solves = 0
@@ -174,11 +174,11 @@ class Network:
             self._arm()
 
     def _commit(self) -> None:
-        """End the next batch of flows: their instants are final, their rates are given away at the release."""
+        """End the batch of flows that was found last: their instants are final, their rates go at the release."""
         flows = self._flows
-        _, gone, release = self._next_batch()
-        flows.ended[gone] = True
-        self._first_end, self._release = FOREVER_PS, release
+        gone, self._release = self._batch
+        flows.leave(gone)
+        self._first_end = FOREVER_PS
         order = gone[np.argsort(flows.end[gone], kind="stable")]
         rows = zip(*(c[order].tolist() for c in (flows.owner, flows.low, flows.high, flows.end)), strict=True)
         for owner, low, high, end in rows:
@@ -187,13 +187,6 @@ class Network:
             if self._open[owner] == 0:
                 del self._open[owner], self._owners[owner]
             batch.on_end(batch.labels[low:high], end)
-
-    def _next_batch(self) -> tuple[int, Ints, int]:
-        flows = self._flows
-        result: tuple[int, Ints, int] = next_batch(
-            flows.ended, flows.end, flows.born, flows.weight, flows.rate, self._window, PART
-        )
-        return result
 
     def _solve(self, now: int) -> None:
         """Take out what has ended, let in what has waited out its latency, and share again."""
@@ -217,7 +210,10 @@ class Network:
                 f"simulated time; expected bandwidth to spare: check the bandwidths in the hardware profile"
             )
         self._release = FOREVER_PS
-        self._first_end = int(self._next_batch()[0])
+        first_end, gone, release = next_batch(
+            flows.ended, flows.end, flows.born, flows.weight, flows.rate, self._window, PART
+        )
+        self._first_end, self._batch = int(first_end), (gone, int(release))
 
 
 def _relative(tag: Tag, number: int) -> Tag:

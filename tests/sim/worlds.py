@@ -31,7 +31,6 @@ def machine(
     cores: int = 8,
     power: Mapping[str, str] | None = None,
     threads: int | None = None,
-    nodes: Mapping[str, str] | None = None,
 ) -> Machine:
     """Devices on a switch by links of ``pcie`` bytes/s, hosts on another by ``ethernet``; every primitive moves 1 GB/s.
 
@@ -83,7 +82,7 @@ def machine(
                 "node": {
                     "count": max(hosts) + 1,
                     "devices": [{"name": "dev", "type": "dev", "count": 1 if kind == "cpu" else int(count)}],
-                    "nodes": {"switch": "pcie-switch", "nic": "nic", **(nodes or {})},
+                    "nodes": {"switch": "pcie-switch", "nic": "nic"},
                     "edges": edges,
                 }
             },
