@@ -119,13 +119,19 @@ def spmm_probes(pool: Pool, subject: Subject, widths: Sequence[int], profiled: b
 
 
 def sparse_matmul_probes(
-    pool: Pool, shapes: Sequence[tuple[int, int, float, int]], device: torch.device, who: Who = "all"
+    pool: Pool,
+    shapes: Sequence[tuple[int, int, float, int]],
+    device: torch.device,
+    profiled: bool,
+    who: Who = "all",
 ) -> list[Probe]:
     """For each (rows, features, stored values a row, width): sparse rows times a weight, and its weight gradient."""
     probes = []
     for rows, columns, per_row, width in shapes:
         spec = StreamSpec(rows, columns, per_row, skew=0.9)
         csr = make_stream(spec, rows)
+        forward = reuse_profile(csr).tolist() if profiled else None
+        backward = reuse_profile(transpose_csr(csr)).tolist() if profiled else None
         values = np.ones(csr.edges, dtype=np.float32)
         matrix = SparseRows(
             from_scipy(sparse.csr_array((values, csr.indices, csr.indptr), shape=(rows, columns))).to(device)
@@ -141,7 +147,9 @@ def sparse_matmul_probes(
 
         sizes = {"nonzeros": csr.edges, "width": width, "item_bytes": ITEM_BYTES}
         probes += [
-            Probe("sparse_matmul", "forward", {**sizes, "rows": rows, "sources": columns}, ahead, who),
-            Probe("sparse_matmul", "weight-gradient", {**sizes, "rows": columns, "sources": rows}, back, who),
-        ]
+            Probe("sparse_matmul", "forward", {**sizes, "rows": rows, "sources": columns}, ahead, who,
+                  locality=forward),
+            Probe("sparse_matmul", "weight-gradient", {**sizes, "rows": columns, "sources": rows}, back, who,
+                  locality=backward),
+        ]  # fmt: skip
     return probes

@@ -168,7 +168,7 @@ class Bench:
         return [
             *matmul_probes(pool, suite.matmul, who),
             *(probe for one, widths in self.subjects for probe in spmm_probes(pool, one, widths, profiled, who)),
-            *sparse_matmul_probes(pool, suite.sparse, self.world.device, who),
+            *sparse_matmul_probes(pool, suite.sparse, self.world.device, profiled, who),
             *elementwise_probes(pool, suite.elementwise, who),
             *copy_probes(pool, suite.copies, who),
             *gather_probes(pool, suite.gathers, who),

@@ -104,8 +104,7 @@ def price_work(
     seconds = np.zeros_like(found["call"])
     for feature, cost in curve.costs.items():
         seconds = seconds + cost * found[feature]
-    # input features are not profiled: their curve is fitted to random streams, so nothing is guessed beyond it
-    guessed = primitive == "spmm" and locality is None and any(name.startswith("missed") for name in curve.costs)
+    guessed = locality is None and any(feature.startswith("missed") for feature in curve.costs)
     extrapolated = np.full(len(seconds), not level.exact or guessed)
     for key, (low, high) in curve.range.items():
         value = found[key] if key in found else sizes.get(key)

@@ -15,10 +15,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Piece(Generic[T]):
-    """One piece of work: a primitive of the device curves and its sizes."""
+    """One piece of work: a primitive of the device curves and its sizes. ``locality``: the table of the partition that
+    profiles its index stream, where that is not the aggregation's."""
 
     primitive: str
     sizes: Mapping[str, T | int]
+    locality: str | None = None
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,8 @@ class RowSet(Generic[T]):
 def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
     """Forward of rows @ W."""
     if rows.nonzeros is not None:
-        return [
-            Piece("sparse_matmul", {"nonzeros": rows.nonzeros, "rows": rows.rows, "sources": inner, "width": outer})
-        ]
+        sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": rows.rows, "sources": inner, "width": outer}
+        return [Piece("sparse_matmul", sizes, "locality/features/forward")]
     return [Piece("matmul", {"rows": rows.rows, "inner": inner, "outer": outer})]
 
 
@@ -43,7 +44,7 @@ def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bo
     added = Piece[T]("elementwise", {"rows": inner, "width": outer, "passes": 3})
     if rows.nonzeros is not None:
         sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": inner, "sources": rows.rows, "width": outer}
-        return [Piece("sparse_matmul", sizes), added]
+        return [Piece("sparse_matmul", sizes, "locality/features/backward"), added]
     weights: dict[str, T | int] = {"rows": inner, "inner": rows.rows, "outer": outer, "crossed": 1}
     pieces: list[Piece[T]] = [Piece("matmul", weights), added]
     if input_gradient:

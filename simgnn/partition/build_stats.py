@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.graph.transpose import transpose_csr
@@ -36,6 +37,8 @@ class RankNumbers:
     aggregated_nonzeros: int
     forward: NDArray[np.float64]
     backward: NDArray[np.float64]
+    features_forward: NDArray[np.float64] | None
+    features_backward: NDArray[np.float64] | None
 
 
 def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
@@ -51,6 +54,7 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
         ids = np.concatenate((local.owned, local.halo))
         parts = (features.indptr, features.indices, features.shape[1])
         sums = summed_nonzeros(local.csr.indptr, local.csr.indices, ids, *parts)
+    stream = _feature_stream(graph, local)
     masks = [getattr(graph, f"{name}_mask") for name in MASKS]
     return RankNumbers(
         rows=len(local.owned),
@@ -64,6 +68,8 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
         aggregated_nonzeros=int(sums[1]),
         forward=reuse_profile(local.csr),
         backward=reuse_profile(transpose_csr(local.csr)),
+        features_forward=None if stream is None else reuse_profile(stream),
+        features_backward=None if stream is None else reuse_profile(transpose_csr(stream)),
     )
 
 
@@ -79,6 +85,9 @@ def edge_cut_stats(graph: Graph, hosts: IntArray, numbers: Sequence[RankNumbers]
         tables["neighbor_feature_nonzeros"] = np.array([one.neighbor_nonzeros for one in numbers], dtype=np.int64)
         tables["aggregated_feature_nonzeros"] = np.array([one.aggregated_nonzeros for one in numbers], dtype=np.int64)
         tables["halo_feature_nonzeros"] = np.stack([one.received_nonzeros for one in numbers], axis=1)
+        for direction in ("forward", "backward"):
+            profiles = [getattr(one, f"features_{direction}") for one in numbers]
+            tables[f"locality/features/{direction}"] = np.stack(profiles)
     tables["locality/forward"] = np.stack([one.forward for one in numbers])
     tables["locality/backward"] = np.stack([one.backward for one in numbers])
     return PartitionStats(
@@ -115,3 +124,11 @@ def _stored_values(graph: Graph) -> NDArray[np.int64] | None:
     """Stored feature values of each vertex, int64 [V]; None for dense or absent features."""
     features = graph.features
     return np.diff(features.indptr).astype(np.int64) if isinstance(features, sparse.csr_array) else None
+
+
+def _feature_stream(graph: Graph, local: LocalGraph) -> CSR | None:
+    """Sparse features of the rank's own rows as the index stream that their product with a weight matrix reads."""
+    if not isinstance(graph.features, sparse.csr_array):
+        return None
+    own = graph.features[local.owned]
+    return CSR(own.indptr.astype(np.int64), own.indices.astype(np.int32), own.shape[1])

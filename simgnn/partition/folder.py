@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "artifact.json"
 
 

@@ -27,6 +27,8 @@ class PartitionStats:
     - ``aggregated_feature_nonzeros`` int64 [P]: places that can be non-zero in the sums of sparse features over each
       owned row and its in-neighbours; ``neighbor_feature_nonzeros``: over its in-neighbours alone;
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
+    - ``locality/features/forward``, ``locality/features/backward`` float64 [P, bins]: as the two below, of the stored
+      values of the sparse features of owned rows, read row by row (rows of a weight matrix), and column by column;
     - ``locality/forward``, ``locality/backward`` float64 [P, bins]: of the local edges, read in the order of the
       aggregation, the share whose source row was last read at most 2**k different rows ago (k = 0, 1, ...), cumulative;
       first reads are in no bin. ``backward`` is the same for the transposed local edges.

@@ -13,7 +13,12 @@ BY_RANK = (
     "cut_edges",
     "shared_masters",
 )
-BY_RANK_AND_BIN = ("locality/forward", "locality/backward")
+BY_RANK_AND_BIN = (
+    "locality/forward",
+    "locality/backward",
+    "locality/features/forward",
+    "locality/features/backward",
+)
 
 
 def check_stats(stats: PartitionStats, path: str) -> PartitionStats:

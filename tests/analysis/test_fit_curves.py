@@ -62,7 +62,7 @@ def machine_samples(primitive: str, count: int, noise: float, active: int = 2, s
             sizes["rows"] *= 10  # enough of them exceed the caches
         sizes["item_bytes"] = 4.0
         locality = None
-        if primitive == "spmm":
+        if primitive in ("spmm", "sparse_matmul"):
             locality = tuple(np.cumsum(generator.dirichlet(np.ones(33)))[:32].tolist())
         found = features(primitive, sizes, locality, share)
         seconds = sum(cost * float(found[name][0]) for name, cost in TRUTH[primitive].items())

@@ -49,12 +49,12 @@ class ProgramBuilder:
         return name
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
-        """Pieces of a cost as priced work; ``locality`` goes to the pieces that read through an index."""
+        """Pieces of a cost as priced work; ``locality`` goes to the aggregations among them."""
         return tuple(
             Work(
                 piece.primitive,
                 {**piece.sizes, "item_bytes": self.item_bytes},
-                locality if piece.primitive == "spmm" else None,
+                piece.locality or (locality if piece.primitive == "spmm" else None),
             )
             for piece in pieces
         )
