@@ -110,9 +110,10 @@ def simulate(
     ``stats`` supply the locality tables that work names; without them aggregation is priced without, and flagged.
     ``activity``: values of decisions and guards (:mod:`simgnn.sim.decided`). ``evaluate_every``: evaluate after each so
     many epochs and the last (0: never); never part of ``epoch_s``. ``window``: span of a batch of message ends,
-    relative to the mean age of the messages; 0 is exact. Raises :class:`BackendError` for a decision that no activity tells, a
-    program that waits for ever or a message that gets no bandwidth, :class:`HardwareError` for a price that the profile
-    lacks.
+    relative to the mean age of the messages; 0 is exact.
+
+    Raises :class:`BackendError` for a decision that no activity tells, a program that waits for ever or a message that
+    gets no bandwidth, :class:`HardwareError` for a price that the profile lacks.
     """
     if len(program.hosts) != machine.ranks or tuple(program.hosts) != tuple(machine.hosts):
         raise BackendError(
