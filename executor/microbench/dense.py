@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from executor.kernels.epilogue import activation_backward, bias_activation
+from executor.kernels.rows import add_rows, gather_rows
+from executor.layers.affine import transposed_product
 from executor.microbench.pool import Pool
 from executor.microbench.timing import Probe, Run, Who
 from executor.microbench.world import World
@@ -52,7 +54,7 @@ def _input_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> 
 def _weight_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> Probe:
     def make(world: World) -> Run:
         x, gradient = pool.matrix(rows, inner), pool.matrix(rows, outer)
-        return lambda: torch.mm(x.t(), gradient)
+        return lambda: transposed_product(x, gradient)
 
     return Probe("matmul", "weight-gradient", _sizes(rows=inner, inner=rows, outer=outer, crossed=1), make, who)
 
@@ -107,9 +109,9 @@ def gather_probes(pool: Pool, shapes: Sequence[Shape], who: Who = "all") -> list
             index = index.to(world.device)
             if form == "gather":
                 table = pool.matrix(sources, width)
-                return lambda: table.index_select(0, index)
+                return lambda: gather_rows(table, index)
             target, update = torch.zeros(sources, width, device=world.device), pool.matrix(rows, width)
-            return lambda: target.index_add_(0, index, update)
+            return lambda: add_rows(target, index, update, [rows])
 
         return Probe(form, form, _sizes(rows=rows, width=width), make, who)
 

@@ -1,6 +1,7 @@
 """The ranks that measure: joining their process group, and starting them where torchrun has not."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def spawn(ranks: int, arguments: Sequence[str]) -> int:
         shared.setdefault("GLOO_SOCKET_IFNAME", "lo")  # as runs on one host do
     command = [sys.executable, "-m", "executor.microbench", *arguments]
     running: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, _interrupted)  # so that the ranks are ended below
     try:
         for rank in range(ranks):
             running.append(subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
@@ -125,3 +127,7 @@ def spawn(ranks: int, arguments: Sequence[str]) -> int:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _interrupted(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)

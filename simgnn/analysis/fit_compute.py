@@ -21,8 +21,8 @@ TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": ("call", "flops", "input_bytes", "weight_bytes", "output_bytes", "crossed_bytes"),
         "spmm": ("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
-        "sparse_matmul": ("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
-        "elementwise": ("call", "bytes", "beyond_bytes"),
+        "sparse_matmul": ("call", "rows", "gathered_bytes", "written_bytes", "missed_bytes"),
+        "elementwise": ("call", "rows", "bytes", "beyond_bytes"),
         "copy": ("call", "bytes", "beyond_bytes"),
         "gather": ("call", "rows", "bytes", "beyond_bytes"),
         "scatter_add": ("call", "rows", "bytes", "beyond_bytes"),

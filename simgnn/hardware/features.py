@@ -7,14 +7,16 @@ Sizes of each primitive, as in ``simgnn.program.ops.Work`` (arrays [n] or number
 
 =============  ==========================================  ============================================================
 matmul         rows, inner, outer [crossed]                flops (of float32: a float64 one counts twice), input_bytes,
-                                                           weight_bytes, output_bytes, bytes = all three; crossed_bytes
-                                                           = input_bytes where crossed is 1: Xᵀ @ Y, as weights'
-                                                           gradients are made, reads X across its rows
+                                                           weight_bytes, output_bytes, bytes = all three; where crossed
+                                                           is 1 (Xᵀ @ Y, as weights' gradients are made, reads the
+                                                           narrower of both across its rows) crossed_bytes = the smaller
+                                                           of input_bytes and weight_bytes
 spmm           edges, rows, width [sources]                edges, rows, gathered_bytes = edges x row, written_bytes =
                                                            rows x row, index_bytes, missed_bytes/C, missed_rows/C
 sparse_matmul  nonzeros, rows, width [sources]             nonzeros (as edges), rows, gathered_bytes, written_bytes,
                                                            missed_bytes/C, missed_rows/C
-elementwise    rows, width (or elements), passes           elements, bytes = elements x passes x item, beyond_bytes/C
+elementwise    rows, width (or elements), passes           elements, rows, bytes = elements x passes x item,
+                                                           beyond_bytes/C
 copy           rows, width (or elements, or bytes)         bytes (once), beyond_bytes/C
 gather         rows, width                                 rows, bytes (once), beyond_bytes/C
 scatter_add    rows, width                                 rows, bytes (once), beyond_bytes/C
@@ -91,7 +93,7 @@ def _matmul(s: Sizes) -> dict[str, FloatArray]:
         "weight_bytes": inner * outer * item,
         "output_bytes": rows * outer * item,
     }
-    crossed = parts["input_bytes"] * s.get("crossed", np.zeros(1))
+    crossed = np.minimum(parts["input_bytes"], parts["weight_bytes"]) * s.get("crossed", np.zeros(1))
     moved = sum(parts.values(), np.zeros(1))
     return {"flops": 2 * rows * inner * outer * item / 4, **parts, "bytes": moved, "crossed_bytes": crossed}
 
@@ -119,7 +121,8 @@ def _sparse_matmul(s: Sizes) -> dict[str, FloatArray]:
 
 def _elementwise(s: Sizes) -> dict[str, FloatArray]:
     elements = _elements(s)
-    return {"elements": elements, "bytes": elements * s["passes"] * s["item_bytes"]}
+    rows = s["rows"] if "rows" in s else np.zeros(1)
+    return {"elements": elements, "rows": rows, "bytes": elements * s["passes"] * s["item_bytes"]}
 
 
 def _copy(s: Sizes) -> dict[str, FloatArray]:
@@ -166,7 +169,7 @@ _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, 
                 ("edges", "rows", "gathered_bytes", "written_bytes"),
                 ("missed_bytes", "missed_rows"),
             ),
-            "elementwise": (_elementwise, ("elements", "bytes"), ("beyond_bytes",)),
+            "elementwise": (_elementwise, ("elements", "rows", "bytes"), ("beyond_bytes",)),
             "copy": (_copy, ("bytes",), ("beyond_bytes",)),
             "gather": (_gather, ("rows", "bytes"), ("beyond_bytes",)),
             "scatter_add": (_gather, ("rows", "bytes"), ("beyond_bytes",)),

@@ -86,10 +86,13 @@ def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piec
 def update_backward(
     layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T], aggregated_gradient: bool, own_gradient: bool
 ) -> list[Piece[T]]:
-    """Backward of :func:`update`: the activation's mask and the bias' sums in one pass (without activation: only the
-    sums), then the products."""
+    """Backward of :func:`update`: the activation's mask and the bias' sums in one pass, then the products.
+
+    Without activation there are only the sums; but a gradient that passes through unchanged is copied.
+    """
     rows = aggregated.rows
-    pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3 if layer.activation else 1)]
+    copied = layer.order == "transform-first"
+    pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3 if layer.activation or copied else 1)]
     if layer.kind == "gin":
         pieces += product_backward(RowSet(rows), layer.hidden, layer.width_out, True)
         pieces.append(pass_over(rows, layer.hidden, 3))
