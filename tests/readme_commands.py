@@ -1,4 +1,4 @@
-"""The commands of the README's first screen, read from the README itself, so that CI runs what users are told to run."""
+"""The commands of the README's first screen, read from the README itself: CI runs what users are told to run."""
 
 import argparse
 import re

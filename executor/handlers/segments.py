@@ -1,5 +1,7 @@
 """Autograd segments: a forward op keeps its graph, the op that reverses it feeds the incoming gradient in."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from executor.buffers import Now
@@ -21,13 +23,15 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
         raise BackendError(f"op '{op.name}' ({op.kind}) names no module, or this run has no model")
     function = context.network.segment(op.module)
     getters, setters = context.reads(op), context.writes(op)
+    check = _width_check(op, context)
     names = [access.buffer for access in op.reads if access.buffer not in context.left_out]
     reverse = next((other for other in template.ops if other.reverses == op.name), None)
     if reverse is None:
 
         def evaluate(now: Now) -> None:
-            outputs = function(*[get(now) for get in getters])
-            for put, output in zip(setters, _listed(outputs), strict=True):
+            outputs = _listed(function(*[get(now) for get in getters]))
+            check(outputs)
+            for put, output in zip(setters, outputs, strict=True):
                 put(now, output)
 
         return evaluate
@@ -41,6 +45,7 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
         ]
         with torch.enable_grad():
             outputs = _listed(function(*leaves))
+        check(outputs)
         kept.put(now, leaves, outputs)
         for put, output in zip(setters, outputs, strict=True):
             put(now, output.detach())
@@ -77,6 +82,22 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
             put(now, torch.zeros_like(leaves[position]) if gradient is None else gradient)
 
     return backward
+
+
+def _width_check(op: Op, context: RankContext) -> Callable[[Sequence[torch.Tensor]], None]:
+    """Refuse rows of another width than the program planned, priced and sends."""
+    planned = [context.program.buffers[access.buffer] for access in op.writes]
+
+    def check(outputs: Sequence[torch.Tensor]) -> None:
+        for buffer, output in zip(planned, outputs, strict=True):
+            if output.layout is torch.strided and output.shape[-1] != buffer.width:
+                raise BackendError(
+                    f"op '{op.name}' ({op.module}) gave rows of width {output.shape[-1]}, the program planned "
+                    f"{buffer.width} for buffer '{buffer.name}': a layer whose prepare does not give width_out "
+                    "declares it in a static method prepared_width(width_in, width_out)"
+                )
+
+    return check
 
 
 def _listed(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simgnn.analysis.metrics import op_times
-from simgnn.errors import BackendError
+from simgnn.errors import ConfigError
 from simgnn.program.program import EVALUATE
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
@@ -89,18 +89,23 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     """Compare two run directories of one program.
 
     Times are taken over the steady epochs that both traces hold (all but the first, where there are several). Raises
-    :class:`BackendError` when a directory holds no finished run or the programs differ.
+    :class:`ConfigError` when a directory holds no finished run or the programs differ.
     """
     first, second = RunDirectory(predicted), RunDirectory(measured)
     one, two = read_result(first.result), read_result(second.result)
+    if one.backend == "executor" and two.backend == "sim":
+        raise ConfigError(
+            f"{predicted} is a run and {measured} a prediction; expected the prediction first: "
+            f"simgnn compare {measured} {predicted}"
+        )
     if one.program_digest != two.program_digest:
-        raise BackendError(
+        raise ConfigError(
             f"{predicted} and {measured} hold different programs ({one.program_digest[:12]} and "
             f"{two.program_digest[:12]}): predict and run the same experiment on the same partition"
         )
     for path, result in ((predicted, one), (measured, two)):
         if result.status == "failed" or not result.epoch_s:
-            raise BackendError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
+            raise ConfigError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
     joined, epochs = _join(first, second)
     per_op = joined.groupby(["op", "kind"], sort=True)[_columns()].sum() / (epochs * one.ranks)
     kinds = tuple(
@@ -136,7 +141,7 @@ def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", in
     joined = sides[0].merge(sides[1][[*keys, *PARTS]], on=keys, suffixes=("_predicted", "_measured"), validate="1:1")
     joined = joined[joined["step"] >= 0]
     if joined.empty:
-        raise BackendError(f"{first.root} and {second.root} have no epoch in common")
+        raise ConfigError(f"{first.root} and {second.root} have no epoch in common")
     if joined["epoch"].nunique() > 1:
         joined = joined[joined["epoch"] > joined["epoch"].min()]
     assert isinstance(joined, pd.DataFrame)

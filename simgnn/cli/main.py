@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "partition": Entry(
             "simgnn.cli.partition", "Partition an experiment's graph and tell how good the partition is."
         ),
-        "hardware": Entry("simgnn.cli.hardware", "List, show, check and compare hardware profiles."),
+        "hardware": Entry("simgnn.cli.hardware", "List, show and check hardware profiles."),
         "systems": Entry("simgnn.cli.systems", "List and show the shipped systems."),
     }
 )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from simgnn.errors import BackendError
+from simgnn.errors import ConfigError
 
 SCHEMA_VERSION = 1
 
@@ -86,13 +86,13 @@ def write_result(result: Result, path: Path) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read ``result.json``; :class:`BackendError` when it is missing or is no result of this schema."""
+    """Read ``result.json``; :class:`ConfigError` when it is missing or is no result of this schema."""
     try:
         return Result.model_validate_json(path.read_text())
     except OSError as error:
-        raise BackendError(f"no result at {path}: {error.strerror}; the run has not ended, or it failed") from error
+        raise ConfigError(f"no result at {path}: {error.strerror}; the run has not ended, or it failed") from error
     except (ValidationError, json.JSONDecodeError) as error:
-        raise BackendError(f"{path} is no result of schema {SCHEMA_VERSION}: {error}") from error
+        raise ConfigError(f"{path} is no result of schema {SCHEMA_VERSION}: {error}") from error
 
 
 def write_text(path: Path, text: str) -> None:

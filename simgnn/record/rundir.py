@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simgnn.errors import BackendError
+from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.record.trace import OPS_SCHEMA
 
@@ -67,11 +67,11 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read Parquet; :class:`BackendError` when it is missing or broken."""
+    """Read Parquet; :class:`ConfigError` when it is missing or broken."""
     try:
         return pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise BackendError(f"cannot read {path}: {error}; is this the directory of a finished run?") from error
+        raise ConfigError(f"cannot read {path}: {error}; is this the directory of a finished run?") from error
 
 
 def ops_table(program: Program) -> pa.Table:

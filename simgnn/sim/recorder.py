@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.errors import BackendError
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.program import Program
 from simgnn.sim.clock import PICOSECONDS
@@ -62,7 +63,14 @@ class Recorder:
 
     def _fold(self) -> None:
         if self._rows:
-            self._blocks.append((np.array(self._rows, dtype=np.int64), True))
+            try:
+                noted = np.array(self._rows, dtype=np.int64)
+            except OverflowError as error:
+                raise BackendError(
+                    "the simulated time exceeds what the clock can count (about 106 days): simulate fewer epochs "
+                    "(train.epochs), or check the sizes of the model and the rates of the hardware profile"
+                ) from error
+            self._blocks.append((noted, True))
             self._folded += len(self._rows)
             self._rows = []
 

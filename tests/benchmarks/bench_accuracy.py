@@ -74,9 +74,8 @@ def main() -> None:
         spread = (max(measured[case]) - min(measured[case])) / 2 / middle
         errors.append(predicted[case] / middle - 1)
         print(f"{name(case):34s} {predicted[case]:8.4f} s {middle:8.4f} s {spread:7.1%} {errors[-1]:+8.1%}")
-    print(
-        f"median absolute error {np.median(np.abs(errors)):.1%}, largest {np.max(np.abs(errors)):.1%}, n = {len(errors)}"
-    )
+    sizes = np.abs(errors)
+    print(f"median absolute error {np.median(sizes):.1%}, largest {np.max(sizes):.1%}, n = {len(sizes)}")
 
 
 def name(case: tuple) -> str:

@@ -147,3 +147,52 @@ def test_a_module_without_segments_is_refused_by_what_it_lacks(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"missing: aggregate, update"):
         planned(statistics(2), "model.kind=empty_layer:Empty")
+
+
+LAYER = """
+import torch
+
+class Layer(torch.nn.Module):
+    def __init__(self, width_in, width_out, activation):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(width_in, width_out))
+
+    def prepare(self, rows):
+        return rows
+
+    def aggregate(self, csr, prepared):
+        return csr.sum(prepared)
+
+    def update(self, aggregated, own):
+        return aggregated @ self.weight
+
+    @staticmethod
+    def prepared_width(width_in, width_out):
+        return width_in
+
+    @staticmethod
+    def work(segment, rows, edges, sources, width_in, width_out):
+        {body}
+"""
+
+
+def with_layer(tmp_path, monkeypatch, body: str) -> Planned:
+    name = f"layer_{abs(hash(body))}"
+    (tmp_path / f"{name}.py").write_text(LAYER.replace("{body}", body))
+    monkeypatch.syspath_prepend(tmp_path)
+    return planned(statistics(2), f"model.kind={name}:Layer", "model.hidden=8")
+
+
+def test_a_layer_that_declares_no_work_has_none(tmp_path, monkeypatch) -> None:
+    result = with_layer(tmp_path, monkeypatch, "return []")
+    assert result.undeclared == ()
+    segments = [op for _, op in result.program.ops if op.module is not None]
+    assert segments
+    assert all(op.work == () for op in segments)
+    assert [layer.prepared_width for layer in result.layers] == [30, 8]
+
+
+@pytest.mark.parametrize("body", ["return None", "return [3]", "raise ValueError('no idea')", "return {'matmul': 1}"])
+def test_work_that_cannot_be_read_is_the_users_fault(tmp_path, monkeypatch, body: str) -> None:
+    with pytest.raises(ConfigError, match=r"model.kind = 'layer_.*work\('prepare'"):
+        with_layer(tmp_path, monkeypatch, body)

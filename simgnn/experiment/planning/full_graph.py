@@ -7,7 +7,7 @@ a layer aggregates, and their gradients go back the same way. Source: the common
 from simgnn.experiment.planning.builder import ProgramBuilder
 from simgnn.experiment.planning.halo import HaloRows
 from simgnn.experiment.planning.names import Names
-from simgnn.experiment.planning.user_layer import user_work
+from simgnn.experiment.planning.user_layer import work_of
 from simgnn.model import costs
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec, ModelSpec
@@ -106,17 +106,15 @@ class FullGraphPlan:
             builder.buffer(f"aggregated/{index}", names.rows, layer.prepared_width)
             reads = [source, halo] if self.exchanges else [source]
             work = builder.work(
-                user_work(layer, "aggregate", names.rows, names.edges, names.sources)
-                or costs.aggregate(names.edges, names.rows, names.sources, layer.prepared_width),
+                self._work(
+                    layer, "aggregate", costs.aggregate(names.edges, names.rows, names.sources, layer.prepared_width)
+                ),
                 FORWARD,
             )
             self._segment(layer, "aggregate", OpKind.AGGREGATE, reads, [f"aggregated/{index}"], work)
         builder.buffer(f"hidden/{index}", names.rows, layer.width_out)
         reads = [f"aggregated/{index}", *([self.own(layer)] if layer.uses_own_rows else [])]
-        work = builder.work(
-            user_work(layer, "update", names.rows, names.edges, names.sources)
-            or costs.update(layer, self._aggregated_rows(layer), own)
-        )
+        work = builder.work(self._work(layer, "update", costs.update(layer, self._aggregated_rows(layer), own)))
         self._segment(layer, "update", OpKind.TRANSFORM, reads, [f"hidden/{index}"], work)
 
     def backward(self, layer: LayerSpec) -> None:
@@ -139,8 +137,11 @@ class FullGraphPlan:
             writes.append(f"d/own/{index}")
         saved = [f"aggregated/{index}", *([self.own(layer)] if layer.uses_own_rows else []), f"hidden/{index}"]
         work = builder.work(
-            user_work(layer, "update/backward", names.rows, names.edges, names.sources)
-            or costs.update_backward(layer, self._aggregated_rows(layer), self.own_rows(layer), through, own_gradient)
+            self._work(
+                layer,
+                "update/backward",
+                costs.update_backward(layer, self._aggregated_rows(layer), self.own_rows(layer), through, own_gradient),
+            )
         )
         self._reverse(layer, "update", OpKind.TRANSFORM, [f"d/hidden/{index}", *saved], writes, work, gradients)
         if not through:
@@ -155,8 +156,11 @@ class FullGraphPlan:
             gradients[builder.buffer(f"d/{halo}", names.halo_rows, layer.prepared_width)] = halo
             writes.append(f"d/{halo}")
         work = builder.work(
-            user_work(layer, "aggregate/backward", names.rows, names.edges, names.sources)
-            or costs.aggregate(names.edges, names.sources, names.rows, layer.prepared_width),
+            self._work(
+                layer,
+                "aggregate/backward",
+                costs.aggregate(names.edges, names.sources, names.rows, layer.prepared_width),
+            ),
             BACKWARD,
         )
         self._reverse(layer, "aggregate", OpKind.AGGREGATE, [f"d/aggregated/{index}"], writes, work, gradients)
@@ -189,7 +193,7 @@ class FullGraphPlan:
             self.halo.exchange(layer, self.own(layer), f"halo/{index - 1}")
         builder.buffer(f"hidden/{index}", names.rows, layer.width_out)
         reads = [self.own(layer), *([f"halo/{index - 1}"] if self.exchanges else [])]
-        work = builder.work(user_work(layer, "forward", names.rows, names.edges, names.sources) or [], FORWARD)
+        work = builder.work(self._work(layer, "forward", []), FORWARD)
         self._segment(layer, "forward", OpKind.TRANSFORM, reads, [f"hidden/{index}"], work)
 
     def _backward_whole(self, layer: LayerSpec) -> None:
@@ -204,24 +208,25 @@ class FullGraphPlan:
                 halo = builder.buffer(f"d/halo/{index - 1}", names.halo_rows, layer.width_in)
                 gradients[halo] = f"halo/{index - 1}"
                 writes.append(halo)
-        work = builder.work(
-            user_work(layer, "forward/backward", names.rows, names.edges, names.sources) or [], BACKWARD
-        )
+        work = builder.work(self._work(layer, "forward/backward", []), BACKWARD)
         self._reverse(layer, "forward", OpKind.TRANSFORM, reads, writes, work, gradients)
         if self.moves_halo(layer):
             self.halo.give_back(layer, f"d/halo/{index - 1}", f"d/hidden/{index - 1}")
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
+    def _work(
+        self, layer: LayerSpec, segment: str, built_in: list[costs.Piece[Size]], rows: Size | None = None
+    ) -> list[costs.Piece[Size]]:
+        names = self.names
+        return work_of(layer, segment, names.rows if rows is None else rows, names.edges, names.sources, built_in)
+
     def _product(self, layer: LayerSpec, segment: str, rows: RowSet[Size]) -> list[costs.Piece[Size]]:
-        return user_work(layer, segment, rows.rows, self.names.edges, self.names.sources) or costs.product(
-            rows, layer.width_in, layer.prepared_width
-        )
+        return self._work(layer, segment, costs.product(rows, layer.width_in, layer.prepared_width), rows.rows)
 
     def _product_backward(self, layer: LayerSpec, rows: RowSet[Size], trained: bool) -> list[costs.Piece[Size]]:
-        return user_work(
-            layer, "prepare/backward", rows.rows, self.names.edges, self.names.sources
-        ) or costs.product_backward(rows, layer.width_in, layer.prepared_width, trained)
+        built_in = costs.product_backward(rows, layer.width_in, layer.prepared_width, trained)
+        return self._work(layer, "prepare/backward", built_in, rows.rows)
 
     def _aggregated_rows(self, layer: LayerSpec) -> RowSet[Size]:
         nonzeros = self.names.aggregated_nonzeros if layer.sparse_input and layer.hoisted else None

@@ -15,16 +15,28 @@ from simgnn.program.sizes import Size
 
 
 def user_work(layer: LayerSpec, segment: str, rows: Size, edges: Size, sources: Size) -> list[Piece[Size]] | None:
-    """The declared cost of a segment; None for built-in layers; an empty list where a user's class declares none."""
+    """The declared cost of a segment; None for built-in layers; "undeclared" where a user's class has no ``work``."""
     if layer.kind in BUILT_IN_LAYERS:
         return None
     declared: Any = getattr(load_user_class(layer.kind), "work", None)
     if declared is None:
         return [Piece("undeclared", {})]
-    return [
-        Piece(primitive, sizes)
-        for primitive, sizes in declared(segment, rows, edges, sources, layer.width_in, layer.width_out)
-    ]
+    expected = "expected a list of (primitive, {size: number}) pairs, for example [('matmul', {'rows': rows, ...})]"
+    try:
+        found = declared(segment, rows, edges, sources, layer.width_in, layer.width_out)
+        return [Piece(str(primitive), dict(sizes)) for primitive, sizes in found]
+    except Exception as error:  # a user's code: whatever it raises is told as theirs
+        raise ConfigError(
+            f"model.kind = '{layer.kind}': work('{segment}', ...) gave {type(error).__name__}: {error}; {expected}"
+        ) from error
+
+
+def work_of(
+    layer: LayerSpec, segment: str, rows: Size, edges: Size, sources: Size, built_in: list[Piece[Size]]
+) -> list[Piece[Size]]:
+    """What a user's class declares, even if that is nothing; of a built-in layer: ``built_in``."""
+    declared = user_work(layer, segment, rows, edges, sources)
+    return built_in if declared is None else declared
 
 
 def parameters_of(layer: LayerSpec) -> int:

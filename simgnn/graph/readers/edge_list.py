@@ -44,6 +44,11 @@ def read_edge_list(path: Path, *, vertices: int | None = None, symmetrise: bool 
                 left = [name for k, name in enumerate(names) if k not in columns]
                 stream.seek(0)
                 header = not _numbers(names, columns)
+                if header and any(names[k].lstrip("+-.")[:1].isdigit() for k in columns):
+                    raise GraphError(
+                        f"{path}: line 1: got '{separator.join(names)}', expected two whole numbers, or a header whose "
+                        "names do not begin with a digit"
+                    )
                 for block in _blocks(stream, separator, len(names), columns, header):
                     blocks.append(block)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

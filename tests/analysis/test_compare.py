@@ -1,0 +1,106 @@
+"""Comparisons of made-up run directories: errors by hand, faults told."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from simgnn.analysis.compare import compare_runs
+from simgnn.errors import ConfigError
+from simgnn.record.result import Result, write_result
+from simgnn.record.rundir import RunDirectory, write_table
+from simgnn.record.trace import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA
+from simgnn.report.perfetto import write_perfetto
+
+OPS = [
+    {"op_id": 0, "template": "steady", "op": "forward/1/update", "kind": "transform", "stream": "compute"},
+    {"op_id": 1, "template": "steady", "op": "forward/1/exchange", "kind": "exchange", "stream": "comm"},
+    {"op_id": 2, "template": "evaluate", "op": "forward/1/exchange", "kind": "exchange", "stream": "comm"},
+]
+
+
+def directory(root: Path, backend: str, compute_s: float, wait_s: float, transfer_s: float, digest: str = "d") -> Path:
+    """Two ranks, three epochs; rank 1 waits for rank 0."""
+    run = RunDirectory(root)
+    root.mkdir()
+    rows = []
+    for epoch in range(3):
+        start = 100.0 * epoch
+        for rank in (0, 1):
+            busy = compute_s if rank == 0 else compute_s - wait_s
+            meet = start + compute_s
+            base = {"rank": rank, "epoch": epoch, "step": 0, "collective_bytes": 0, "control_bytes": 0}
+            times = {"issued_s": start, "started_s": start, "ended_s": start + busy}
+            rows.append({**base, "op_id": 0, **times, "bytes_sent": 0, "messages": 0})
+            times = {"issued_s": start + busy, "started_s": meet, "ended_s": meet + transfer_s}
+            rows.append({**base, "op_id": 1, **times, "bytes_sent": 800, "messages": 1})
+    write_table(pa.Table.from_pylist(rows, schema=TRACE_SCHEMA), run.trace)
+    extra = {"layer": 1, "phase": "forward", "category": "compute"}
+    write_table(pa.Table.from_pylist([{**op, **extra} for op in OPS], schema=OPS_SCHEMA), run.ops)
+    traffic = [{"op_id": 1, "source": s, "target": 1 - s, "messages": 3, "bytes": 2400} for s in (0, 1)]
+    if backend == "executor":  # evaluations are run, and not simulated
+        traffic.append({"op_id": 2, "source": 0, "target": 1, "messages": 1, "bytes": 800})
+    write_table(pa.Table.from_pylist(traffic, schema=TRAFFIC_SCHEMA), run.traffic)
+    epoch_s = compute_s + transfer_s
+    result = Result(backend=backend, status="ok", name="made up", digest=None, program_digest=digest, seed=0, ranks=2,
+                    hosts=1, epochs=3, epoch_s=[epoch_s] * 3, epoch_s_median=epoch_s)  # fmt: skip
+    write_result(result, run.result)
+    return root
+
+
+def test_errors_are_split_into_compute_wait_and_transfer(tmp_path: Path) -> None:
+    predicted = directory(tmp_path / "sim", "sim", compute_s=3.0, wait_s=1.0, transfer_s=2.0)
+    measured = directory(tmp_path / "run", "executor", compute_s=4.0, wait_s=2.0, transfer_s=1.0)
+    found = compare_runs(predicted, measured)
+    assert found.epochs == 2
+    assert found.epoch.predicted_s == pytest.approx(5.0)
+    assert found.epoch.error == pytest.approx(0.0)
+    compute, wait, transfer = found.parts
+    assert (compute.predicted_s, compute.measured_s) == pytest.approx((2.5, 3.0))
+    assert (wait.predicted_s, wait.measured_s) == pytest.approx((0.5, 1.0))
+    assert (transfer.predicted_s, transfer.measured_s) == pytest.approx((2.0, 1.0))
+    assert [kind.kind for kind in found.kinds] == ["exchange", "transform"]
+    assert [op.name for op in found.top] == ["forward/1/exchange", "forward/1/update"]
+    assert [op.difference_s for op in found.top] == pytest.approx([0.5, -0.5])
+    assert (found.bytes_differ, found.messages_differ) == (0, 0)
+
+
+def test_bytes_that_differ_are_counted(tmp_path: Path) -> None:
+    predicted = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0)
+    measured = directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
+    changed = [{"op_id": 1, "source": 0, "target": 1, "messages": 3, "bytes": 2300}]
+    write_table(pa.Table.from_pylist(changed, schema=TRAFFIC_SCHEMA), RunDirectory(measured).traffic)
+    found = compare_runs(predicted, measured)
+    assert (found.bytes_differ, found.messages_differ) == (100 + 2400, 3)
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    predicted = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0)
+    measured = directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
+    other = directory(tmp_path / "other", "executor", 3.0, 1.0, 2.0, digest="e")
+    for pair, message in (
+        ((measured, predicted), "expected the prediction first"),
+        ((predicted, other), "different programs"),
+        ((predicted, tmp_path / "nowhere"), "no result at"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            compare_runs(*pair)
+
+
+def test_perfetto_shows_a_process_a_rank_and_a_track_a_stream(tmp_path: Path) -> None:
+    import json
+
+    predicted = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0)
+    measured = directory(tmp_path / "run", "executor", 4.0, 2.0, 1.0)
+    write_perfetto({"predicted": predicted, "measured": measured}, tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    named = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert named == {f"{label} rank {rank}" for label in ("predicted", "measured") for rank in (0, 1)}
+    tracks = [event for event in events if event["name"] == "thread_name"]
+    assert len(tracks) == 4 * 2
+    spans = [event for event in events if event["ph"] == "X"]
+    assert min(event["dur"] for event in spans) >= 0
+    assert sum(event["name"] == "wait" for event in spans) == 2 * 3
+    rates = [event["args"]["bytes/s"] for event in events if event["ph"] == "C"]
+    assert max(rates) == pytest.approx(800 / 1.0)
+    assert rates[-1] == 0
