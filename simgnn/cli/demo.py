@@ -49,7 +49,8 @@ def command(
     write_run(prediction.prepared, prediction.chosen.profile, trained, reporter, force=True)
     measured = carry_out(trained, experiment.train.epochs, reporter)
     comparison = compare_runs(simulated, trained)
-    write_perfetto({"predicted": simulated, "measured": trained}, out / "trace.perfetto.json", TRACE_EPOCHS)
+    both = {"predicted": simulated, "measured": trained}
+    write_perfetto(both, out / "trace.perfetto.json", TRACE_EPOCHS, predictions=["predicted"])
     if as_json:
         print_json({**comparison.as_dict(), "table": _rows(prediction.result, measured)})
         return

@@ -120,6 +120,6 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
     write_table(simulation.trace, run.trace)
     write_table(ops_table(simulation.program), run.ops)
     write_table(simulation.traffic_table, run.traffic)
-    write_perfetto({"predicted": run.root}, run.perfetto, TRACE_EPOCHS)
+    write_perfetto({"predicted": run.root}, run.perfetto, TRACE_EPOCHS, predictions=["predicted"])
     write_result(prediction.result, run.result)
     return run.root

@@ -2,7 +2,7 @@
 link use. Several runs may stand side by side in one file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,23 @@ from simgnn.record.result import write_text
 from simgnn.record.rundir import RunDirectory
 
 MICROSECONDS = 1e6
+PROCESSES = 10_000
+"""Process numbers that a run may use: its ranks, then its links."""
 
 
-def write_perfetto(runs: Mapping[str, Path], out: Path, epochs: int | None = None) -> None:
+def write_perfetto(
+    runs: Mapping[str, Path], out: Path, epochs: int | None = None, predictions: Sequence[str] = ()
+) -> None:
     """Write one trace with the ranks of every run, named ``label rank N``; ``epochs`` keeps only the first so many.
 
-    Raises :class:`BackendError` when a directory holds no trace.
+    Runs whose label is in ``predictions`` also get a process with a counter of the bytes per second on each link.
+    Raises :class:`ConfigError` when a directory holds no trace.
     """
     events: list[dict[str, Any]] = []
     for position, (label, path) in enumerate(runs.items()):
-        events += _events(label, RunDirectory(path), position * 10_000, epochs)
+        events += _events(label, RunDirectory(path), position * PROCESSES, epochs)
+        if label in predictions:
+            events += _links(label, RunDirectory(path), (position + 1) * PROCESSES - 1, epochs)
     write_text(out, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
 
 
@@ -54,6 +61,18 @@ def _events(label: str, run: RunDirectory, first_process: int, epochs: int | Non
                 "args": {key: row[key] for key in ("epoch", "step", "bytes_sent")},
             }
         )
+    return events
+
+
+def _links(label: str, run: RunDirectory, process: int, epochs: int | None) -> list[dict[str, Any]]:
+    from simgnn.report.links import link_use
+
+    events = [_name("process_name", process, 0, f"{label} links")]
+    for name, (times, levels) in link_use(run, epochs).items():
+        events += [
+            {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": time * MICROSECONDS, "args": {"bytes/s": level}}
+            for time, level in zip(times.tolist(), levels.tolist(), strict=True)
+        ]
     return events
 
 
