@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 QUICK_RANKS = (2,)
 FULL_RANKS = (1, 2, 4)
+BUSY_INTERVAL_S = 0.5
+BUSY_PERCENT = 15.0
 PATIENCE_S = 600.0
 """A group of ranks that has not finished by then hangs."""
 
@@ -104,6 +106,7 @@ def measure_machine(
     from simgnn.analysis.fit import fit_profile
 
     check_executor()
+    _tell_if_busy(reporter)
     with tempfile.TemporaryDirectory(prefix="simgnn-calibrate-") as scratch:
         folder = Path(scratch) if samples is None else samples
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,6 +116,15 @@ def measure_machine(
         ]
     reporter.stage("fitting curves to the samples")
     return fit_profile(files, date.today())
+
+
+def _tell_if_busy(reporter: Reporter) -> None:
+    """Others' work on this machine would be measured as its own slowness: say so, and go on."""
+    import psutil
+
+    busy = psutil.cpu_percent(BUSY_INTERVAL_S)
+    if busy > BUSY_PERCENT:
+        reporter.stage(f"this machine is {busy:.0f} % busy with other work: calibrate it again when it is idle")
 
 
 def _measure(ranks: int, quick: bool, path: Path, reporter: Reporter) -> "SampleFile":
