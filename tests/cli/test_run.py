@@ -106,7 +106,7 @@ def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
     assert (found["bytes_differ"], found["messages_differ"], found["epochs_compared"]) == (0, 0, 3)
     assert invoke(["compare", predicted, measured]) == 0
     assert "exchange" in capsys.readouterr().out
-    assert invoke(["compare", predicted, str(tmp_path / "nowhere")]) == 1
+    assert invoke(["compare", predicted, str(tmp_path / "nowhere")]) == 2
     assert "nowhere" in capsys.readouterr().err
 
 
