@@ -120,7 +120,7 @@ def measure_machine(
 
 def _tell_if_busy(reporter: Reporter) -> None:
     """Others' work on this machine would be measured as its own slowness: say so, and go on."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     busy = psutil.cpu_percent(BUSY_INTERVAL_S)
     if busy > BUSY_PERCENT:
