@@ -53,7 +53,7 @@ def exchange_probe(nbytes: int, ranks: int, spread: float, seed: int) -> Probe:
         "rank_bytes": float(max(sent.sum(0).max(), sent.sum(1).max())),
         "total_bytes": float(sent.sum()),
     }
-    return Probe("exchange", "uneven" if spread else "even", sizes, make, group=True)
+    return Probe("exchange", "uneven" if spread else "even", sizes, make, group=True, after_work=True)
 
 
 def collective_probe(kind: str, nbytes: int) -> Probe:
@@ -70,7 +70,7 @@ def collective_probe(kind: str, nbytes: int) -> Probe:
             return lambda: dist.all_gather(parts, payload)
         return lambda: dist.barrier()
 
-    return Probe(kind, kind, {"bytes": nbytes}, make, group=True)
+    return Probe(kind, kind, {"bytes": nbytes}, make, group=True, after_work=True)
 
 
 def network_probes(ranks: int, sizes: Sequence[int], collective_sizes: Sequence[int], seed: int) -> list[Probe]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
+
 from executor.microbench.sample import Sample
 from executor.microbench.world import World
 
@@ -20,6 +22,10 @@ CACHED_S = 20e-3
 """A probe below CACHED_S runs once untimed before it is timed: in training its inputs were just written by another op,
 and what fits into a cache is found there. Longer ones work on more than caches hold."""
 
+GAP_S = 4e-3
+GAP_ITEMS = 1 << 20
+"""Before a probe that comes ``after_work`` every rank adds up GAP_ITEMS numbers, again and again, for GAP_S."""
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -27,7 +33,8 @@ class Probe:
     it; it runs afresh in every round.
 
     ``who``: every rank at once, or rank 0 alone while the others wait. ``group``: a communication, in which all ranks
-    take part and whose time counts from the latest start. ``locality`` as in :class:`Sample`.
+    take part and whose time counts from the latest start. ``after_work``: every rank works for GAP_S before it, as in
+    training, which puts the network's threads to sleep and their data out of the caches. ``locality`` as in :class:`Sample`.
     """
 
     primitive: str
@@ -36,6 +43,7 @@ class Probe:
     make: Make
     who: Who = "all"
     group: bool = False
+    after_work: bool = False
     locality: Sequence[float] | None = None
 
 
@@ -105,6 +113,8 @@ def _visit(probe: Probe, record: _Record, world: World) -> None:
     done = 0
     while done < visits:
         world.barrier()
+        if probe.after_work:
+            _work(world)
         if call is not None:
             start = time.perf_counter()
             call()
@@ -115,6 +125,15 @@ def _visit(probe: Probe, record: _Record, world: World) -> None:
         if done == 0 and world.agree(bool(record.ends) and record.ends[-1] - record.starts[-1] < CHEAP_S):
             visits = CHEAP_VISITS
         done += 1
+
+
+def _work(world: World) -> None:
+    """Keep this rank's device busy for GAP_S."""
+    numbers = torch.ones(GAP_ITEMS, device=world.device)
+    end = time.perf_counter() + GAP_S
+    while time.perf_counter() < end:
+        numbers.add_(1.0)
+        world.synchronize()
 
 
 def _sample(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], world: World) -> Sample:

@@ -21,13 +21,13 @@ TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "matmul": ("call", "flops", "input_bytes", "weight_bytes", "output_bytes", "crossed_bytes"),
         "spmm": ("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
-        "sparse_matmul": ("call", "rows", "gathered_bytes", "written_bytes", "missed_bytes"),
+        "sparse_matmul": ("call", "gathered_bytes", "written_bytes", "missed_bytes"),
         "elementwise": ("call", "rows", "bytes", "beyond_bytes"),
         "copy": ("call", "bytes", "beyond_bytes"),
         "gather": ("call", "rows", "bytes", "beyond_bytes"),
         "scatter_add": ("call", "rows", "bytes", "beyond_bytes"),
         "loss": ("call", "rows", "elements"),
-        "optimizer": ("call", "elements"),
+        "optimizer": ("call", "elements", "beyond_bytes"),
     }
 )
 """Primitive -> features of its curve (``simgnn.hardware.features``). ``missed_bytes`` and ``beyond_bytes`` stand for

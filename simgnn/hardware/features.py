@@ -22,7 +22,7 @@ gather         rows, width                                 rows, bytes (once), b
 scatter_add    rows, width                                 rows, bytes (once), beyond_bytes/C
 sample         vertices, edges                             vertices, edges
 loss           rows, width (or rows, elements)             rows, elements, bytes
-optimizer      elements                                    elements, bytes
+optimizer      elements                                    elements, bytes, beyond_bytes/C
 =============  ==========================================  ============================================================
 
 Every primitive has ``call`` = 1. C is a cache of the device: ``missed_*/C`` counts edges whose source row was last read
@@ -175,7 +175,7 @@ _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, 
             "scatter_add": (_gather, ("rows", "bytes"), ("beyond_bytes",)),
             "sample": (_sample, ("vertices", "edges"), ()),
             "loss": (_loss, ("rows", "elements", "bytes"), ("beyond_bytes",)),
-            "optimizer": (_optimizer, ("elements", "bytes"), ()),
+            "optimizer": (_optimizer, ("elements", "bytes"), ("beyond_bytes",)),
         }
     )
 )
