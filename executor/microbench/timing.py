@@ -34,7 +34,8 @@ class Probe:
 
     ``who``: every rank at once, or rank 0 alone while the others wait. ``group``: a communication, in which all ranks
     take part and whose time counts from the latest start. ``after_work``: every rank works for GAP_S before it, as in
-    training, which puts the network's threads to sleep and their data out of the caches. ``locality`` as in :class:`Sample`.
+    training, which puts the network's threads to sleep and their data out of the caches. ``locality``: see
+    :class:`Sample`.
     """
 
     primitive: str
