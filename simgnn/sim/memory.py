@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.hardware.machine import Machine
+from simgnn.program.lifetimes import carried
 from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray
@@ -50,17 +51,6 @@ class Memory:
     both: IntArray
     devices: Mapping[str, int]
     out_of_memory: OutOfMemory | None
-
-
-def carried(program: Program) -> frozenset[str]:
-    """Buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
-    names = {buffer.name for buffer in program.buffers.values() if buffer.persistent or buffer.depth > 1}
-    for template in program.templates.values():
-        written: set[str] = set()
-        for op in template.ops:
-            names.update(a.buffer for a in op.reads if a.steps_back or a.epochs_back or a.buffer not in written)
-            written.update(access.buffer for access in op.writes)
-    return frozenset(names)
 
 
 def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mapping[str, Ints]) -> Memory:
