@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from executor.layers import LocalAdjacency, build_layers
+from executor.layers.builtin import Layer
 from simgnn.errors import BackendError
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.local import LocalGraph
@@ -24,23 +25,29 @@ class LayerNetwork:
         self.adjacency = LocalAdjacency.from_local_graph(local, dtype=dtype, device=device)
         self._position = {spec.index: position for position, spec in enumerate(specs)}
 
+    def on_tape(self, name: str) -> bool:
+        """Whether a segment takes ``call=``, so that a :class:`~executor.layers.tape.Tape` can reverse it."""
+        return isinstance(self._layer(name), Layer)
+
     def segment(self, name: str) -> Callable[..., Any]:
         """A segment such as "layers.2.update" as a function on the tensors that its op reads.
 
         ``prepare`` takes own rows, or own and halo rows, and returns as many; ``aggregate`` and ``forward`` take own
         and halo rows; ``update`` takes the aggregate and, where the layer uses them, own rows.
         """
-        kind, _, rest = name.partition(".")
-        number, _, segment = rest.partition(".")
-        layer = self.layers[self._position[int(number)]] if kind == "layers" and number.isdigit() else None
-        function: Callable[..., Any] | None = getattr(layer, segment, None)
+        segment = name.rpartition(".")[2]
+        function: Callable[..., Any] | None = getattr(self._layer(name), segment, None)
         if function is None or not callable(function):
             raise BackendError(
                 f"the model has no segment '{name}': expected layers.NUMBER.SEGMENT of a layer of this run"
             )
         if segment in OVER_EDGES:
             adjacency = self.adjacency
-            return lambda *rows: function(adjacency, *rows)
+            return lambda *rows, **options: function(adjacency, *rows, **options)
         if segment == "prepare":
-            return lambda *rows: tuple(function(part) for part in rows)
+            return lambda *rows, **options: tuple(function(part, **options) for part in rows)
         return function
+
+    def _layer(self, name: str) -> torch.nn.Module | None:
+        kind, number, *_ = (*name.split("."), "", "")
+        return self.layers[self._position[int(number)]] if kind == "layers" and number.isdigit() else None

@@ -70,21 +70,33 @@ class Network(Protocol):
         """A function on the tensors that the segment's op reads, such as "layers.2.update"."""
         ...
 
+    def on_tape(self, name: str) -> bool:
+        """Whether that function takes ``call=``, see :data:`executor.layers.tape.Call`."""
+        ...
+
+
+class Reversible(Protocol):
+    """What a forward op leaves for its backward op."""
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Gradients of the inputs that learn, from those of the outputs; None: no gradient."""
+        ...
+
 
 class Kept:
-    """The autograd graph of one forward op, by turn, until its backward op takes it."""
+    """What one forward op leaves for its backward op, by turn, until that takes it."""
 
     __slots__ = ("_turns",)
 
     def __init__(self) -> None:
-        self._turns: dict[int, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = {}
+        self._turns: dict[int, Reversible] = {}
 
-    def put(self, now: Now, leaves: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Keep a segment's inputs and outputs."""
-        self._turns[now.count] = (leaves, outputs)
+    def put(self, now: Now, reversible: Reversible) -> None:
+        """Keep how a segment is reversed."""
+        self._turns[now.count] = reversible
 
-    def take(self, now: Now) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-        """Inputs and outputs of this turn's segment, once."""
+    def take(self, now: Now) -> Reversible:
+        """That of this turn, once."""
         return self._turns.pop(now.count)
 
 

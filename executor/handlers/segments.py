@@ -1,11 +1,14 @@
-"""Autograd segments: a forward op keeps its graph, the op that reverses it feeds the incoming gradient in."""
+"""Segments of layers: a forward op keeps how it is reversed, the op that reverses it feeds the incoming gradient in."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from executor.buffers import Now
-from executor.handlers.context import Handler, Kept, RankContext
+from executor.handlers.context import Handler, Kept, RankContext, Reversible
+from executor.layers.tape import Tape
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -14,8 +17,8 @@ from simgnn.program.program import Template
 def segment(op: Op, template: Template, context: RankContext) -> Handler:
     """Run a module's segment on what the op reads, forward, or backward where the op reverses another.
 
-    Inputs that get a gradient enter as detached leaves; outputs leave detached, so that no graph reaches beyond its op.
-    Without an op that reverses this one in the same template (an evaluation), no graph is built.
+    Built-in layers run on a tape, a user's own under autograd; neither reaches beyond its op. Without an op that
+    reverses this one in the same template (an evaluation), nothing is kept.
     """
     if op.reverses is not None:
         return _backward(op, template, context)
@@ -38,48 +41,80 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     learned = {reverse.gradients[a.buffer] for a in reverse.writes if a.buffer in reverse.gradients}
     wanted = [name in learned for name in names]
     kept = context.segment_of(template, op.name)
+    remember = _on_tape if context.network.on_tape(op.module) else _under_autograd
 
     def forward(now: Now) -> None:
-        leaves = [
-            get(now).detach().requires_grad_() if want else get(now) for get, want in zip(getters, wanted, strict=True)
-        ]
-        with torch.enable_grad():
-            outputs = _listed(function(*leaves))
+        outputs, reversible = remember(function, [get(now) for get in getters], wanted)
         check(outputs)
-        kept.put(now, leaves, outputs)
+        kept.put(now, reversible)
         for put, output in zip(setters, outputs, strict=True):
-            put(now, output.detach())
+            put(now, output)
 
     return forward
 
 
+Outputs = tuple[torch.Tensor, ...]
+
+
+def _on_tape(
+    function: Callable[..., Any], inputs: list[torch.Tensor], wanted: list[bool]
+) -> tuple[Outputs, Reversible]:
+    tape = Tape([rows for rows, want in zip(inputs, wanted, strict=True) if want])
+    outputs = _listed(function(*inputs, call=tape))
+    tape.end(outputs)
+    return outputs, tape
+
+
+def _under_autograd(
+    function: Callable[..., Any], inputs: list[torch.Tensor], wanted: list[bool]
+) -> tuple[Outputs, Reversible]:
+    leaves = [rows.detach().requires_grad_() if want else rows for rows, want in zip(inputs, wanted, strict=True)]
+    with torch.enable_grad():
+        outputs = _listed(function(*leaves))
+    learning = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
+    return tuple(output.detach() for output in outputs), _Graph(learning, outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A segment's autograd graph: leaves detached from what came before, outputs that nothing after belongs to."""
+
+    leaves: list[torch.Tensor]
+    outputs: Outputs
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """See :class:`executor.handlers.context.Reversible`."""
+        pairs = [
+            (output, gradient)
+            for output, gradient in zip(self.outputs, gradients, strict=True)
+            if gradient is not None and output.requires_grad
+        ]
+        if pairs:
+            torch.autograd.backward([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        return [leaf.grad for leaf in self.leaves]
+
+
 def _backward(op: Op, template: Template, context: RankContext) -> Handler:
-    """Feed the gradients that the op reads into the kept graph; the leaves' gradients are what it writes.
+    """Feed the gradients that the op reads into what the forward op kept; those of its inputs are what it writes.
 
     Parameters' gradients add up in their ``.grad``.
     """
     position = template.index.get(op.reverses or "")
     if position is None:
         raise BackendError(f"op '{op.name}' reverses '{op.reverses}', which the template '{template.name}' lacks")
-    source = template.ops[position]
+    source, store = template.ops[position], context.store
     kept: Kept = context.segment_of(template, source.name)
-    inputs = [access.buffer for access in source.reads if access.buffer not in context.left_out]
     outputs = [access.buffer for access in source.writes if access.buffer not in context.left_out]
-    incoming = {op.gradients[a.buffer]: context.store.getter(a) for a in op.reads if a.buffer in op.gradients}
-    outgoing = [
-        (inputs.index(op.gradients[a.buffer]), context.store.setter(a)) for a in op.writes if a.buffer in op.gradients
-    ]
-    chosen = [position for position, name in enumerate(outputs) if name in incoming]
-    getters = [incoming[outputs[position]] for position in chosen]
+    incoming = {op.gradients[a.buffer]: store.getter(a) for a in op.reads if a.buffer in op.gradients}
+    getters = [incoming.get(name) for name in outputs]
+    outgoing = {op.gradients[a.buffer]: a for a in op.writes if a.buffer in op.gradients}
+    learning = [outgoing[access.buffer] for access in source.reads if access.buffer in outgoing]
+    setters = [(store.setter(access), context.program.buffers[access.buffer]) for access in learning]
 
     def backward(now: Now) -> None:
-        leaves, found = kept.take(now)
-        pairs = [(found[k], get(now)) for k, get in zip(chosen, getters, strict=True) if found[k].requires_grad]
-        if pairs:
-            torch.autograd.backward([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-        for position, put in outgoing:
-            gradient = leaves[position].grad
-            put(now, torch.zeros_like(leaves[position]) if gradient is None else gradient)
+        gradients = kept.take(now).backward([None if get is None else get(now) for get in getters])
+        for (put, buffer), gradient in zip(setters, gradients, strict=True):
+            put(now, store.zeros(buffer, now) if gradient is None else gradient)
 
     return backward
 

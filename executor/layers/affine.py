@@ -7,6 +7,7 @@ import torch
 
 from executor.kernels.epilogue import activation_backward, bias_activation
 from executor.kernels.sparse import SparseRows
+from executor.layers.tape import Call, autograd
 
 Rows = torch.Tensor | SparseRows
 
@@ -71,6 +72,7 @@ def affine(
     bias: torch.Tensor,
     added: torch.Tensor | None = None,
     relu: bool = False,
+    call: Call = autograd,
 ) -> torch.Tensor:
     """act(Σ x W + added + bias), [n, outer].
 
@@ -82,7 +84,7 @@ def affine(
     for rows, weight in products:
         operands += (None if isinstance(rows, SparseRows) else rows, weight)
     constants = tuple(rows if isinstance(rows, SparseRows) else None for rows, _ in products)
-    return _Affine.apply(relu, constants, bias, added, *operands)  # type: ignore[no-any-return]
+    return call(_Affine, relu, constants, bias, added, *operands)
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -114,8 +116,8 @@ class _Product(torch.autograd.Function):
         )
 
 
-def product(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
+def product(rows: Rows, weight: torch.Tensor, call: Call = autograd) -> torch.Tensor:
     """x W, [n, outer]; ``rows`` dense or constant :class:`SparseRows`."""
     if isinstance(rows, SparseRows):
-        return _SparseProduct.apply(rows, weight)  # type: ignore[no-any-return]
-    return _Product.apply(rows, weight)  # type: ignore[no-any-return]
+        return call(_SparseProduct, rows, weight)
+    return call(_Product, rows, weight)

@@ -8,6 +8,7 @@ from torch import nn
 from executor.kernels.sparse import SparseRows, from_scipy, to_scipy
 from executor.layers.affine import Rows, affine, product
 from executor.layers.local import LocalAdjacency, aggregate
+from executor.layers.tape import Call, Sum, Transposed, autograd
 from simgnn.model.spec import LayerSpec
 
 REMEMBERED = 4
@@ -19,7 +20,8 @@ class Layer(nn.Module):
 
     ``prepare(rows)``: what is aggregated and exchanged (the rows themselves when rows are aggregated first).
     ``aggregate(csr, prepared, halo)``: scaled sums over a :class:`LocalAdjacency`. ``update(aggregated, own)``: the
-    layer's output; ``own`` are the layer's own input rows where ``spec.uses_own_rows``. ``reduction``: partial sums
+    layer's output; ``own`` are the layer's own input rows where ``spec.uses_own_rows``. ``call`` runs the layer's
+    differentiable functions: under autograd, or on a :class:`~executor.layers.tape.Tape`. ``reduction``: partial sums
     over disjoint sets of edges add up to the whole.
     """
 
@@ -31,19 +33,23 @@ class Layer(nn.Module):
         self.spec = spec
         self._constants: dict[tuple[int, int], SparseRows] = {}
 
-    def prepare(self, rows: torch.Tensor) -> torch.Tensor:
+    def prepare(self, rows: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
         """[k, prepared width] from [k, width_in]; row by row, so own and halo rows may be prepared apart."""
-        return product(self.operand(rows), self.prepared_weight()) if self.spec.has_prepare else rows
+        return product(self.operand(rows), self.prepared_weight(), call) if self.spec.has_prepare else rows
 
     def prepared_weight(self) -> torch.Tensor:
         """The matrix that rows are multiplied with before they are aggregated."""
         raise NotImplementedError
 
-    def aggregate(self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
+    def aggregate(
+        self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None, *, call: Call = autograd
+    ) -> torch.Tensor:
         """[n, prepared width] from own rows [n, ...] and halo rows [h, ...] (None where h = 0)."""
-        return aggregate(csr, prepared, halo, self.scaling)
+        return aggregate(csr, prepared, halo, self.scaling, call)
 
-    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+    def update(
+        self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
+    ) -> torch.Tensor:
         """[n, width_out]."""
         raise NotImplementedError
 
@@ -76,11 +82,13 @@ class GCN(Layer):
     def prepared_weight(self) -> torch.Tensor:
         return self.weight
 
-    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+    def update(
+        self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
+    ) -> torch.Tensor:
         """See :class:`Layer`."""
         if self.spec.has_prepare:
-            return affine([], self.bias, aggregated, self.spec.activation)
-        return affine([(self.operand(aggregated), self.weight)], self.bias, relu=self.spec.activation)
+            return affine([], self.bias, aggregated, self.spec.activation, call)
+        return affine([(self.operand(aggregated), self.weight)], self.bias, relu=self.spec.activation, call=call)
 
 
 class SAGE(Layer):
@@ -101,14 +109,16 @@ class SAGE(Layer):
     def prepared_weight(self) -> torch.Tensor:
         return self.weight_neighbor
 
-    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+    def update(
+        self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
+    ) -> torch.Tensor:
         """See :class:`Layer`."""
         assert own is not None, "a SAGE layer reads its own rows"
         products = [(self.operand(own), self.weight_self)]
         if self.spec.has_prepare:
-            return affine(products, self.bias, aggregated, self.spec.activation)
+            return affine(products, self.bias, aggregated, self.spec.activation, call)
         products.append((self.operand(aggregated), self.weight_neighbor))
-        return affine(products, self.bias, relu=self.spec.activation)
+        return affine(products, self.bias, relu=self.spec.activation, call=call)
 
 
 class GIN(Layer):
@@ -128,13 +138,15 @@ class GIN(Layer):
         self.mlp = nn.Sequential(nn.Linear(spec.width_in, hidden), nn.ReLU(), nn.Linear(hidden, spec.width_out))
         self._totals: dict[tuple[int, int], torch.Tensor] = {}
 
-    def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
+    def update(
+        self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
+    ) -> torch.Tensor:
         """See :class:`Layer`."""
         assert own is not None, "a GIN layer reads its own rows"
-        total = self._total(aggregated, own) if own.layout == torch.sparse_csr else aggregated + own
+        total = self._total(aggregated, own) if own.layout == torch.sparse_csr else call(Sum, aggregated, own)
         first, last = self.mlp[0], self.mlp[2]
-        inside = affine([(self.operand(total), first.weight.t())], first.bias, relu=True)
-        return affine([(inside, last.weight.t())], last.bias, relu=self.spec.activation)
+        inside = affine([(self.operand(total), call(Transposed, first.weight))], first.bias, relu=True, call=call)
+        return affine([(inside, call(Transposed, last.weight))], last.bias, relu=self.spec.activation, call=call)
 
     def _total(self, aggregated: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """The constant sum of two sparse matrices, made once."""

@@ -10,6 +10,7 @@ from scipy import sparse
 from executor.kernels.aggregation import Aggregation, kernel_named
 from executor.kernels.sparse import from_scipy, to_scipy
 from executor.kernels.structure import Scaling, Structure
+from executor.layers.tape import Call, autograd
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.transpose import is_symmetric
@@ -118,7 +119,11 @@ class _Aggregate(torch.autograd.Function):
 
 
 def aggregate(
-    adjacency: LocalAdjacency, inner: torch.Tensor, halo: torch.Tensor | None = None, scaling: str = "sum"
+    adjacency: LocalAdjacency,
+    inner: torch.Tensor,
+    halo: torch.Tensor | None = None,
+    scaling: str = "sum",
+    call: Call = autograd,
 ) -> torch.Tensor:
     """Scaled sums of source rows, [n, F], from ``inner`` [n, F] and ``halo`` [h, F] (None where h = 0).
 
@@ -131,7 +136,7 @@ def aggregate(
     if inner.layout == torch.sparse_csr:
         return _aggregate_sparse(adjacency, inner, halo, adjacency.scaling(scaling))
     kernel = adjacency.aggregation(scaling)
-    return _Aggregate.apply(kernel, inner, halo if expected[1] else None)  # type: ignore[no-any-return]
+    return call(_Aggregate, kernel, inner, halo if expected[1] else None)
 
 
 def _aggregate_sparse(

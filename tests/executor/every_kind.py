@@ -59,6 +59,10 @@ class Linear:
         """rows @ W, whichever segment it is."""
         return lambda rows: rows @ self.weight
 
+    def on_tape(self, name: str) -> bool:
+        """It is reversed by autograd."""
+        return False
+
 
 class Step:
     """Stands in for the optimizer."""
