@@ -15,8 +15,9 @@ VERSION = 1
 class Sample:
     """One probe's outcome.
 
-    ``seconds``: median over repeats of an op's time, averaged over the ranks that ran it; of a communication: from the
-    latest start of any rank to the end, averaged over ranks. ``last_s``: the same to the end of the slowest rank.
+    ``seconds``: mean over repeats (outliers left out) of an op's time, averaged over the ranks that ran it; of a
+    communication: from the latest start of any rank to the end, averaged over ranks. ``last_s``: the same to the end of
+    the slowest rank.
     ``mad_s``: median absolute deviation of the repeats from their median. ``active``: ranks that worked at once on a
     host, of ``ranks``, each with ``threads`` threads. ``form`` tells probes of one primitive apart (forward, weight
     gradient...). ``locality``: cumulative reuse profile of the index stream (``simgnn.graph.locality``).

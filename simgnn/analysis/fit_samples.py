@@ -14,7 +14,7 @@ class _Strict(BaseModel):
 
 
 class Sample(_Strict):
-    """One probe: median seconds of a primitive at these sizes, with ``active`` of ``ranks`` ranks working at once.
+    """One probe: mean seconds of a primitive at these sizes, with ``active`` of ``ranks`` ranks working at once.
 
     ``last_s`` is the time to the slowest rank, ``mad_s`` the median absolute deviation of the repeats, ``locality`` the
     cumulative reuse profile of the index stream (None: the primitive reads no index).

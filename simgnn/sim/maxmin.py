@@ -199,6 +199,34 @@ def share_out(
 
 
 @nb.njit(cache=True)
+def smallest(values: Ints, rank: int) -> int:
+    """The value that would stand at ``rank`` if ``values`` were sorted; reorders them. Hoare's selection.
+
+    np.partition would do, but takes Numba eight seconds to compile on a fresh machine, this a fraction of one.
+    """
+    low, high = 0, values.size - 1
+    while low < high:
+        pivot = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while values[j] > pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if rank <= j:
+            high = j
+        elif rank >= i:
+            low = i
+        else:
+            break
+    return int(values[rank])
+
+
+@nb.njit(cache=True)
 def next_batch(
     ended: Bools, end: Ints, born: Ints, weight: Floats, rate: Floats, window: float, part: float
 ) -> tuple[int, Ints, int]:
@@ -226,7 +254,7 @@ def next_batch(
             count += 1
     most = max(1, int(part * flowing))
     if count > most:
-        horizon = np.partition(end[found[:count]], most - 1)[most - 1]
+        horizon = np.int64(smallest(end[found[:count]], most - 1))
     taken = 0
     late = 0.0
     moved = 0.0

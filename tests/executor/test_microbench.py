@@ -11,6 +11,7 @@ import pytest
 from executor.microbench.facts import read_caches
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.streams import StreamSpec, make_stream
+from executor.microbench.timing import expected
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
@@ -111,3 +112,12 @@ def test_a_foreign_file_is_refused_with_the_field(tmp_path: Path) -> None:
         read_samples(path)
     document = json.loads(path.read_text())
     assert document["samples"][0]["sizes"] == {"rows": 1}
+
+
+def test_a_probe_takes_its_mean_time_and_leaves_out_what_lies_far_above_the_median():
+    assert expected([1.0]) == 1.0
+    assert expected([1.0, 1.1, 0.9, 1.0, 60.0]) == pytest.approx(1.0)
+    assert expected([1.0, 1.2, 0.9, 1.0, 1.4]) == pytest.approx(1.1)
+    assert expected([1.0] * 38 + [60.0] * 2) == pytest.approx(1.0)
+    # two modes, as of messages that wait for a scheduler's tick: both count, but for one repeat in twenty
+    assert expected([0.3, 0.4, 0.5, 4.4, 4.4] * 4) == pytest.approx(2.0, abs=0.15)

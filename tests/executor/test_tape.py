@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from layer_cases import CASES, adjacency, graph, layer, randn, split
 from scipy import sparse
 
 from executor.kernels.sparse import from_scipy
 from executor.layers.tape import Sum, Tape, Transposed
-from tests.executor.layer_cases import CASES, adjacency, graph, layer, randn, split
 
 OWNED = 18
 

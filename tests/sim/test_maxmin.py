@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sim.worlds import PS, flow_ends
 from simgnn.errors import BackendError
 from simgnn.sim.flowtable import FlowTable
-from simgnn.sim.maxmin import fill
+from simgnn.sim.maxmin import fill, smallest
 from simgnn.sim.network import WINDOW
 
 TICK = 1.5 / PS
@@ -176,3 +176,9 @@ def test_a_shared_link_with_barriers_is_never_slower_when_doubled() -> None:
         fast = sum(max(flow_ends([10.0], flows)) for flows in rounds)
         assert fast <= slow
         assert fast == pytest.approx(slow / 2)
+
+
+@given(st.lists(st.integers(-5, 5) | st.integers(0, 2**62), min_size=1, max_size=40), st.data())
+def test_the_value_at_a_rank_is_that_of_the_sorted_values(values, data):
+    rank = data.draw(st.integers(0, len(values) - 1))
+    assert smallest(np.array(values, dtype=np.int64), rank) == sorted(values)[rank]
