@@ -23,6 +23,8 @@ PR_SET_PDEATHSIG = 1
 def launch(root: Path, arguments: Sequence[str]) -> int:
     """Run DIR with one process a rank; the exit status. ``arguments`` are passed on to the ranks."""
     plan = RunPlan.open(root)
+    if "--resume" not in arguments:
+        plan.check_unfinished()
     plan.trace.mkdir(exist_ok=True)
     clear_failures(plan.trace)
     rendezvous = plan.trace / f".rendezvous-{os.getpid()}"

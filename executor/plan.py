@@ -12,6 +12,8 @@ from simgnn.model.spec import LayerSpec
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from simgnn.partition.local import LocalGraph
@@ -74,6 +76,15 @@ class RunPlan:
             threads_per_rank=table.get("threads_per_rank"),
             synthetic=tuple(marks),
         )
+
+    def check_unfinished(self) -> None:
+        """Raises :class:`ConfigError` where the directory holds a run that went well: it is not trained over."""
+        path = RunDirectory(self.root).result
+        if path.is_file() and read_result(path).status == "ok":
+            raise ConfigError(
+                f"DIR: got {self.root}, which holds a finished run ({path.name}); expected one not trained yet: "
+                "prepare another with simgnn run --prepare --out, or remove that file"
+            )
 
     @property
     def trace(self) -> Path:

@@ -45,7 +45,10 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False, pick: Pick 
     rank = int(os.environ["RANK"])
     session: Session | None = None
     try:
-        session = Session(RunPlan.open(root), device, resume, pick)
+        plan = RunPlan.open(root)
+        if not resume:
+            plan.check_unfinished()
+        session = Session(plan, device, resume, pick)
         session.run()
         return 0
     except Exception as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
+from simgnn.names import nearest
 
 Table = dict[str, Any]
 
@@ -73,6 +74,7 @@ def _parent(label: str, folder: Path, parent: object, find: Callable[[str], Path
         systems = f"a shipped system ({', '.join(known)})" if known else "a shipped system"
         raise ConfigError(
             f"{label}: extends: got '{parent}', expected {systems} or the path of a TOML file relative to {folder}"
+            f"{nearest(parent, known)}"
         )
     return path
 

@@ -5,7 +5,6 @@ package all numbers are SI: bytes, seconds, watts. Decimal prefixes are powers o
 1024 (KiB, MiB); bits count an eighth of a byte.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simgnn.errors import ConfigError
+from simgnn.names import nearest
 
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
@@ -164,16 +164,6 @@ def example(dimension: str) -> str:
     if dimension in _EXAMPLES:
         return _EXAMPLES[dimension]
     return f"25 ns/{dimension[2:]}" if dimension.startswith("s/") else f"16 {dimension}"
-
-
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`` (did you mean '...'?)`` for the known name that looks most like ``name``; empty when none does."""
-    originals: dict[str, str] = {}
-    for entry in known:
-        originals.setdefault(entry.lower(), entry)
-    match = difflib.get_close_matches(name.lower(), list(originals), n=1, cutoff=cutoff)
-    match = match or [entry for entry in originals if len(name) > 2 and entry.startswith(name.lower())]
-    return f" (did you mean '{originals[match[0]]}'?)" if match else ""
 
 
 def _singular(noun: str) -> str:

@@ -11,17 +11,25 @@ from simgnn.cli.options import JsonOption
 def command(
     predicted: Annotated[Path, typer.Argument(metavar="A", help="Run directory of a prediction.", show_default=False)],
     measured: Annotated[Path, typer.Argument(metavar="B", help="Run directory of a run.", show_default=False)],
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write both timelines, side by side, for ui.perfetto.dev."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two run directories op by op: error of the epoch, of each op kind, and the ops that differ most.
 
-    Example: [bold]simgnn compare runs/predicted runs/measured[/bold]
+    Example: [bold]simgnn compare runs/predicted runs/measured --trace both.json[/bold]
     """
     from simgnn.analysis.compare import compare_runs
     from simgnn.cli.console import print_json
+    from simgnn.cli.predict import TRACE_EPOCHS
+    from simgnn.report.perfetto import write_perfetto
     from simgnn.report.text import print_comparison
 
     comparison = compare_runs(predicted, measured)
+    if trace is not None:
+        write_perfetto({"predicted": predicted, "measured": measured}, trace, TRACE_EPOCHS, predictions=["predicted"])
     if as_json:
         print_json(comparison.as_dict())
     else:

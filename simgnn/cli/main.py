@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
         name = args[0] if args else ""
         if name in COMMANDS:
             return name, _load(name), args[1:]
-        from simgnn.experiment.names import nearest
+        from simgnn.names import nearest
 
         ctx.fail(f"No such command '{name}'{nearest(name, tuple(COMMANDS))}; commands: {', '.join(COMMANDS)}.")
         return None

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.names import nearest
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
+from simgnn.names import nearest
 from simgnn.tomlfile import Layer, Table, deep_merge, inherited, parse_override
 
 

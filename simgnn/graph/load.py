@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from simgnn.errors import GraphError
 from simgnn.graph.graph import Graph
+from simgnn.names import nearest
 
 GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_width")
 OPTIONS = (*GENERATOR_OPTIONS, "stand_in_features", "symmetrise", "root")
@@ -156,9 +156,7 @@ def _random_labels(graph: Graph, classes: int, multilabel: bool) -> Graph:
 def _check_options(given: Mapping[str, Any]) -> None:
     for key, value in given.items():
         if key not in OPTIONS:
-            near = get_close_matches(key, OPTIONS, 1, 0.5)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise GraphError(f"graph.{key}: no such option; {hint}known: {', '.join(OPTIONS)}")
+            raise GraphError(f"graph.{key}: no such option{nearest(key, OPTIONS, 0.5)}; known: {', '.join(OPTIONS)}")
         if key in ("symmetrise", "multilabel"):
             fine = isinstance(value, bool)
             wanted = "true or false"

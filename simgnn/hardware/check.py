@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from simgnn.hardware.devices import Device
 from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.topology import Topology, copies, expand_edges, node_kinds
-from simgnn.units import nearest
+from simgnn.names import nearest
 
 if TYPE_CHECKING:
     from simgnn.hardware.profile import Profile

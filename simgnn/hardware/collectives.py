@@ -8,7 +8,7 @@ from math import ceil, log, log2
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.links import Backend, Collective
-from simgnn.units import nearest
+from simgnn.names import nearest
 
 
 @dataclass(frozen=True, slots=True)

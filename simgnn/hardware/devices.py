@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 from simgnn.hardware.features import PRIMITIVES, SIZE_DIMENSIONS, feature_names, unit_of
 from simgnn.hardware.problems import UNREADABLE
 from simgnn.hardware.quantities import CoreCount, Power, Ratio, Size, Source, Strict
-from simgnn.units import cost_of, format_quantity, nearest, parse
+from simgnn.names import nearest
+from simgnn.units import cost_of, format_quantity, parse
 
 Count = Annotated[StrictInt, Field(ge=1)]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simgnn.errors import HardwareError
-from simgnn.units import nearest
+from simgnn.names import nearest
 
 SUFFIX = ".toml"
 

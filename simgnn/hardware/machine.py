@@ -18,7 +18,7 @@ from simgnn.hardware.placement import even_threads, place_ranks
 from simgnn.hardware.pricing import Price, Prices, price_work
 from simgnn.hardware.profile import Profile
 from simgnn.hardware.routes import Link, Network, Route, lay_out
-from simgnn.units import nearest
+from simgnn.names import nearest
 
 __all__ = [
     "CallPrice",

@@ -12,7 +12,7 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.devices import Curve, Device
 from simgnn.hardware.features import PRIMITIVES, FloatArray, features
 from simgnn.hardware.quantities import Source
-from simgnn.units import nearest
+from simgnn.names import nearest
 
 RANGE_SLACK = 1e-6
 """Relative distance by which a size may miss the measured range unflagged: rounding of written numbers."""

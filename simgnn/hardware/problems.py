@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from simgnn.units import nearest
+from simgnn.names import nearest
 
 UNREADABLE = "unreadable"
 """Type of a fault that only follows from another one, and is not told."""

@@ -104,8 +104,11 @@ def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
     assert invoke(["compare", predicted, measured, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["bytes_differ"], found["messages_differ"], found["epochs_compared"]) == (0, 0, 3)
-    assert invoke(["compare", predicted, measured]) == 0
+    both = tmp_path / "both.json"
+    assert invoke(["compare", predicted, measured, "--trace", str(both)]) == 0
     assert "exchange" in capsys.readouterr().out
+    named = {event["args"]["name"] for event in json.loads(both.read_text())["traceEvents"] if event["ph"] == "M"}
+    assert {f"{label} rank {rank}" for label in ("predicted", "measured") for rank in (0, 1)} <= named
     assert invoke(["compare", predicted, str(tmp_path / "nowhere")]) == 2
     assert "nowhere" in capsys.readouterr().err
 

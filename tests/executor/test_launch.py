@@ -42,6 +42,11 @@ def test_the_launcher_and_torchrun_give_the_same_run(tmp_path: Path) -> None:
     assert results[0].accuracy == results[1].accuracy
     assert results[0].bytes_sent == results[1].bytes_sent
     _check_tables(alone)
+    before = (alone / "trace.parquet").read_bytes()
+    again = _run([sys.executable, "-m", "executor", "run", str(alone)])
+    assert again.returncode == 2
+    assert "finished run" in again.stderr
+    assert (alone / "trace.parquet").read_bytes() == before
 
 
 def _check_tables(folder: Path) -> None:

@@ -52,6 +52,12 @@ def test_an_unknown_parent_is_refused(tmp_path: Path, parent: str) -> None:
         inherited(tmp_path / "a.toml", no_system, ["vanilla"])
 
 
+def test_a_misspelt_parent_is_told_the_system_that_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('extends = "vanila"\n')
+    with pytest.raises(ConfigError, match=r"did you mean 'vanilla'\?"):
+        inherited(tmp_path / "a.toml", no_system, ["default", "vanilla"])
+
+
 def test_merge_is_deep_and_leaves_its_arguments_alone() -> None:
     base = {"train": {"epochs": 1, "dtype": "float32"}, "seed": 0}
     merged = deep_merge(base, {"train": {"epochs": 2}})

@@ -45,7 +45,7 @@ def test_an_unknown_suffix_lists_the_known_ones(tmp_path, name):
 @pytest.mark.parametrize(
     ("source", "options", "told"),
     [
-        ("bare.npz", {"vertics": 3}, "graph.vertics: no such option; did you mean 'vertices'"),
+        ("bare.npz", {"vertics": 3}, "graph.vertics: no such option (did you mean 'vertices'?)"),
         ("bare.npz", {"zzz": 3}, "graph.zzz: no such option; known: vertices"),
         ("bare.npz", {"vertices": 9}, "graph.vertices does not apply to 'bare.npz'"),
         ("bare.npz", {"root": "x"}, "graph.root does not apply"),
