@@ -29,6 +29,8 @@ class Running:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "executor", "run", str(folder), *arguments], env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            # whoever starts the tests in the background of a shell has Ctrl-C ignored, and children inherit that
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         self.ranks: list[psutil.Process] = []
 
