@@ -86,7 +86,8 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+    # not SIGINT: what a shell started in its background ignores it, and children inherit that
+    for sign in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sign)
             process.wait(GRACE_S)
