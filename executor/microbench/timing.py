@@ -91,7 +91,7 @@ def measure(probes: Sequence[Probe], world: World, plan: Plan) -> list[Sample]:
     gathered = world.gather([(record.starts, record.ends) for record in records])
     if world.rank != 0:
         return []
-    return [_sample(probe, [part[index] for part in gathered], world) for index, probe in enumerate(probes)]
+    return [sample_of(probe, [part[index] for part in gathered], world) for index, probe in enumerate(probes)]
 
 
 def _call(probe: Probe, world: World) -> Run | None:
@@ -157,7 +157,7 @@ def _work(world: World) -> None:
         world.synchronize()
 
 
-def _sample(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], world: World) -> Sample:
+def sample_of(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], world: World) -> Sample:
     """Expected times of one probe. ``parts``: (starts, ends) of every rank; empty where it did not act."""
     acting = [part for part in parts if part[0]]
     mean: list[float] = []
@@ -167,7 +167,8 @@ def _sample(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], worl
         ends = [part[1][repeat] for part in acting]
         spans = [end - start for start, end in zip(starts, ends, strict=True)]
         if probe.group and world.same_host:
-            spans = [end - max(starts) for end in ends]
+            # a root that has sent may be gone before the last rank comes: nobody waits for it
+            spans = [max(0.0, end - max(starts)) for end in ends]
         elif probe.group:
             spans = [min(spans)]  # clocks of several hosts do not agree; the last rank to start waits for nobody
         mean.append(statistics.fmean(spans))

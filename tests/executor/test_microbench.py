@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from executor.microbench.facts import read_caches
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.streams import StreamSpec, make_stream
-from executor.microbench.timing import expected
+from executor.microbench.timing import Probe, expected, sample_of
+from executor.microbench.world import World
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
@@ -121,3 +123,11 @@ def test_a_probe_takes_its_mean_time_and_leaves_out_what_lies_far_above_the_medi
     assert expected([1.0] * 38 + [60.0] * 2) == pytest.approx(1.0)
     # two modes, as of messages that wait for a scheduler's tick: both count, but for one repeat in twenty
     assert expected([0.3, 0.4, 0.5, 4.4, 4.4] * 4) == pytest.approx(2.0, abs=0.15)
+
+
+def test_a_root_that_is_gone_before_the_last_rank_comes_waits_for_nobody():
+    probe = Probe("broadcast", "broadcast", {"bytes": 32}, lambda world: None, group=True)
+    world = World(0, 2, torch.device("cpu"), "gloo", 1, same_host=True)
+    sample = sample_of(probe, [([0.0], [0.001]), ([5.0], [5.002])], world)
+    assert sample.seconds == pytest.approx(0.001)
+    assert sample.last_s == pytest.approx(0.002)
