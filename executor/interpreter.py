@@ -16,8 +16,8 @@ from executor.compile import CompiledTemplate, Observe, Step, compile_program
 from executor.failure import op_failure
 from executor.handlers.context import NOTHING, RankContext, Sent
 from executor.lanes import Lanes
-from executor.pick import Pick, ProgramOrder
 from simgnn.errors import BackendError
+from simgnn.policies.schedule.pick import Pick, ProgramOrder
 from simgnn.program.program import EVALUATE, Program, Turn
 
 

@@ -16,8 +16,8 @@ from executor.buffers import Now
 from executor.compile import CompiledTemplate, Step
 from executor.failure import op_failure
 from executor.handlers.context import NOTHING
-from executor.pick import Observed, Pick, Ready
 from simgnn.errors import BackendError
+from simgnn.policies.schedule.pick import Observed, Pick, Ready
 from simgnn.program.ops import Stream
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ class Lanes:
         if not lane.ready:
             return None
         lane.ready.sort(key=lambda entry: entry[:2])
-        choices = [Ready(s.now, s.template.steps[i].op_id, s.template.steps[i].name) for _, i, s in lane.ready]
+        steps = [(s.now, s.template.steps[i]) for _, i, s in lane.ready]
+        choices = [Ready(now.epoch, now.step, step.op_id, step.name) for now, step in steps]
         seen = Observed(self.interpreter.context.decisions, {k: v.ended for k, v in self._lanes.items()})
         choice, lane.state = self.pick.pick(choices, seen, lane.state)
         _, index, state = lane.ready.pop(choice)

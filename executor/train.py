@@ -24,7 +24,6 @@ from executor.memory import PeakMemory, release_free_memory
 from executor.metrics import History
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
-from executor.pick import Pick
 from executor.plan import RunPlan
 from executor.report import write_counts, write_report
 from executor.routes import local_routes
@@ -33,6 +32,7 @@ from executor.trace import Recorder
 from executor.warmup import warm_up
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
+from simgnn.policies.schedule.pick import Pick
 from simgnn.record.rundir import RunDirectory
 
 SPAN = 512

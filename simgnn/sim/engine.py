@@ -16,6 +16,7 @@ import simpy
 from simgnn.errors import BackendError
 from simgnn.hardware.machine import Machine
 from simgnn.partition.stats import PartitionStats
+from simgnn.policies.schedule.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.program.program import EVALUATE, Turn
 from simgnn.sim.accounting import sent_by
 from simgnn.sim.compiled import Compiled, turn_of_number
@@ -23,7 +24,6 @@ from simgnn.sim.decided import Sizes
 from simgnn.sim.device import HostCores
 from simgnn.sim.handlers import HANDLERS, Begin, Context
 from simgnn.sim.network import BOUNDARY, WINDOW, Network
-from simgnn.sim.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.sim.pricing import Pricer
 from simgnn.sim.recorder import Recorder
 from simgnn.sim.turns import ABSENT, DONE, Lane, TurnState, describe_stuck
@@ -131,7 +131,7 @@ class Engine:
         if not isinstance(self._pick, ProgramOrder):
             seen = Observed({}, {name: other.ended for (name, at), other in self.lanes.items() if at == rank})
             ops = [(state, state.template.ops[index]) for _, index, _, state in lane.ready]
-            choices = [Ready(s.sized, compiled.op_id, compiled.op.name) for s, compiled in ops]
+            choices = [Ready(s.sized.epoch, s.sized.step, compiled.op_id, compiled.op.name) for s, compiled in ops]
             choice, lane.state = self._pick.pick(choices, seen, lane.state)
         _, index, owner, state = lane.ready.pop(choice)
         return state, owner, index

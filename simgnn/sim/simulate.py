@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from simgnn.errors import BackendError
 from simgnn.hardware.machine import Machine
 from simgnn.partition.stats import PartitionStats
+from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
@@ -27,7 +28,6 @@ from simgnn.sim.fastforward import FastForward
 from simgnn.sim.measures import computing_ops, epoch_ticks, rank_ticks
 from simgnn.sim.memory import Memory, track_memory
 from simgnn.sim.network import WINDOW
-from simgnn.sim.pick import Pick
 from simgnn.sim.recorder import start_ticks, trace_columns
 
 Floats = NDArray[np.float64]

@@ -15,27 +15,6 @@ from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.tomlfile import load_toml, write_toml
 
-SMALL = """\
-extends = "vanilla"
-name = "small"
-[graph]
-vertices = 400
-edges = 2500
-classes = 4
-feature_width = 16
-[model]
-hidden = 8
-[train]
-epochs = 4
-"""
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(SMALL)
-    return path
-
 
 def test_a_prediction_leaves_a_complete_run_directory_and_repeats_exactly(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -10,13 +10,13 @@ import torch.distributed as dist
 from executor.buffers import Value
 from executor.handlers.context import GroupHandle, LocalRoute
 from executor.interpreter import Interpreter
-from executor.pick import SeededRandom
 from executor.task import Task
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op, Transfer
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, Route
 from tests.executor.harness import Notes, reads, tiny_program, world_context
+from tests.executor.schedules import SeededRandom
 
 ROWS, WIDTH = 4, 8
 

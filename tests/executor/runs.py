@@ -11,7 +11,6 @@ import torch.distributed as dist
 from scipy import sparse
 
 from executor.environment import RENDEZVOUS
-from executor.pick import SeededRandom
 from executor.plan import RunPlan
 from executor.train import Session
 from simgnn.errors import BackendError
@@ -23,6 +22,7 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.partition.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
+from tests.executor.schedules import SeededRandom
 
 
 def small_graph(

@@ -13,13 +13,13 @@ import torch
 from executor.buffers import Now
 from executor.handlers import HANDLERS
 from executor.interpreter import Interpreter
-from executor.pick import SeededRandom
 from simgnn.errors import BackendError
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Buffer, Dependency, Group, Guard, Op, Stream
 from simgnn.program.program import Calendar, Program
 from tests.executor.harness import Notes, reads, run_ranks, tiny_program, world_context
 from tests.executor.runs import prepared_run, small_graph, train_in_process
+from tests.executor.schedules import SeededRandom
 
 CASES = {
     "sage": ["model.kind=sage", "model.layers=3", "train.eval_every=2"],

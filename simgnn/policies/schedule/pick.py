@@ -1,16 +1,17 @@
-"""Which ready op of a stream runs next: the seam for schedules. A communicating stream never asks."""
+"""Which ready op of a stream runs next: how schedules choose. A communicating stream never asks.
 
-import random
+The simulator and the executor ask alike: a schedule sees the same ops in the same order.
+"""
+
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
-
-from executor.buffers import Now
 
 
 class Ready(NamedTuple):
     """An op whose dependencies have ended. Sequences of these are in program order, earlier turns first."""
 
-    now: Now
+    epoch: int
+    step: int
     op_id: int
     name: str
 
@@ -23,7 +24,7 @@ class Observed(NamedTuple):
 
 
 class Pick(Protocol):
-    """A schedule at run time: a frozen value; its state goes in and comes out."""
+    """A schedule at run time: a frozen value; its state, which must be hashable, goes in and comes out."""
 
     def init(self) -> Any:
         """State before the first choice."""
@@ -43,18 +44,3 @@ class ProgramOrder:
     def pick(self, ready: Sequence[Ready], observed: Observed, state: None) -> tuple[int, None]:
         """Always the first."""
         return 0, None
-
-
-class SeededRandom:
-    """Any ready op, by a seeded draw: results must not depend on it."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def init(self) -> random.Random:
-        """A generator of its own."""
-        return random.Random(self.seed)
-
-    def pick(self, ready: Sequence[Ready], observed: Observed, state: random.Random) -> tuple[int, random.Random]:
-        """A uniform draw."""
-        return state.randrange(len(ready)), state

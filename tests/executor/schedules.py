@@ -1,0 +1,21 @@
+"""A schedule that results must not depend on."""
+
+import random
+from collections.abc import Sequence
+
+from simgnn.policies.schedule.pick import Observed, Ready
+
+
+class SeededRandom:
+    """Any ready op, by a seeded draw."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def init(self) -> random.Random:
+        """A generator of its own."""
+        return random.Random(self.seed)
+
+    def pick(self, ready: Sequence[Ready], observed: Observed, state: random.Random) -> tuple[int, random.Random]:
+        """A uniform draw."""
+        return state.randrange(len(ready)), state
