@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simgnn.cli import hardware_time
+
 if TYPE_CHECKING:
     from rich.tree import Tree
 
@@ -16,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="List, show and check hardware profiles.\n\n"
+    help="List, show, check and compare hardware profiles, and time single ops on them.\n\n"
     "A profile is a TOML file that says what a machine or a cluster is made of: devices, links, topology, and how long "
     "each primitive and each collective takes there. Every number carries its unit and its source: measured (by "
     "[bold]simgnn calibrate[/bold]), published, datasheet, or assumed.\n\n"
@@ -26,6 +28,8 @@ app = typer.Typer(
 AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output, numbers in SI units.")]
 WIDTH = 160
 """Width of what goes into a pipe or a file."""
+
+app.command("time")(hardware_time.command)
 
 
 @app.command("list")

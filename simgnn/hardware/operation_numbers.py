@@ -1,0 +1,100 @@
+"""The numbers of a profile that the price of one op depends on, each with its source and its spread."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from simgnn.hardware.collectives import choose_collective
+from simgnn.hardware.links import LinkType
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.operations import Question
+from simgnn.hardware.pricing import choose_level
+from simgnn.hardware.quantities import SOURCES, Source, Strict
+
+
+class Told(NamedTuple):
+    """A number that a price is made of: where the profile holds it, and where it comes from."""
+
+    key: str
+    source: Source
+    spread: float | None
+
+
+def numbers_behind(
+    question: Question, machine: Machine, at_once: Sequence[int], crossed: Sequence[LinkType] = ()
+) -> list[Told]:
+    """Every number of the profile that the op's price on this machine depends on, each once.
+
+    ``at_once`` [P]: at which concurrency each rank's work is priced. ``crossed``: links of copies from and to a host's
+    memory; empty where such a copy is work of the processor.
+    """
+    form = question.form
+    parts: list[Iterator[Told]]
+    names = {id(link): name for name, link in machine.profile.links.items()}
+    if form.moves == "copy" and crossed:
+        parts = [_walk(f"links.{names[id(link)]}", link) for link in crossed]
+    elif form.primitive is not None or form.moves == "copy":
+        parts = [_curves(form.primitive or "copy", machine, at_once)]
+    elif machine.ranks < 2:
+        parts = []
+    else:
+        call = _call(question, machine)
+        parts = [iter(call)]
+        told_whole = question.op == "barrier" or any(told.key.endswith(".bus_bandwidth") for told in call)
+        whole = form.moves == "collective" and told_whole
+        if not whole:
+            library, described = machine.backend(question.backend)
+            parts += [_walk(f"backends.{library}.{part}", getattr(described, part)) for part in ("message", "ports")]
+            links = {id(link): link for i, j in _pairs(question, machine.ranks) for link in machine.route(i, j).types}
+            parts += [_walk(f"links.{names[key]}", link) for key, link in links.items()]
+    return list({told.key: told for told in chain(*parts)}.values())
+
+
+def _curves(primitive: str, machine: Machine, at_once: Sequence[int]) -> Iterator[Told]:
+    """The curve that each kind of device reads."""
+    for rank, kind in enumerate(machine.types):
+        level = choose_level(machine.device(rank), kind, primitive, at_once[rank], machine.threads_per_rank[rank])
+        curve = level.curve
+        where = f"devices.{kind}.curves.{primitive} ({curve.concurrency} x {curve.threads})"
+        yield Told(where, curve.source, curve.spread)
+
+
+def _call(question: Question, machine: Machine) -> list[Told]:
+    """What a call of the whole group is described by; a send is none."""
+    if question.form.moves == "send":
+        return []
+    library, described = machine.backend(question.backend)
+    across = len(set(machine.hosts)) > 1
+    entry, _ = choose_collective(described, library, question.op, machine.ranks, across)
+    return list(_walk(f"backends.{library}.{question.op}", entry))
+
+
+def weakest(numbers: Sequence[Told]) -> Source | None:
+    """The least trustworthy source among them: a price is no better."""
+    return max((told.source for told in numbers), key=SOURCES.index, default=None)
+
+
+def _pairs(question: Question, ranks: int) -> Iterator[tuple[int, int]]:
+    """Who sends to whom; of a collective the ring, which every algorithm's hops are alike to."""
+    if question.form.moves == "send":
+        yield question.sizes["from"], question.sizes["to"]
+    elif question.form.moves == "collective":
+        yield from ((rank, (rank + 1) % ranks) for rank in range(ranks) if ranks > 1)
+    else:
+        matrix = question.matrix
+        yield from (
+            (i, j) for i in range(ranks) for j in range(ranks) if i != j and (matrix is None or matrix[i][j] > 0)
+        )
+
+
+def _walk(key: str, value: Any) -> Iterator[Told]:
+    """Every sourced number of a table."""
+    if isinstance(value, tuple):
+        for number, entry in enumerate(value):
+            yield from _walk(f"{key}.{number}", entry)
+    elif isinstance(value, Strict):
+        source = getattr(value, "source", None)
+        if source is not None:
+            yield Told(key, source, getattr(value, "spread", None))
+        for name in type(value).model_fields:
+            yield from _walk(f"{key}.{name}", getattr(value, name))

@@ -1,0 +1,126 @@
+"""The time of one op: a program of that op alone, simulated as any other."""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.hardware.links import LinkType
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.operation_numbers import Told, numbers_behind
+from simgnn.hardware.operations import Question
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Group, Op, Stream, Transfer, Work
+from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.sizes import Route, SizeTable
+from simgnn.sim.device import ranks_at_once, shared_cores
+from simgnn.sim.hostpath import host_path
+from simgnn.sim.simulate import simulate
+
+NORMAL_90 = 1.6448536269514722
+"""Standard deviations on either side of the middle that hold 90 % of a normal distribution."""
+_KINDS = {
+    "spmm": OpKind.AGGREGATE,
+    "sparse_matmul": OpKind.TRANSFORM,
+    "matmul": OpKind.TRANSFORM,
+    "copy": OpKind.SELECT,
+    "gather": OpKind.SELECT,
+    "scatter_add": OpKind.ADD,
+    "optimizer": OpKind.OPTIMIZE,
+}
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """What one op takes. ``per_rank_s`` [P]: from the start, which all ranks share, to the rank's end; ``seconds``: to
+    the last end. ``interval_s``: 90 %, lognormal with the largest spread of the numbers behind it (None: none has one).
+    """
+
+    seconds: float
+    per_rank_s: NDArray[np.float64]
+    interval_s: tuple[float, float] | None
+    spread: float | None
+    extrapolated: bool
+    numbers: tuple[Told, ...]
+
+
+def time_op(question: Question, machine: Machine) -> OpTime:
+    """Simulate one op, begun by all ranks of the machine at once when nothing else runs.
+
+    Raises :class:`HardwareError` for a price that the profile lacks, :class:`BackendError` for one beyond the clock.
+    """
+    simulation = simulate(one_op_program(question, machine), machine, epochs=1)
+    ended = np.zeros(machine.ranks)
+    np.maximum.at(ended, simulation.columns["rank"], simulation.columns["ended_s"])
+    numbers = numbers_behind(question, machine, _at_once(machine), _crossed(question, machine))
+    spread = max((told.spread for told in numbers if told.spread is not None), default=None)
+    seconds = float(ended.max())
+    around = None if spread is None else (seconds * exp(-NORMAL_90 * spread), seconds * exp(NORMAL_90 * spread))
+    return OpTime(seconds, ended, around, spread, bool(simulation.extrapolated), tuple(numbers))
+
+
+def one_op_program(question: Question, machine: Machine) -> Program:
+    """A program of one turn with this op alone, on every rank of the machine."""
+    ranks, form, sizes = machine.ranks, question.form, question.sizes
+    routes: dict[str, Route] = {}
+    if form.primitive is not None:
+        kind = _KINDS.get(form.primitive) or OpKind(form.primitive)
+        op = Op(question.op, kind, "compute", work=(Work(form.primitive, dict(sizes)),))
+    elif form.moves == "copy":
+        op = Op(question.op, OpKind(question.op), "compute", transfer=Transfer(1, sizes["bytes"]))
+    elif form.moves == "collective":
+        transfer = Transfer(1, sizes["bytes"]) if "bytes" in sizes else None
+        op = Op(question.op, OpKind(question.op), "comm", transfer=transfer, root=sizes.get("root"))
+    else:
+        # one message needs no call of the whole group, as an exchange does
+        kind = OpKind.PEER_READ if form.moves == "send" else OpKind.EXCHANGE
+        routes = {"pairs": Route.from_matrix(_matrix(question, ranks))}
+        op = Op(question.op, kind, "comm", transfer=Transfer(1), route="pairs")
+    group = Group("world", backend=question.backend)  # type: ignore[arg-type]
+    return Program(
+        name=f"time of {question.op}",
+        templates={"once": Template("once", (op,))},
+        calendar=Calendar(steady="once"),
+        buffers={},
+        streams={"compute": Stream("compute"), "comm": Stream("comm", group="world")},
+        groups={"world": group},
+        sizes=SizeTable(ranks, {}, routes),
+        hosts=machine.hosts,
+    )
+
+
+def _at_once(machine: Machine) -> list[int]:
+    """At which concurrency the work of each rank is priced: where cores are shared, as many ranks as find some free."""
+    load = Counter(machine.hosts)
+    levels = []
+    for rank, host in enumerate(machine.hosts):
+        cores, threads = machine.cores(host), machine.threads_per_rank[rank]
+        shared = cores is not None and shared_cores(cores, threads, load[host])
+        levels.append(ranks_at_once(cores, threads) if cores is not None and shared else machine.concurrency(rank))
+    return levels
+
+
+def _crossed(question: Question, machine: Machine) -> list[LinkType]:
+    """Links of the copies between devices and their hosts' memory."""
+    if question.form.moves != "copy":
+        return []
+    edges = machine.network.graph.edges(data=True)
+    types = {edge["link"]: edge["type"] for _, _, edge in edges}
+    paths = [host_path(machine, rank, question.op == "h2d", question.sizes["bytes"]) for rank in range(machine.ranks)]
+    return [types[link] for path in paths if path is not None for link in path.links]
+
+
+def _matrix(question: Question, ranks: int) -> NDArray[np.int64]:
+    if question.matrix is not None:
+        matrix = np.array(question.matrix, dtype=np.int64)
+        np.fill_diagonal(matrix, 0)
+        return matrix
+    if question.form.moves == "send":
+        matrix = np.zeros((ranks, ranks), dtype=np.int64)
+        matrix[question.sizes["from"], question.sizes["to"]] = question.sizes["bytes"]
+        return matrix
+    matrix = np.full((ranks, ranks), question.sizes["bytes"], dtype=np.int64)
+    np.fill_diagonal(matrix, 0)
+    return matrix
