@@ -1,0 +1,79 @@
+"""Cases of a suite: one level of each axis, and the experiment that they make."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import system_names, system_path
+from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import SLOTS
+from simgnn.names import nearest
+from simgnn.tomlfile import Table, deep_merge, inherited
+
+Axis = Literal["graph", "partition", "ranks", "topology", "experiment"]
+AXES: tuple[Axis, ...] = ("graph", "partition", "ranks", "topology", "experiment")
+DATA = "$SIMGNN_DATA/"
+"""How a suite names a file in the folder of real graphs, which is another one on every machine."""
+
+
+@dataclass(frozen=True, order=True)
+class Case:
+    """One experiment on one graph, partition, number of ranks and topology, by the names of their levels."""
+
+    graph: str
+    partition: str
+    ranks: int
+    topology: str
+    experiment: str
+
+    @property
+    def name(self) -> str:
+        """Label and name of folders."""
+        return f"{self.graph}-{self.partition}-P{self.ranks}-{self.topology}-{self.experiment}"
+
+    def level(self, axis: Axis) -> str:
+        """Name of its level on an axis."""
+        return str(getattr(self, axis))
+
+    def levels(self) -> tuple[str, ...]:
+        """Names of its levels in the order of ``AXES``."""
+        return tuple(self.level(axis) for axis in AXES)
+
+    def without(self, axes: Sequence[Axis]) -> tuple[str, ...]:
+        """Its levels on all other axes: what stays the same while one chooses among ``axes``."""
+        return tuple(self.level(axis) for axis in AXES if axis not in axes)
+
+
+def case_experiment(extends: str, settings: Sequence[Table], hardware: str | None = None) -> Experiment:
+    """The experiment of a case: the shipped system ``extends`` under ``settings``; :class:`ConfigError` with all
+    faults."""
+    path = system_path(extends)
+    if path is None:
+        known = system_names()
+        raise ConfigError(
+            f"extends: got '{extends}', expected a shipped system: {', '.join(known)}{nearest(extends, known)}"
+        )
+    table: Table = {}
+    layers = [layer.table for layer in inherited(path, system_path, system_names())]
+    for layer in [*layers, *settings]:
+        table = deep_merge(table, layer, SLOTS)
+    if hardware is not None:
+        table = deep_merge(table, {"hardware": {"profile": hardware}})
+    return Experiment.from_table(table)
+
+
+def with_data_folder(experiment: Experiment) -> Experiment:
+    """The experiment with ``$SIMGNN_DATA/`` in its graph's source replaced by that folder, which must be there."""
+    source = experiment.graph.source
+    if not source.startswith(DATA):
+        return experiment
+    folder = os.environ.get("SIMGNN_DATA", "")
+    if not os.path.isdir(folder):
+        raise ConfigError(
+            f"graph.source: got '{source}', and SIMGNN_DATA is {f'{folder!r}, no folder' if folder else 'not set'}; "
+            "set it to the folder of the real graphs"
+        )
+    found = os.path.join(os.path.abspath(folder), source.removeprefix(DATA))
+    return experiment.model_copy(update={"graph": experiment.graph.model_copy(update={"source": found})})

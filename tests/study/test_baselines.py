@@ -1,0 +1,48 @@
+"""Baselines against hand-made cases: a regression that is left out of its own group, flops and bytes by hand."""
+
+import numpy as np
+import pytest
+
+from simgnn.study.baselines import Demand, amounts, held_out_regression
+
+
+def test_the_regression_finds_costs_of_groups_that_it_did_not_see() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.c_[np.ones(12), rng.uniform(1e6, 1e9, (12, 2))]
+    measured = rows @ np.array([0.01, 2e-9, 5e-10])
+    groups = ["a"] * 4 + ["b"] * 4 + ["c"] * 4
+    assert held_out_regression(rows, measured, groups) == pytest.approx(measured, rel=1e-6)
+
+
+def test_a_group_is_not_in_its_own_fit() -> None:
+    rows = np.c_[np.ones(6), np.arange(1.0, 7.0)]
+    measured = rows @ np.array([1.0, 2.0])
+    measured[4:] *= 10  # a group that is ten times as slow as the others tell
+    predicted = held_out_regression(rows, measured, ["a", "a", "b", "b", "odd", "odd"])
+    assert predicted[4:] == pytest.approx(measured[4:] / 10)
+    assert np.isnan(held_out_regression(rows, measured, ["all"] * 6)).all()
+
+
+def test_costs_are_never_negative() -> None:
+    rows = np.c_[np.ones(4), [1.0, 2.0, 3.0, 4.0]]
+    assert (held_out_regression(rows, np.array([4.0, 3.0, 2.0, 1.0]), ["a", "a", "b", "b"]) > 0).all()
+
+
+def test_amounts_by_hand() -> None:
+    one = np.array([100])
+    flops, touched = amounts("matmul", {"rows": one, "inner": one * 2, "outer": one * 3, "item_bytes": one * 0 + 4})
+    assert flops == pytest.approx(2 * 100 * 200 * 300)
+    assert touched == pytest.approx(4 * (100 * 200 + 200 * 300 + 100 * 300))
+    flops, touched = amounts("spmm", {"edges": one * 5, "rows": one, "sources": one, "width": one * 0 + 8})
+    assert flops == pytest.approx(2 * 500 * 8)
+    assert touched == pytest.approx(500 * 32 + 100 * 32 + 500 * 4 + 100 * 8)
+    flops, touched = amounts("copy", {"rows": one, "width": one * 0 + 8})
+    assert touched == pytest.approx(2 * 100 * 32)
+
+
+def test_the_slowest_rank_and_the_busiest_link_count() -> None:
+    two = np.array([2.0, 1.0])
+    found = Demand(two, two * 10, two, two * 100, np.array([6.0, 6.0]), 0.0)
+    assert found.features([1.0, 0.25], None, [0, 0]) == [1.0, 4.0, 40.0, 200.0, 0.0]
+    assert found.features([1.0, 1.0], 2.0, [0, 1]) == [1.0, 2.0, 20.0, 200.0, 3.0]
+    assert found.features([1.0, 1.0], 2.0, [0, 0])[4] == 6.0

@@ -1,0 +1,126 @@
+"""Suites: what is shipped loads, faults are told all at once, draws are balanced and never change."""
+
+import hashlib
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgnn.errors import ConfigError
+from simgnn.study.cases import AXES, case_experiment, with_data_folder
+from simgnn.study.draw import balanced_draw
+from simgnn.study.suite import find_suite, load_suite, parse_suite, suite_names
+from simgnn.tomlfile import load_toml
+
+RUNS = ("issue2", "quick", "testbed")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_shipped_suites_are_whole(name: str) -> None:
+    suite = load_suite(find_suite(name))
+    assert suite.name == name
+    assert name in suite_names()
+    assert len(suite.cases()) == len(set(suite.cases()))
+    assert parse_suite(suite.to_table(), "again") == suite
+
+
+def test_the_draw_of_the_testbed_suite_is_the_committed_one() -> None:
+    suite = load_suite(find_suite("testbed"))
+    cases = suite.cases()
+    assert len(cases) == 48
+    assert len(suite.every_case()) == 3 * 3 * 2 * 4 * 4
+    for axis in AXES:
+        counts = Counter(case.level(axis) for case in cases)
+        assert max(counts.values()) == min(counts.values()), axis
+    for axis in AXES[:3]:
+        pairs = Counter((case.level(axis), case.topology) for case in cases)
+        assert len(set(pairs.values())) == 1, axis
+    names = "\n".join(case.name for case in cases)
+    assert hashlib.sha256(names.encode()).hexdigest()[:16] == "91fea7b57737f4b2"
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 5), st.data())
+def test_draws_are_balanced(sizes: list[int], seed: int, data: st.DataObject) -> None:
+    cases = list(product(*(range(size) for size in sizes)))
+    count = data.draw(st.integers(1, len(cases)))
+    drawn = balanced_draw(cases, count, seed)
+    assert drawn == sorted(set(drawn)) == balanced_draw(cases, count, seed)
+    assert len(drawn) == count
+    for axis, size in enumerate(sizes):
+        counts = Counter(cases[place][axis] for place in drawn)
+        assert max(counts.values()) - min(counts.get(level, 0) for level in range(size)) <= 2
+
+
+def test_every_case_is_an_experiment() -> None:
+    suite = load_suite(find_suite("testbed"))
+    case = next(case for case in suite.cases() if case.topology == "two-hosts-50" and case.ranks == 4)
+    experiment = case_experiment(suite.extends, suite.settings(case), hardware="dgx-a100")
+    assert experiment.name == case.name
+    assert experiment.rank_hosts() == (0, 0, 1, 1)
+    assert experiment.partition.label == case.partition
+    assert experiment.train.epochs == suite.epochs
+    assert experiment.hardware.profile == "dgx-a100"
+
+
+def test_all_faults_are_told_at_once() -> None:
+    table = load_toml(find_suite("quick"))
+    table["repeats"] = 0
+    table["epoch"] = 5
+    table["graphs"][0]["nmae"] = "x"
+    table["bars"]["tau"] = 2.0
+    table["topologies"] = [{"name": "far", "hosts": 2, "link": 200}]
+    with pytest.raises(ConfigError) as caught:
+        parse_suite(table, "mine.toml")
+    told = "\n".join(caught.value.problems)
+    for words in ("mine.toml: repeats", "epoch: unknown key (did you mean 'epochs'?)", "graphs.0.nmae", "bars.tau",
+                  "topologies.0.link: got the bare number 200"):  # fmt: skip
+        assert words in told, told
+
+
+def test_faults_of_the_experiments_are_told_at_once() -> None:
+    table = load_toml(find_suite("quick"))
+    table["graphs"][0]["set"]["graph"]["vertexes"] = 3
+    table["experiments"][1]["set"]["model"]["kind"] = "gnc"
+    with pytest.raises(ConfigError) as caught:
+        parse_suite(table, "mine.toml")
+    assert len(caught.value.problems) == 2
+    assert "graph.vertexes: unknown key" in caught.value.problems[0]
+    assert "model.kind" in caught.value.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ranks": [3], "topologies": [{"name": "far", "hosts": 2, "link": "1 Gbit/s"}]}, "3 ranks cannot be spread"),
+        ({"topologies": [{"name": "far", "hosts": 2}]}, "link: expected with two hosts or more"),
+        ({"draw": {"count": 99, "seed": 0}}, "draw.count: got 99, expected at most 8"),
+        ({"sensitivity": [{}]}, "expected either primitive"),
+        ({"extends": "vanila"}, "did you mean 'vanilla'"),
+        (
+            {"group_bars": [{"name": "g", "axis": "graph", "levels": ["rmatt"], "bars": {}}]},
+            "no graph is called 'rmatt' (did you mean 'rmat'?)",
+        ),
+    ],
+)
+def test_faults_are_told_with_a_remedy(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.toml") as caught:
+        parse_suite({**load_toml(find_suite("quick")), **change}, "mine.toml")
+    assert words in "\n".join(caught.value.problems)
+
+
+def test_an_unknown_suite_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'quick'"):
+        find_suite("quik")
+
+
+def test_the_data_folder_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    suite = load_suite(find_suite("issue2"))
+    experiment = case_experiment(suite.extends, suite.settings(suite.cases()[0]))
+    monkeypatch.delenv("SIMGNN_DATA", raising=False)
+    with pytest.raises(ConfigError, match="SIMGNN_DATA is not set"):
+        with_data_folder(experiment)
+    monkeypatch.setenv("SIMGNN_DATA", str(tmp_path))
+    assert with_data_folder(experiment).graph.source == str(tmp_path / "coauthor_physics.npz")
