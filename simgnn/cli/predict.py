@@ -103,7 +103,10 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
         extrapolated=list(simulation.extrapolated),
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],
-        notes=[NO_CALIBRATION.format(chosen.label)] if chosen.fallback else [],
+        notes=[
+            *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
+            *filter(None, [chosen.profile.assumptions()]),
+        ],
         confidence={"hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(told)}"},
     )
 

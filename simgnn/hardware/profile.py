@@ -110,6 +110,17 @@ class Profile(Strict):
             counts[source] += 1
         return counts
 
+    def assumptions(self) -> str | None:
+        """What of the profile nobody has measured, published or promised, in a sentence; None: nothing."""
+        counts = self.source_counts()
+        if not counts["assumed"]:
+            return None
+        kinds = [
+            name for name, device in self.devices.items() if any(curve.source == "assumed" for curve in device.curves)
+        ]
+        times = f", among them kernel times of {', '.join(kinds)}" if kinds else ""
+        return f"assumed: {counts['assumed']} of {sum(counts.values())} numbers of '{self.meta.name}'{times}"
+
     def to_table(self) -> dict[str, Any]:
         """As TOML writes it; what is left at its default is left out."""
         table = without_none(self.model_dump(exclude_defaults=True))

@@ -1,12 +1,15 @@
 """The network of a profile laid out: every single link, and the route between any two devices."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.links import LinkType
-from simgnn.hardware.topology import expand_edges
+from simgnn.hardware.quantities import Bandwidth
+from simgnn.hardware.topology import expand_edges, node_kinds
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from simgnn.hardware.profile import Profile
 
 FEMTOSECOND = 1e-15
+MEMORY_KINDS = ("memory", "socket", "pcie-switch")
+"""Kinds of nodes that stand for host memory, the first that a device reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +46,78 @@ class Route:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """All links of a profile, and the directed graph that they make (edge attributes ``link`` and ``type``)."""
+    """All links of a profile, and the directed graph that they make (edge attributes ``link`` and ``type``).
+
+    ``staged``: devices that reach no other's memory; ``kinds``: of every node (:func:`topology.node_kinds`).
+    """
 
     links: tuple[Link, ...]
     graph: "nx.DiGraph[str]"
     loops: dict[str, tuple[int, LinkType]]
+    staged: frozenset[str]
+    kinds: Mapping[str, str]
 
     @cached_property
     def _routes(self) -> dict[tuple[str, str], Route]:
         return {}
 
     @cached_property
-    def _before(self) -> dict[str, dict[str, list[str]]]:
+    def _before(self) -> dict[str, tuple[dict[str, list[str]], dict[str, float]]]:
+        return {}
+
+    @cached_property
+    def _memories(self) -> dict[str, str]:
         return {}
 
     def route(self, source: str, target: str) -> Route:
         """The route of least latency; among equals of fewest hops, then widest, then first by name. Cached.
 
-        From a device to itself: the link that it has with itself. Raises :class:`HardwareError` when there is none.
+        From a device to itself: the link that it has with itself. Where one end reaches no other's memory, through the
+        memory of the sender's host, and of the receiver's if that is another: whole copies, one after the other, each
+        on its own route. Raises :class:`HardwareError` when there is none.
         """
         key = source, target
         if key not in self._routes:
-            self._routes[key] = self._loop(source) if source == target else self._search(source, target)
+            if source == target:
+                self._routes[key] = self._loop(source)
+            elif source in self.staged or target in self.staged:
+                self._routes[key] = self._copied(source, target)
+            else:
+                self._routes[key] = self._search(source, target)
         return self._routes[key]
+
+    def host_memory(self, device: str) -> str:
+        """The node that stands for a device's host memory: the nearest of the first kind that it reaches."""
+        if device not in self._memories:
+            _, distance = self._reach(device)
+            inside = [node for node in distance if node.startswith(_host(device) + "/")]
+            for kind in MEMORY_KINDS:
+                found = [node for node in inside if self.kinds.get(node) == kind]
+                if found:
+                    self._memories[device] = min(found, key=lambda node: (distance[node], node))
+                    break
+            else:
+                raise HardwareError(
+                    f"topology: '{device}' reaches no other device's memory and has no link to its host's; expected a "
+                    f"chain of links to a node of kind {', '.join(MEMORY_KINDS)}, or peer_to_peer = true"
+                )
+        return self._memories[device]
+
+    def _copied(self, source: str, target: str) -> Route:
+        """Copies from memory to memory: a byte crosses all their links, and the times of the copies add up."""
+        stops = [source]
+        if source in self.staged:
+            stops.append(self.host_memory(source))
+        if target in self.staged and not (source in self.staged and _host(source) == _host(target)):
+            stops.append(self.host_memory(target))
+        parts = [self._search(one, other) for one, other in pairwise([*stops, target])]
+        alone = [min(_alone(link) for link in part.types) for part in parts]
+        types = [link for part in parts for link in part.types]
+        limit = Bandwidth.of(1.0 / sum(1.0 / rate for rate in alone), types[0].bandwidth.source)
+        types[0] = types[0].model_copy(update={"message_bandwidth": limit})
+        return Route(
+            tuple(link for part in parts for link in part.links), tuple(types), sum(part.latency_s for part in parts)
+        )
 
     def _loop(self, device: str) -> Route:
         if device not in self.loops:
@@ -75,12 +129,7 @@ class Network:
         return Route((position,), (link,), link.latency.value)
 
     def _search(self, source: str, target: str) -> Route:
-        import networkx as nx
-
-        if source not in self._before:
-            before, _ = nx.dijkstra_predecessor_and_distance(self.graph, source, weight="weight")
-            self._before[source] = before
-        before = self._before[source]
+        before, _ = self._reach(source)
         if target not in before:
             raise HardwareError(f"topology: no route from '{source}' to '{target}'; expected a chain of links")
         links: list[int] = []
@@ -92,6 +141,23 @@ class Network:
             types.append(self.graph[earlier][here]["type"])
             here = earlier
         return Route(tuple(links[::-1]), tuple(types[::-1]), sum(link.latency.value for link in types))
+
+    def _reach(self, source: str) -> tuple[dict[str, list[str]], dict[str, float]]:
+        """What comes before each node on the nearest ways from ``source``, and how far each is."""
+        import networkx as nx
+
+        if source not in self._before:
+            self._before[source] = nx.dijkstra_predecessor_and_distance(self.graph, source, weight="weight")
+        return self._before[source]
+
+
+def _host(node: str) -> str:
+    return node.rpartition("/")[0]
+
+
+def _alone(link: LinkType) -> float:
+    """Bytes per second of one large message."""
+    return min(link.bandwidth.value, float("inf") if link.message_bandwidth is None else link.message_bandwidth.value)
 
 
 def lay_out(profile: "Profile") -> Network:
@@ -119,4 +185,7 @@ def lay_out(profile: "Profile") -> Network:
         backward = add(f"{other} -> {one}", link) if link.duplex == "full" else forward
         graph.add_edge(one, other, link=forward, type=link, weight=weight)
         graph.add_edge(other, one, link=backward, type=link, weight=weight)
-    return Network(tuple(links), graph, loops)
+    kinds = node_kinds(profile.topology)
+    apart = {name for name, device in profile.devices.items() if device.kind == "gpu" and not device.peer_to_peer}
+    staged = frozenset(name for name, kind in kinds.items() if kind.partition(":")[2] in apart)
+    return Network(tuple(links), graph, loops, staged, kinds)

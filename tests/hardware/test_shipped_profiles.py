@@ -1,0 +1,177 @@
+"""The shipped profiles: each holds all that a full run needs, and predicts what is published of its machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simgnn.cli.main import app
+from simgnn.hardware.check import price_problems
+from simgnn.hardware.devices import Curve, Device
+from simgnn.hardware.library import shipped_folder
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.quantities import Number, Strict
+from simgnn.record.result import read_result
+from simgnn.sim.hostpath import host_path
+
+SHIPPED = {path.stem: path for path in sorted(shipped_folder().glob("*.toml"))}
+CLUSTERS = {
+    "a100-nvlink-4": (1, 4),
+    "a800-pcie-ib-2x8": (2, 8),
+    "cpu-100gbe-8": (8, 1),
+    "cpu-25gbe-4": (4, 1),
+    "mixed-pcie3-8": (1, 8),
+    "p100-10gbe-4x2": (4, 2),
+}
+"""Hosts and ranks a host of the machines that papers describe."""
+
+
+def place(name: str) -> Machine:
+    hosts, ranks = CLUSTERS[name]
+    return Machine.place(load_profile(name), [host for host in range(hosts) for _ in range(ranks)])
+
+
+def test_every_cluster_of_the_papers_is_shipped() -> None:
+    assert set(CLUSTERS) == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_rank_of_the_machine_has_its_place_and_reaches_every_other(name: str) -> None:
+    machine = place(name)
+    hosts, ranks = CLUSTERS[name]
+    assert len(machine.profile.topology.host_names()) == hosts
+    for i in range(machine.ranks):
+        for j in range(machine.ranks):
+            if i != j:
+                assert machine.message(i, j, 1e6).rate_bytes_per_s > 0
+    if machine.device(0).kind == "gpu":
+        assert machine.ranks == hosts * ranks == len(set(machine.devices))
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_the_check_finds_nothing_and_show_works(name: str) -> None:
+    run = CliRunner()
+    assert price_problems(load_profile(name)) == []
+    checked = run.invoke(app, ["hardware", "check", str(SHIPPED[name])])
+    assert (checked.exit_code, "no faults" in checked.output) == (0, True)
+    shown = run.invoke(app, ["hardware", "show", name])
+    assert shown.exit_code == 0
+    assert name in shown.output
+    as_json = run.invoke(app, ["hardware", "show", name, "--json"])
+    assert as_json.exit_code == 0
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_full_run_is_predicted_and_says_what_it_rests_on(name: str, tmp_path: Path) -> None:
+    hosts, ranks = CLUSTERS[name]
+    told = CliRunner().invoke(
+        app,
+        ["simulate", "vanilla", "--hardware", name, "--epochs", "2", "--out", str(tmp_path / "run"),
+         "--set", f"cluster.hosts={hosts}", "--set", f"cluster.ranks_per_host={ranks}"],
+    )  # fmt: skip
+    assert told.exit_code == 0, told.output
+    result = read_result(tmp_path / "run" / "result.json")
+    assert (result.status, result.ranks, result.hosts) == ("ok", hosts * ranks, hosts)
+    assert result.uncalibrated
+    assert result.epoch_s_median is not None
+    assert result.epoch_s_median > 0
+    assert re.search(r"\d+ assumed", result.confidence["hardware"])
+    assert any(note.startswith("assumed:") for note in result.notes)
+    assert "assumed:" in re.sub(r"\s+", " ", told.output)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_what_is_derived_or_assumed_says_from_what(name: str) -> None:
+    profile = load_profile(name)
+    for device in profile.devices.values():
+        for curve in device.curves:
+            assert curve.note, f"{name}: {curve.primitive} has no note"
+    for number in numbers(profile):
+        if number.source in ("published", "measured"):
+            assert number.note, f"{name}: {number} has no note"
+
+
+def numbers(value: object) -> list[Number]:
+    """Every sourced number below a part of a profile."""
+    if isinstance(value, Number):
+        return [value]
+    if isinstance(value, Strict):
+        return [found for field in type(value).model_fields for found in numbers(getattr(value, field))]
+    if isinstance(value, dict):
+        return [found for entry in value.values() for found in numbers(entry)]
+    if isinstance(value, tuple):
+        return [found for entry in value for found in numbers(entry)]
+    return []
+
+
+def curve_of(device: Device, primitive: str) -> Curve:
+    (found,) = device.curves_of(primitive)
+    return found
+
+
+def test_the_mixed_server_repeats_the_published_table() -> None:
+    machine = place("mixed-pcie3-8")
+    side = 11585.0
+    square = 4 * side * side
+    published = {  # CaPGNN Table 1, means over the GPUs of a model: product, sparse product, copy inside the device
+        0: (0.1383, 0.1064, 0.0014),
+        2: (0.1421, 0.1198, 0.0021),
+        4: (0.3439, 0.1962, 0.0038),
+        6: (0.9938, 0.3409, 0.0057),
+    }
+    for rank, (dense, sparse, copy) in published.items():
+        product = machine.work_seconds(rank, "matmul", {"rows": side, "inner": side, "outer": side})
+        assert product.seconds == pytest.approx(dense, rel=0.05)
+        sizes = {"edges": 0.004 * side * side, "rows": side, "width": side, "sources": side}
+        assert machine.work_seconds(rank, "spmm", sizes).seconds == pytest.approx(sparse, rel=0.03)
+        assert machine.work_seconds(rank, "copy", {"bytes": square}).seconds == pytest.approx(copy, rel=0.03)
+        assert {curve_of(machine.device(rank), name).source for name in ("matmul", "spmm", "copy")} == {"published"}
+        for to_device in (True, False):
+            path = host_path(machine, rank, to_device, square)
+            assert path is not None
+            assert square / path.rate_bytes_per_s == pytest.approx(0.1205, rel=0.04)
+
+
+def test_without_peer_access_a_message_is_two_copies_through_host_memory() -> None:
+    machine = place("mixed-pcie3-8")
+    link = 4.45e9
+    inside = machine.message(0, 2, 1e8)
+    assert inside.rate_bytes_per_s == pytest.approx(min(2e9, link / 2))
+    path = [machine.links[position].name for position in machine.path(0, 2).links]
+    memory = "server/socket0 -- server/memory0"
+    assert path.count(memory) == 2  # written by one copy and read by the other
+    assert any("server/r90 -> server/socket0" in name for name in path)
+    route = machine.route(0, 1)
+    assert route.types[0].message_rate(1e9) == pytest.approx(link / 2)
+    assert [machine.links[position].name for position in route.links].count(memory) == 2
+    direct = Machine.place(with_peer_access(machine.profile), machine.hosts)
+    assert direct.route(0, 1).types[0].message_rate(1e9) == pytest.approx(link)
+    assert memory not in [direct.links[position].name for position in direct.route(0, 1).links]
+
+
+def test_between_hosts_three_copies_add_up() -> None:
+    machine = place("p100-10gbe-4x2")
+    pcie, wire = 8.9e9, 1.18e9
+    assert machine.route(0, 2).types[0].message_rate(1e9) == pytest.approx(1 / (1 / pcie + 1 / wire + 1 / pcie))
+    path = [machine.links[position].name for position in machine.route(1, 3).links]
+    assert path.count("node0/socket1 -- node0/memory1") == path.count("node1/socket1 -- node1/memory1") == 2
+
+
+def with_peer_access(profile: Profile) -> Profile:
+    devices = {name: device.model_copy(update={"peer_to_peer": True}) for name, device in profile.devices.items()}
+    return profile.model_copy(update={"devices": devices})
+
+
+def test_hongtus_server_has_a_socket_for_each_gpu() -> None:
+    machine = place("a100-nvlink-4")
+    for rank in range(4):
+        path = host_path(machine, rank, True, 1e9)
+        assert path is not None
+        assert [machine.links[position].name for position in path.links] == [
+            f"server/socket{rank} -- server/memory{rank}",
+            f"server/socket{rank} -> server/gpu{rank}",
+        ]
+    assert len(machine.route(0, 3).links) == 1
+    assert machine.route(0, 3).types[0].kind == "nvlink"
