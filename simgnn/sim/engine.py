@@ -88,6 +88,15 @@ class Engine:
                     raise
                 raise BackendError(describe_stuck(self.turns)) from error
 
+    def end(self) -> None:
+        """End the run at this instant, whatever is under way."""
+        self._over.succeed()
+
+    @property
+    def orderly(self) -> bool:
+        """Whether no schedule looks at ops that are ready but not issued."""
+        return isinstance(self._pick, ProgramOrder)
+
     def _serve(self, lane: Lane, rank: int) -> Generator[simpy.Event, Any, None]:
         """One server of a stream: takes ops for ever; the run ends around it."""
         env = self.env

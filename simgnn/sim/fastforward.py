@@ -5,6 +5,8 @@ taken down with times relative to now and turns relative to the epoch: turns in 
 flows, shared cores. The simulator is deterministic and knows no absolute time. So when the state was the same at an
 earlier boundary, and all epochs up to a later one have the templates and sizes of those in between, the rows of that
 stretch are repeated, the clock of what follows is moved, and the state is left as it is: it is the later one's.
+The last epoch is simulated, as nothing follows it; where each epoch has ended before the next one issues anything, what
+follows changes nothing, the last epoch is a copy too, and the run is over.
 """
 
 from collections import deque
@@ -51,8 +53,11 @@ class FastForward:
         # Of several earlier boundaries in this state, the one whose period carries furthest; the latest of equals.
         best = max(reversed(alike), key=lambda earlier: self._repeats(earlier, here), default=None)
         alike.append(here)
-        if best is not None and self._repeats(best, here) > 0:
-            self._jump(best, here)
+        if best is not None and self._ends_alike(best, here):
+            self._jump(best, here, engine.epochs + engine.epoch_shift - here.epoch)
+            engine.end()
+        elif best is not None and self._repeats(best, here) > 0:
+            self._jump(best, here, self._repeats(best, here))
             alike.append(self._here())
 
     def _here(self) -> _Boundary:
@@ -64,18 +69,36 @@ class FastForward:
     def _repeats(self, earlier: _Boundary, here: _Boundary) -> int:
         """How many epochs, in whole periods, are sure to repeat; the last epoch is never among them."""
         engine = self.engine
-        period = here.epoch - earlier.epoch
         # Turns that are opened already must exist after the jump too, with the same sizes.
         ahead = max(engine.turns) // engine.compiled.slots - engine.reached
-        until, last = here.epoch, engine.epochs + engine.epoch_shift
+        period = here.epoch - earlier.epoch
+        return max(self._alike_until(earlier, here) - 1 - ahead - here.epoch, 0) // period * period
+
+    def _alike_until(self, earlier: _Boundary, here: _Boundary) -> int:
+        """The first epoch from here on whose templates or sizes are not those of a period before."""
+        until, period = here.epoch, here.epoch - earlier.epoch
+        last = self.engine.epochs + self.engine.epoch_shift
         while until < last and self._signature(until) == self._signature(until - period):
             until += 1
-        return max(until - 1 - ahead - here.epoch, 0) // period * period
+        return until
 
-    def _jump(self, earlier: _Boundary, here: _Boundary) -> None:
-        """Leave out the epochs that repeat."""
+    def _ends_alike(self, earlier: _Boundary, here: _Boundary) -> bool:
+        """Whether the whole rest of the run repeats: all that was before has ended here, and nothing that comes later
+        was issued before, so that an epoch is the same with nothing after it."""
         engine = self.engine
-        period, epochs = here.epoch - earlier.epoch, self._repeats(earlier, here)
+        last = engine.epochs + engine.epoch_shift
+        return (
+            engine.orderly
+            and (last - here.epoch) % (here.epoch - earlier.epoch) == 0
+            and min(engine.turns) >= engine.reached * engine.compiled.slots
+            and engine.recorder.last_epoch < here.epoch
+            and self._alike_until(earlier, here) == last
+        )
+
+    def _jump(self, earlier: _Boundary, here: _Boundary, epochs: int) -> None:
+        """Leave out so many epochs, that repeat."""
+        engine = self.engine
+        period = here.epoch - earlier.epoch
         ticks, times = here.at - earlier.at, epochs // period
         self.copied.append((here.epoch, epochs))
         engine.recorder.repeat(earlier.rows, times, period, ticks)

@@ -40,6 +40,12 @@ class Recorder:
     def __len__(self) -> int:
         return self._folded + len(self._rows)
 
+    @property
+    def last_epoch(self) -> int:
+        """The latest epoch of which an op was noted; -1: none."""
+        noted = max((row[1] for row in self._rows), default=-1)
+        return max([noted, *(int(block[:, 1].max(initial=-1)) for block, _ in self._blocks)])
+
     def add(self, row: tuple[int, ...]) -> None:
         """Note one op: rank, epoch, step, op id, issued and ended in ticks, then the four counts of what it sent."""
         self._rows.append(row)

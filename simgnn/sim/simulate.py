@@ -20,7 +20,7 @@ from simgnn.program.sizes import IntArray
 from simgnn.record.trace import TRACE_SCHEMA
 from simgnn.sim.accounting import Traffic, count_traffic
 from simgnn.sim.clock import PICOSECONDS
-from simgnn.sim.compiled import Compiled, compile_program
+from simgnn.sim.compiled import compile_program
 from simgnn.sim.decided import Activity, Sizes
 from simgnn.sim.energy import Energy, track_energy
 from simgnn.sim.engine import Engine
@@ -58,13 +58,21 @@ class Simulation:
     message: str
     extrapolated: tuple[str, ...]
     uncalibrated: bool
-    digest: str
     copied: tuple[tuple[int, int], ...]
 
     @cached_property
     def trace(self) -> pa.Table:
         """The trace as a table of ``TRACE_SCHEMA``."""
         return pa.table([pa.array(self.columns[field.name], field.type) for field in TRACE_SCHEMA], schema=TRACE_SCHEMA)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the program's digest and the columns of the trace."""
+        digest = hashlib.sha256(program_digest(self.program).encode())
+        for name, column in self.columns.items():
+            digest.update(f"{name}:{column.dtype}:{len(column)};".encode())
+            digest.update(np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def traffic_table(self) -> pa.Table:
@@ -153,7 +161,6 @@ def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[
         message="" if memory.out_of_memory is None else str(memory.out_of_memory),
         extrapolated=tuple(sorted(engine.pricer.flagged)),
         uncalibrated=_uncalibrated(machine),
-        digest=_digest(compiled, columns),
         copied=copied,
     )
 
@@ -162,12 +169,3 @@ def _uncalibrated(machine: Machine) -> bool:
     """Whether a device that has a rank was never measured: none of its curves is."""
     types = dict.fromkeys(machine.types)
     return any(all(curve.source != "measured" for curve in machine.profile.devices[name].curves) for name in types)
-
-
-def _digest(compiled: Compiled, columns: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 over the program's digest and the columns of the trace."""
-    digest = hashlib.sha256(program_digest(compiled.program).encode())
-    for name, column in columns.items():
-        digest.update(f"{name}:{column.dtype}:{len(column)};".encode())
-        digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()

@@ -86,3 +86,27 @@ def test_ranks_that_share_cores_are_fast_forwarded() -> None:
     same(fast, run(prog, on, epochs=20, fast_forward=False))
     assert fast.epoch_s == pytest.approx([1.5] * 20)
     assert fast.copied
+
+
+def test_the_last_epoch_is_a_copy_too_where_epochs_do_not_overlap() -> None:
+    hosts = spread(8, 2)
+    stats = statistics(hosts)
+    fast = run(vanilla(stats), shipped("cpu-100gbe-8", hosts), epochs=9, stats=stats)
+    same(fast, run(vanilla(stats), shipped("cpu-100gbe-8", hosts), epochs=9, stats=stats, fast_forward=False))
+    assert fast.copied == ((2, 7),)
+    evaluated = run(vanilla(stats), shipped("cpu-100gbe-8", hosts), epochs=9, stats=stats, evaluate_every=4)
+    slow = run(vanilla(stats), shipped("cpu-100gbe-8", hosts), epochs=9, stats=stats, evaluate_every=4,
+               fast_forward=False)  # fmt: skip
+    same(evaluated, slow)
+
+
+def test_an_epoch_that_others_overlap_is_not_taken_for_the_last() -> None:
+    # the slow rank's epochs end after the quick one's next has begun, and the shared link feels it
+    seconds = Work("copy", {"bytes": Column("bytes"), "item_bytes": 1})
+    ops = [op("w", "elementwise", "compute", work=(seconds,)), op("g", "copy", "compute", after="w", work=(seconds,))]
+    prog = program("p", {"epoch": ops}, Calendar("epoch"), [], [Stream("compute")], (0, 0),
+                   columns={"bytes": np.array([10**9, 10**9 + 10**6])})  # fmt: skip
+    on = machine((0, 0), kind="cpu", cores=1)
+    fast = run(prog, on, epochs=15)
+    same(fast, run(prog, on, epochs=15, fast_forward=False))
+    assert not fast.copied or sum(fast.copied[-1]) < 15
