@@ -21,6 +21,7 @@ class Sample:
     ``mad_s``: median absolute deviation of the repeats from their median. ``active``: ranks that worked at once on a
     host, of ``ranks``, each with ``threads`` threads. ``form`` tells probes of one primitive apart (forward, weight
     gradient...). ``locality``: cumulative reuse profile of the index stream (``simgnn.graph.locality``).
+    ``jitter_s``, ``drift_s``: see :func:`executor.microbench.jitter.split_jitter`.
     """
 
     primitive: str
@@ -34,6 +35,8 @@ class Sample:
     mad_s: float
     repeats: int
     locality: Sequence[float] | None = None
+    jitter_s: float | None = None
+    drift_s: float | None = None
 
 
 def write_samples(path: Path, header: Mapping[str, Any], samples: Sequence[Sample]) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from executor.microbench.jitter import split_jitter
 from executor.microbench.sample import Sample
 from executor.microbench.world import World
 
@@ -162,6 +163,7 @@ def sample_of(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], wo
     acting = [part for part in parts if part[0]]
     mean: list[float] = []
     last: list[float] = []
+    each: list[list[float]] = []
     for repeat in range(len(acting[0][0])):
         starts = [part[0][repeat] for part in acting]
         ends = [part[1][repeat] for part in acting]
@@ -171,9 +173,13 @@ def sample_of(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], wo
             spans = [max(0.0, end - max(starts)) for end in ends]
         elif probe.group:
             spans = [min(spans)]  # clocks of several hosts do not agree; the last rank to start waits for nobody
+        each.append(spans)
         mean.append(statistics.fmean(spans))
         last.append(max(spans))
     middle = expected(mean)
+    limit = statistics.median(mean) + OUTLIER_DEVIATIONS * _deviation(mean)
+    # of a communication all ranks end together: it has no jitter of one rank by itself
+    own, common = (None, None) if probe.group else split_jitter(list(zip(*each, strict=True)), limit)
     return Sample(
         primitive=probe.primitive,
         form=probe.form,
@@ -186,4 +192,6 @@ def sample_of(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], wo
         mad_s=_deviation(mean),
         repeats=len(mean),
         locality=probe.locality,
+        jitter_s=own,
+        drift_s=common,
     )

@@ -68,6 +68,18 @@ class Comparison:
     bytes_differ: int
     messages_differ: int
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Seconds between which 90 % of the predicted epochs are expected; None: the prediction states none."""
+        return self.predicted.epoch_s_interval
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured median lies in the predicted interval."""
+        if self.interval is None:
+            return None
+        return self.interval[0] <= self.epoch.measured_s <= self.interval[1]
+
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         return {
@@ -75,6 +87,8 @@ class Comparison:
             "epochs_compared": self.epochs,
             "epoch": self.epoch.as_dict(),
             "measured_epoch_spread_s": self.epoch_spread_s,
+            "predicted_interval_s": self.interval,
+            "measured_median_inside": self.inside,
             "parts": [part.as_dict() for part in self.parts],
             "kinds": [
                 {"kind": kind.kind, **{part: getattr(kind, part).as_dict() for part in PARTS}} for kind in self.kinds
@@ -88,8 +102,9 @@ class Comparison:
 def compare_runs(predicted: Path, measured: Path) -> Comparison:
     """Compare two run directories of one program.
 
-    Times are taken over the steady epochs that both traces hold (all but the first, where there are several). Raises
-    :class:`ConfigError` when a directory holds no finished run or the programs differ.
+    Times are taken over the steady epochs that both traces hold (all but the first, where there are several). What
+    jitter adds to predicted waits is in no trace: it is added from the result, op by op. Raises :class:`ConfigError`
+    when a directory holds no finished run or the programs differ.
     """
     first, second = RunDirectory(predicted), RunDirectory(measured)
     one, two = read_result(first.result), read_result(second.result)
@@ -108,6 +123,10 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
             raise ConfigError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
     joined, epochs = _join(first, second)
     per_op = joined.groupby(["op", "kind"], sort=True)[_columns()].sum() / (epochs * one.ranks)
+    for side, result in (("predicted", one), ("measured", two)):
+        if result.jitter is not None:
+            added = per_op.index.get_level_values("op").map(result.jitter.wait_s).to_numpy(dtype=float)
+            per_op[f"wait_{side}"] = (per_op[f"wait_{side}"] + np.nan_to_num(added)).clip(lower=0.0)
     kinds = tuple(
         KindDifference(str(kind), *(_difference(str(kind), rows, part) for part in PARTS))
         for kind, rows in per_op.groupby(level="kind", sort=True)

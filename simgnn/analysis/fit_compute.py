@@ -141,12 +141,24 @@ def _fit_level(
         concurrency=active,
         threads=threads,
         spread=fit.spread,
+        jitter=_pooled(seconds, [sample.jitter_s for sample in samples]),
+        drift=_pooled(seconds, [sample.drift_s for sample in samples]),
         samples=fit.used,
         range=ranges,
         note=f"median error {fit.median_error:.1%}, worst {np.expm1(fit.worst):.0%}, cross-validated; "
         f"{fit.left_out} outliers left out",
     )
     return CurveFit(curve, fit)
+
+
+def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | None:
+    """One share for a curve: root mean square of deviation over time, each probe weighted by its time, so that long
+    ops, which make up an epoch, decide. None: no probe was repeated often enough."""
+    told = [(time, found) for time, found in zip(seconds.tolist(), deviations, strict=True) if found is not None]
+    if not told:
+        return None
+    square = sum(found * found / time for time, found in told) / sum(time for time, _ in told)
+    return float(f"{np.sqrt(square):.3g}")
 
 
 def _terms(primitive: str, caches: tuple[str, ...]) -> list[str]:

@@ -17,7 +17,8 @@ class Sample(_Strict):
     """One probe: mean seconds of a primitive at these sizes, with ``active`` of ``ranks`` ranks working at once.
 
     ``last_s`` is the time to the slowest rank, ``mad_s`` the median absolute deviation of the repeats, ``locality`` the
-    cumulative reuse profile of the index stream (None: the primitive reads no index).
+    cumulative reuse profile of the index stream (None: the primitive reads no index). ``jitter_s``, ``drift_s``:
+    standard deviations from repeat to repeat, of one rank by itself and of all together (None: too few repeats).
     """
 
     primitive: str
@@ -31,6 +32,8 @@ class Sample(_Strict):
     mad_s: float = Field(ge=0)
     repeats: PositiveInt
     locality: tuple[float, ...] | None = None
+    jitter_s: float | None = Field(default=None, ge=0)
+    drift_s: float | None = Field(default=None, ge=0)
 
 
 class Cache(_Strict):

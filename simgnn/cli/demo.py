@@ -28,7 +28,7 @@ def command(
     from simgnn.cli.calibrate import calibrate
     from simgnn.cli.console import Reporter, note, print_json, print_table
     from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
-    from simgnn.cli.tables import qualifications
+    from simgnn.cli.tables import qualifications, seconds
     from simgnn.cli.train import carry_out, write_run
     from simgnn.experiment.directory import check_free
     from simgnn.experiment.load import load_experiment
@@ -65,6 +65,13 @@ def command(
     )
     for text in dict.fromkeys([*qualifications(prediction.result), *qualifications(measured)]):
         note(text)
+    interval, inside = comparison.interval, comparison.inside
+    if interval is not None:
+        place = "inside" if inside else "outside"
+        note(
+            f"90 % interval of the predicted epoch: {seconds(interval[0])} .. {seconds(interval[1])}; the measured "
+            f"median lies {place}"
+        )
     note("memory: predicted are the program's buffers; measured is all that a rank's process added, libraries' too")
     note(f"run directories {simulated} and {trained}; where they differ: simgnn compare {simulated} {trained}")
     note(f"both timelines side by side: open {out / 'trace.perfetto.json'} at https://ui.perfetto.dev")

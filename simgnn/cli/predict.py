@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from simgnn.cli.profiles import ChosenProfile
     from simgnn.experiment.prepare import Prepared
     from simgnn.experiment.schema import Experiment
-    from simgnn.record.result import Result
+    from simgnn.record.result import JitterCorrection, Result
     from simgnn.sim.simulate import Simulation
+    from simgnn.sim.spread import Spread
 
 TRACE_EPOCHS = 10
 """Epochs that ``trace.perfetto.json`` holds: enough to see, small enough to load at once."""
@@ -25,6 +26,7 @@ class Prediction:
     prepared: "Prepared"
     chosen: "ChosenProfile"
     simulation: "Simulation"
+    spread: "Spread"
     result: "Result"
 
 
@@ -35,6 +37,7 @@ def predict(experiment: "Experiment", reporter: Reporter) -> Prediction:
     from simgnn.experiment.prepare import prepare
     from simgnn.hardware.machine import Machine
     from simgnn.sim.simulate import simulate
+    from simgnn.sim.spread import estimate_spread
 
     chosen = choose_profile(experiment)
     prepared = prepare(experiment, default_cluster=default_cluster(chosen.profile), stage=reporter.stage)
@@ -54,10 +57,11 @@ def predict(experiment: "Experiment", reporter: Reporter) -> Prediction:
         epochs=experiment.train.epochs,
         evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
     )
-    return Prediction(prepared, chosen, simulation, _result(prepared, chosen, simulation))
+    spread = estimate_spread(simulation, machine, prepared.stats)
+    return Prediction(prepared, chosen, simulation, spread, _result(prepared, chosen, simulation, spread))
 
 
-def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulation") -> "Result":
+def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulation", spread: "Spread") -> "Result":
     import numpy as np
 
     from simgnn.program.digest import program_digest
@@ -67,10 +71,10 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
 
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     steady = slice(1, None) if len(simulation.epoch_s) > 1 else slice(None)
-    times = {
-        name: np.median(getattr(simulation, name)[steady], axis=0)
-        for name in ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")
-    }
+    times = {name: getattr(simulation, name) for name in ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")}
+    for waiting in ("wait_s", "comm_exposed_s"):
+        times[waiting] = np.maximum(times[waiting] + spread.wait_s, 0.0)
+    times = {name: np.median(values[steady], axis=0) for name, values in times.items()}
     counts = chosen.profile.source_counts()
     told = [f"{count} {source}" for source, count in counts.items() if count]
     return Result(
@@ -87,8 +91,10 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
         epochs=experiment.train.epochs,
         versions=versions(),
         environment=environment(),
-        epoch_s=simulation.epoch_s,
-        epoch_s_median=simulation.epoch_s_median,
+        epoch_s=spread.epoch_s,
+        epoch_s_median=spread.epoch_s_median,
+        epoch_s_interval=spread.interval,
+        jitter=jitter_correction(simulation, spread),
         per_rank=[
             RankTimes(**{name: float(values[rank]) for name, values in times.items()}) for rank in range(program.ranks)
         ],
@@ -107,7 +113,41 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
             *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
             *filter(None, [chosen.profile.assumptions()]),
         ],
-        confidence={"hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(told)}"},
+        confidence={
+            "hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(told)}",
+            "interval": interval_confidence(spread),
+        },
+    )
+
+
+def jitter_correction(simulation: "Simulation", spread: "Spread") -> "JitterCorrection | None":
+    """The correction for the record; None where the profile tells no jitter."""
+    from simgnn.record.result import JitterCorrection
+
+    if not spread.jitter_known:
+        return None
+    waits: dict[str, float] = {}
+    for (_, op), seconds in spread.op_wait_s.items():
+        waits[op] = waits.get(op, 0.0) + seconds
+    return JitterCorrection(
+        epoch_s_median=simulation.epoch_s_median,
+        added_s=spread.epoch_s_median - simulation.epoch_s_median,
+        wait_s=waits,
+        interval_parts=spread.parts,
+    )
+
+
+def interval_confidence(spread: "Spread") -> str:
+    """What the interval of a prediction rests on."""
+    if spread.interval is None:
+        return (
+            f"none: the hardware profile tells the spread of {100 * spread.covered:.0f} % of the time only; measure it "
+            "with `simgnn calibrate`"
+        )
+    jitter = "" if spread.jitter_known else "; jitter was not measured: waiting that it makes is left out"
+    return (
+        f"90 %, log-normal; spread known for {100 * spread.covered:.0f} % of the time; misses of one curve fully "
+        f"correlated, curves independent, one drift for all; coverage not validated here{jitter}"
     )
 
 

@@ -89,6 +89,10 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
             "epoch, 90 % interval",
             UNMEASURED if interval is None else f"{seconds(interval[0])} .. {seconds(interval[1])}",
         ),
+        (
+            "epoch, median, without jitter",
+            UNMEASURED if result.jitter is None else seconds(result.jitter.epoch_s_median),
+        ),
         ("first epoch", seconds(result.epoch_s[0] if result.epoch_s else None)),
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         ("communication not hidden, slowest rank", seconds(communication_s(result))),

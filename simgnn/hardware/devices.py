@@ -34,7 +34,9 @@ class Curve(Strict):
 
     ``concurrency``: how many ranks worked on the device at once, each with ``threads`` threads. ``costs`` are seconds
     for each unit of a feature. ``range`` gives, for sizes or features, the smallest and the largest that were measured;
-    outside them a price is flagged. ``spread`` is the standard deviation of measured over predicted time.
+    outside them a price is flagged. ``spread`` is the standard deviation of measured over predicted time. Two more
+    standard deviations, shares of an op's time from repeat to repeat: ``jitter`` of one rank by itself, ``drift`` of
+    all ranks together (None: not measured).
     """
 
     primitive: StrictStr
@@ -42,6 +44,8 @@ class Curve(Strict):
     threads: Count = 1
     source: Source
     spread: Ratio | None = None
+    jitter: Ratio | None = None
+    drift: Ratio | None = None
     samples: Annotated[StrictInt, Field(ge=0)] | None = None
     note: StrictStr | None = None
     costs: Annotated[dict[StrictStr, float], Field(min_length=1)]
@@ -145,6 +149,8 @@ class Curve(Strict):
         concurrency: int = 1,
         threads: int = 1,
         spread: float | None = None,
+        jitter: float | None = None,
+        drift: float | None = None,
         samples: int | None = None,
         range: Mapping[str, tuple[float, float]] | None = None,
         note: str | None = None,
@@ -162,6 +168,8 @@ class Curve(Strict):
                 "threads": threads,
                 "source": source,
                 "spread": None if spread is None else format_quantity(spread, "ratio"),
+                "jitter": None if jitter is None else format_quantity(jitter, "ratio"),
+                "drift": None if drift is None else format_quantity(drift, "ratio"),
                 "samples": samples,
                 "note": note,
                 "costs": {name: format_quantity(cost, cost_of(unit_of(name))) for name, cost in costs.items()},

@@ -28,6 +28,22 @@ class RankTimes(BaseModel):
     comm_exposed_s: float
 
 
+class JitterCorrection(BaseModel):
+    """What jitter adds to a prediction: a synchronous step is a maximum over ranks, which a deterministic run misses.
+
+    ``epoch_s_median``: without it, of the deterministic run; ``added_s``: what it adds to a median epoch; ``wait_s``:
+    what of that is waited at each op of such an epoch, mean over ranks. All of it is in ``epoch_s`` and in the ranks'
+    waits already, and not in the trace. ``interval_parts``: relative standard deviations behind ``epoch_s_interval``.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    epoch_s_median: float
+    added_s: float
+    wait_s: dict[str, float]
+    interval_parts: dict[str, float]
+
+
 class Accuracy(BaseModel):
     """Accuracy (micro-F1 when multi-label) after an epoch."""
 
@@ -60,7 +76,8 @@ class Result(BaseModel):
     environment: dict[str, Any] = Field(default_factory=dict)
     epoch_s: list[float]
     epoch_s_median: float | None
-    epoch_s_interval: tuple[float, float] | None = None
+    epoch_s_interval: tuple[float, float] | None = Field(default=None, description="90 % of an epoch's distribution")
+    jitter: JitterCorrection | None = None
     per_rank: list[RankTimes] = Field(default_factory=list)
     bytes_sent: list[list[int]] = Field(default_factory=list, description="[P][P] payload of a steady epoch")
     bytes_sent_first_epoch: list[list[int]] = Field(default_factory=list)

@@ -19,6 +19,15 @@ def print_comparison(comparison: Comparison) -> None:
         f"epoch: predicted {_s(epoch.predicted_s)}, measured {_s(epoch.measured_s)} "
         f"(spread between epochs {_s(comparison.epoch_spread_s)}), error {_percent(epoch.error)}"
     )
+    if comparison.interval is not None:
+        low, high = comparison.interval
+        console.print(
+            f"90 % interval of the prediction: {_s(low)} .. {_s(high)}; the measured median lies "
+            f"{'inside' if comparison.inside else 'outside'}"
+        )
+    if measured.jitter is None and comparison.predicted.jitter is not None:
+        added = comparison.predicted.jitter.added_s
+        console.print(f"of the predicted epoch and its waits {_s(added)} come from jitter (expected greatest times)")
     console.print(
         f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
     )
