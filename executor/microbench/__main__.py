@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import torch.distributed as dist
 
 from executor.allocator import tune_allocator
 from executor.microbench.facts import read_facts
+from executor.microbench.kept import Kept, stage_key
 from executor.microbench.sample import Sample, write_samples
-from executor.microbench.suite import FULL, QUICK, Bench, communication_probes
-from executor.microbench.timing import measure
+from executor.microbench.suite import FULL, QUICK, Bench, Suite, communication_probes
+from executor.microbench.timing import Plan, Probe, Who, measure
 from executor.microbench.world import World, join, spawn
+
+PROGRESS = "progress"
+"""First word of a line that tells how much is through."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -25,6 +30,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few sizes, about ten seconds")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--only", choices=("all", "compute", "communication"), default="all")
+    parser.add_argument("--keep", type=Path, help="folder for samples of finished stages; a second call goes on there")
+    parser.add_argument("--fresh", action="store_true", help="do not use what is kept")
     return parser.parse_args(arguments)
 
 
@@ -34,11 +41,15 @@ def work(options: argparse.Namespace) -> None:
     allocator = tune_allocator()
     world = join(options.backend)
     started = datetime.now(UTC)
-    samples = _measure(options, world)
+    suite = QUICK if options.quick else FULL
+    facts = {**read_facts(world.device), "allocator": allocator.applied}
+    key = stage_key(world, facts, suite, options.quick)
+    kept = Kept(options.keep, key, lambda text: _say(world, text), options.fresh)
+    samples = _measure(options.only, suite, world, kept)
     if world.rank == 0:
         header = {
             "started": started.isoformat(timespec="seconds"),
-            "facts": {**read_facts(world.device), "allocator": allocator.applied},
+            "facts": facts,
             "backend": world.backend,
             "ranks": world.ranks,
             "threads": world.threads,
@@ -49,22 +60,41 @@ def work(options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def _measure(options: argparse.Namespace, world: World) -> list[Sample]:
-    suite = QUICK if options.quick else FULL
+def _measure(only: str, suite: Suite, world: World, kept: Kept) -> list[Sample]:
+    stages: list[tuple[str, str, Plan, Callable[[], list[Probe]]]] = []
+    bench: list[Bench] = []
+
+    def work(who: Who) -> list[Probe]:
+        if not bench:  # its inputs take a while to build, and a stage that is kept needs none
+            bench.append(Bench(suite, world))
+        return bench[0].compute_probes(who)
+
+    if only != "compute" and world.ranks > 1:
+        text = f"communication of {world.ranks} ranks"
+        stages.append(("communication", text, suite.communicate, lambda: communication_probes(suite, world)))
+    if only != "communication":
+        text = f"work of {world.ranks} ranks at once, {world.threads} threads each"
+        stages.append(("work", text, suite.compute, lambda: work("all")))
+        if suite.alone is not None and world.ranks > 1:
+            stages.append(("alone", "work of one rank alone", suite.alone, lambda: work("alone")))
+    total = sum(plan.budget_s for _, _, plan, _ in stages)
     samples: list[Sample] = []
-    if options.only != "compute" and world.ranks > 1:
-        samples += measure(communication_probes(suite, world), world, suite.communicate)
-        _say(world, f"communication of {world.ranks} ranks measured")
-    if options.only == "communication":
-        return samples
-    bench = Bench(suite, world)
-    _say(world, "inputs built")
-    samples += measure(bench.compute_probes(), world, suite.compute)
-    _say(world, f"work of {world.ranks} ranks at once, {world.threads} threads each, measured")
-    if suite.alone is not None and world.ranks > 1:
-        samples += measure(bench.compute_probes("alone"), world, suite.alone)
-        _say(world, "work of one rank alone measured")
+    done = 0.0
+    for name, text, plan, probes in stages:
+        tell = _progress(world, text, done, plan.budget_s, total)
+        tell(0.0)
+        samples += kept.measured(name, world, lambda: measure(probes(), world, plan, tell))  # noqa: B023
+        done += plan.budget_s
     return samples
+
+
+def _progress(world: World, text: str, done: float, budget_s: float, total: float) -> Callable[[float], None]:
+    """Tells how much of this call's measuring is through: "progress SHARE TEXT" for ``simgnn calibrate``."""
+
+    def tell(elapsed_s: float) -> None:
+        _say(world, f"{PROGRESS} {(done + min(elapsed_s, budget_s)) / total:.3f} {text}")
+
+    return tell
 
 
 def _say(world: World, text: str) -> None:
@@ -82,7 +112,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"--ranks must be at least 1, got {options.ranks}", file=sys.stderr)
         return 2
     passed = ["--out", str(options.out), "--backend", options.backend, "--only", options.only]
-    return spawn(options.ranks, passed + (["--quick"] if options.quick else []))
+    passed += ["--keep", str(options.keep)] if options.keep is not None else []
+    passed += [f"--{name}" for name in ("quick", "fresh") if getattr(options, name)]
+    return spawn(options.ranks, passed)
 
 
 if __name__ == "__main__":

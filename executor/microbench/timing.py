@@ -66,11 +66,14 @@ class _Record:
     ends: list[float] = field(default_factory=list)
 
 
-def measure(probes: Sequence[Probe], world: World, plan: Plan) -> list[Sample]:
+def measure(
+    probes: Sequence[Probe], world: World, plan: Plan, tell: Callable[[float], None] = lambda elapsed_s: None
+) -> list[Sample]:
     """Time all probes on all ranks; the samples on rank 0, nothing elsewhere.
 
     First every probe runs once without being timed: that compiles kernels and touches memory. A round that has begun
-    is ended, unless twice the budget has passed: then probes that have been timed once already are left out.
+    is ended, unless twice the budget has passed: then probes that have been timed once already are left out. ``tell``
+    hears after every round how many seconds have passed.
     """
     order = list(range(len(probes)))
     shuffle = random.Random(plan.seed).shuffle
@@ -87,6 +90,7 @@ def measure(probes: Sequence[Probe], world: World, plan: Plan) -> list[Sample]:
             if not (late and records[index].ends):
                 _visit(probes[index], records[index], world)
         elapsed = time.perf_counter() - begun
+        tell(elapsed)
         if world.agree(turn + 1 >= plan.least and elapsed * (turn + 2) / (turn + 1) > plan.budget_s):
             break
     gathered = world.gather([(record.starts, record.ends) for record in records])
@@ -185,7 +189,7 @@ def sample_of(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], wo
         form=probe.form,
         sizes=dict(probe.sizes),
         ranks=world.ranks,
-        active=len(acting),
+        active=world.on_one_host(rank for rank, part in enumerate(parts) if part[0]),
         threads=world.threads,
         seconds=middle,
         last_s=expected(last),

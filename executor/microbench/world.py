@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,7 +23,8 @@ POLL_S = 0.05
 
 @dataclass(frozen=True)
 class World:
-    """One rank's view of its group. ``same_host``: all ranks share one monotonic clock."""
+    """One rank's view of its group. ``same_host``: all ranks share one monotonic clock. ``hosts`` [P]: name of each
+    rank's host; empty: all are on one."""
 
     rank: int
     ranks: int
@@ -30,6 +32,11 @@ class World:
     backend: str
     threads: int
     same_host: bool
+    hosts: tuple[str, ...] = ()
+
+    def on_one_host(self, ranks: Iterable[int]) -> int:
+        """The most of these ranks that one host has."""
+        return max(Counter(self.hosts[rank] if self.hosts else "" for rank in ranks).values(), default=0)
 
     def synchronize(self) -> None:
         """Wait until the device has finished what it was given."""
@@ -75,7 +82,7 @@ def join(backend: str = "auto") -> World:
     dist.init_process_group(backend, timeout=TIMEOUT)
     hosts: list[Any] = [None] * ranks
     dist.all_gather_object(hosts, socket.gethostname())
-    return World(rank, ranks, device, backend, threads, len(set(hosts)) == 1)
+    return World(rank, ranks, device, backend, threads, len(set(hosts)) == 1, tuple(hosts))
 
 
 def free_port() -> int:

@@ -1,9 +1,5 @@
 """``simgnn calibrate``: measure this machine with the executor's micro-benchmarks and fit its hardware profile."""
 
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -11,25 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simgnn.cli.calibrate_measure import forget_kept, measure_groups, torchrun_place
 from simgnn.cli.console import Reporter, note, print_json, print_table
-from simgnn.cli.engine import check_executor
 from simgnn.cli.options import JsonOption
-from simgnn.errors import BackendError, ConfigError
+from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from simgnn.analysis.fit import Calibration
     from simgnn.analysis.fit_samples import SampleFile
     from simgnn.hardware.profile import Profile
 
-QUICK_RANKS = (2,)
-FULL_RANKS = (1, 2, 4)
-BUSY_INTERVAL_S = 0.5
-BUSY_PERCENT = 15.0
-PATIENCE_S = 600.0
-"""A group of ranks that has not finished by then hangs."""
-
 
 def command(
+    page: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.html]", help="Where --report writes.", show_default=False)
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few sizes and 2 ranks: about 20 seconds.")] = False,
     ranks: Annotated[
         str | None,
@@ -43,27 +35,59 @@ def command(
         Path | None,
         typer.Option("--samples", metavar="DIR", help="Keep the raw samples in this folder.", show_default=False),
     ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write a page with tables, residuals and plots: to FILE.html, or beside "
+                           "the profile.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over: do not use what an interrupted calibration has measured.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Measure this machine and write its hardware profile, which later simulations use by default.
 
-    Full: at most five minutes, on an otherwise idle machine. Nothing is written unless everything was measured.
-    Example: [bold]simgnn calibrate --quick[/bold]
+    Full: at most five minutes, on an otherwise idle machine. Nothing is written unless everything was measured. A
+    calibration that was interrupted goes on where it stopped, for a day, if machine, sizes and code are the same.
+    On several hosts: [bold]torchrun ... -m simgnn calibrate[/bold] on each; rank 0 fits and writes.
+
+    Outliers: of a probe's repeats the slowest twentieth (at least one of three) is left out as far as it lies more
+    than 10 median absolute deviations above the median; the rest is averaged. Of a curve's samples at most a tenth is
+    left out: those further than 4 robust sigmas (1.4826 MAD) and a factor of 1.25 from a first fit. Errors are
+    cross-validated. Example: [bold]simgnn calibrate --quick[/bold]
     """
     from simgnn.hardware.library import calibration_path
     from simgnn.hardware.profile import save_profile
 
-    calibration = measure_machine(quick, parse_ranks(ranks), Reporter(quiet=as_json), samples)
+    if page is not None and not report:
+        raise ConfigError(
+            f"{page}: a file without --report; expected `simgnn calibrate --report {page}`, or --out FILE"
+        )
+    place = torchrun_place()
+    leads = place is None or place.rank == 0
+    files = measure_groups(quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh)
+    if not leads:
+        return
+    calibration = _fit(files, Reporter(quiet=as_json))
     last = calibration_path()
     named = out or last.parent / "calibration" / f"{calibration.profile.meta.name}.toml"
     for path in [named] if out else [named, last]:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_profile(calibration.profile, path)
+    if report:
+        from simgnn.report.calibration import write_report
+
+        page = page or named.with_suffix(".html")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_report(calibration, files, page)
+    forget_kept(quick)
     if as_json:
-        print_json({"profile": str(named), "curves": _curve_rows(calibration), "network": _network_rows(calibration)})
+        told = {"curves": _curve_rows(calibration), "network": _network_rows(calibration)}
+        print_json({"profile": str(named), "report": None if page is None else str(page), **told})
         return
     show(calibration)
     note(f"written to {named}" if out else f"written to {named}; simulations use it from now on ({last})")
+    if page is not None:
+        note(f"report: {page}")
 
 
 def parse_ranks(text: str | None) -> tuple[int, ...] | None:
@@ -103,55 +127,16 @@ def measure_machine(
     quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None = None
 ) -> "Calibration":
     """Measure with each number of ranks, one after another, and fit. ``samples``: folder that keeps the raw samples."""
+    calibration = _fit(measure_groups(quick, ranks, reporter, samples, fresh=False), reporter)
+    forget_kept(quick)
+    return calibration
+
+
+def _fit(files: "Sequence[SampleFile]", reporter: Reporter) -> "Calibration":
     from simgnn.analysis.fit import fit_profile
 
-    check_executor()
-    _tell_if_busy(reporter)
-    with tempfile.TemporaryDirectory(prefix="simgnn-calibrate-") as scratch:
-        folder = Path(scratch) if samples is None else samples
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [
-            _measure(count, quick, folder / f"samples-{count}.json", reporter)
-            for count in ranks or (QUICK_RANKS if quick else FULL_RANKS)
-        ]
     reporter.stage("fitting curves to the samples")
     return fit_profile(files, date.today())
-
-
-def _tell_if_busy(reporter: Reporter) -> None:
-    """Others' work on this machine would be measured as its own slowness: say so, and go on."""
-    import psutil  # type: ignore[import-untyped]
-
-    busy = psutil.cpu_percent(BUSY_INTERVAL_S)
-    if busy > BUSY_PERCENT:
-        reporter.stage(f"this machine is {busy:.0f} % busy with other work: calibrate it again when it is idle")
-
-
-def _measure(ranks: int, quick: bool, path: Path, reporter: Reporter) -> "SampleFile":
-    """Samples of one group of ranks. More ranks than cores measure communication only: they take turns computing."""
-    from simgnn.analysis.fit_samples import read_samples
-
-    reporter.stage(f"measuring with {ranks} rank{'s' if ranks > 1 else ''}")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    arguments = ["--ranks", str(ranks), "--out", str(path), *(["--quick"] if quick else [])]
-    if ranks > cores:
-        arguments += ["--only", "communication"]
-    command = [sys.executable, "-m", "executor.microbench", *arguments]
-    with tempfile.TemporaryFile("w+") as words:
-        process = subprocess.Popen(command, stdout=words, stderr=words)
-        try:
-            status = process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            status = -1
-        finally:
-            if process.poll() is None:
-                process.terminate()  # it ends its ranks before it ends
-                process.wait()
-        if status != 0:
-            words.seek(0)
-            said = "\n".join(words.read().splitlines()[-10:])
-            raise BackendError(f"calibrate: measuring with {ranks} ranks ended with status {status}:\n{said}")
-    return read_samples(path)
 
 
 def show(calibration: "Calibration") -> None:

@@ -1,0 +1,147 @@
+"""Measuring for ``simgnn calibrate``: one group of ranks after another, kept stage by stage, progress told."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from simgnn.cli.console import Counter, Reporter
+from simgnn.cli.engine import check_executor
+from simgnn.errors import BackendError, ConfigError
+
+if TYPE_CHECKING:
+    from simgnn.analysis.fit_samples import SampleFile
+
+QUICK_RANKS = (2,)
+FULL_RANKS = (1, 2, 4)
+BUSY_INTERVAL_S = 0.5
+BUSY_PERCENT = 15.0
+PATIENCE_S = 600.0
+"""A group of ranks that has not finished by then hangs."""
+PARTS = 1000
+"""Steps in which progress is counted."""
+PROGRESS = "progress "
+"""How the micro-benchmarks begin a line that says how much is through: "progress SHARE TEXT"."""
+
+
+class Place(NamedTuple):
+    """Where torchrun has started this process: one of ``ranks``, which measure together."""
+
+    rank: int
+    ranks: int
+
+
+def torchrun_place(environment: Mapping[str, str] | None = None) -> Place | None:
+    """This process's place in a group that torchrun started; None: it was started by hand."""
+    found = os.environ if environment is None else environment
+    if "RANK" not in found or "WORLD_SIZE" not in found:
+        return None
+    return Place(int(found["RANK"]), int(found["WORLD_SIZE"]))
+
+
+def kept_folder() -> Path:
+    """Where the samples of an interrupted calibration wait for the next one."""
+    from simgnn.hardware.library import calibration_path
+
+    return calibration_path().parent / "calibrating"
+
+
+def forget_kept(quick: bool) -> None:
+    """Drop the samples that were kept for a calibration, quick or full: it is written."""
+    folder = kept_folder()
+    for path in folder.glob(f"{'quick' if quick else 'full'}-*.json"):
+        path.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def measure_groups(
+    quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None, fresh: bool
+) -> "list[SampleFile]":
+    """The samples of every group of ranks, one group after another; under torchrun those of its one group, on rank 0.
+
+    ``samples``: folder that keeps the raw samples. Raises :class:`BackendError` when a measurement fails.
+    """
+    check_executor()
+    place = torchrun_place()
+    if place is not None:
+        if ranks is not None and tuple(ranks) != (place.ranks,):
+            told = ", ".join(map(str, ranks))
+            raise ConfigError(f"--ranks: got {told}, but torchrun started {place.ranks} ranks; leave the option out")
+        groups: Sequence[int] = (place.ranks,)
+    else:
+        groups = ranks or (QUICK_RANKS if quick else FULL_RANKS)
+    if place is None or place.rank == 0:
+        tell_if_busy(reporter)
+    files = []
+    with tempfile.TemporaryDirectory(prefix="simgnn-calibrate-") as scratch:
+        folder = Path(scratch) if samples is None else samples
+        folder.mkdir(parents=True, exist_ok=True)
+        with reporter.counting("calibrating", PARTS * len(groups)) as counter:
+            for number, count in enumerate(groups):
+                path = folder / f"samples-{count}.json"
+                arguments = ["--out", str(path), "--keep", str(kept_folder()), *(["--quick"] if quick else [])]
+                if fresh:
+                    arguments.append("--fresh")
+                if place is None:
+                    arguments += ["--ranks", str(count)]
+                    # more ranks than cores measure communication only: they take turns computing
+                    arguments += ["--only", "communication"] if count > _cores() else []
+                _measure(count, arguments, reporter, counter, number * PARTS)
+                if place is None or place.rank == 0:
+                    files.append(_read(path))
+    return files
+
+
+def _read(path: Path) -> "SampleFile":
+    from simgnn.analysis.fit_samples import read_samples
+
+    return read_samples(path)
+
+
+def tell_if_busy(reporter: Reporter) -> None:
+    """Others' work on this machine would be measured as its own slowness: say so, and go on."""
+    import psutil  # type: ignore[import-untyped]
+
+    busy = psutil.cpu_percent(BUSY_INTERVAL_S)
+    if busy > BUSY_PERCENT:
+        reporter.stage(f"this machine is {busy:.0f} % busy with other work: calibrate it again when it is idle")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, counter: Counter, before: int) -> None:
+    """Run one group of ranks to its end, its progress counted from ``before``."""
+    command = [sys.executable, "-m", "executor.microbench", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    assert process.stdout is not None
+    hangs = threading.Timer(PATIENCE_S, process.terminate)  # it ends its ranks before it ends
+    hangs.daemon = True
+    hangs.start()
+    last: list[str] = []
+    try:
+        for line in process.stdout:
+            text = line.strip()
+            if text.startswith(PROGRESS):
+                share, _, what = text.removeprefix(PROGRESS).partition(" ")
+                counter.at(before + round(PARTS * float(share)), what)
+            elif text:
+                last = [*last[-9:], text]
+                if "kept" in text.split():
+                    reporter.stage(text)
+        status = process.wait()
+    finally:
+        hangs.cancel()
+        if process.poll() is None:
+            process.terminate()
+        process.wait()
+    if status != 0:
+        told = "\n".join(last)
+        raise BackendError(f"calibrate: measuring with {ranks} ranks ended with status {status}:\n{told}")
+    counter.at(before + PARTS)

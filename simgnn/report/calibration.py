@@ -1,0 +1,184 @@
+"""A calibration as one HTML page: tables, measured against predicted, residuals. Needs nothing from the network."""
+
+import html
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.pricing import price_work
+from simgnn.tomlfile import write_atomically
+
+if TYPE_CHECKING:
+    from simgnn.analysis.fit import Calibration
+    from simgnn.analysis.fit_samples import Sample, SampleFile
+
+RULES = (
+    "Of a probe's repeats the slowest twentieth (at least one of three) is left out as far as it lies more than 10 "
+    "median absolute deviations above the median; the others are averaged. Of a curve's samples at most a tenth is "
+    "left out: those further than 4 robust sigmas (1.4826 MAD) and a factor of 1.25 from a first fit.",
+    "Errors in the tables are cross-validated: no sample is predicted by a fit that has seen it or its group. The "
+    "points below are predicted by the profile itself, so they scatter a little less. Samples that were left out are "
+    "shown too.",
+)
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .7rem;border-bottom:1px solid #ddd;"
+    "text-align:right}td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}"
+)
+
+
+class Point(NamedTuple):
+    """A sample and what the profile says of it; ``noise_s``: median absolute deviation of its repeats."""
+
+    primitive: str
+    level: str
+    label: str
+    measured_s: float
+    predicted_s: float
+    noise_s: float
+
+
+def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterator[Point]:
+    """Every sample of work, and of collectives and exchanges, against the profile that was fitted to all of them."""
+    name, device = next(iter(calibration.profile.devices.items()))
+    for file in files:
+        machine: Machine | None = None
+        if calibration.network is not None and device.kind == "cpu":
+            machine = Machine.place(calibration.profile, [0] * file.ranks)
+        for sample in file.samples:
+            if device.curves_of(sample.primitive):
+                price = price_work(
+                    device, name, sample.primitive, sample.sizes, sample.locality, sample.active, sample.threads
+                )
+                yield _point(sample, f"{sample.active} x {sample.threads}", float(price.seconds[0]), sample.seconds)
+            elif machine is not None and sample.primitive in ("allreduce", "broadcast", "allgather", "barrier"):
+                found = machine.collective(
+                    sample.primitive, "default", sample.sizes.get("bytes", 0.0), range(sample.ranks)
+                )
+                yield _point(sample, f"{sample.ranks} ranks", found.seconds_alone, sample.seconds)
+            elif machine is not None and sample.primitive == "send":
+                found_message = machine.message(0, 1, sample.sizes["bytes"])
+                seconds = found_message.latency_s + sample.sizes["bytes"] / found_message.rate_bytes_per_s
+                yield _point(sample, f"{sample.ranks} ranks", seconds, sample.last_s)
+
+
+def _point(sample: "Sample", level: str, predicted: float, measured: float) -> Point:
+    sizes = ", ".join(f"{key} {value:g}" for key, value in sample.sizes.items() if key != "item_bytes")
+    return Point(sample.primitive, level, f"{sample.form}: {sizes}", measured, predicted, sample.mad_s)
+
+
+def write_report(calibration: "Calibration", files: "Sequence[SampleFile]", path: Path) -> None:
+    """Write the page, whole or not at all."""
+    write_atomically(path, report_page(calibration, list(files)))
+
+
+def report_page(calibration: "Calibration", files: "Sequence[SampleFile]") -> str:
+    """The page's HTML, with plotly's script in it."""
+    import plotly.io
+
+    meta = calibration.profile.meta
+    found = list(points(calibration, files))
+    facts = [
+        [key, str(value)] for key, value in (("machine", meta.description), ("date", meta.date), *meta.versions.items())
+    ]
+    parts = [
+        f"<h1>Calibration {html.escape(meta.name)}</h1>",
+        _table(["", ""], facts),
+        *(f"<p>{html.escape(rule)}</p>" for rule in RULES),
+        "<h2>Work</h2>",
+        _table(*_work_table(calibration)),
+    ]
+    if calibration.network is not None:
+        parts += ["<h2>Communication</h2>", _table(*_network_table(calibration))]
+    parts.append("<h2>Measured and predicted</h2>")
+    for number, figure in enumerate((_scatter(found), _residuals(found))):
+        options = {"include_plotlyjs": number == 0, "full_html": False, "div_id": f"plot{number}"}
+        parts.append(plotly.io.to_html(figure, **options))
+    head = f'<head><meta charset="utf-8"><title>{html.escape(meta.name)}</title><style>{STYLE}</style></head>'
+    return f'<!doctype html>\n<html lang="en">{head}<body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _work_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]:
+    rows = []
+    for entry in calibration.curves:
+        curve, fit = entry.curve, entry.fit
+        costs = ", ".join(f"{name} {text}" for name, text in curve.model_dump()["costs"].items())
+        reach = ", ".join(f"{name} to {high:g}" for name, (_, high) in curve.range.items())
+        errors = [f"{fit.median_error:.1%}", f"{fit.spread:.1%}", f"{np.expm1(fit.worst):.0%}"]
+        level = f"{curve.concurrency} x {curve.threads}"
+        rows.append([curve.primitive, level, str(fit.used), str(fit.left_out), *errors, reach, costs])
+    columns = ["primitive", "ranks x threads", "samples", "left out", "median error", "spread", "worst", "measured",
+               "costs"]  # fmt: skip
+    return columns, rows
+
+
+def _network_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]:
+    assert calibration.network is not None
+    rows = [
+        [kind, str(ranks), str(count), f"{middle:.1%}", f"{most:.1%}"]
+        for (kind, ranks), (middle, most, count) in calibration.network.errors.items()
+    ]
+    return ["communication", "ranks", "samples", "median error", "worst"], rows
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    head = line(columns, "th") if any(columns) else ""
+    return "<table>" + head + "".join(line(row, "td") for row in rows) + "</table>"
+
+
+def _groups(found: Sequence[Point]) -> dict[str, list[Point]]:
+    groups: dict[str, list[Point]] = {}
+    for point in found:
+        groups.setdefault(f"{point.primitive}, {point.level}", []).append(point)
+    return groups
+
+
+def _scatter(found: Sequence[Point]) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, group in _groups(found).items():
+        figure.add_trace(
+            go.Scatter(
+                x=[point.measured_s for point in group],
+                y=[point.predicted_s for point in group],
+                error_x={"array": [point.noise_s for point in group], "thickness": 1},
+                text=[point.label for point in group],
+                mode="markers",
+                name=name,
+            )
+        )
+    ends = [point.measured_s for point in found] or [1e-6, 1.0]
+    line = [min(ends), max(ends)]
+    figure.add_trace(go.Scatter(x=line, y=line, mode="lines", name="equal", line={"color": "#999", "dash": "dot"}))
+    figure.update_xaxes(type="log", title="measured, s (bars: median absolute deviation of the repeats)")
+    figure.update_yaxes(type="log", title="predicted, s")
+    figure.update_layout(height=620, title="Every sample")
+    return figure
+
+
+def _residuals(found: Sequence[Point]) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, group in _groups(found).items():
+        figure.add_trace(
+            go.Scatter(
+                x=[point.measured_s for point in group],
+                y=[point.predicted_s / point.measured_s for point in group],
+                text=[point.label for point in group],
+                mode="markers",
+                name=name,
+            )
+        )
+    figure.add_hline(y=1.0, line={"color": "#999", "dash": "dot"})
+    figure.update_xaxes(type="log", title="measured, s")
+    figure.update_yaxes(type="log", title="predicted / measured")
+    figure.update_layout(height=520, title="Residuals")
+    return figure
