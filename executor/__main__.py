@@ -12,18 +12,25 @@ python -m executor run DIR [--resume] [--device auto|cpu|cuda]
 
 Trains what `simgnn run --prepare` wrote into DIR. Alone it starts one process a rank on this machine; on a cluster:
 torchrun --nproc-per-node P -m executor run DIR
+
+python -m executor testbed --help: a cluster of shaped network namespaces on this machine
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run; the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["testbed"]:
+        from executor.testbed.command import main as testbed
+
+        return testbed(words[1:])
     parser = argparse.ArgumentParser(prog="python -m executor", usage=USAGE, add_help=True)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", usage=USAGE)
     run.add_argument("directory", type=Path)
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     from simgnn.errors import SimgnnError
 
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -39,8 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:
-    from executor.environment import LAUNCHER
-    from executor.launcher import follow_launcher
+    from executor.environment import LAUNCHER, follow_launcher
 
     if LAUNCHER in os.environ:
         # Ctrl-C reaches the whole terminal; the launcher answers it and ends its ranks

@@ -1,11 +1,17 @@
 """How a process learns its place in a run: environment variables, and the cores of this host."""
 
+import ctypes
 import os
+import signal
+import sys
 
 RENDEZVOUS = "SIMGNN_RENDEZVOUS"
 """File through which ranks of one host find each other; without it the variables of torchrun are used."""
 LAUNCHER = "SIMGNN_LAUNCHER"
 """Process id of the launcher: ranks that find it here end with it."""
+TESTBED = "SIMGNN_TESTBED"
+"""JSON: the testbed that this rank runs in and its place there, kept with the result."""
+PR_SET_PDEATHSIG = 1
 
 
 def usable_cores() -> int:
@@ -13,6 +19,18 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_per_rank(wanted: int | None, ranks_on_host: int) -> int:
-    """Threads that each rank computes with: what the plan says, else the cores shared out evenly, at least one."""
-    return wanted or max(1, usable_cores() // ranks_on_host)
+def threads_per_rank(wanted: int | None, ranks_on_host: int, cores: int | None = None) -> int:
+    """Threads that each rank computes with: what the plan says, else the cores shared out evenly, at least one.
+
+    ``cores``: of the ranks' host, if not those of this process.
+    """
+    return wanted or max(1, (cores or usable_cores()) // ranks_on_host)
+
+
+def follow_launcher(launcher: int) -> None:
+    """Let the kernel end this process when its launcher dies, however it dies (Linux; elsewhere nothing happens)."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:  # it died before the kernel was told
+        os._exit(1)

@@ -1,12 +1,12 @@
 """Starts the ranks of a run on this host, watches them, and tells the one reason when it fails."""
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -17,11 +17,26 @@ from executor.plan import RunPlan
 POLL_S = 0.02
 GRACE_S = 3.0
 """How long the other ranks get to say what happened to them, and then to end, before they are killed."""
-PR_SET_PDEATHSIG = 1
 
 
-def launch(root: Path, arguments: Sequence[str]) -> int:
-    """Run DIR with one process a rank; the exit status. ``arguments`` are passed on to the ranks."""
+@dataclass(frozen=True)
+class Seat:
+    """Where a rank runs that does not simply run here: words before its command, its place on its host, the host's
+    ``cores``, the network interface that it speaks through, more ``variables``."""
+
+    prefix: tuple[str, ...]
+    local_rank: int
+    local_ranks: int
+    cores: int
+    interface: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = None) -> int:
+    """Run DIR with one process a rank; the exit status. ``arguments`` are passed on to the ranks.
+
+    ``seats`` [P]: where each rank runs; None: all on this host as it is.
+    """
     plan = RunPlan.open(root)
     if "--resume" not in arguments:
         plan.check_unfinished()
@@ -31,18 +46,21 @@ def launch(root: Path, arguments: Sequence[str]) -> int:
     rendezvous.unlink(missing_ok=True)
     command = [sys.executable, "-m", "executor", "run", str(root), *arguments]
     running: list[subprocess.Popen[bytes]] = []
-    previous = signal.signal(signal.SIGTERM, _interrupted)
+    previous = signal.signal(signal.SIGTERM, interrupted)
     try:
         for rank in range(plan.ranks):
-            running.append(subprocess.Popen(command, env=_environment(plan, rank, rendezvous.resolve())))
-        failed = _watch(running)
+            seat = None if seats is None else seats[rank]
+            environment = environment_of(rank, plan.ranks, plan.threads_per_rank, seat)
+            environment[RENDEZVOUS] = str(rendezvous.resolve())
+            running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
+        failed = watch(running)
         if not failed:
             return 0
         _wait(running, GRACE_S)
         reason = _reason(plan, running)
         print(f"executor: error: {reason}", file=sys.stderr, flush=True)
         statuses = [process.poll() for process in running]
-        _end(running)
+        end(running)
         if 2 in statuses:  # what was given is wrong: nothing ran, there is nothing to report
             return 2
         from executor.report import write_report  # loads torch, which a run that goes well has no need of here
@@ -53,32 +71,35 @@ def launch(root: Path, arguments: Sequence[str]) -> int:
         print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
         return 130
     finally:
-        _end(running)
+        end(running)
         signal.signal(signal.SIGTERM, previous)
         rendezvous.unlink(missing_ok=True)
 
 
-def _environment(plan: RunPlan, rank: int, rendezvous: Path) -> dict[str, str]:
-    threads = str(threads_per_rank(plan.threads_per_rank, plan.ranks))
+def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat | None = None) -> dict[str, str]:
+    """Variables of one rank: its place, its threads, its network interface; it ends with this process."""
+    local_rank, local_ranks = (rank, ranks) if seat is None else (seat.local_rank, seat.local_ranks)
+    threads = str(threads_per_rank(wanted_threads, local_ranks, None if seat is None else seat.cores))
     environment = {
         **os.environ,
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(plan.ranks),
-        "LOCAL_WORLD_SIZE": str(plan.ranks),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(local_ranks),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "NUMBA_NUM_THREADS": threads,
-        RENDEZVOUS: str(rendezvous),
         LAUNCHER: str(os.getpid()),
     }
-    if sys.platform == "linux":
+    if seat is not None:
+        environment |= {"GLOO_SOCKET_IFNAME": seat.interface, **seat.variables}
+    elif sys.platform == "linux":
         # all ranks are here: a host name that resolves to an unreachable address must not matter
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return environment
 
 
-def _watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
+def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
     """Wait until all ranks have ended well, or one has not; whether one has failed."""
     while True:
         states = [process.poll() for process in running]
@@ -116,12 +137,12 @@ def _remedy(plan: RunPlan) -> str:
 
 
 def _wait(running: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and any(process.poll() is None for process in running):
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit and any(process.poll() is None for process in running):
         time.sleep(POLL_S)
 
 
-def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
+def end(running: Sequence[subprocess.Popen[bytes]]) -> None:
     """End what still runs, by process id: politely, then not."""
     for process in running:
         if process.poll() is None:
@@ -133,14 +154,6 @@ def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def follow_launcher(launcher: int) -> None:
-    """Let the kernel end this rank when its launcher dies, however it dies (Linux; elsewhere nothing happens)."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher:  # it died before the kernel was told
-        os._exit(1)
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
+def interrupted(number: int, frame: FrameType | None) -> None:
+    """Handler of SIGTERM: answered as Ctrl-C is."""
     raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """One rank of a run: load its part, run the program epoch by epoch, evaluate, save checkpoints, report."""
 
+import json
 import os
 import shutil
 import sys
@@ -16,7 +17,7 @@ from executor.allocator import tune_allocator
 from executor.buffers import BufferStore, Value
 from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.compile import metrics_buffers
-from executor.environment import LAUNCHER, threads_per_rank
+from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import write_failure
 from executor.handlers.context import RankContext
 from executor.interpreter import Interpreter
@@ -209,6 +210,7 @@ class Session:
             "peak_memory": self.memory.method,
             "driver": "one thread" if self.interpreter.serial else "one thread a stream",
             "started_at_epoch": self.start,
+            **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
         }
 
 

@@ -53,14 +53,14 @@ def small_graph(
     )
 
 
-def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str) -> Path:
-    """A run directory for ``graph`` on one host of ``ranks`` ranks; float64 and 5 epochs unless set otherwise."""
+def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: int = 1) -> Path:
+    """A run directory for ``graph`` with ``ranks`` ranks on ``hosts``; float64 and 5 epochs unless set otherwise."""
     experiment = load_experiment(
         "vanilla", ["train.epochs=5", "train.dtype=float64", "model.hidden=8", "partition.kind=random", *settings]
-    ).with_cluster(1, ranks)
-    hosts = np.zeros(ranks, dtype=np.int64)
+    ).with_cluster(hosts, ranks // hosts)
+    places = np.array(experiment.rank_hosts(), dtype=np.int64)
     cache = folder.parent / "cache"
-    artifact = partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache)
+    artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
     prepared = Prepared(experiment, artifact.stats, plan(experiment, artifact.stats), graph, artifact)
     return write_run_directory(prepared, folder, None, shards=shards.path)

@@ -1,0 +1,141 @@
+"""CPU quotas by control groups, version 1 and 2: where they are mounted, how a group is made, limited and removed."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from simgnn.errors import BackendError, ConfigError
+
+PERIOD_US = 10_000
+"""A short period, so that a slow rank is slow within an op too, not stopped for long and then fast."""
+LEAST_QUOTA_US = 1_000
+"""The kernel refuses less; a smaller share gets a longer period."""
+MOST_PERIOD_US = 1_000_000
+PATIENCE_S = 5.0
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Controller:
+    """The mounted CPU controller: its version, and the folder below which groups are made."""
+
+    version: Literal[1, 2]
+    base: Path
+
+    def folder(self, group: str) -> Path:
+        """Where a group such as "a/b" lies."""
+        return self.base / group
+
+    def switched_on(self) -> Path | None:
+        """The file that must be written before groups get the controller; None when nothing has to be."""
+        file = self.base / "cgroup.subtree_control"
+        return file if self.version == 2 and "cpu" not in file.read_text().split() else None
+
+    def make(self, group: str, cores: float) -> None:
+        """Make a group that may use ``cores`` cores (a fraction of time on all of them). Parents are made."""
+        folder = self.folder(group)
+        period, quota = limits(cores)
+        try:
+            if self.version == 2:
+                switch = self.switched_on()
+                if switch is not None:
+                    switch.write_text("+cpu")
+                folder.parent.mkdir(exist_ok=True)
+                (folder.parent / "cgroup.subtree_control").write_text("+cpu")
+                folder.mkdir()
+                (folder / "cpu.max").write_text(f"{quota} {period}")
+            else:
+                folder.mkdir(parents=True)
+                (folder / "cpu.cfs_period_us").write_text(str(period))
+                (folder / "cpu.cfs_quota_us").write_text(str(quota))
+        except OSError as error:
+            raise BackendError(
+                f"testbed: the quota of cgroup {folder} cannot be set ({error.strerror}); a testbed without slow ranks "
+                "needs none, and in a container the CPU controller must be delegated"
+            ) from error
+
+
+def limits(cores: float) -> tuple[int, int]:
+    """(period, quota) in microseconds for a number of cores."""
+    period = min(MOST_PERIOD_US, max(PERIOD_US, round(LEAST_QUOTA_US / cores)))
+    return period, max(LEAST_QUOTA_US, round(period * cores))
+
+
+def find_controller(root: Path = Path("/")) -> Controller:
+    """The CPU controller of this machine; version 2 where it has the CPU, else version 1.
+
+    ``root`` stands for the root folder, for tests. Raises :class:`ConfigError` when there is neither.
+    """
+    mounts = _mounts(root)
+    for kind, point, _, _ in mounts:
+        controllers = root / point.lstrip("/") / "cgroup.controllers"
+        if kind == "cgroup2" and controllers.is_file() and "cpu" in controllers.read_text().split():
+            return Controller(2, controllers.parent)
+    for kind, point, inside, options in mounts:
+        if kind == "cgroup" and "cpu" in options:
+            folder = root / point.lstrip("/")
+            own = os.path.relpath(_own_group(root), inside)
+            below = folder if own.startswith("..") else folder / own
+            return Controller(1, below if below.is_dir() else folder)
+    raise ConfigError(
+        "testbed: slow: no CPU controller of cgroups is mounted here (neither version 1 nor 2), so no rank can be "
+        "slowed down; mount one, or leave out 'slow'"
+    )
+
+
+def _mounts(root: Path) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """(file system, mount point, what of it is mounted, options of the file system) of each cgroup mount."""
+    try:
+        lines = (root / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return []
+    mounts = []
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.split(" ", 2)
+        if kind in ("cgroup", "cgroup2"):
+            parts = fields.split(" ")
+            mounts.append((kind, parts[4], parts[3], tuple(options.split(","))))
+    return mounts
+
+
+def _own_group(root: Path) -> str:
+    """This process's group of the version 1 CPU controller."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return "/"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return path
+    return "/"
+
+
+def members(folders: Sequence[Path]) -> set[int]:
+    """Process ids in groups; a group that is not there has none."""
+    found: set[int] = set()
+    for folder in folders:
+        try:
+            found.update(int(word) for word in (folder / "cgroup.procs").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+def remove(folder: Path) -> None:
+    """Remove a group whose processes have ended; one that is not there is fine. The kernel may need a moment."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL_S)

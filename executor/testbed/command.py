@@ -1,0 +1,133 @@
+"""``python -m executor testbed ...``: the command line of the testbed."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from executor.testbed.declaration import Declaration
+from simgnn.errors import SimgnnError
+
+USAGE = """\
+python -m executor testbed up TESTBED.toml            make its hosts (network namespaces), links and quotas
+python -m executor testbed run TESTBED.toml DIR       train what `simgnn run --prepare --out DIR` wrote, inside it
+python -m executor testbed exec TESTBED.toml -- CMD   run CMD once a rank, with torchrun's variables (micro-benchmarks)
+python -m executor testbed status [TESTBED.toml]      what is up (exit status 1: not up)
+python -m executor testbed down [TESTBED.toml]        remove all that was made, ending what runs in it
+
+A testbed is a real cluster on one Linux machine. TESTBED.toml:
+
+hosts = 2
+ranks_per_host = 2
+link = "200 Mbit/s"      # of each host, in each direction; none with hosts = 1
+burst = "16 KiB"         # bytes that pass at full speed after a pause; default: 0.2 ms of the rate, at least this
+slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
+name = "testbed"         # tells several testbeds of one machine apart
+
+Needs root and iproute2. `run` and `exec` bring a testbed up that is not up, and take it down again.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse and carry out; the exit status."""
+    options = _parse(arguments)
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        return _carry_out(options)
+    except SimgnnError as error:
+        print(f"executor: error: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("executor: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m executor testbed", usage=USAGE)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("up", "run", "exec", "status", "down"):
+        command = commands.add_parser(name, usage=USAGE)
+        optional = name in ("status", "down")
+        command.add_argument("testbed", type=Path, nargs="?" if optional else None, metavar="TESTBED.toml")
+        if name == "run":
+            command.add_argument("directory", type=Path, metavar="DIR")
+            command.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
+        if name == "exec":
+            command.add_argument("words", nargs="+", metavar="CMD")
+        if name == "status":
+            command.add_argument("--json", action="store_true", dest="as_json")
+    return parser.parse_args(arguments)
+
+
+def _carry_out(options: argparse.Namespace) -> int:
+    from executor.testbed import lifecycle
+
+    declared = None if options.testbed is None else Declaration.load(options.testbed)
+    if options.command == "status":
+        return _status(_names(declared), options.as_json)
+    if options.command == "down":
+        for name in _names(declared):
+            removed = lifecycle.down(name)
+            print(f"testbed '{name}' is down" + ("" if removed else " (it was not up)"))
+        return 0
+    assert declared is not None
+    if options.command == "up":
+        made = lifecycle.up(declared)
+        print(f"testbed '{declared.name}' is up" + ("" if made else " (it was before)"))
+        return 0
+    from executor.testbed.runs import execute, run
+
+    if options.command == "exec":
+        return execute(declared, options.words)
+    return run(declared, options.directory, ["--device", "cpu", *(["--resume"] if options.resume else [])])
+
+
+def _names(declared: Declaration | None) -> list[str]:
+    """The testbed that is meant: the one of a file, else all that were ever made here."""
+    from executor.testbed.network import require_tools
+    from executor.testbed.state import recorded_names
+
+    require_tools()
+    return recorded_names() if declared is None else [declared.name]
+
+
+def _status(names: Sequence[str], as_json: bool) -> int:
+    from executor.testbed.lifecycle import status
+
+    found = [status(name) for name in names]
+    if as_json:
+        print(json.dumps(found, indent=2))
+    elif not found:
+        print("no testbed is up")
+    else:
+        for entry in found:
+            print("\n".join(_lines(entry)))
+    return 0 if found and all(entry["up"] for entry in found) else 1
+
+
+def _lines(entry: Mapping[str, Any]) -> list[str]:
+    state = "up" if entry["up"] else "not up"
+    lines = [f"testbed '{entry['name']}': {state}{', in use' if entry.get('in_use') else ''}"]
+    lines += [f"  fault: {fault}" for fault in entry["faults"]]
+    if entry["faults"]:
+        lines.append("  remove what is left with: python -m executor testbed down")
+    declared = entry.get("declared", {})
+    for host in entry["hosts"]:
+        link = f", {host['address']}, {declared['link']}, burst {declared['burst']}" if host["address"] else ""
+        cores = ",".join(map(str, host["cores"]))
+        lines.append(f"  host {host['number']}: {host['namespace']}, cores {cores}{link}")
+        for rank in entry["ranks"]:
+            if rank["host"] == host["number"]:
+                quota = rank["quota_cores"]
+                limit = "" if quota is None else f", {rank['share']:.0%} of full speed: {quota:g} cores"
+                lines.append(f"    rank {rank['rank']}{limit}")
+        if host["processes"]:
+            lines.append(f"    processes {', '.join(map(str, host['processes']))}")
+    return lines
+
+
+def _interrupted(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

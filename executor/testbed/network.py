@@ -1,0 +1,137 @@
+"""Network namespaces, the links between them and their rates, through ``ip`` and ``tc``.
+
+Everything lies inside namespaces of the testbed's own, also the switch: nothing is made in the machine's own network,
+and removing the namespaces removes all of it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from executor.testbed.declaration import MTU_BYTES, Declaration
+from executor.testbed.places import INTERFACE, LOOPBACK, HostPlace, switch_of
+from simgnn.errors import BackendError, ConfigError
+
+NAMESPACES = Path("/run/netns")
+"""Where iproute2 keeps named namespaces."""
+BRIDGE = "bridge"
+QUEUE_BYTES = 16 << 20
+"""Room behind a shaper: more than a socket holds unsent, so that packets wait and none is dropped."""
+PREFIX_LENGTH = 24
+
+
+def require_tools() -> None:
+    """:class:`ConfigError` without root or iproute2."""
+    if os.geteuid() != 0:
+        raise ConfigError(
+            "testbed: got a user without root, expected root: network namespaces and quotas need it; start it with sudo"
+        )
+    absent = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if absent:
+        raise ConfigError(f"testbed: {' and '.join(absent)} not found; install iproute2 (apt install iproute2)")
+
+
+def call(*words: str) -> str:
+    """Run ``ip`` or ``tc``; what it printed. Ctrl-C does not reach it: each call is done whole or not at all."""
+    done = subprocess.run(words, capture_output=True, text=True, start_new_session=True)
+    if done.returncode:
+        said = done.stderr.strip() or f"exit status {done.returncode}"
+        if "not permitted" in said:
+            raise ConfigError(
+                f"testbed: '{' '.join(words)}': {said}; expected a root that may make network namespaces "
+                "(in a container: privileged)"
+            )
+        raise BackendError(f"testbed: '{' '.join(words)}': {said}")
+    return done.stdout
+
+
+def exists(namespace: str) -> bool:
+    """Whether a namespace of this name is there."""
+    return (NAMESPACES / namespace).exists()
+
+
+def processes(namespace: str) -> set[int]:
+    """Process ids inside a namespace."""
+    return {int(word) for word in call("ip", "netns", "pids", namespace).split()} if exists(namespace) else set()
+
+
+def make_namespace(namespace: str) -> None:
+    """A namespace with its loopback up."""
+    call("ip", "netns", "add", namespace)
+    call("ip", "-n", namespace, "link", "set", LOOPBACK, "up")
+
+
+def remove_namespace(namespace: str) -> None:
+    """Remove a namespace with all that is in it; one that is not there is fine."""
+    if exists(namespace):
+        call("ip", "netns", "del", namespace)
+
+
+def namespaces_of(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
+    """All that a testbed has: one a host, and one for the switch of more than two."""
+    return [host.namespace for host in hosts] + ([switch_of(declared.name)] if len(hosts) > 2 else [])
+
+
+def shapers(declared: Declaration, hosts: Sequence[HostPlace]) -> list[tuple[str, str]]:
+    """(namespace, interface) of everything that sends at the declared rate."""
+    if len(hosts) < 2:
+        return []
+    ends = [(host.namespace, INTERFACE) for host in hosts]
+    return ends + ([(switch_of(declared.name), _port(host)) for host in hosts] if len(hosts) > 2 else [])
+
+
+def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
+    """Join hosts: two by one pair of interfaces, more by a bridge; every sending end is shaped."""
+    if len(hosts) < 2:
+        return
+    if len(hosts) == 2:
+        _pair(hosts[0].namespace, INTERFACE, hosts[1].namespace, INTERFACE)
+    else:
+        switch = switch_of(declared.name)
+        call("ip", "-n", switch, "link", "add", BRIDGE, "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
+        call("ip", "-n", switch, "link", "set", BRIDGE, "up")
+        for host in hosts:
+            _pair(host.namespace, INTERFACE, switch, _port(host))
+            call("ip", "-n", switch, "link", "set", _port(host), "master", BRIDGE)
+    for host in hosts:
+        call("ip", "-n", host.namespace, "addr", "add", f"{host.address}/{PREFIX_LENGTH}", "dev", INTERFACE)
+    for namespace, interface in shapers(declared, hosts):
+        _shape(declared, namespace, interface)
+
+
+def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
+    """What does not send at the declared rate (or is not there), for people."""
+    wrong = []
+    for namespace, interface in shapers(declared, hosts):
+        try:
+            found = json.loads(call("tc", "-j", "-n", namespace, "qdisc", "show", "dev", interface))
+        except (BackendError, ValueError):
+            found = []
+        rates = [entry["options"].get("rate") for entry in found if entry.get("kind") == "tbf"]
+        if not any(rate == round(declared.link or 0.0) for rate in rates):
+            wrong.append(f"{interface} in {namespace}")
+    return wrong
+
+
+def _port(host: HostPlace) -> str:
+    return f"host{host.number}"
+
+
+def _pair(one: str, first: str, other: str, second: str) -> None:
+    """Two joined interfaces, each made inside its namespace; up, without IPv6, of a known packet size."""
+    call(
+        *("ip", "link", "add", first, "netns", one, "mtu", str(MTU_BYTES), "type", "veth"),
+        *("peer", "name", second, "netns", other, "mtu", str(MTU_BYTES)),
+    )
+    for namespace, interface in ((one, first), (other, second)):
+        call("ip", "-n", namespace, "link", "set", interface, "addrgenmode", "none")
+        call("ip", "-n", namespace, "link", "set", interface, "up")
+
+
+def _shape(declared: Declaration, namespace: str, interface: str) -> None:
+    rate = f"{round((declared.link or 0.0) * 8)}bit"
+    bucket = ("rate", rate, "burst", f"{round(declared.burst_bytes())}b", "limit", f"{QUEUE_BYTES}b")
+    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", *bucket)

@@ -1,0 +1,105 @@
+"""Ranks inside a testbed: a prepared run, or any command once a rank."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from executor.environment import LAUNCHER, TESTBED
+from executor.launcher import Seat, end, environment_of, interrupted, launch, watch
+from executor.plan import RunPlan
+from executor.testbed import lifecycle, network
+from executor.testbed.declaration import Declaration
+from executor.testbed.places import RankPlace, rank_places
+from executor.testbed.state import Record, locked
+from simgnn.errors import ConfigError
+from simgnn.tomlfile import write_toml
+
+MASTER_PORT = 29500
+"""Free: nothing else is in the namespace while it is held."""
+TESTBED_FILE = "testbed.toml"
+
+
+def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
+    """Train a prepared run directory inside the testbed; the exit status. It is brought up for the run if it is not up.
+
+    Raises :class:`ConfigError` where the run was prepared for other hosts.
+    """
+    plan = RunPlan.open(root)
+    if "--resume" not in arguments:
+        plan.check_unfinished()
+    hosts = tuple(int(host) for host in plan.program.hosts)
+    if hosts != declared.rank_hosts():
+        raise ConfigError(
+            f"DIR: got {root}, prepared for {plan.ranks} ranks on {len(set(hosts))} host(s), expected "
+            f"{declared.hosts} host(s) of {declared.ranks_per_host}: prepare it again with "
+            f"--set cluster.hosts={declared.hosts} --set cluster.ranks_per_host={declared.ranks_per_host}"
+        )
+    with _held(declared) as (record, places):
+        write_toml(root / TESTBED_FILE, declared.to_table())
+        return launch(root, arguments, [_seat(declared, record, place) for place in places])
+
+
+def execute(declared: Declaration, command: Sequence[str]) -> int:
+    """Run a command once a rank, with the variables that torchrun would set; the first exit status that is not 0."""
+    with _held(declared) as (record, places):
+        master = {"MASTER_ADDR": places[0].host.address or "127.0.0.1", "MASTER_PORT": str(MASTER_PORT)}
+        running: list[subprocess.Popen[bytes]] = []
+        previous = signal.signal(signal.SIGTERM, interrupted)
+        try:
+            for place in places:
+                seat = _seat(declared, record, place)
+                environment = {**environment_of(place.rank, len(places), None, seat), **master}
+                environment.pop(LAUNCHER)  # it tells the ranks of a run; this command may be anything
+                running.append(subprocess.Popen([*seat.prefix, *command], env=environment))
+            failed = watch(running)
+            statuses = [process.poll() for process in running]
+            return next(_status(status) for status in statuses if status) if failed else 0
+        except KeyboardInterrupt:
+            print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
+            return 130
+        finally:
+            end(running)
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _status(status: int) -> int:
+    return 128 - status if status < 0 else status
+
+
+@contextmanager
+def _held(declared: Declaration) -> Iterator[tuple[Record, tuple[RankPlace, ...]]]:
+    """The record and the places of a testbed that is up, for this process alone; taken down if it was not up before."""
+    network.require_tools()
+    with locked(declared.name):
+        made = lifecycle.make(declared)
+        record = Record.read(declared.name)
+        assert record is not None
+        try:
+            yield record, rank_places(declared, record.cores)
+        finally:
+            if made:
+                lifecycle.remove(record)
+
+
+def _seat(declared: Declaration, record: Record, place: RankPlace) -> Seat:
+    cores = ",".join(map(str, place.host.cores))
+    prefix = [sys.executable, "-m", "executor.testbed.enter", "--parent", str(os.getpid())]
+    prefix += ["--namespace", place.host.namespace, "--cores", cores]
+    if place.quota_cores is not None:
+        folder = next(folder for folder in record.cgroups if folder.endswith(f"/{place.cgroup}"))
+        prefix += ["--cgroup", folder]
+    described = {"declared": declared.to_table(), "place": asdict(place)}
+    return Seat(
+        prefix=(*prefix, "--"),
+        local_rank=place.local_rank,
+        local_ranks=declared.ranks_per_host,
+        cores=len(place.host.cores),
+        interface=place.host.interface,
+        variables={TESTBED: json.dumps(described)},
+    )

@@ -1,0 +1,118 @@
+"""What a testbed has made, on file: written before anything is made, so that whatever stops us, all can be removed."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from simgnn.errors import BackendError
+from simgnn.tomlfile import write_atomically
+
+FOLDER = "SIMGNN_TESTBED_STATE"
+"""Environment variable: folder of the records. The default lies where reboots empty it, as they remove namespaces."""
+DEFAULT_FOLDER = "/run/simgnn-testbed"
+FORMAT = 1
+POLL_S = 0.05
+
+
+def state_folder() -> Path:
+    """Folder of the records and locks."""
+    return Path(os.environ.get(FOLDER, DEFAULT_FOLDER))
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was made, or was about to be. ``cgroups``: folders, parents first; ``switched_on``: the file through which
+    groups were given the CPU controller, where it was we who did; ``cores``: numbers that the hosts divide."""
+
+    name: str
+    declared: dict[str, Any]
+    cores: tuple[int, ...]
+    namespaces: tuple[str, ...]
+    cgroups: tuple[str, ...] = ()
+    switched_on: str | None = None
+    complete: bool = False
+
+    @classmethod
+    def read(cls, name: str) -> Self | None:
+        """The record of a testbed, None where nothing was made."""
+        path = _path(name)
+        try:
+            table = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise BackendError(f"testbed: its record {path} cannot be read ({error})") from error
+        if table.pop("format", None) != FORMAT:
+            raise BackendError(f"testbed: {path} is no record of this version (format {FORMAT})")
+        lists = {key: tuple(table[key]) for key in ("cores", "namespaces", "cgroups")}
+        return cls(**{**table, **lists})
+
+    def write(self) -> None:
+        """Keep it, whole or not at all."""
+        state_folder().mkdir(parents=True, exist_ok=True)
+        write_atomically(_path(self.name), json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
+
+    def finished(self) -> Self:
+        """The same, all made."""
+        return replace(self, complete=True)
+
+    def forget(self) -> None:
+        """Remove the record."""
+        _path(self.name).unlink(missing_ok=True)
+
+
+def recorded_names() -> list[str]:
+    """Testbeds that have a record."""
+    folder = state_folder()
+    return sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
+
+
+@contextmanager
+def locked(name: str, patience_s: float = 0.0) -> Iterator[None]:
+    """Hold a testbed: one change or run at a time. The lock ends with the process that holds it, however it ends.
+
+    Raises :class:`BackendError` where another process still holds it after ``patience_s``.
+    """
+    state_folder().mkdir(parents=True, exist_ok=True)
+    path = state_folder() / f"{name}.lock"
+    end = time.monotonic() + patience_s
+    with path.open("a+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    file.seek(0)
+                    holder = file.read().strip() or "another process"
+                    raise BackendError(
+                        f"testbed: '{name}' is in use by {holder}; wait for it, or end it with testbed down"
+                    ) from None
+                time.sleep(POLL_S)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield
+
+
+def is_locked(name: str) -> bool:
+    """Whether a process holds a testbed now."""
+    path = state_folder() / f"{name}.lock"
+    if not path.is_file():
+        return False
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _path(name: str) -> Path:
+    return state_folder() / f"{name}.json"
