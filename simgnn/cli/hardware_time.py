@@ -185,7 +185,7 @@ def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool
         ["sizes", sizes or ("matrix of bytes" if question.matrix is not None else "none")],
         ["ranks", f"{machine.ranks} on {hosts} host{'s' if hosts > 1 else ''}"],
     ]
-    if len(by_device) > 1:
+    if len(by_device) > 1 and question.form.primitive is not None:
         table += [[f"on {kind}", seconds(value)] for kind, value in by_device.items()]
     for told in time.numbers[:MOST_NUMBERS]:
         spread = "" if told.spread is None else f", ± {told.spread:.1%}"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import hypot
 from typing import Any, NamedTuple
 
 from simgnn.hardware.collectives import choose_collective
-from simgnn.hardware.links import LinkType
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import Question
 from simgnn.hardware.pricing import choose_level
@@ -21,18 +21,17 @@ class Told(NamedTuple):
 
 
 def numbers_behind(
-    question: Question, machine: Machine, at_once: Sequence[int], crossed: Sequence[LinkType] = ()
+    question: Question, machine: Machine, at_once: Sequence[int], crossed: Sequence[int] = ()
 ) -> list[Told]:
     """Every number of the profile that the op's price on this machine depends on, each once.
 
-    ``at_once`` [P]: at which concurrency each rank's work is priced. ``crossed``: links of copies from and to a host's
-    memory; empty where such a copy is work of the processor.
+    ``at_once`` [P]: at which concurrency each rank's work is priced. ``crossed``: positions in ``machine.links`` of
+    the links of copies from and to a host's memory; empty where such a copy is work of the processor.
     """
     form = question.form
     parts: list[Iterator[Told]]
-    names = {id(link): name for name, link in machine.profile.links.items()}
     if form.moves == "copy" and crossed:
-        parts = [_walk(f"links.{names[id(link)]}", link) for link in crossed]
+        parts = [_links(machine, crossed)]
     elif form.primitive is not None or form.moves == "copy":
         parts = [_curves(form.primitive or "copy", machine, at_once)]
     elif machine.ranks < 2:
@@ -45,8 +44,8 @@ def numbers_behind(
         if not whole:
             library, described = machine.backend(question.backend)
             parts += [_walk(f"backends.{library}.{part}", getattr(described, part)) for part in ("message", "ports")]
-            links = {id(link): link for i, j in _pairs(question, machine.ranks) for link in machine.route(i, j).types}
-            parts += [_walk(f"links.{names[key]}", link) for key, link in links.items()]
+            routes = (machine.route(i, j) for i, j in _pairs(question, machine.ranks))
+            parts.append(_links(machine, [link for route in routes for link in route.links]))
     return list({told.key: told for told in chain(*parts)}.values())
 
 
@@ -56,7 +55,19 @@ def _curves(primitive: str, machine: Machine, at_once: Sequence[int]) -> Iterato
         level = choose_level(machine.device(rank), kind, primitive, at_once[rank], machine.threads_per_rank[rank])
         curve = level.curve
         where = f"devices.{kind}.curves.{primitive} ({curve.concurrency} x {curve.threads})"
-        yield Told(where, curve.source, curve.spread)
+        # how far the curve is off, and how far one execution is from the mean of many
+        apart = [share for share in (curve.spread, curve.jitter, curve.drift) if share is not None]
+        yield Told(where, curve.source, hypot(*apart) if apart else None)
+
+
+def _links(machine: Machine, positions: Sequence[int]) -> Iterator[Told]:
+    """The kinds of links at these positions of ``machine.links``."""
+    network, described = machine.network, machine.profile.links
+    names = {id(link): name for name, link in described.items()}
+    kinds = {edge["link"]: names[id(edge["type"])] for _, _, edge in network.graph.edges(data=True)}
+    kinds |= {position: names[id(link)] for position, link in network.loops.values()}
+    for name in dict.fromkeys(kinds[position] for position in positions):
+        yield from _walk(f"links.{name}", described[name])
 
 
 def _call(question: Question, machine: Machine) -> list[Told]:

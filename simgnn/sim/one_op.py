@@ -7,7 +7,6 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.hardware.links import LinkType
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operation_numbers import Told, numbers_behind
 from simgnn.hardware.operations import Question
@@ -102,14 +101,12 @@ def _at_once(machine: Machine) -> list[int]:
     return levels
 
 
-def _crossed(question: Question, machine: Machine) -> list[LinkType]:
-    """Links of the copies between devices and their hosts' memory."""
+def _crossed(question: Question, machine: Machine) -> list[int]:
+    """Positions of the links of copies between devices and their hosts' memory."""
     if question.form.moves != "copy":
         return []
-    edges = machine.network.graph.edges(data=True)
-    types = {edge["link"]: edge["type"] for _, _, edge in edges}
     paths = [host_path(machine, rank, question.op == "h2d", question.sizes["bytes"]) for rank in range(machine.ranks)]
-    return [types[link] for path in paths if path is not None for link in path.links]
+    return [link for path in paths if path is not None for link in path.links]
 
 
 def _matrix(question: Question, ranks: int) -> NDArray[np.int64]:

@@ -78,6 +78,15 @@ def test_what_lies_outside_the_measured_range_is_flagged(server: Profile) -> Non
     assert not ask(server, "exchange", bytes="1 MB", ranks=4).extrapolated
 
 
+def test_devices_without_peer_access_copy_through_host_memory() -> None:
+    profile = load_profile("mixed-pcie3-8")
+    machine = Machine.place(profile, spread_ranks(profile, 2))
+    price = machine.message(0, 1, 1e6)
+    found = ask(profile, "send", bytes="1 MB", from_=0, to=1)
+    assert found.seconds == pytest.approx(price.latency_s + 1e6 / price.rate_bytes_per_s, rel=1e-6)
+    assert any(told.key.startswith("links.") for told in found.numbers)
+
+
 def test_copies_cross_the_links_to_host_memory_only(server: Profile) -> None:
     found = ask(server, "h2d", bytes="20 MB", ranks=1)
     assert {told.key.split(".")[1] for told in found.numbers} == {"pcie"}
