@@ -58,9 +58,9 @@ class Difference:
 
 
 def compare_profiles(first: Profile, second: Profile) -> Difference:
-    """Compare two profiles, device by device and link by link as they are named; single devices of one kind in any case.
+    """Compare two profiles by the names of their devices and links; single devices of one kind in any case.
 
-    Raises :class:`HardwareError` when they have nothing in common.
+    Raises :class:`HardwareError` when they have no device and no library in common.
     """
     changes: list[Change] = []
     apart: list[str] = []
@@ -69,11 +69,12 @@ def compare_profiles(first: Profile, second: Profile) -> Difference:
         _compare_device(name, one, other, changes, apart)
     for name in _both("links", first.links, second.links, apart):
         changes += _compare_link(name, first.links[name], second.links[name])
-    for library in _both("backends", first.backends, second.backends, apart):
+    libraries = _both("backends", first.backends, second.backends, apart)
+    for library in libraries:
         _compare_backend(str(library), first, second, changes, apart)
-    if not changes:
+    if not (changes and (pairs or libraries)):  # links of equal names alone are no machine
         raise HardwareError(
-            f"'{first.meta.name}' and '{second.meta.name}' have no device, link or library in common: "
+            f"'{first.meta.name}' and '{second.meta.name}' have no device and no library in common: "
             f"{'; '.join(apart)}; expected two profiles of one machine"
         )
     return Difference(tuple(changes), tuple(apart))
