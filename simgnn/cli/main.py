@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "run": Entry("simgnn.cli.run", "Train an experiment for real, with one process a rank."),
         "calibrate": Entry("simgnn.cli.calibrate", "Measure this machine and write its hardware profile."),
         "compare": Entry("simgnn.cli.compare", "Show, op by op, where a prediction and a run differ."),
+        "validate": Entry("simgnn.cli.validate", "Predict and run a suite of experiments, and score the predictions."),
         "partition": Entry(
             "simgnn.cli.partition", "Partition an experiment's graph and tell how good the partition is."
         ),

@@ -30,8 +30,9 @@ class Prediction:
     result: "Result"
 
 
-def predict(experiment: "Experiment", reporter: Reporter) -> Prediction:
-    """Simulate an experiment on its profile. Raises :class:`ConfigError` for layers that declare no cost."""
+def predict(experiment: "Experiment", reporter: Reporter, chosen: "ChosenProfile | None" = None) -> Prediction:
+    """Simulate an experiment on its profile (or on ``chosen``). Raises :class:`ConfigError` for layers that declare no
+    cost."""
     from simgnn.cli.profiles import choose_profile, default_cluster
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import prepare
@@ -39,7 +40,7 @@ def predict(experiment: "Experiment", reporter: Reporter) -> Prediction:
     from simgnn.sim.simulate import simulate
     from simgnn.sim.spread import estimate_spread
 
-    chosen = choose_profile(experiment)
+    chosen = chosen or choose_profile(experiment)
     prepared = prepare(experiment, default_cluster=default_cluster(chosen.profile), stage=reporter.stage)
     if prepared.planned.undeclared:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a study needs of the commands: to calibrate, predict, prepare and run. ``simgnn.cli.validate`` supplies it."""
+"""What a study needs of the commands: to calibrate, prepare, predict and run. ``simgnn.cli.validate`` supplies it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Protocol
 
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import Profile
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.program import Program
 from simgnn.record.result import Result
@@ -18,7 +19,6 @@ class Predicted:
 
     result: Result
     program: Program
-    stats: PartitionStats
     machine: Machine
 
 
@@ -26,16 +26,28 @@ class Backend(Protocol):
     """Each of these is one command's work. They raise :class:`simgnn.errors.SimgnnError`."""
 
     def calibrate(self, ranks: Sequence[int], quick: bool, out: Path) -> None:
-        """Measure this machine and write its profile to ``out``."""
+        """Measure this machine and write its profile to ``out``, whole or not at all."""
 
-    def predict(self, experiment: Experiment) -> Predicted:
-        """Simulate an experiment on the profile that it names."""
+    def declare(self, testbed: Path, base: Path, out: Path) -> None:
+        """Write the profile of a testbed as its file declares it, on the devices of the profile ``base``."""
 
-    def prepare(self, experiment: Experiment, out: Path) -> None:
-        """Write the run directory of an experiment, ready to be started."""
+    def prepare(self, experiment: Experiment, out: Path) -> PartitionStats:
+        """Write the run directory of an experiment, ready to be started; the statistics of its partition."""
+
+    def predict(self, experiment: Experiment, profile: Profile) -> Predicted:
+        """Simulate an experiment whose graph is a statistics file."""
+
+    def up(self, testbed: Path) -> None:
+        """Bring a testbed up."""
+
+    def down(self, testbed: Path) -> None:
+        """Remove a testbed, also one that is up in part or not at all."""
 
     def run(self, directory: Path, testbed: Path | None) -> Result:
         """Train a prepared run directory in fresh processes, on this machine or inside a testbed that is up."""
 
     def canary(self) -> float:
         """Seconds that a fixed piece of reference work takes now, in a fresh process."""
+
+    def tell(self, text: str) -> None:
+        """A line of progress."""

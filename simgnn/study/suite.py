@@ -112,8 +112,7 @@ class Suite(Strict):
 
     ``repeats``: runs of each case, interleaved, in fresh processes. ``epochs``: of each run, the first of which is not
     counted. ``hold_out``: axes of which each level is left out of the fit before it is predicted. ``choose``: axes over
-    which a user would choose, for the regret of picking the predicted best. ``guard``: bars for the simulator against
-    the ground truth that is kept of this suite.
+    which a user would choose, for the regret of picking the predicted best.
     """
 
     kind: Literal["runs"] = "runs"
@@ -135,7 +134,6 @@ class Suite(Strict):
     bars: Bars = Bars()
     group_bars: tuple[GroupBars, ...] = ()
     sensitivity: tuple[Halved, ...] = ()
-    guard: Bars = Bars()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -237,6 +235,28 @@ def find_suite(argument: str | Path) -> Path:
         f"SUITE: got '{argument}', expected a TOML file or the name of a shipped suite ({', '.join(known)})"
         f"{nearest(str(argument), known)}"
     )
+
+
+def truth_folder(name: str) -> Path:
+    """The ground truth that is kept of a shipped suite; :class:`ConfigError` when there is none."""
+    kept = _folder().parent / "truth"
+    known = sorted(path.name for path in kept.iterdir() if path.is_dir()) if kept.is_dir() else []
+    if name not in known:
+        raise ConfigError(
+            f"--rescore: no runs are kept of '{name}'{nearest(name, known)}; kept are: {', '.join(known) or 'none'}; "
+            "name the folder of a finished validation with --out"
+        )
+    return kept / name
+
+
+def load_bound(path: Path) -> Bars:
+    """Bars of a file of their own: how bad a score against kept runs may become; none where there is no file."""
+    if not path.is_file():
+        return Bars()
+    try:
+        return Bars.model_validate(load_toml(path))
+    except ValidationError as error:
+        raise ConfigError([f"{path}: {line}" for line in sentences(Bars, error)]) from None
 
 
 def load_suite(path: Path) -> Suite:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.study.score import coverage, forgiven, judge, kendall_tau, median_noise, regret, relative_errors, score
@@ -90,6 +90,7 @@ def test_what_cannot_be_told_does_not_hold() -> None:
 times = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=12)
 
 
+@settings(deadline=None)
 @given(times, st.floats(0.0, 0.3), st.randoms(use_true_random=False))
 def test_the_order_of_cases_does_not_matter(measured: list[float], noise: float, random: object) -> None:
     n = len(measured)
@@ -107,6 +108,7 @@ def test_the_order_of_cases_does_not_matter(measured: list[float], noise: float,
         assert after.as_dict()[name] == (None if value is None else pytest.approx(value)), name
 
 
+@settings(deadline=None)
 @given(times, st.floats(0.0, 0.3))
 def test_a_perfect_predictor_is_perfect(measured: list[float], noise: float) -> None:
     one = np.array(measured)
@@ -117,6 +119,7 @@ def test_a_perfect_predictor_is_perfect(measured: list[float], noise: float) -> 
     assert found.coverage == 1.0
 
 
+@settings(deadline=None)
 @given(times, st.floats(0.01, 100.0))
 def test_a_constant_factor_spoils_errors_and_no_order(measured: list[float], factor: float) -> None:
     one = np.array(measured)
@@ -127,6 +130,7 @@ def test_a_constant_factor_spoils_errors_and_no_order(measured: list[float], fac
     assert found.regret in (None, 0.0)
 
 
+@settings(deadline=None)
 @given(times, times)
 def test_tau_of_the_reverse_is_the_opposite(measured: list[float], predicted: list[float]) -> None:
     n = min(len(measured), len(predicted))

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
@@ -42,6 +42,7 @@ def test_the_draw_of_the_testbed_suite_is_the_committed_one() -> None:
     assert hashlib.sha256(names.encode()).hexdigest()[:16] == "91fea7b57737f4b2"
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 5), st.data())
 def test_draws_are_balanced(sizes: list[int], seed: int, data: st.DataObject) -> None:
     cases = list(product(*(range(size) for size in sizes)))

@@ -1,0 +1,174 @@
+"""``simgnn validate``: score predictions against runs."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simgnn.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from simgnn.cli.console import Reporter
+    from simgnn.experiment.schema import Experiment
+    from simgnn.hardware.profile import Profile
+    from simgnn.partition.stats import PartitionStats
+    from simgnn.record.result import Result
+    from simgnn.study.backend import Predicted
+
+
+def command(
+    suite: Annotated[
+        str, typer.Argument(metavar="SUITE", help="A TOML file, or a shipped suite: quick, testbed, issue2.",
+                            show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the validation; default runs/validate/SUITE. An "
+                     "interrupted one goes on there.", show_default=False),
+    ] = None,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="Run nothing: score today's simulator against the runs kept of the "
+                           "suite, or of the folder that --out names.")
+    ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Afterwards, copy the ground truth (small files) to a new folder.",
+                     show_default=False),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Predict the experiments of a suite, run them, and say how good the predictions were.
+
+    Drawing, calibrating and predicting come before the first run and are frozen. Exit status 1: a bar does not hold.
+    Example: [bold]simgnn validate quick --report quick.html[/bold]
+    """
+    from simgnn.cli.console import Reporter, note, print_json
+    from simgnn.report.validation import print_scoreboard, write_report
+    from simgnn.study.suite import find_suite, load_suite, truth_folder
+    from simgnn.study.validate import keep as keep_truth
+    from simgnn.study.validate import rescore as score_again
+    from simgnn.study.validate import validate
+
+    backend = CommandBackend(Reporter(quiet=as_json))
+    if rescore:
+        folder = out or truth_folder(suite)
+        board = score_again(folder, backend)
+        holds = board.guarded if out is None else board.holds
+    else:
+        loaded = load_suite(find_suite(suite))
+        folder = out or Path("runs") / "validate" / loaded.name
+        board = validate(loaded, folder, backend)
+        holds = board.holds
+    if keep is not None:
+        keep_truth(folder, keep)
+    if report is not None:
+        write_report(board, report)
+    if as_json:
+        print_json({**board.as_dict(), "folder": str(folder)})
+    else:
+        print_scoreboard(board)
+        note(f"validation in {folder}" + ("" if report is None else f", report in {report}"))
+    if not holds:
+        raise typer.Exit(1)
+
+
+class CommandBackend:
+    """The commands' own work, as a study needs it (:class:`simgnn.study.backend.Backend`)."""
+
+    def __init__(self, reporter: "Reporter") -> None:
+        from simgnn.cli.console import Reporter
+
+        self._reporter = reporter
+        self._quiet = Reporter(quiet=True)
+
+    def tell(self, text: str) -> None:
+        """A line of progress."""
+        self._reporter.stage(text)
+
+    def calibrate(self, ranks: Sequence[int], quick: bool, out: Path) -> None:
+        """``simgnn calibrate``."""
+        from simgnn.cli.calibrate import calibrate
+
+        calibrate(out, quick=quick, ranks=ranks, reporter=self._reporter)
+
+    def declare(self, testbed: Path, base: Path, out: Path) -> None:
+        """``executor testbed profile``."""
+        _testbed("profile", str(testbed), "--base", str(base), "--out", str(out))
+
+    def prepare(self, experiment: "Experiment", out: Path) -> "PartitionStats":
+        """``simgnn run --prepare``."""
+        from simgnn.cli.engine import check_executor
+        from simgnn.cli.train import write_run
+        from simgnn.experiment.prepare import prepare
+        from simgnn.hardware.profile import load_profile
+
+        check_executor()
+        prepared = prepare(experiment, need_graph=True)
+        assert experiment.hardware.profile is not None
+        write_run(prepared, load_profile(experiment.hardware.profile), out, self._quiet, force=True)
+        return prepared.stats
+
+    def predict(self, experiment: "Experiment", profile: "Profile") -> "Predicted":
+        """``simgnn simulate``."""
+        from simgnn.cli.predict import predict
+        from simgnn.cli.profiles import ChosenProfile
+        from simgnn.hardware.machine import Machine
+        from simgnn.study.backend import Predicted
+
+        prediction = predict(experiment, self._quiet, ChosenProfile(profile, profile.meta.name, False))
+        threads = experiment.hardware.threads_per_rank
+        hosts = prediction.prepared.experiment.rank_hosts()
+        machine = Machine.place(profile, hosts, None if threads == "auto" else threads)
+        return Predicted(prediction.result, prediction.simulation.program, machine)
+
+    def up(self, testbed: Path) -> None:
+        """``executor testbed up``."""
+        _testbed("up", str(testbed))
+
+    def down(self, testbed: Path) -> None:
+        """``executor testbed down``."""
+        _testbed("down", str(testbed))
+
+    def run(self, directory: Path, testbed: Path | None) -> "Result":
+        """``executor run``, here or in a testbed."""
+        from simgnn.cli.engine import start_executor
+        from simgnn.record.result import read_result
+        from simgnn.record.rundir import RunDirectory
+
+        if testbed is None:
+            start_executor(directory, [], lambda line: None)
+        else:
+            _testbed("run", str(testbed), str(directory))
+        return read_result(RunDirectory(directory).result)
+
+    def canary(self) -> float:
+        """The reference work."""
+        from simgnn.study.canary import canary_seconds
+
+        return canary_seconds()
+
+
+def _testbed(*arguments: str) -> None:
+    """One call of the testbed; its own words when it fails."""
+    from simgnn.cli.engine import check_executor
+    from simgnn.errors import BackendError
+
+    check_executor()
+    command = [sys.executable, "-m", "executor", "testbed", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    try:
+        said, _ = process.communicate()
+    except BaseException:
+        process.terminate()  # it ends its ranks before it ends
+        process.wait()
+        raise
+    if process.returncode != 0:
+        last = "\n".join(said.splitlines()[-10:])
+        raise BackendError(f"testbed {arguments[0]}: ended with status {process.returncode}:\n{last}")

@@ -1,0 +1,190 @@
+"""What comes before the first run, and is then frozen: the draw, the calibration, the partitions, the predictions."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.profile import Profile, load_profile
+from simgnn.partition.statsfile import save_stats
+from simgnn.program.digest import program_digest
+from simgnn.record.provenance import versions
+from simgnn.record.result import write_text
+from simgnn.study.backend import Backend
+from simgnn.study.baselines import demand, roofline_s
+from simgnn.study.cases import Case, case_experiment, with_data_folder
+from simgnn.study.suite import Halved, Suite, Topology, parse_suite
+from simgnn.study.truth import (
+    AS_CALIBRATED,
+    PREDICTIONS_SCHEMA,
+    Prediction,
+    Times,
+    TruthFolder,
+    file_digest,
+    write_rows,
+)
+from simgnn.study.variants import affects, halve
+from simgnn.tomlfile import load_toml, write_toml
+
+FORMAT = 1
+
+
+def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
+    """Draw, calibrate, partition and predict; what an interrupted call has finished is not done again.
+
+    Raises :class:`ConfigError` when the folder holds another suite, or anything that was frozen has changed.
+    """
+    folder.root.mkdir(parents=True, exist_ok=True)
+    if folder.suite.is_file():
+        if parse_suite(load_toml(folder.suite), str(folder.suite)) != suite:
+            raise ConfigError(f"--out: {folder.root} holds a validation of another suite; expected a folder of its own")
+    elif any(folder.root.iterdir()):
+        raise ConfigError(f"--out: got {folder.root}, which is not empty and no validation; name another")
+    else:
+        write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
+    if folder.frozen.is_file():
+        check_frozen(folder)
+        return
+    if not folder.profile.is_file():
+        backend.tell(f"calibrating with {', '.join(map(str, suite.calibration.ranks))} ranks")
+        backend.calibrate(suite.calibration.ranks, suite.calibration.quick, folder.profile)
+    canary_s = backend.canary()
+    for case in suite.cases():
+        _declare(suite.topology(case), case.ranks, folder, backend)
+    _prepare_cases(suite, folder, backend)
+    write_rows(predict_all(suite, folder, backend, suite.sensitivity), PREDICTIONS_SCHEMA, folder.predictions)
+    frozen = {
+        "format": FORMAT,
+        "frozen": datetime.now(UTC).isoformat(timespec="seconds"),
+        "canary_s": canary_s,
+        "versions": versions(),
+        "digests": _digests(folder),
+    }
+    write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
+
+
+def check_frozen(folder: TruthFolder) -> dict[str, Any]:
+    """What ``frozen.json`` says; :class:`ConfigError` when a frozen file is not what it was."""
+    try:
+        frozen: dict[str, Any] = json.loads(folder.frozen.read_text())
+        stated = dict(frozen["digests"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder.frozen}: not what a validation writes ({error}); start over in a new folder"
+        ) from None
+    found = _digests(folder)
+    changed = sorted(name for name in {*stated, *found} if stated.get(name) != found.get(name))
+    if changed:
+        raise ConfigError(
+            f"{folder.root}: {', '.join(changed)} changed after it was frozen, so the runs no longer test what was "
+            "predicted; start over in a new folder"
+        )
+    return frozen
+
+
+def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, halved: Sequence[Halved] = ()) -> list[Prediction]:
+    """Predictions of every case from its partition's statistics: as calibrated, and with each rate halved."""
+    cases = suite.cases()
+    index = load_toml(folder.stats_index)
+    profiles: dict[Path, Profile] = {}
+    found = []
+    for number, case in enumerate(cases):
+        topology = suite.topology(case)
+        path = folder.profile_of(topology.name, case.ranks, topology.plain)
+        if path not in profiles:
+            profiles[path] = load_profile(path)
+        experiment = _from_stats(suite, case, folder.stats / f"{index[case.name]}.toml")
+        backend.tell(f"predicting {number + 1}/{len(cases)}: {case.name}")
+        variants: Mapping[str, Profile] = {AS_CALIBRATED: profiles[path]} | {
+            what.label: halve(profiles[path], what) if affects(profiles[path], what) else profiles[path]
+            for what in halved
+        }
+        for variant, profile in variants.items():
+            found.append(_predict(case, topology, variant, experiment, profile, file_digest(path), backend))
+    return found
+
+
+def _predict(
+    case: Case,
+    topology: Topology,
+    variant: str,
+    experiment: Experiment,
+    profile: Profile,
+    digest: str,
+    backend: Backend,
+) -> Prediction:
+    predicted = backend.predict(experiment, profile)
+    needs = demand(predicted.program, predicted.machine)
+    speeds = [1.0] * case.ranks
+    speeds[-1] = topology.slow_last or 1.0
+    low, high = predicted.result.epoch_s_interval or (None, None)
+    return Prediction(
+        case=case,
+        variant=variant,
+        times=Times.of(predicted.result),
+        low_s=low,
+        high_s=high,
+        extrapolated=len(predicted.result.extrapolated),
+        roofline_s=roofline_s(needs),
+        features=tuple(needs.features(speeds, topology.link, predicted.program.hosts)),
+        program_digest=program_digest(predicted.program),
+        profile_digest=digest,
+    )
+
+
+def experiment_of(suite: Suite, case: Case, folder: TruthFolder) -> Experiment:
+    """The experiment that a case runs, on the profile of its topology."""
+    topology = suite.topology(case)
+    profile = folder.profile_of(topology.name, case.ranks, topology.plain)
+    return with_data_folder(case_experiment(suite.extends, suite.settings(case), str(profile.resolve())))
+
+
+def testbed_file(folder: TruthFolder, topology: Topology, ranks: int) -> Path:
+    """Where the declaration of a testbed lies."""
+    return folder.root / "profiles" / f"testbed-{topology.name}-P{ranks}.toml"
+
+
+def _from_stats(suite: Suite, case: Case, stats: Path) -> Experiment:
+    experiment = case_experiment(suite.extends, suite.settings(case))
+    graph = type(experiment.graph)(source=f"stats:{stats.resolve()}")
+    return experiment.model_copy(update={"graph": graph})
+
+
+def _declare(topology: Topology, ranks: int, folder: TruthFolder, backend: Backend) -> None:
+    out = folder.profile_of(topology.name, ranks, topology.plain)
+    if topology.plain or out.is_file():
+        return
+    out.parent.mkdir(exist_ok=True)
+    declared = testbed_file(folder, topology, ranks)
+    table: dict[str, Any] = {"name": "validate", "hosts": topology.hosts, "ranks_per_host": ranks // topology.hosts}
+    if topology.link is not None:
+        table["link"] = topology.model_dump(mode="json")["link"]
+    if topology.slow_last is not None:
+        table["slow"] = {str(ranks - 1): topology.slow_last}
+    write_toml(declared, table)
+    backend.declare(declared, folder.profile, out)
+
+
+def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
+    folder.stats.mkdir(exist_ok=True)
+    folder.work.mkdir(exist_ok=True)
+    index: dict[str, Any] = load_toml(folder.stats_index) if folder.stats_index.is_file() else {}
+    cases = suite.cases()
+    for number, case in enumerate(cases):
+        if case.name in index and (folder.work / case.name).is_dir():
+            continue
+        backend.tell(f"preparing {number + 1}/{len(cases)}: {case.name}")
+        stats = backend.prepare(experiment_of(suite, case, folder), folder.work / case.name)
+        name = stats.digest[:16]
+        if not (folder.stats / f"{name}.toml").is_file():
+            save_stats(stats, folder.stats / f"{name}.toml")
+        index[case.name] = name
+        write_toml(folder.stats_index, index)
+
+
+def _digests(folder: TruthFolder) -> dict[str, str]:
+    paths = [folder.suite, folder.predictions, *folder.profiles()]
+    return {path.relative_to(folder.root).as_posix(): file_digest(path) for path in paths}

@@ -1,0 +1,318 @@
+"""The table that a validation ends with: simulator and baselines on the same cases, bars, sensitivity, drift."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from simgnn.study.baselines import held_out_regression
+from simgnn.study.cases import AXES, Case
+from simgnn.study.score import NOISE_FACTOR, Floats, Score, half_range, judge, median_noise, relative_errors, score
+from simgnn.study.suite import Bars, Suite
+from simgnn.study.truth import AS_CALIBRATED, Measured, Prediction
+
+SIMULATOR, ROOFLINE = "simulator", "alpha-beta and roofline"
+PARTS = ("compute_s", "wait_s", "transfer_s", "memory_bytes")
+
+
+@dataclass(frozen=True)
+class CaseLine:
+    """One case, predicted and measured (median over repeats). ``spread``: half the range of the repeats over their
+    median; ``noise``: standard error of that median, both as shares; ``drift``: median over repeats of the reference
+    work beside the run over that beside the calibration (above 1: the machine was slower)."""
+
+    case: Case
+    predicted_s: float
+    measured_s: float
+    low_s: float | None
+    high_s: float | None
+    error: float
+    spread: float | None
+    noise: float | None
+    repeats: int
+    drift: float
+    extrapolated: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One predictor on one group of cases."""
+
+    predictor: str
+    group: str
+    score: Score
+
+
+@dataclass(frozen=True)
+class Part:
+    """Errors of one part of an epoch, as shares of the measured epoch (of memory: of itself). ``error``: median of the
+    absolute error, ``bias``: median signed error."""
+
+    part: str
+    group: str
+    n: int
+    error: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One bar, the figure that it is held against, and whether it holds."""
+
+    group: str
+    bar: str
+    limit: float | tuple[float, float]
+    figure: float | None
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the score said with a rate halved: it has to be noticed, by a bar that then fails."""
+
+    variant: str
+    score: Score
+    fails: tuple[str, ...]
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Reference work beside the runs over that beside the calibration: smallest, median, largest over all runs."""
+
+    canary_s: float
+    least: float
+    median: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """Everything that a validation reports."""
+
+    suite: str
+    cases: tuple[CaseLine, ...]
+    lines: tuple[Line, ...]
+    parts: tuple[Part, ...]
+    verdicts: tuple[Verdict, ...]
+    sensitivity: tuple[Sensitivity, ...]
+    drift: Drift
+    guard: tuple[Verdict, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every bar holds and every halved rate was noticed."""
+        return all(verdict.holds for verdict in self.verdicts) and all(entry.worse for entry in self.sensitivity)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the committed bounds hold, and every halved rate was noticed."""
+        return all(verdict.holds for verdict in self.guard) and all(entry.worse for entry in self.sensitivity)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {**asdict(self), "holds": self.holds, "guard_holds": self.guarded}
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Cases as arrays [n], and the predictions of every predictor, [n] each."""
+
+    cases: tuple[Case, ...]
+    measured: Floats
+    noise: Floats
+    choices: list[tuple[str, ...]]
+    low: Floats
+    high: Floats
+
+    def score(self, predicted: Floats, kept: Sequence[bool], intervals: bool = False) -> Score:
+        """A predictor on some of the cases; those that it cannot predict (NaN) are left out."""
+        at = np.flatnonzero(np.asarray(kept, dtype=bool) & np.isfinite(predicted))
+        bounds = (self.low[at], self.high[at]) if intervals else (None, None)
+        choices = [self.choices[place] for place in at]
+        return score(predicted[at], self.measured[at], self.noise[at], choices, *bounds)
+
+
+def build_scoreboard(
+    suite: Suite,
+    predictions: Sequence[Prediction],
+    runs: Sequence[Measured],
+    canary_s: float,
+    notes: tuple[str, ...] = (),
+    bound: Bars | None = None,
+) -> Scoreboard:
+    """Score predictions (all variants) against runs. ``canary_s``: the reference work beside the calibration.
+    ``bound``: the worst score that is accepted."""
+    declared = {found.case: found for found in predictions if found.variant == AS_CALIBRATED}
+    cases = tuple(case for case in suite.cases() if case in declared and any(run.case == case for run in runs))
+    repeats = {case: [run for run in runs if run.case == case] for case in cases}
+    lines = tuple(_case_line(declared[case], repeats[case], canary_s) for case in cases)
+    table = _Table(
+        cases,
+        np.array([line.measured_s for line in lines]),
+        np.array([np.nan if line.noise is None else line.noise for line in lines]),
+        [case.without(suite.choose) for case in cases],
+        np.array([np.nan if line.low_s is None else line.low_s for line in lines]),
+        np.array([np.nan if line.high_s is None else line.high_s for line in lines]),
+    )
+    predictors = {
+        SIMULATOR: np.array([line.predicted_s for line in lines]),
+        ROOFLINE: np.array([declared[case].roofline_s for case in cases]),
+    }
+    rows = np.array([declared[case].features for case in cases])
+    for axis in suite.hold_out:
+        held = held_out_regression(rows, table.measured, [case.level(axis) for case in cases])
+        predictors[f"regression, {axis} held out"] = held
+    groups = _groups(suite, cases)
+    scored = tuple(
+        Line(name, group, table.score(values, kept, name == SIMULATOR))
+        for group, kept in groups.items()
+        for name, values in predictors.items()
+    )
+    simulated = predictors[SIMULATOR]
+    verdicts = [*_judge("all", suite.bars, table, simulated, groups["all"]), *_better(suite, scored)]
+    for entry in suite.group_bars:
+        kept = [case.level(entry.axis) in entry.levels for case in cases]
+        verdicts += _judge(entry.name, entry.bars, table, simulated, kept)
+    return Scoreboard(
+        suite.name,
+        lines,
+        scored,
+        tuple(_parts({name: kept for name, kept in groups.items() if _is_place(name)}, declared, repeats)),
+        tuple(verdicts),
+        tuple(_sensitivity(suite, table, predictions, simulated)),
+        _drift(runs, canary_s),
+        tuple(_judge("all", bound or Bars(), table, simulated, groups["all"])),
+        (*notes, *_too_noisy(suite, lines)),
+    )
+
+
+def _too_noisy(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
+    """A bar that noise alone would pass says nothing."""
+    bar = suite.bars.median_error
+    noisy = [line for line in lines if line.noise is not None and bar is not None and NOISE_FACTOR * line.noise > bar]
+    if not noisy:
+        return ()
+    return (
+        f"in {len(noisy)} of {len(lines)} cases two standard errors of the measured median exceed the bar on errors, "
+        "which then says little: repeat on a calmer machine, or more often",
+    )
+
+
+def _case_line(found: Prediction, repeats: Sequence[Measured], canary_s: float) -> CaseLine:
+    epochs = [run.times.epoch_s for run in repeats]
+    middle = float(np.median(epochs))
+    noise = median_noise(epochs)
+    return CaseLine(
+        found.case,
+        found.times.epoch_s,
+        middle,
+        found.low_s,
+        found.high_s,
+        found.times.epoch_s / middle - 1.0,
+        half_range(epochs),
+        None if np.isnan(noise) else noise,
+        len(epochs),
+        float(np.median([run.canary_s for run in repeats]) / canary_s),
+        found.extrapolated,
+    )
+
+
+def _groups(suite: Suite, cases: Sequence[Case]) -> dict[str, list[bool]]:
+    """All cases, then those of each level of every axis that has several."""
+    groups = {"all": [True] * len(cases)}
+    for axis in AXES:
+        levels = suite.levels(axis)
+        if len(levels) > 1:
+            groups |= {f"{axis} {level}": [case.level(axis) == level for case in cases] for level in levels}
+    return {name: kept for name, kept in groups.items() if any(kept)}
+
+
+def _is_place(group: str) -> bool:
+    """Whether a group is all cases or those of one topology: where parts are told apart."""
+    return group == "all" or group.startswith("topology ")
+
+
+def _judge(group: str, bars: Bars, table: _Table, predicted: Floats, kept: Sequence[bool]) -> list[Verdict]:
+    stated = bars.stated()
+    at = np.flatnonzero(kept)
+    found = table.score(predicted, kept, intervals=True)
+    errors = relative_errors(predicted[at], table.measured[at])
+    return [
+        Verdict(group, name, stated[name], figure, holds)
+        for name, figure, holds in judge(stated, found, errors, table.noise[at])
+    ]
+
+
+def _better(suite: Suite, lines: Sequence[Line]) -> list[Verdict]:
+    """How many times smaller the simulator's median error is than that of each baseline."""
+    bar = suite.bars.better_than_baselines
+    if bar is None:
+        return []
+    overall = {line.predictor: line.score.median_error for line in lines if line.group == "all"}
+    own = overall.pop(SIMULATOR)
+    verdicts = []
+    for name, theirs in overall.items():
+        ratio = theirs / own if own and theirs is not None else None
+        verdicts.append(Verdict("all", f"better than {name}", bar, ratio, ratio is not None and ratio >= bar))
+    return verdicts
+
+
+def _parts(groups: dict[str, list[bool]], declared: Any, repeats: Any) -> list[Part]:
+    cases = list(repeats)
+    found = []
+    for part in PARTS:
+        errors = np.full(len(cases), np.nan)
+        for at, case in enumerate(cases):
+            predicted = getattr(declared[case].times, part)
+            values = [getattr(run.times, part) for run in repeats[case]]
+            if predicted is None or any(value is None for value in values):
+                continue
+            epoch = float(np.median([run.times.epoch_s for run in repeats[case]]))
+            middle = float(np.median(values))
+            whole = middle if part == "memory_bytes" else epoch
+            errors[at] = (predicted - middle) / whole
+        for group, kept in groups.items():
+            known = errors[np.asarray(kept) & np.isfinite(errors)]
+            if len(known):
+                found.append(Part(part, group, len(known), float(np.median(np.abs(known))), float(np.median(known))))
+    return found
+
+
+def _sensitivity(
+    suite: Suite, table: _Table, predictions: Sequence[Prediction], simulated: Floats
+) -> list[Sensitivity]:
+    everything = [True] * len(table.cases)
+    before = {(v.group, v.bar) for v in _all_bars(suite, table, simulated) if not v.holds}
+    base = table.score(simulated, everything)
+    found = []
+    for what in suite.sensitivity:
+        times = {entry.case: entry.times.epoch_s for entry in predictions if entry.variant == what.label}
+        predicted = np.array([times[case] for case in table.cases])
+        touched = np.abs(predicted / simulated - 1.0) > 1e-9
+        halved = table.score(predicted, everything, intervals=False)
+        fails = [v for v in _all_bars(suite, table, predicted) if not v.holds]
+        on_touched = [table.score(values, touched.tolist()).median_error for values in (simulated, predicted)]
+        # a suite that fails already cannot fail anew: then the error of what the rate touches must have grown
+        newly = any((v.group, v.bar) not in before for v in fails)
+        grown = None not in (*on_touched, base.median_error) and bool(on_touched[1] > on_touched[0])  # type: ignore[operator]
+        names = tuple(f"{v.group}: {v.bar}" for v in fails)
+        found.append(Sensitivity(what.label, halved, names, bool(touched.any()) and bool(fails) and (newly or grown)))
+    return found
+
+
+def _all_bars(suite: Suite, table: _Table, predicted: Floats) -> list[Verdict]:
+    """Every bar on times; intervals are those of the rates as calibrated, so coverage is left out."""
+    plain = suite.bars.model_copy(update={"coverage": None})
+    verdicts = _judge("all", plain, table, predicted, [True] * len(table.cases))
+    for entry in suite.group_bars:
+        kept = [case.level(entry.axis) in entry.levels for case in table.cases]
+        verdicts += _judge(entry.name, entry.bars.model_copy(update={"coverage": None}), table, predicted, kept)
+    return verdicts
+
+
+def _drift(runs: Sequence[Measured], canary_s: float) -> Drift:
+    ratios = np.array([run.canary_s for run in runs]) / canary_s
+    return Drift(canary_s, float(ratios.min()), float(np.median(ratios)), float(ratios.max()))

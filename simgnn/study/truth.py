@@ -1,0 +1,197 @@
+"""Ground truth: what was measured, what was predicted before, and all that predicting anew needs. Small files.
+
+A folder of one validation::
+
+    suite.toml            the suite as it was read; its cases are a pure function of it
+    frozen.json           digests of profiles and predictions, taken before the first run
+    profile.toml          the calibration; profiles/TOPOLOGY-P.toml: the same for each topology, as declared
+    stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
+    predictions.parquet   one row a case and variant
+    runs.parquet          one row a case and repeat
+    bound.toml            written by hand where the runs are kept: the worst score that CI accepts
+
+The same folder without its run directories is what ``--keep`` writes and what CI scores the simulator against.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from simgnn.errors import ConfigError
+from simgnn.record.result import Result
+from simgnn.record.rundir import read_table, write_table
+from simgnn.study.cases import Case
+
+AS_CALIBRATED = "as calibrated"
+_CASE = [("graph", pa.string()), ("partition", pa.string()), ("ranks", pa.int32()), ("topology", pa.string()),
+         ("experiment", pa.string())]  # fmt: skip
+_TIMES = [("epoch_s", pa.float64()), ("compute_s", pa.float64()), ("wait_s", pa.float64()),
+          ("transfer_s", pa.float64()), ("memory_bytes", pa.int64())]  # fmt: skip
+RUNS_SCHEMA = pa.schema(
+    [*_CASE, ("repeat", pa.int32()), *_TIMES, ("program_digest", pa.string()), ("canary_s", pa.float64())]
+)
+PREDICTIONS_SCHEMA = pa.schema(
+    [*_CASE, ("variant", pa.string()), *_TIMES, ("low_s", pa.float64()), ("high_s", pa.float64()),
+     ("extrapolated", pa.int32()), ("roofline_s", pa.float64()), ("features", pa.list_(pa.float64())),
+     ("program_digest", pa.string()), ("profile_digest", pa.string())]
+)  # fmt: skip
+Row = TypeVar("Row", "Measured", "Prediction")
+
+
+@dataclass(frozen=True)
+class Times:
+    """A median steady epoch: its length; mean over ranks of computing, waiting and transfer; the fullest rank's peak
+    memory (None: not told)."""
+
+    epoch_s: float
+    compute_s: float
+    wait_s: float
+    transfer_s: float
+    memory_bytes: int | None
+
+    @classmethod
+    def of(cls, result: Result) -> "Times":
+        """From a result of either backend: both have the same fields, by the same formulas."""
+        if result.epoch_s_median is None or not result.per_rank:
+            raise ConfigError(
+                f"the result of '{result.name}' (status '{result.status}') has no epoch: {result.message}"
+            )
+        ranks = len(result.per_rank)
+        return cls(
+            result.epoch_s_median,
+            sum(rank.compute_s for rank in result.per_rank) / ranks,
+            sum(rank.wait_s for rank in result.per_rank) / ranks,
+            sum(rank.comm_total_s for rank in result.per_rank) / ranks,
+            max(result.peak_memory_bytes) if result.peak_memory_bytes else None,
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a case. ``canary_s``: the reference work, timed just before."""
+
+    case: Case
+    repeat: int
+    times: Times
+    program_digest: str
+    canary_s: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One case on one variant of its profile. ``features``: columns of the regression; ``low_s``, ``high_s``: the 90 %
+    interval (None: the simulator gave none)."""
+
+    case: Case
+    variant: str
+    times: Times
+    low_s: float | None
+    high_s: float | None
+    extrapolated: int
+    roofline_s: float
+    features: tuple[float, ...]
+    program_digest: str
+    profile_digest: str
+
+
+@dataclass(frozen=True)
+class TruthFolder:
+    """Where each file of a validation lies."""
+
+    root: Path
+
+    @property
+    def suite(self) -> Path:
+        """The suite as it was read."""
+        return self.root / "suite.toml"
+
+    @property
+    def frozen(self) -> Path:
+        """What may not change any more."""
+        return self.root / "frozen.json"
+
+    @property
+    def profile(self) -> Path:
+        """The calibration."""
+        return self.root / "profile.toml"
+
+    @property
+    def predictions(self) -> Path:
+        """Predictions made before the first run."""
+        return self.root / "predictions.parquet"
+
+    @property
+    def runs(self) -> Path:
+        """What was measured."""
+        return self.root / "runs.parquet"
+
+    @property
+    def bound(self) -> Path:
+        """The worst score that is accepted against these runs."""
+        return self.root / "bound.toml"
+
+    @property
+    def stats(self) -> Path:
+        """Statistics of partitions."""
+        return self.root / "stats"
+
+    @property
+    def stats_index(self) -> Path:
+        """Which case has which statistics."""
+        return self.root / "stats" / "index.toml"
+
+    def profile_of(self, topology: str, ranks: int, plain: bool) -> Path:
+        """The profile of a topology: the calibration itself where the machine is used as it is."""
+        return self.profile if plain else self.root / "profiles" / f"{topology}-P{ranks}.toml"
+
+    def profiles(self) -> list[Path]:
+        """Every profile that there is, sorted."""
+        return [path for path in (self.profile, *sorted((self.root / "profiles").glob("*.toml"))) if path.is_file()]
+
+    @property
+    def work(self) -> Path:
+        """Prepared run directories and runs."""
+        return self.root / "work"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_rows(rows: "Sequence[Measured] | Sequence[Prediction]", schema: pa.Schema, path: Path) -> None:
+    """Write rows as Parquet, whole or not at all."""
+    write_table(pa.Table.from_pylist([_flat(row) for row in rows], schema=schema), path)
+
+
+def read_runs(path: Path) -> list[Measured]:
+    """The runs of a folder; none where there is no file yet."""
+    return _read(path, RUNS_SCHEMA, Measured) if path.is_file() else []
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    """The predictions of a folder."""
+    return _read(path, PREDICTIONS_SCHEMA, Prediction)
+
+
+def _flat(row: "Measured | Prediction") -> dict[str, Any]:
+    table = asdict(row)
+    return {**table.pop("case"), **table.pop("times"), **table}
+
+
+def _read(path: Path, schema: pa.Schema, kind: type[Row]) -> list[Row]:
+    table = read_table(path)
+    if not table.schema.equals(schema):
+        raise ConfigError(f"{path}: got columns {table.schema.names}, expected {schema.names}: made by another version")
+    rows = []
+    for entry in table.to_pylist():
+        case = Case(**{field.name: entry.pop(field.name) for field in fields(Case)})
+        times = Times(**{field.name: entry.pop(field.name) for field in fields(Times)})
+        if "features" in entry:
+            entry["features"] = tuple(entry["features"])
+        rows.append(kind(case=case, times=times, **entry))
+    return rows

@@ -1,0 +1,149 @@
+"""Runs of a suite, interleaved and resumable, after everything that predicts them was frozen."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from simgnn.errors import BackendError, ConfigError
+from simgnn.study.backend import Backend
+from simgnn.study.cases import Case
+from simgnn.study.freeze import check_frozen, predict_all, prepare, testbed_file
+from simgnn.study.scoreboard import Scoreboard, build_scoreboard
+from simgnn.study.suite import Suite, Topology, load_bound, parse_suite
+from simgnn.study.truth import (
+    RUNS_SCHEMA,
+    Measured,
+    Prediction,
+    Times,
+    TruthFolder,
+    read_predictions,
+    read_runs,
+    write_rows,
+)
+from simgnn.tomlfile import load_toml
+
+KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "runs.parquet")
+
+
+def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
+    """Predict every case, run it ``suite.repeats`` times, and score. Goes on where an earlier call was interrupted.
+
+    Calibration and predictions come first and are frozen; nothing measured in a run flows back. Raises
+    :class:`ConfigError` for a folder that holds something else or was tampered with, :class:`BackendError` for a run
+    that fails or trains another program than the one that was predicted.
+    """
+    folder = TruthFolder(root)
+    prepare(suite, folder, backend)
+    predictions = read_predictions(folder.predictions)
+    digests = {found.case: found.program_digest for found in predictions}
+    runs = read_runs(folder.runs)
+    done = {(run.case, run.repeat) for run in runs}
+    cases = suite.cases()
+    total = len(cases) * suite.repeats
+    began, before = time.monotonic(), len(runs)
+    for repeat in range(suite.repeats):
+        for topology, ranks, members in _rounds(suite, repeat):
+            left = [case for case in members if (case, repeat) not in done]
+            if not left:
+                continue
+            testbed = None if topology.plain else testbed_file(folder, topology, ranks)
+            try:
+                if testbed is not None:
+                    backend.up(testbed)
+                for case in left:
+                    runs.append(_run(case, repeat, folder, testbed, digests[case], backend))
+                    write_rows(runs, RUNS_SCHEMA, folder.runs)
+                    each = (time.monotonic() - began) / (len(runs) - before)
+                    backend.tell(
+                        f"run {len(runs)}/{total}, {each * (total - len(runs)):.0f} s left: repeat {repeat + 1}: "
+                        f"{case.name}: measured {runs[-1].times.epoch_s:.4g} s an epoch"
+                    )
+            finally:
+                if testbed is not None:
+                    backend.down(testbed)
+    return build_scoreboard(suite, predictions, runs, float(check_frozen(folder)["canary_s"]))
+
+
+def rescore(root: Path, backend: Backend) -> Scoreboard:
+    """Score today's simulator against runs that were measured before: no graph, no run, the same calibration.
+
+    Raises :class:`ConfigError` when the folder is no finished validation.
+    """
+    folder = TruthFolder(root)
+    suite = stored_suite(folder)
+    frozen = check_frozen(folder)
+    runs = read_runs(folder.runs)
+    missing = {case.name for case in suite.cases()} - {run.case.name for run in runs}
+    if missing:
+        raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; finish it first")
+    predictions = predict_all(suite, folder, backend, suite.sensitivity)
+    return build_scoreboard(
+        suite, predictions, runs, float(frozen["canary_s"]), _notes(predictions, runs), load_bound(folder.bound)
+    )
+
+
+def stored_suite(folder: TruthFolder) -> Suite:
+    """The suite that a validation's folder is of."""
+    if not folder.suite.is_file() or not folder.frozen.is_file():
+        raise ConfigError(f"{folder.root}: no validation that got as far as being frozen; expected a folder of one")
+    return parse_suite(load_toml(folder.suite), str(folder.suite))
+
+
+def keep(root: Path, out: Path) -> None:
+    """Copy the ground truth of a finished validation, without run directories. ``out`` must be new."""
+    folder = TruthFolder(root)
+    stored_suite(folder)
+    check_frozen(folder)
+    if out.exists():
+        raise ConfigError(f"--keep: got {out}, which is there already; expected a folder that is new")
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(root, partial, ignore=lambda at, names: [n for n in names if not _is_kept(Path(at), n, root)])
+    partial.rename(out)
+
+
+def _is_kept(at: Path, name: str, root: Path) -> bool:
+    if at.resolve() == root.resolve():
+        return name in (*KEPT, "profiles", "stats")
+    return not name.startswith(".")
+
+
+def _rounds(suite: Suite, repeat: int) -> list[tuple[Topology, int, list[Case]]]:
+    """One repeat: every case once, in an order drawn anew, those of one testbed together."""
+    rng = np.random.default_rng([repeat, 0 if suite.draw is None else suite.draw.seed])
+    cases = suite.cases()
+    groups: dict[tuple[str, int], list[Case]] = {}
+    for at in rng.permutation(len(cases)):
+        case = cases[at]
+        ranks = 0 if suite.topology(case).plain else case.ranks  # this machine as it is serves any number of ranks
+        groups.setdefault((case.topology, ranks), []).append(case)
+    return [(suite.topology(members[0]), ranks, members) for (_, ranks), members in groups.items()]
+
+
+def _run(case: Case, repeat: int, folder: TruthFolder, testbed: Path | None, digest: str, backend: Backend) -> Measured:
+    """One run in a copy of the prepared directory; the copy of the first repeat stays, to be looked into."""
+    directory = folder.work / f"{case.name}.{repeat}"
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(folder.work / case.name, directory)
+    canary_s = backend.canary()
+    result = backend.run(directory, testbed)
+    if result.program_digest != digest:
+        raise BackendError(
+            f"validate: {case.name} trained program {result.program_digest[:12]}, predicted was {digest[:12]}: "
+            "start over in a new folder"
+        )
+    times = Times.of(result)
+    if repeat > 0:
+        shutil.rmtree(directory)
+    return Measured(case, repeat, times, result.program_digest, canary_s)
+
+
+def _notes(predictions: Sequence[Prediction], runs: Sequence[Measured]) -> tuple[str, ...]:
+    ran = {run.case: run.program_digest for run in runs}
+    changed = {found.case for found in predictions if found.program_digest != ran[found.case]}
+    if not changed:
+        return ()
+    return (f"{len(changed)} of {len(ran)} programs changed since they were run: measure again to be exact",)

@@ -1,0 +1,174 @@
+"""A validation from draw to score: what comes before what, interruptions, tampering, scoring again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.errors import BackendError, ConfigError
+from simgnn.report.validation import print_scoreboard, write_report
+from simgnn.study.scoreboard import ROOFLINE, SIMULATOR, Scoreboard
+from simgnn.study.validate import keep, rescore, validate
+from tests.study.worlds import Pretended, small_suite
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scoreboard, Path, Pretended]:
+    """A validation of runs that take 1.1 times as long as predicted."""
+    root, backend = tmp_path_factory.mktemp("validation") / "small", Pretended()
+    return validate(small_suite(), root, backend), root, backend
+
+
+def test_everything_is_frozen_before_the_first_run(finished: tuple[Scoreboard, Path, Pretended]) -> None:
+    names = finished[2].names()
+    first_run = names.index("run")
+    assert names[:2] == ["calibrate", "canary"]
+    assert not {"calibrate", "declare", "prepare", "predict"} & set(names[first_run:])
+    assert names.count("run") == 8 * 3
+    assert names.count("canary") == 8 * 3 + 1
+
+
+def test_repeats_are_interleaved_and_testbeds_come_and_go(finished: tuple[Scoreboard, Path, Pretended]) -> None:
+    events = finished[2].events
+    runs = [event.removeprefix("run ") for event in events if event.startswith("run ")]
+    for repeat in range(3):
+        part = runs[8 * repeat : 8 * repeat + 8]
+        assert all(name.endswith(f".{repeat}") for name in part)
+        assert len(set(part)) == 8
+    assert [case.split(".")[0] for case in runs[:8]] != [case.split(".")[0] for case in runs[8:16]]
+    inside = False
+    for event in events:
+        inside = {"up": True, "down": False}.get(event.split()[0], inside)
+        if event.startswith("run "):
+            assert inside == ("-far-" in event)
+    assert finished[2].names().count("up") == finished[2].names().count("down") == 3
+
+
+def test_the_score_is_that_of_the_known_factor(finished: tuple[Scoreboard, Path, Pretended]) -> None:
+    board = finished[0]
+    lines = {(line.predictor, line.group): line.score for line in board.lines}
+    own = lines[SIMULATOR, "all"]
+    assert own.n == 8
+    assert own.median_error == pytest.approx(1 - 1 / 1.1, abs=0.01)
+    assert own.bias == pytest.approx(1 / 1.1 - 1, abs=0.01)
+    assert own.tau == 1.0
+    assert own.regret == 0.0
+    assert own.coverage is None or 0 <= own.coverage <= 1
+    assert (ROOFLINE, "all") in lines
+    assert ("regression, graph held out", "all") in lines
+    assert lines[SIMULATOR, "topology far"].n == 4
+    assert {(v.group, v.bar) for v in board.verdicts} >= {("all", "median_error"), ("what-if", "median_error")}
+    assert board.holds
+    assert board.drift.median == pytest.approx(1.2)
+    assert {part.part for part in board.parts} >= {"compute_s", "wait_s", "transfer_s"}
+
+
+def test_a_halved_rate_is_noticed(finished: tuple[Scoreboard, Path, Pretended]) -> None:
+    (entry,) = finished[0].sensitivity
+    assert entry.worse
+    assert entry.fails
+
+
+def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    suite, root = small_suite(repeats=2), tmp_path / "small"
+    broken = Pretended(fail_at=6)
+    with pytest.raises(BackendError, match="a rank died"):
+        validate(suite, root, broken)
+    assert broken.names().count("up") == broken.names().count("down")
+    again = Pretended()
+    board = validate(suite, root, again)
+    assert again.names().count("run") == 16 - 5
+    assert not {"calibrate", "prepare", "predict", "declare"} & set(again.names())
+    assert all(line.repeats == 2 for line in board.cases)
+    idle = Pretended()
+    assert validate(suite, root, idle).as_dict() == board.as_dict()
+    assert idle.events == []
+
+
+def test_what_is_frozen_stays(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
+    _, root, _ = finished
+    with pytest.raises(ConfigError, match="another suite"):
+        validate(small_suite(repeats=4), root, Pretended())
+    kept = tmp_path / "kept"
+    keep(root, kept)
+    with (kept / "profile.toml").open("a") as file:
+        file.write("# faster\n")
+    with pytest.raises(ConfigError, match=r"profile\.toml changed after it was frozen"):
+        rescore(kept, Pretended())
+    occupied = tmp_path / "occupied"
+    occupied.mkdir()
+    (occupied / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="not empty and no validation"):
+        validate(small_suite(), occupied, Pretended())
+
+
+def test_ground_truth_is_small_and_scores_the_same_without_graphs(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
+) -> None:
+    board, root, _ = finished
+    kept = tmp_path / "truth"
+    keep(root, kept)
+    assert not (kept / "work").exists()
+    assert sum(path.stat().st_size for path in kept.rglob("*") if path.is_file()) < 200_000
+    again = Pretended()
+    (kept / "bound.toml").write_text("median_error = 0.1\n")
+    same = rescore(kept, again)
+    assert set(again.names()) == {"predict"}
+    assert replace(same, guard=()).as_dict() == replace(board, guard=()).as_dict()
+    assert [(verdict.limit, verdict.holds) for verdict in same.guard] == [(0.1, True)]
+    assert same.guarded
+    (kept / "bound.toml").write_text("median = 0.1\n")
+    with pytest.raises(ConfigError, match="did you mean 'median_error'"):
+        rescore(kept, again)
+    with pytest.raises(ConfigError, match="there already"):
+        keep(root, kept)
+
+
+def test_a_simulator_that_got_worse_breaks_the_bound(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
+) -> None:
+    kept = tmp_path / "truth"
+    keep(finished[1], kept)
+    (kept / "bound.toml").write_text("median_error = 0.15\n")
+    worse = Pretended()
+    worse.slower = 1.5
+    board = rescore(kept, worse)
+    assert not board.guarded
+    assert [(verdict.bar, verdict.holds) for verdict in board.guard] == [("median_error", False)]
+
+
+def test_another_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Pretended()
+    honest = backend.run
+    monkeypatch.setattr(backend, "run", lambda *a: honest(*a).model_copy(update={"program_digest": "0" * 64}))
+    with pytest.raises(BackendError, match="trained program 000000000000"):
+        validate(small_suite(), tmp_path / "small", backend)
+
+
+def test_reports(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = finished[0]
+    print_scoreboard(board)
+    told = capsys.readouterr().out
+    for words in ("small-random-P2-here-narrow", "predicted", "measured", "spread", "error", "largest", "n = 8",
+                  "reference work"):  # fmt: skip
+        assert words in told
+    page = tmp_path / "deep" / "report.html"
+    write_report(board, page)
+    text = page.read_text()
+    assert "Validation: small" in text
+    assert "plotly" in text.lower()
+    assert 'src="http' not in text
+    json.dumps(board.as_dict())
+
+
+def test_bad_calls_exit_with_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert invoke(["validate", "quik"]) == 2
+    assert "did you mean 'quick'" in capsys.readouterr().err
+    assert invoke(["validate", "nothing", "--rescore"]) == 2
+    assert "no runs are kept" in capsys.readouterr().err
+    assert invoke(["validate", "quick", "--rescore", "--out", str(tmp_path)]) == 2
+    assert "no validation" in capsys.readouterr().err
