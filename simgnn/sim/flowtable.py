@@ -4,18 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simgnn.sim.maxmin import Bools, Crossings, Floats, Ints, cross, end_classes
+from simgnn.sim.crossings import FITS, LINK_FULL, Bools, Crossings, Floats, Ints, Paths, build, fits, join, remove
 
 
 class PathTable:
-    """Paths over links, each kept once. ``share`` is how much of a link one unit of a flow's rate takes."""
+    """Paths over links, each kept once, with how much of each link one unit of a flow's rate takes."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[int, float], ...], int] = {}
         self._rows: list[tuple[tuple[int, float], ...]] = []
-        self.pointer: Ints = np.zeros(1, dtype=np.int64)
-        self.link: Ints = np.zeros(0, dtype=np.int64)
-        self.share: Floats = np.zeros(0)
+        self._arrays = Paths(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
         self._built = 0
 
     def intern(self, shares: Mapping[int, float]) -> int:
@@ -30,88 +28,123 @@ class PathTable:
         """Links of a path."""
         return tuple(link for link, _ in self._rows[path])
 
-    def build(self) -> None:
-        """Bring the arrays up to date with the paths seen so far."""
+    def build(self) -> Paths:
+        """The paths seen so far."""
         fresh = self._rows[self._built :]
-        if not fresh:
-            return
-        lengths = np.array([len(row) for row in fresh], dtype=np.int64)
-        self.pointer = np.concatenate((self.pointer, self.pointer[-1] + np.cumsum(lengths)))
-        self.link = np.concatenate((self.link, np.array([i for row in fresh for i, _ in row], dtype=np.int64)))
-        self.share = np.concatenate((self.share, np.array([x for row in fresh for _, x in row], dtype=np.float64)))
-        self._built = len(self._rows)
+        if fresh:
+            pointer, link, share = self._arrays
+            lengths = np.array([len(row) for row in fresh], dtype=np.int64)
+            self._arrays = Paths(
+                np.concatenate((pointer, pointer[-1] + np.cumsum(lengths))),
+                np.concatenate((link, np.array([i for row in fresh for i, _ in row], dtype=np.int64))),
+                np.concatenate((share, np.array([x for row in fresh for _, x in row], dtype=np.float64))),
+            )
+            self._built = len(self._rows)
+        return self._arrays
 
 
-_COLUMNS = ("path", "weight", "cap", "remaining", "rate", "since", "born", "end", "owner", "low", "high")
+_COLUMNS = ("path", "weight", "cap", "remaining", "rate", "since", "born", "end", "owner", "low", "high", "ended")
+_FLOATS = ("weight", "cap", "remaining", "rate")
+ROOM = 64
+"""Room for so many classes more than twice those that flow, and for so many of each link."""
+MOST_SPARE = 4096
 
 
 class FlowTable:
-    """One row a class: ``weight`` flows of one path, one cap (bytes/s) and one remaining size (bytes), sorted by cap.
+    """One row a class: ``weight`` flows of one path, one cap (bytes/s) and one remaining size (bytes).
 
     ``remaining`` holds at ``since`` (ticks); ``born`` is when the class began to share, ``end`` when it will have moved
-    its bytes at its present ``rate``. ``owner``, ``low``, ``high``: flows low..high of that message batch. A class that
-    has ``ended`` keeps its row until others join.
+    its bytes at its present ``rate``. ``owner``, ``low``, ``high``: flows low..high of that message batch. A class
+    keeps its row until the table is laid out anew, when there is no room for those that join. ``order``: the rows of
+    classes that flow, sorted by cap, equal ones as they joined.
     """
+
+    path: Ints
+    weight: Floats
+    cap: Floats
+    remaining: Floats
+    rate: Floats
+    since: Ints
+    born: Ints
+    end: Ints
+    owner: Ints
+    low: Ints
+    high: Ints
+    ended: Bools
 
     def __init__(self, links: int) -> None:
         self._links = links
-        self.path: Ints = np.zeros(0, dtype=np.int64)
-        self.weight: Floats = np.zeros(0)
-        self.cap: Floats = np.zeros(0)
-        self.remaining: Floats = np.zeros(0)
-        self.rate: Floats = np.zeros(0)
-        self.since: Ints = np.zeros(0, dtype=np.int64)
-        self.born: Ints = np.zeros(0, dtype=np.int64)
-        self.end: Ints = np.zeros(0, dtype=np.int64)
-        self.owner: Ints = np.zeros(0, dtype=np.int64)
-        self.low: Ints = np.zeros(0, dtype=np.int64)
-        self.high: Ints = np.zeros(0, dtype=np.int64)
-        self.ended: Bools = np.zeros(0, dtype=np.bool_)
-        self._leaving: list[Ints] = []
+        self._used = self._count = 0
+        self._spare = ROOM
+        self.order: Ints = np.zeros(0, dtype=np.int64)
+        self._gone = False
+        self._dirty: Bools = np.zeros(links, dtype=np.bool_)
         self.paths = PathTable()
-        self.crossings: Crossings = self._cross()
+        for name in _COLUMNS:
+            kind = np.bool_ if name == "ended" else np.float64 if name in _FLOATS else np.int64
+            setattr(self, name, np.zeros(0, dtype=kind))
+        self.crossings: Crossings
+        self._lay_out(0)
 
     def join(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats, owner: int, low: Ints) -> None:
         """Append classes that begin to share now (``low``: one entry more than classes); :meth:`settle` must follow."""
         count = len(path)
-        instant = np.full(count, now, dtype=np.int64)
-        fresh = (path, weight, cap, size, np.full(count, -1.0), instant, instant, instant,
-                 np.full(count, owner, dtype=np.int64), low[:-1], low[1:])  # fmt: skip
-        for name, column in zip(_COLUMNS, fresh, strict=True):
-            setattr(self, name, np.concatenate((getattr(self, name), column)))
-        self.ended = np.concatenate((self.ended, np.zeros(count, dtype=np.bool_)))
+        if self._count + count > len(self.path):
+            if self._gone or self._used < self._count:
+                self._enter()
+            self._lay_out(count)
+        rows = slice(self._count, self._count + count)
+        fresh = (path, weight, cap, size, -1.0, now, now, now, owner, low[:-1], low[1:], False)
+        for name, value in zip(_COLUMNS, fresh, strict=True):
+            getattr(self, name)[rows] = value
+        self._count += count
 
     def leave(self, classes: Ints) -> None:
-        """Classes have ended; :meth:`settle` will take their load off."""
+        """Classes have ended."""
         self.ended[classes] = True
-        self._leaving.append(classes)
+        remove(classes, self._dirty, self.crossings)
+        self._gone = True
 
     def settle(self) -> Bools:
-        """Take the load of ended classes off, and let joined ones in; returns the dirty labels, bool [links]."""
-        dirty = np.zeros(self._links, dtype=np.bool_)
-        known = len(self.crossings.first) - 1
-        for gone in self._leaving:
-            end_classes(gone, dirty, self.crossings)
-        self._leaving = []
-        if known == len(self.ended):
-            return dirty
-        # Labels change with the crossings, so what was dirty is carried over by its links.
-        touched = dirty[self.crossings.label] & (self.crossings.label >= 0)
-        fresh = np.arange(len(self.ended)) >= known
-        alive = np.flatnonzero(~self.ended)
-        order = alive[np.argsort(self.cap[alive], kind="stable")]
-        for name in _COLUMNS:
-            setattr(self, name, getattr(self, name)[order])
-        self.ended = self.ended[order]
-        self.crossings = self._cross()
-        labels = self.crossings.label
-        dirty = np.zeros(self._links, dtype=np.bool_)
-        dirty[labels[touched & (labels >= 0)]] = True
-        dirty[labels[self.crossings.link[self.crossings.first[:-1][fresh[order]]]]] = True
+        """Take out what has ended, let joined ones in; returns the components that this changes, bool [links]."""
+        self._enter()
+        dirty, self._dirty = self._dirty, np.zeros(self._links, dtype=np.bool_)
         return dirty
 
-    def _cross(self) -> Crossings:
-        self.paths.build()
-        table = self.paths
-        result: Crossings = cross(self.path, self.weight, table.pointer, table.link, table.share, self._links)
-        return result
+    def _enter(self) -> None:
+        if self._gone:
+            self.order = self.order[~self.ended[self.order]]
+            self._gone = False
+        if self._used == self._count:
+            return
+        paths = self.paths.build()
+        found = fits(self.path, self._used, self._count, paths, self.crossings)
+        if found != FITS:
+            if found == LINK_FULL:
+                self._spare = min(2 * self._spare, MOST_SPARE)
+            self._lay_out(0)
+        self.order = join(
+            self.order, self._used, self._count, self._dirty, self.path, self.weight, self.cap, paths, self.crossings
+        )
+        self._used = self._count
+
+    def _lay_out(self, more: int) -> None:
+        """Give what flows, and joins, rows without gaps; room for ``more``, and as many again."""
+        joining = np.arange(self._used, self._count)
+        rows = np.concatenate((self.order, joining))
+        room = 2 * (len(rows) + more) + ROOM
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            fresh = np.zeros(room, dtype=column.dtype)
+            fresh[: len(rows)] = column[rows]
+            setattr(self, name, fresh)
+        self._used, self._count = len(self.order), len(rows)
+        self.order = np.arange(self._used)
+        # Links of dirty components stay dirty, whatever their component is called now.
+        touched = self._dirty[self.crossings.root] if hasattr(self, "crossings") else self._dirty
+        paths = self.paths.build()
+        self.crossings = build(
+            self.path, self.weight, self.cap, self._used, self._count, room, self._spare, paths, self._links
+        )
+        self._dirty = np.zeros(self._links, dtype=np.bool_)
+        self._dirty[self.crossings.root[touched]] = True

@@ -3,106 +3,64 @@
 All rates rise together; a class of flows stops rising when it reaches its own cap or when a link that it crosses is
 full. A flow may take more or less of a link than its nominal rate (its ``share``), which is how a collective occupies
 the links of its ring. Source of the method: Bertsekas and Gallager, Data Networks, section 6.5.2; caps and shares are
-ours. Classes are numbered by their position, sorted by cap; links that flows of one label cross feel each other.
+ours. The tightest link is found with a heap whose keys are brought up to date when they come to the top: what a link
+can give to each class that still rises only grows while others freeze. ``order`` lists the classes that have not ended,
+sorted by cap and join.
 """
-
-from typing import NamedTuple
 
 import numba as nb
 import numpy as np
-from numpy.typing import NDArray
 
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS
+from simgnn.sim.crossings import Bools as Bools
+from simgnn.sim.crossings import Crossings
+from simgnn.sim.crossings import Floats as Floats
+from simgnn.sim.crossings import Ints as Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 TICK_S = 1.0 / PICOSECONDS
 LATEST = float(FOREVER_PS)
 
 
-class Crossings(NamedTuple):
-    """Which class crosses which link, built when classes join; classes that end are marked and stay until then.
-
-    ``first`` [classes + 1], ``link``, ``take``: links of each class and what one unit of its rate takes of them.
-    ``start`` [links + 1], ``crossing``: the same by link. ``label`` [links]: component, -1 where nothing flows.
-    ``load`` and ``rising`` [links]: sum of ``take`` and number of the classes that have not ended.
-    """
-
-    first: Ints
-    link: Ints
-    take: Floats
-    start: Ints
-    crossing: Ints
-    label: Ints
-    load: Floats
-    rising: Ints
+@nb.njit(cache=True)
+def _sink(key: Floats, who: Ints, size: int, place: int) -> None:
+    """Let an entry of a heap of (key, link) sink to where it belongs."""
+    value, link = key[place], who[place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        other = child + 1
+        if other < size and (key[other] < key[child] or (key[other] == key[child] and who[other] < who[child])):
+            child = other
+        if value < key[child] or (value == key[child] and link < who[child]):
+            break
+        key[place], who[place] = key[child], who[child]
+        place = child
+    key[place], who[place] = value, link
 
 
 @nb.njit(cache=True)
-def cross(path: Ints, weight: Floats, pointer: Ints, path_link: Ints, path_share: Floats, links: int) -> Crossings:
-    """The crossings of classes that take the paths ``path`` (CSR ``pointer``, ``path_link``, ``path_share``)."""
-    first = np.zeros(path.size + 1, dtype=np.int64)
-    for k in range(path.size):
-        first[k + 1] = first[k] + pointer[path[k] + 1] - pointer[path[k]]
-    link = np.empty(first[-1], dtype=np.int64)
-    take = np.empty(first[-1])
-    start = np.zeros(links + 1, dtype=np.int64)
-    load = np.zeros(links)
-    root = np.arange(links)
-    for k in range(path.size):
-        origin = pointer[path[k]]
-        for q in range(first[k], first[k + 1]):
-            here = path_link[origin + q - first[k]]
-            link[q] = here
-            take[q] = weight[k] * path_share[origin + q - first[k]]
-            start[here + 1] += 1
-            load[here] += take[q]
-            # Join the components of this class's first link and this one.
-            a, b = link[first[k]], here
-            while root[a] != a:
-                root[a] = root[root[a]]
-                a = root[a]
-            while root[b] != b:
-                root[b] = root[root[b]]
-                b = root[b]
-            root[max(a, b)] = min(a, b)
-    rising = start[1:].copy()
-    label = np.full(links, -1, dtype=np.int64)
-    for i in range(links):
-        start[i + 1] += start[i]
-        if rising[i] > 0:
-            a = i
-            while root[a] != a:
-                a = root[a]
-            label[i] = a
-    crossing = np.empty(first[-1], dtype=np.int64)
-    filled = start[:-1].copy()
-    for k in range(path.size):
-        for q in range(first[k], first[k + 1]):
-            crossing[filled[link[q]]] = k
-            filled[link[q]] += 1
-    return Crossings(first, link, take, start, crossing, label, load, rising)
-
-
-@nb.njit(cache=True)
-def fill(ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, crossings: Crossings) -> Floats:
-    """Max-min fair rate of the classes whose component has a dirty label, float64 [classes]; -1 for all others."""
-    first, link, take, start, crossing, label, full_load, full_rising = crossings
+def fill(order: Ints, ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, crossings: Crossings) -> Floats:
+    """Max-min fair rate of the classes whose component is dirty, float64 [room]; -1 for all others."""
+    first, link, take, begin, length, crossing, root, full_load, full_rising = crossings
     left = capacity.copy()
     load = full_load.copy()
     rising = full_rising.copy()
-    rate = np.full(cap.size, -1.0)
-    queue = np.empty(capacity.size, dtype=np.int64)
-    queued = 0
+    key = np.empty(capacity.size)
+    who = np.empty(capacity.size, dtype=np.int64)
+    size = 0
     for i in range(capacity.size):
-        if rising[i] > 0 and dirty[label[i]]:
-            queue[queued] = i
-            queued += 1
-    waiting = np.empty(cap.size, dtype=np.int64)
+        if rising[i] > 0 and dirty[root[i]]:
+            key[size] = max(left[i], 0.0) / load[i]
+            who[size] = i
+            size += 1
+    for i in range(size // 2 - 1, -1, -1):
+        _sink(key, who, size, i)
+    rate = np.full(cap.size, -1.0)
+    waiting = np.empty(order.size, dtype=np.int64)
     count = 0
-    for k in range(cap.size):
-        if not ended[k] and dirty[label[link[first[k]]]]:
+    for k in order:
+        if dirty[root[link[first[k]]]]:
             waiting[count] = k
             count += 1
     unfrozen = count
@@ -111,18 +69,19 @@ def fill(ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, crossings: C
     while unfrozen > 0:
         level = np.inf
         bottleneck = -1
-        i = 0
-        while i < queued:
-            here = queue[i]
+        while size > 0:
+            here = who[0]
             if rising[here] == 0:
-                queued -= 1
-                queue[i] = queue[queued]
+                size -= 1
+                key[0], who[0] = key[size], who[size]
+                _sink(key, who, size, 0)
                 continue
             reached = max(left[here], 0.0) / load[here]
-            if reached < level or (reached == level and here < bottleneck):
-                level = reached
-                bottleneck = here
-            i += 1
+            if reached == key[0]:
+                level, bottleneck = reached, here
+                break
+            key[0] = reached
+            _sink(key, who, size, 0)
         top = 0
         while lowest < count and (rate[waiting[lowest]] >= 0.0 or cap[waiting[lowest]] <= level):
             k = waiting[lowest]
@@ -132,7 +91,7 @@ def fill(ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, crossings: C
                 rate[k] = cap[k]
             lowest += 1
         if top == 0:
-            for c in range(start[bottleneck], start[bottleneck + 1]):
+            for c in range(begin[bottleneck], begin[bottleneck] + length[bottleneck]):
                 k = crossing[c]
                 if rate[k] < 0.0 and not ended[k]:
                     stack[top] = k
@@ -152,20 +111,9 @@ def fill(ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, crossings: C
 
 
 @nb.njit(cache=True)
-def end_classes(gone: Ints, dirty: Bools, crossings: Crossings) -> None:
-    """Take the load of ended classes off their links, and mark their components dirty."""
-    for i in range(gone.size):
-        k = gone[i]
-        dirty[crossings.label[crossings.link[crossings.first[k]]]] = True
-        for q in range(crossings.first[k], crossings.first[k + 1]):
-            here = crossings.link[q]
-            crossings.load[here] -= crossings.take[q]
-            crossings.rising[here] -= 1
-
-
-@nb.njit(cache=True)
 def share_out(
     now: int,
+    order: Ints,
     dirty: Bools,
     ended: Bools,
     cap: Floats,
@@ -181,9 +129,9 @@ def share_out(
     What a class has moved is carried from the exact elapsed ticks, and only when its rate changes. Returns a class that
     would not end before the clock does, or -1.
     """
-    fresh = fill(ended, dirty, cap, capacity, crossings)
+    fresh = fill(order, ended, dirty, cap, capacity, crossings)
     starved = -1
-    for k in range(cap.size):
+    for k in order:
         if fresh[k] < 0.0 or fresh[k] == rate[k]:
             continue
         remaining[k] = max(remaining[k] - rate[k] * ((now - since[k]) * TICK_S), 0.0)
@@ -228,7 +176,7 @@ def smallest(values: Ints, rank: int) -> int:
 
 @nb.njit(cache=True)
 def next_batch(
-    ended: Bools, end: Ints, born: Ints, weight: Floats, rate: Floats, window: float, part: float
+    order: Ints, end: Ints, born: Ints, weight: Floats, rate: Floats, window: float, part: float
 ) -> tuple[int, Ints, int]:
     """The classes to end together: (first end, classes, instant at which their rate is given to others).
 
@@ -237,19 +185,17 @@ def next_batch(
     given away too late and too early cancels.
     """
     first = np.int64(FOREVER_PS)
-    births = 0.0
-    flowing = 0
-    for k in range(end.size):
-        if not ended[k]:
-            flowing += 1
-            first = min(first, end[k])
-            births += born[k]
-    age = first - births / flowing if flowing > 0 else 0.0
-    horizon = first + np.int64(window * max(age, 0.0))
-    found = np.empty(end.size, dtype=np.int64)
+    for k in order:
+        first = min(first, end[k])
+    flowing = order.size
+    ages = 0.0
+    for k in order:
+        ages += first - born[k]
+    horizon = first + np.int64(window * max(ages / flowing, 0.0)) if flowing > 0 else first
+    found = np.empty(flowing, dtype=np.int64)
     count = 0
-    for k in range(end.size):
-        if not ended[k] and end[k] <= horizon:
+    for k in order:
+        if end[k] <= horizon:
             found[count] = k
             count += 1
     most = max(1, int(part * flowing))

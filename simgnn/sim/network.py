@@ -19,8 +19,9 @@ import simpy
 
 from simgnn.errors import BackendError
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS
+from simgnn.sim.crossings import Floats, Ints
 from simgnn.sim.flowtable import FlowTable
-from simgnn.sim.maxmin import Floats, Ints, next_batch, share_out
+from simgnn.sim.maxmin import next_batch, share_out
 
 WINDOW = 0.01
 """Default span of a batch, relative to the mean age of the flows; its error is bounded by a test (< 1 %)."""
@@ -127,7 +128,7 @@ class Network:
         equally."""
         now = int(self._env.now)
         flows = self._flows
-        alive = ~flows.ended
+        alive = flows.order[~flows.ended[flows.order]]
         columns = (flows.path, flows.weight, flows.cap, flows.remaining, flows.rate)
         times = (flows.since, flows.born, flows.end)
         owners = zip(*(column[alive].tolist() for column in (flows.owner, flows.low, flows.high)), strict=True)
@@ -199,8 +200,8 @@ class Network:
         dirty = flows.settle()
         self.solves += 1
         starved = share_out(
-            now, dirty, flows.ended, flows.cap, flows.rate, flows.remaining, flows.since, flows.end, self._capacity,
-            flows.crossings,
+            now, flows.order, dirty, flows.ended, flows.cap, flows.rate, flows.remaining, flows.since, flows.end,
+            self._capacity, flows.crossings,
         )  # fmt: skip
         if starved >= 0:
             crossed = (i for i in flows.paths.links(int(flows.path[starved])) if i < len(self._names))
@@ -211,7 +212,7 @@ class Network:
             )
         self._release = FOREVER_PS
         first_end, gone, release = next_batch(
-            flows.ended, flows.end, flows.born, flows.weight, flows.rate, self._window, PART
+            flows.order, flows.end, flows.born, flows.weight, flows.rate, self._window, PART
         )
         self._first_end, self._batch = int(first_end), (gone, int(release))
 

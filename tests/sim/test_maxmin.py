@@ -21,9 +21,9 @@ def rates(capacity: list[float], paths: list[dict[int, float]], caps: list[float
         one = np.array([table.paths.intern(path)])
         table.join(0, one, np.array([weight]), np.array([cap]), np.ones(1), position, np.array([0, 1]))
     dirty = table.settle()
-    found = fill(table.ended, dirty, table.cap, np.array(capacity), table.crossings)
+    found = fill(table.order, table.ended, dirty, table.cap, np.array(capacity), table.crossings)
     result = np.empty(len(paths))
-    result[table.owner] = found
+    result[table.owner[table.order]] = found[table.order]
     return result
 
 
@@ -182,3 +182,51 @@ def test_a_shared_link_with_barriers_is_never_slower_when_doubled() -> None:
 def test_the_value_at_a_rank_is_that_of_the_sorted_values(values, data):
     rank = data.draw(st.integers(0, len(values) - 1))
     assert smallest(np.array(values, dtype=np.int64), rank) == sorted(values)[rank]
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks(), st.lists(st.tuples(st.booleans(), st.integers(0, 11)), min_size=1, max_size=60), st.integers(0, 99))
+def test_a_table_kept_up_to_date_is_one_made_anew(network, changes, seed: int) -> None:
+    """Classes join and end in any order; loads, components' rates and the order are those of a fresh table."""
+    capacity, paths, caps, weights = network
+    table, alive, joined = FlowTable(len(capacity)), [], 0
+    known = np.full(0, -1.0)
+    for joins, pick in changes * 3:
+        if joins or not alive:
+            kind = pick % len(paths)
+            one = np.array([table.paths.intern(paths[kind])] * (1 + seed % 40))
+            table.join(0, one, np.full(len(one), weights[kind]), np.full(len(one), caps[kind]), np.ones(len(one)),
+                       joined, np.zeros(len(one) + 1, dtype=np.int64))  # fmt: skip
+            alive.append((joined, kind))
+            joined += 1
+        else:
+            gone, _ = alive.pop(pick % len(alive))
+            table.leave(np.flatnonzero((table.owner == gone) & ~table.ended & np.isin(
+                np.arange(len(table.owner)), table.order)))  # fmt: skip
+        dirty = table.settle()
+        found = fill(table.order, table.ended, dirty, table.cap, np.array(capacity), table.crossings)
+        table.rate = np.where(found >= 0, found, table.rate)
+        known = table.rate[table.order]
+    fresh = FlowTable(len(capacity))
+    for number, kind in alive:
+        one = np.array([fresh.paths.intern(paths[kind])] * (1 + seed % 40))
+        fresh.join(0, one, np.full(len(one), weights[kind]), np.full(len(one), caps[kind]), np.ones(len(one)), number,
+                   np.zeros(len(one) + 1, dtype=np.int64))  # fmt: skip
+    dirty = fresh.settle()
+    found = fill(fresh.order, fresh.ended, dirty, fresh.cap, np.array(capacity), fresh.crossings)
+    assert table.owner[table.order].tolist() == fresh.owner[fresh.order].tolist()
+    assert known == pytest.approx(found[fresh.order], rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batching_at_64_ranks_with_32_peers_costs_less_than_a_percent(seed: int) -> None:
+    pairs, capacity, flows, starts, caps = all_to_all(64, seed)
+    near = [k for k, (i, j) in enumerate(pairs) if min(abs(i - j), 64 - abs(i - j)) <= 16]
+    flows, starts, caps = [flows[k] for k in near], [starts[k] for k in near], [caps[k] for k in near]
+    exact = np.array(flow_ends(capacity, flows, starts=starts, caps=caps))
+    batched = np.array(flow_ends(capacity, flows, starts=starts, caps=caps, window=WINDOW))
+    ends = np.zeros((2, 64))
+    for place, k in enumerate(near):
+        for rank in pairs[k]:
+            ends[:, rank] = np.maximum(ends[:, rank], (exact[place], batched[place]))
+    assert ends[1] == pytest.approx(ends[0], rel=0.01), "a rank's end"
