@@ -4,11 +4,14 @@ the steps; bus bandwidth as the NCCL tests define it)."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, log, log2
+from math import ceil, inf, log, log1p, log2
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.links import Backend, Collective
 from simgnn.names import nearest
+
+TOUCHING = 1e-12
+"""A regime that ends just where a size lies is farther from it than the one that begins there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +84,36 @@ def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:
     return nbytes if both_ways else bytes_moved(kind, ranks, nbytes)
 
 
+def measure(entry: Collective, ranks: int, rails: int, nbytes: float) -> float:
+    """The size that an entry's regime and residual go by: bytes of the buffer, or bytes that one rail moves."""
+    return nbytes if entry.per == "buffer" else _passed(entry, ranks, rails, nbytes)
+
+
+def bus_seconds(entry: Collective, ranks: int, rails: int, nbytes: float) -> float:
+    """Seconds in which the bytes of a collective flow, by its own bus bandwidth, fill and residual."""
+    assert entry.bus_bandwidth is not None
+    seconds = _passed(entry, ranks, rails, nbytes) / entry.bus_bandwidth.value
+    if entry.residual is not None:
+        seconds *= entry.residual.at(measure(entry, ranks, rails, nbytes))
+    if entry.inside is not None and rails > 1:  # one rank a host has nothing to cross inside
+        seconds += bytes_moved(entry.kind, ranks, nbytes) / entry.inside.value
+    return seconds
+
+
+def _passed(entry: Collective, ranks: int, rails: int, nbytes: float) -> float:
+    """Bytes that one rail (without rails: one rank) moves, those included that only fill the pipeline."""
+    longer = 1.0 + (entry.fill or 0.0) / max(steps(entry.kind, entry.algorithm, ranks), 1)
+    return bytes_moved(entry.kind, ranks, nbytes) * longer / (rails if entry.rails else 1)
+
+
 def choose_collective(
-    backend: Backend, name: str, kind: str, ranks: int, across_hosts: bool
+    backend: Backend, name: str, kind: str, ranks: int, across_hosts: bool, nbytes: float = 0.0, rails: int = 1
 ) -> tuple[Collective, bool]:
     """The description of a collective for a group, and whether it was measured at just this many ranks.
 
     Rule: one for the group's own scope before one for any; then the exact rank count, else the nearest by ratio (of two
-    equally near the larger). Raises :class:`HardwareError` when there is none.
+    equally near the larger); of several regimes of size the one that holds ``nbytes``, else the nearest. Raises
+    :class:`HardwareError` when there is none.
     """
     scope = "cluster" if across_hosts else "host"
     fitting = [entry for entry in backend.collectives if entry.kind == kind and entry.scope == scope]
@@ -100,9 +126,12 @@ def choose_collective(
             f"{', '.join(known) or 'none'}; measure it with `simgnn calibrate` or add it"
         )
 
-    def distance(entry: Collective) -> tuple[float, int]:
+    def distance(entry: Collective) -> tuple[float, int, float]:
         near = min(entry.ranks or (ranks,), key=lambda measured: (abs(log(measured / ranks)), -measured))
-        return round(abs(log(near / ranks)), 9), -near
+        low, high = entry.sizes or (0.0, inf)
+        size = measure(entry, ranks, rails, nbytes)
+        beside = 0.0 if low <= size < high else abs(log1p(low if size < low else high) - log1p(size)) + TOUCHING
+        return round(abs(log(near / ranks)), 9), -near, beside
 
     chosen = min(fitting, key=distance)
     return chosen, chosen.ranks is None or ranks in chosen.ranks

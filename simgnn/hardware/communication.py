@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simgnn.hardware.collectives import (
     CollectivePrice,
     Flow,
-    bytes_moved,
+    bus_seconds,
     choose_collective,
     flow_bytes,
     flow_pairs,
@@ -63,7 +63,8 @@ def price_collective(
     """A collective of ``members``, in ring order by host and number; ``root`` of a broadcast: default the first."""
     name, described = machine.backend(backend)
     count = len(members)
-    chosen, exact = choose_collective(described, name, kind, count, _across_hosts(machine, members))
+    across, rails = _across_hosts(machine, members), _rails(machine, members)
+    chosen, exact = choose_collective(described, name, kind, count, across, nbytes, rails)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
     latency = chosen.floor.value + steps(kind, chosen.algorithm, count) * hop
     pairs = flow_pairs(kind, chosen.algorithm, _ring(machine, members), members[0] if root is None else root)
@@ -78,10 +79,10 @@ def price_collective(
         seconds = max(seconds, each / min(rates))
     else:
         # it may use several messages at once on a link, so only the link itself limits it further
-        residual = 1.0 if chosen.residual is None else chosen.residual.at(nbytes)
-        bus = bytes_moved(kind, count, nbytes) / chosen.bus_bandwidth.value * residual
+        bus = bus_seconds(chosen, count, rails, nbytes)
         measured_so = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
-        seconds = bus if measured_so else max(on_links, bus)
+        # with rails each host's bytes leave it by several ways, of which the flows below show but one
+        seconds = bus if measured_so else max(on_links / (rails if chosen.rails else 1), bus)
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
     each *= min(1.0, seconds / on_links)  # measured faster than flows of all bytes would be: they are lighter
@@ -121,6 +122,11 @@ def _longest_hop(machine: "Machine", members: Sequence[int], described: Backend)
 
 def _across_hosts(machine: "Machine", members: Sequence[int]) -> bool:
     return len({machine.hosts[rank] for rank in members}) > 1
+
+
+def _rails(machine: "Machine", members: Sequence[int]) -> int:
+    """Ranks on the host that has the fewest of the group."""
+    return min(Counter(machine.hosts[rank] for rank in members).values(), default=1)
 
 
 def _outside(limits: tuple[float, float] | None, nbytes: float) -> bool:

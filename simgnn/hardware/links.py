@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictInt, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
-from simgnn.hardware.quantities import Bandwidth, Duration, Points, Strict
+from simgnn.hardware.quantities import Bandwidth, BytesOrNone, Duration, Points, Ratio, Strict
 
 LinkKind = Literal["pcie", "nvlink", "infiniband", "ethernet", "shared-memory", "qpi", "loopback"]
 CollectiveKind = Literal["allreduce", "broadcast", "allgather", "barrier", "exchange"]
 Algorithm = Literal["ring", "tree", "pairwise"]
+Protocol = Literal["ll", "ll128", "simple"]
 Ranks = Annotated[StrictInt, Field(ge=1)]
 
 
@@ -50,13 +51,20 @@ class Ports(Strict):
 
 
 class Collective(Strict):
-    """One collective. Time = (floor + steps x hop) + bytes moved / bus bandwidth x residual(bytes).
+    """One collective: floor + steps x hop + bytes moved / bus bandwidth x (1 + fill / steps) x residual(bytes) seconds.
 
     ``floor`` is paid once a call, ``hop`` once a step of the algorithm (None: the latency of the longest hop).
     ``bus_bandwidth`` counts bytes as the NCCL tests do, so that it is the links' own where they limit: all-reduce moves
     2(P-1)/P of the buffer, broadcast all of it, all-gather (P-1) rows of ranks (None: what the links give). ``scope``:
     groups inside one host, across hosts, or any. ``ranks``: group sizes at which it was measured. An ``exchange`` has a
     floor a call and a hop for each peer; its bytes are messages.
+
+    ``rails``: the bandwidth is that of one rail, and a group has as many as its smallest host has ranks (a network card
+    each); ``inside``: bandwidth of the links inside hosts, which a rank's bytes cross besides (None: they take no time
+    of their own). ``fill``: the part of a step by which a pass is longer than its steps (None: none). ``sizes``: the
+    regime of sizes, from the first up to but not with the second, that this entry is for, such as those of one
+    ``protocol`` of NCCL. ``per`` says what sizes and residual count: bytes of the buffer, or bytes that one rail moves,
+    fill included, which carries over to other group sizes.
     """
 
     kind: CollectiveKind
@@ -66,6 +74,12 @@ class Collective(Strict):
     hop: Duration | None = None
     bus_bandwidth: Bandwidth | None = None
     residual: Points | None = None
+    protocol: Protocol | None = None
+    sizes: tuple[BytesOrNone, BytesOrNone] | None = None
+    per: Literal["buffer", "moved"] = "buffer"
+    rails: StrictBool = False
+    inside: Bandwidth | None = None
+    fill: Ratio | None = None
     ranks: Annotated[tuple[Ranks, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -76,6 +90,8 @@ class Collective(Strict):
             )
         if self.kind in ("exchange", "barrier") and (self.bus_bandwidth or self.residual):
             raise ValueError(f"bus_bandwidth and residual: a {self.kind} has none; its bytes are priced as messages")
+        if self.sizes is not None and not self.sizes[0] < self.sizes[1]:
+            raise ValueError("sizes: expected the smaller first, and two that differ")
         return self
 
 

@@ -22,10 +22,13 @@ CLUSTERS = {
     "a800-pcie-ib-2x8": (2, 8),
     "cpu-100gbe-8": (8, 1),
     "cpu-25gbe-4": (4, 1),
+    "dgx-a100": (1, 8),
+    "dgx-a100-2": (2, 8),
+    "dgx-h100": (1, 8),
     "mixed-pcie3-8": (1, 8),
     "p100-10gbe-4x2": (4, 2),
 }
-"""Hosts and ranks a host of the machines that papers describe."""
+"""Hosts and ranks a host of each shipped machine."""
 
 
 def place(name: str) -> Machine:
@@ -33,7 +36,7 @@ def place(name: str) -> Machine:
     return Machine.place(load_profile(name), [host for host in range(hosts) for _ in range(ranks)])
 
 
-def test_every_cluster_of_the_papers_is_shipped() -> None:
+def test_every_machine_is_shipped_and_tested() -> None:
     assert set(CLUSTERS) == set(SHIPPED)
 
 
@@ -175,3 +178,30 @@ def test_hongtus_server_has_a_socket_for_each_gpu() -> None:
         ]
     assert len(machine.route(0, 3).links) == 1
     assert machine.route(0, 3).types[0].kind == "nvlink"
+
+
+def test_an_unmeasured_group_takes_its_rails_and_is_flagged() -> None:
+    machine = place("dgx-a100-2")
+    nbytes = float(2**26)
+    seconds = {}
+    for each in (1, 2, 4, 8):
+        members = [*range(each), *range(8, 8 + each)]
+        price = machine.collective("allreduce", "nccl", nbytes, members)
+        seconds[each] = price.seconds_alone
+        assert price.extrapolated == (each == 8)
+        assert price.source == "measured"
+    # twice the rails carry nearly the same bytes; hops and the way inside the hosts do not get shorter
+    assert 1.3 < seconds[4] / seconds[8] < 2.0
+    inside = place("dgx-a100")
+    assert inside.collective("allreduce", "nccl", nbytes, range(8)).extrapolated
+    assert not inside.collective("allreduce", "nccl", nbytes, range(4)).extrapolated
+    assert inside.collective("allreduce", "nccl", 2 * nbytes, range(4)).extrapolated
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-a100-2"])
+def test_a_larger_allreduce_never_takes_much_less_time(name: str) -> None:
+    """Fitted residuals follow the tables, whose small sizes are noisy; from 2 MiB on time grows with the size."""
+    machine = place(name)
+    for ranks in (2, 4, 8):
+        times = [machine.collective("allreduce", "nccl", 2.0**k, range(ranks)).seconds_alone for k in range(21, 28)]
+        assert times == sorted(times)

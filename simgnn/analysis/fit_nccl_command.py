@@ -1,0 +1,79 @@
+"""``python -m simgnn.analysis.fit_nccl_command``: measured NCCL tables in, collectives of a profile or scores out."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from simgnn.analysis.fit_nccl import fit_machine, fit_messages
+from simgnn.analysis.fit_nccl_score import Score, interpolation, left_out
+from simgnn.analysis.fit_nccl_tables import Table, find_tables, read_tables
+from simgnn.errors import SimgnnError
+from simgnn.hardware.profile import load_profile
+from simgnn.tomlfile import without_none
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print TOML for a profile, or with ``--score`` the held-out errors; exit status 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m simgnn.analysis.fit_nccl_command", description=__doc__)
+    parser.add_argument("gpu", help="machine of the tables, such as a100")
+    parser.add_argument(
+        "--tables", type=Path, help="folder of the CSV tables (default: measured/nccl beside SIMGNN_DATA)"
+    )
+    parser.add_argument("--across-hosts", action="store_true", help="groups across hosts too")
+    parser.add_argument("--score", metavar="PROFILE", help="print held-out errors instead; a profile with the topology")
+    chosen = parser.parse_args(arguments)
+    try:
+        folder = find_tables(chosen.tables)
+        if folder is None:
+            raise SimgnnError(f"{chosen.tables or 'measured/nccl'}: no such folder; name one with --tables")
+        tables = read_tables(folder)
+        if chosen.score:
+            print(_scores(chosen.gpu, chosen.score, tables, chosen.across_hosts))
+        else:
+            print(_toml(chosen.gpu, tables, chosen.across_hosts))
+    except SimgnnError as error:
+        print(f"simgnn: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _toml(gpu: str, tables: Sequence[Table], across_hosts: bool) -> str:
+    import tomli_w
+
+    entries = fit_machine(tables, gpu, across_hosts)
+    table = {"collectives": [without_none(entry.model_dump(exclude_defaults=True)) for entry in entries]}
+    links = {}
+    for one in tables:
+        if (one.gpu, one.collective) == (gpu, "send_recv"):
+            floor, bandwidth, efficiency = fit_messages(one)
+            found = {"floor": floor, "message_bandwidth": bandwidth, "efficiency": efficiency}
+            links[one.scope] = {
+                name: without_none(value.model_dump(exclude_defaults=True)) for name, value in found.items()
+            }
+    return tomli_w.dumps({"backends": {"nccl": table}, "messages": links})
+
+
+def _scores(gpu: str, name: str, tables: Sequence[Table], across_hosts: bool) -> str:
+    mine = [table for table in tables if table.gpu == gpu and table.collective == "all_reduce"]
+    mine = [table for table in mine if across_hosts or table.scope == "host"]
+    profile = load_profile(name)
+    lines = []
+    for title, found in (
+        ("sizes held out", interpolation(profile, mine)),
+        ("rank count held out", left_out({gpu: profile}, mine)),
+    ):
+        lines += [f"{title}: {_line(score)}" for score in found]
+        lines.append(f"{title}: mean of all rows {np.mean(np.concatenate([score.errors for score in found])):.1%}")
+    return "\n".join(lines)
+
+
+def _line(score: Score) -> str:
+    jumps = "" if score.steady else ", its rate jumps between sizes"
+    return f"{score.table}: mean {score.mean:.1%}, {score.mean_known_to(0.1):.1%} where measured to 10 %{jumps}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
