@@ -56,6 +56,7 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
 
     # torch says so once a process; the few functions that are used are covered by tests
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     status = run_rank(directory, device, resume)
     end_process(status)
     return status

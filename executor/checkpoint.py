@@ -20,13 +20,17 @@ def save_checkpoint(
 ) -> None:
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
 
-    Holds parameters, optimizer, carried buffers, policies' states, decisions, counted traffic and all losses.
+    Holds parameters, optimizer, the modules' own buffers, torch's generators, carried buffers, policies' states,
+    decisions, counted traffic, and ``history``: what the run remembers of the epochs before.
     """
     place = folder / f"epoch-{epoch}"
     place.mkdir(parents=True, exist_ok=True)
     assert context.optimizer is not None
+    assert context.network is not None
     state = {
         "optimizer": context.optimizer.state_dict(),
+        "modules": context.network.state(),
+        "generators": _generators(context.device),
         "buffers": context.store.state(),
         "states": context.states,
         "decisions": context.decisions,
@@ -47,6 +51,12 @@ def save_checkpoint(
             if old.name != place.name:
                 shutil.rmtree(old, ignore_errors=True)
     barrier()
+
+
+def _generators(device: torch.device) -> list[torch.Tensor]:
+    """States of the generators that layers such as Dropout draw from: the CPU's, and the device's."""
+    drawn = [torch.get_rng_state()]
+    return [*drawn, torch.cuda.get_rng_state(device)] if device.type == "cuda" else drawn
 
 
 def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
@@ -74,7 +84,12 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     except (OSError, RuntimeError, ValueError) as error:
         raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
     assert context.optimizer is not None
+    assert context.network is not None
     context.optimizer.load_state_dict(state["optimizer"])
+    context.network.load_state(state["modules"])
+    torch.set_rng_state(state["generators"][0])
+    if context.device.type == "cuda":
+        torch.cuda.set_rng_state(state["generators"][1], context.device)
     context.store.load_state(state["buffers"])
     context.states.update(state["states"])
     context.decisions.update(state["decisions"])

@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import site
+import sysconfig
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -41,7 +44,17 @@ def op_failure(program: Program, step: "Step | None", now: "Now", rank: int, err
         )
     if type(error).__name__ in OUT_OF_MEMORY or "can't allocate memory" in message:
         return BackendError(f"{where}: out of memory ({message}); use more ranks or narrower layers")
-    return BackendError(f"{where}: {type(error).__name__}: {message}")
+    return BackendError(f"{where}: {type(error).__name__}: {message}{_place(error)}")
+
+
+def _place(error: Exception) -> str:
+    """Where in a user's own code an error was raised; nothing where it was in ours or in a library."""
+    known = [Path(__file__).parent, *(Path(path) for path in (*site.getsitepackages(), sysconfig.get_path("stdlib")))]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in known):
+            return f" (at {frame.filename}:{frame.lineno})"
+    return ""
 
 
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:

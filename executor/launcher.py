@@ -38,8 +38,7 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     ``seats`` [P]: where each rank runs; None: all on this host as it is.
     """
     plan = RunPlan.open(root)
-    if "--resume" not in arguments:
-        plan.check_unfinished()
+    plan.check_unfinished()
     plan.trace.mkdir(exist_ok=True)
     clear_failures(plan.trace)
     rendezvous = plan.trace / f".rendezvous-{os.getpid()}"

@@ -1,6 +1,6 @@
 """The model of one rank: its layers over its local graph, as functions that ops name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,21 @@ class LayerNetwork:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
         self.adjacency = LocalAdjacency.from_local_graph(local, dtype=dtype, device=device)
         self._position = {spec.index: position for position, spec in enumerate(specs)}
+
+    def set_training(self, training: bool) -> None:
+        """Layers behave as in training, or as in an evaluation: what torch's ``train`` and ``eval`` mean."""
+        for layer in self.layers:
+            layer.train(training)
+
+    def state(self) -> list[dict[str, torch.Tensor]]:
+        """By layer what training changes besides parameters: a module's buffers, such as running means."""
+        return [{name: value.clone() for name, value in layer.named_buffers()} for layer in self.layers]
+
+    def load_state(self, state: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Put back what :meth:`state` returned."""
+        for layer, saved in zip(self.layers, state, strict=True):
+            for name, value in layer.named_buffers():
+                value.copy_(saved[name])
 
     def on_tape(self, name: str) -> bool:
         """Whether a segment takes ``call=``, so that a :class:`~executor.layers.tape.Tape` can reverse it."""

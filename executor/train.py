@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,7 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False, pick: Pick 
     session: Session | None = None
     try:
         plan = RunPlan.open(root)
-        if not resume:
-            plan.check_unfinished()
+        plan.check_unfinished()
         session = Session(plan, device, resume, pick)
         session.run()
         return 0
@@ -85,8 +85,13 @@ class Session:
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
         self.context = self._context()
+        self.counts: dict[str, Any] = {"total": {}, "first": {}, "last": {}}
+        # layers such as Dropout draw from torch's own generator: differently on each rank, alike in every run
+        torch.manual_seed(seed_of(plan.seed, self.world.rank))
         if resume:
-            self.history.load(load_checkpoint(plan.checkpoints, self.start, self.context))
+            before = load_checkpoint(plan.checkpoints, self.start, self.context)
+            self.history.load(before)
+            self.counts["first"] = {(op_id, target): counted for op_id, target, *counted in before["first"]}
         self.recorder = self._recorder(resume)
         training, evaluation = metrics_buffers(plan.program)
         observers = {training: self.history.observe, evaluation: self.history.observe_evaluation}
@@ -94,7 +99,6 @@ class Session:
             plan.program, self.context, self.recorder,
             {name: observe for name, observe in observers.items() if name is not None}, pick,
         )  # fmt: skip
-        self.counts: dict[str, Any] = {"total": {}, "first": {}, "last": {}}
         self._progress_s = 0.0
 
     def run(self) -> None:
@@ -109,18 +113,30 @@ class Session:
             self.interpreter.train(epochs)
             self.history.settle()
             done = epochs[-1] + 1
-            phases = [p for p, at in (("first", self.start + 1), ("last", plan.epochs)) if done == at]
+            phases = [p for p, at in (("first", 1), ("last", plan.epochs)) if done == at]
             for phase in phases:
                 self.counts[phase] = _difference(before, self.context.pairs)
             if done == self.start + 1:
                 self.memory.reset()
             if done == plan.epochs or (every and done % every == 0):
-                self.interpreter.evaluate(done - 1)
-            self.recorder.flush(force=False)
-            if keep and done % keep == 0 and done < plan.epochs:
-                save_checkpoint(plan.checkpoints, done, plan.digest, self.context, self.history.state(), world.barrier)
+                self._evaluate(done - 1)
+            saving = bool(keep) and done % keep == 0 and done < plan.epochs
+            # a run that goes on from the checkpoint has these epochs' times from this trace alone
+            self.recorder.flush(force=saving)
+            if saving:
+                state = {
+                    **self.history.state(),
+                    "first": [[*key, *value] for key, value in self.counts["first"].items()],
+                }
+                save_checkpoint(plan.checkpoints, done, plan.digest, self.context, state, world.barrier)
             self._progress(done)
         self._finish()
+
+    def _evaluate(self, epoch: int) -> None:
+        assert self.context.network is not None
+        self.context.network.set_training(False)
+        self.interpreter.evaluate(epoch)
+        self.context.network.set_training(True)
 
     def abandon(self) -> None:
         """Keep what was traced of a run that failed."""
@@ -223,6 +239,11 @@ def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
         if stop or (every and epoch % every == 0) or (keep and epoch % keep == 0):
             yield range(begin, epoch)
             begin = epoch
+
+
+def seed_of(seed: int, rank: int) -> int:
+    """Seed of a rank's own draws: 63 bits of a hash, so that no two runs and ranks share a stream."""
+    return int.from_bytes(sha256(f"{seed}/{rank}".encode()).digest()[:8], "big") >> 1
 
 
 def _difference(before: dict[Any, list[int]], after: dict[Any, list[int]]) -> dict[Any, list[int]]:

@@ -74,6 +74,18 @@ class Network(Protocol):
         """Whether that function takes ``call=``, see :data:`executor.layers.tape.Call`."""
         ...
 
+    def set_training(self, training: bool) -> None:
+        """Layers behave as in training, or as in an evaluation."""
+        ...
+
+    def state(self) -> list[dict[str, torch.Tensor]]:
+        """What training changes in the modules besides parameters, by layer."""
+        ...
+
+    def load_state(self, state: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Put back what :meth:`state` returned."""
+        ...
+
 
 class Reversible(Protocol):
     """What a forward op leaves for its backward op."""

@@ -24,16 +24,18 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
         return _backward(op, template, context)
     if op.module is None or context.network is None:
         raise BackendError(f"op '{op.name}' ({op.kind}) names no module, or this run has no model")
+    own = not context.network.on_tape(op.module)
     function = context.network.segment(op.module)
+    function = _guarded(function, op) if own else function
     getters, setters = context.reads(op), context.writes(op)
-    check = _width_check(op, context)
+    check = _shape_check(op, context, own)
     names = [access.buffer for access in op.reads if access.buffer not in context.left_out]
     reverse = next((other for other in template.ops if other.reverses == op.name), None)
     if reverse is None:
 
         def evaluate(now: Now) -> None:
             outputs = _listed(function(*[get(now) for get in getters]))
-            check(outputs)
+            check(outputs, now)
             for put, output in zip(setters, outputs, strict=True):
                 put(now, output)
 
@@ -41,11 +43,11 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     learned = {reverse.gradients[a.buffer] for a in reverse.writes if a.buffer in reverse.gradients}
     wanted = [name in learned for name in names]
     kept = context.segment_of(template, op.name)
-    remember = _on_tape if context.network.on_tape(op.module) else _under_autograd
+    remember = _under_autograd if own else _on_tape
 
     def forward(now: Now) -> None:
         outputs, reversible = remember(function, [get(now) for get in getters], wanted)
-        check(outputs)
+        check(outputs, now)
         kept.put(now, reversible)
         for put, output in zip(setters, outputs, strict=True):
             put(now, output)
@@ -73,6 +75,29 @@ def _under_autograd(
         outputs = _listed(function(*leaves))
     learning = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
     return tuple(output.detach() for output in outputs), _Graph(learning, outputs)
+
+
+COPY_FIRST = "use operations that make new rows (torch.relu(x), x * 2), or x = x.clone() first"
+
+
+def _guarded(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
+    """A user's segment that may not change what it reads: those rows belong to the program, and are read again."""
+
+    def run(*rows: torch.Tensor) -> Any:
+        before = [one._version for one in rows]
+        try:
+            found = function(*rows)
+        except RuntimeError as error:
+            if "in-place operation" not in str(error):
+                raise
+            raise BackendError(
+                f"op '{op.name}' ({op.module}) changes its input rows ({error}); {COPY_FIRST}"
+            ) from error
+        if [one._version for one in rows] != before:
+            raise BackendError(f"op '{op.name}' ({op.module}) changes its input in place; {COPY_FIRST}")
+        return found
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +144,19 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
     return backward
 
 
-def _width_check(op: Op, context: RankContext) -> Callable[[Sequence[torch.Tensor]], None]:
-    """Refuse rows of another width than the program planned, priced and sends."""
+def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[torch.Tensor], Now], None]:
+    """Refuse rows of another width, and of a user's ``own`` layer of another number, than the program planned, priced
+    and sends."""
     planned = [context.program.buffers[access.buffer] for access in op.writes]
 
-    def check(outputs: Sequence[torch.Tensor]) -> None:
+    def check(outputs: Sequence[torch.Tensor], now: Now) -> None:
         for buffer, output in zip(planned, outputs, strict=True):
+            if own and len(output) != context.store.rows(buffer.rows, now):
+                raise BackendError(
+                    f"op '{op.name}' ({op.module}) gave {len(output)} rows, the program planned "
+                    f"{context.store.rows(buffer.rows, now)} for buffer '{buffer.name}': aggregate and update give one "
+                    "row for each of the rank's own vertices, prepare as many as it was given"
+                )
             if output.layout is torch.strided and output.shape[-1] != buffer.width:
                 raise BackendError(
                     f"op '{op.name}' ({op.module}) gave rows of width {output.shape[-1]}, the program planned "

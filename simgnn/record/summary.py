@@ -82,13 +82,15 @@ def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:
         for name, (values, mask) in sums.items()
     }
     found["comm_exposed_s"] = _exposed(columns, cell, cells).reshape(len(epochs), ranks)
-    chosen = np.isin(epochs, kept)
-    return [
-        RankTimes(
-            **{name: float(np.median(values[chosen, rank])) if len(kept) else 0.0 for name, values in found.items()}
-        )
-        for rank in range(ranks)
-    ]
+    # a rank that was killed has no rows of its last epochs: they are unknown, not zero
+    noted = np.bincount(cell, minlength=cells).reshape(len(epochs), ranks) > 0
+    chosen = np.isin(epochs, kept)[:, None] & noted
+
+    def typical(values: NDArray[np.float64], rank: int) -> float:
+        rows = chosen[:, rank]
+        return float(np.median(values[rows, rank])) if rows.any() else 0.0
+
+    return [RankTimes(**{name: typical(values, rank) for name, values in found.items()}) for rank in range(ranks)]
 
 
 def _exposed(columns: Columns, cell: NDArray[Any], cells: int) -> NDArray[np.float64]:

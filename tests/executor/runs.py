@@ -73,10 +73,11 @@ def train_in_process(
     pick_seed: int | None = None,
     resume: bool = False,
     stop_at: int | None = None,
+    killed: bool = False,
 ) -> list[dict[str, Any]]:
     """Carry out runs one after another as one of their ranks: losses, accuracies, gradients, parameters, driver.
 
-    ``stop_at``: the run breaks off in the update of that epoch, as if the process had been lost.
+    ``stop_at``: the run breaks off in the update of that epoch; ``killed``: without a chance to write anything more.
     """
     results = []
     for position, folder in enumerate(folders):
@@ -101,8 +102,9 @@ def train_in_process(
         try:
             session.run()
         except BackendError:
-            session.abandon()
             assert stop_at is not None
+            if not killed:
+                session.abandon()
         results.append(
             {
                 "losses": [session.history.losses[epoch] for epoch in sorted(session.history.losses)],
@@ -110,6 +112,7 @@ def train_in_process(
                 "initial": initial,
                 "gradients": first,
                 "parameters": optimizer.flat.detach().clone(),
+                "buffers": [] if session.context.network is None else session.context.network.state(),
                 "serial": session.interpreter.serial,
                 "alive": sum(value is not None for value in session.context.store.values),
             }

@@ -20,10 +20,12 @@ VARIANTS = {"dense": {}, "sparse": {"sparse_features": True}}
 
 def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     graphs = {name: small_graph(**options) for name, options in VARIANTS.items()}  # type: ignore[arg-type]
-    whole = [str(prepared_run(graph, tmp_path / name, 2, *SETTINGS)) for name, graph in graphs.items()]
-    broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *SETTINGS)) for name, graph in graphs.items()]
+    runs = [(name, graph, SETTINGS) for name, graph in graphs.items()]
+    runs.append(("own", small_graph(), [*SETTINGS[:2], "model.kind=tests.executor.own_layers:Drop"]))
+    whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
+    broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)
-    run_ranks(2, train_in_process, tmp_path / "broken", broken, None, False, 5, joined=False)
+    run_ranks(2, train_in_process, tmp_path / "broken", broken, None, False, 5, True, joined=False)
     for folder in broken:
         plan = RunPlan.open(Path(folder))
         assert find_checkpoint(plan.checkpoints, 2, plan.digest) == 4
@@ -34,6 +36,9 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
             assert other["losses"] == one["losses"]
             assert other["evaluations"] == one["evaluations"]
             assert torch.equal(other["parameters"], one["parameters"])
+            for mine, theirs in zip(one["buffers"], other["buffers"], strict=True):
+                assert mine.keys() == theirs.keys()
+                assert all(torch.equal(mine[name], theirs[name]) for name in mine)
             assert len(other["gradients"]) == 3, "only the epochs after the checkpoint were trained again"
     for one, other in zip(whole, broken, strict=True):
         traces = [pq.read_table(Path(folder) / "trace.parquet").to_pandas() for folder in (one, other)]
@@ -44,8 +49,9 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
         traffic = [pq.read_table(Path(folder) / "traffic.parquet") for folder in (one, other)]
         assert traffic[0].equals(traffic[1])
         results = [json.loads((Path(folder) / "result.json").read_text()) for folder in (one, other)]
-        for field in ("loss", "accuracy", "bytes_sent", "messages", "status", "epochs"):
+        for field in ("loss", "accuracy", "bytes_sent", "bytes_sent_first_epoch", "messages", "status", "epochs"):
             assert results[0][field] == results[1][field], field
+        assert all(times["compute_s"] > 0 for times in results[1]["per_rank"])
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
