@@ -104,14 +104,14 @@ def check_profile(
     curves and collectives that training is priced from. Example: [bold]simgnn hardware check mine.toml[/bold]
     """
     from simgnn.cli.console import print_json
-    from simgnn.hardware.check import price_problems
+    from simgnn.hardware.check import price_problems, table_price_problems
     from simgnn.hardware.library import find_profile
     from simgnn.hardware.profile import find_problems, load_table
 
     path = find_profile(file)
-    profile, problems = find_problems(load_table(path))
-    if profile is not None:
-        problems = price_problems(profile)
+    table = load_table(path)
+    profile, problems = find_problems(table)
+    problems = problems + table_price_problems(table) if profile is None else price_problems(profile)
     if json:
         print_json({"file": str(path), "ok": not problems, "problems": problems})
     elif problems:

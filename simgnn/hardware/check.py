@@ -1,11 +1,12 @@
 """What a profile must hold beyond the form of its tables: names that exist, devices that reach each other, prices."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from simgnn.hardware.devices import Device
+from simgnn.errors import HardwareError
 from simgnn.hardware.features import PRIMITIVES
+from simgnn.hardware.routes import lay_out
 from simgnn.hardware.topology import Topology, copies, expand_edges, node_kinds
 from simgnn.names import nearest
 
@@ -24,6 +25,7 @@ def topology_problems(topology: Topology, devices: Collection[str], links: Colle
     group = {name: name for name in kinds}
     seen: set[tuple[str, str]] = set()
     told: set[str] = set()
+    certain = not problems
 
     def tell(message: str) -> None:
         if message not in told:
@@ -47,6 +49,7 @@ def topology_problems(topology: Topology, devices: Collection[str], links: Colle
             known = kinds if path[1] == "edges" else [name.partition("/")[2] for name in kinds]
             tell(f"{where}.between: got '{shown}', which is no node or device{nearest(shown, known)}")
         if missing:
+            certain = False  # what this edge was to join may hang on it
             continue
         if one == other and not kinds[one].startswith("device:"):
             tell(f"{where}.between: joins '{one}' to itself; expected two nodes (only a device has a link of its own)")
@@ -54,7 +57,7 @@ def topology_problems(topology: Topology, devices: Collection[str], links: Colle
             tell(f"{where}.between: a second link between '{one}' and '{other}'; expected one: add up their bandwidth")
         seen.add((min(one, other), max(one, other)))
         group[root(one)] = root(other)
-    if not problems:
+    if certain:
         problems += _unreachable(kinds, root)
     return problems
 
@@ -93,18 +96,78 @@ def price_problems(profile: "Profile") -> list[str]:
     used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
     for name, device in profile.devices.items():
         if name in used:
-            problems += [f"devices.{name}.curves: no curve of '{missing}'" for missing in _missing_curves(device)]
+            present = {curve.primitive for curve in device.curves}
+            problems += _missing_curves(name, present)
     problems += _missing_loops(profile)
-    if not profile.backends:
-        problems.append("backends: none; expected [backends.gloo] or [backends.nccl]")
-    for name, backend in profile.backends.items():
-        kinds = {collective.kind for collective in backend.collectives}
-        problems += [f"backends.{name}.collectives: no '{kind}'" for kind in TRAINING_COLLECTIVES if kind not in kinds]
+    problems += _missing_memories(profile)
+    backends = {
+        str(name): [(c.kind, c.scope) for c in backend.collectives] for name, backend in profile.backends.items()
+    }
+    devices = [sum(placed.count for placed in host.devices) for _, host in profile.topology.host_names()]
+    return problems + _missing_collectives(backends, len(devices) > 1, max(devices) > 1)
+
+
+def table_price_problems(table: Mapping[str, Any]) -> list[str]:
+    """The same as far as it shows in a table that is no profile yet: so that one look tells all there is to mend."""
+    problems = []
+    topology, devices = table.get("topology"), table.get("devices")
+    hosts = topology.get("hosts") if isinstance(topology, Mapping) else None
+    placed = [
+        entry.get("type")
+        for host in (hosts.values() if isinstance(hosts, Mapping) else ())
+        for entry in _tables(host, "devices")
+    ]
+    for name, device in devices.items() if isinstance(devices, Mapping) else ():
+        if name in placed and isinstance(device, Mapping):
+            problems += _missing_curves(name, {curve.get("primitive") for curve in _tables(device, "curves")})
+    backends = table.get("backends")
+    if not isinstance(backends, Mapping):
+        return problems if "backends" in table else problems + _missing_collectives({}, False, False)
+    present = {
+        str(name): [(entry.get("kind"), "any") for entry in _tables(backend, "collectives")]
+        for name, backend in backends.items()
+    }
+    return problems + _missing_collectives(present, False, False)
+
+
+def _tables(value: object, key: str) -> list[Mapping[str, Any]]:
+    """The list of tables under a key, as far as it is one."""
+    entries = value.get(key) if isinstance(value, Mapping) else None
+    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+
+
+def _missing_curves(name: str, present: Collection[Any]) -> list[str]:
+    missing = [primitive for primitive in TRAINING_PRIMITIVES if primitive not in present]
+    return [f"devices.{name}.curves: no curve of '{primitive}'" for primitive in missing]
+
+
+def _missing_collectives(backends: Mapping[str, Sequence[tuple[Any, Any]]], across: bool, inside: bool) -> list[str]:
+    """``backends``: (kind, scope) of each collective; ``across``, ``inside``: groups that the machine can have."""
+    if not backends:
+        return ["backends: none; expected [backends.gloo] or [backends.nccl]"]
+    problems = []
+    for name, entries in backends.items():
+        for kind in TRAINING_COLLECTIVES:
+            scopes = {scope for found, scope in entries if found == kind}
+            if not scopes:
+                problems.append(f"backends.{name}.collectives: no '{kind}'")
+            elif "any" not in scopes:
+                for scope, there, where in (("cluster", across, "across hosts"), ("host", inside, "inside a host")):
+                    if there and scope not in scopes:
+                        problems.append(f"backends.{name}.collectives: no '{kind}' for groups {where}")
     return problems
 
 
-def _missing_curves(device: Device) -> list[str]:
-    return [primitive for primitive in TRAINING_PRIMITIVES if not device.curves_of(primitive)]
+def _missing_memories(profile: "Profile") -> list[str]:
+    """Devices whose messages go through host memory, which they do not reach."""
+    network = lay_out(profile)
+    problems = []
+    for name in sorted(network.staged):
+        try:
+            network.host_memory(name)
+        except HardwareError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _missing_loops(profile: "Profile") -> list[str]:

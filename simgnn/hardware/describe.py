@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import HardwareError
+from simgnn.hardware.describe_topology import add_topology
 from simgnn.hardware.features import unit_of
 from simgnn.hardware.quantities import Number, Strict
 from simgnn.hardware.routes import lay_out
@@ -59,7 +60,7 @@ def tree(profile: "Profile") -> Node:
     devices = root.add("devices")
     for name, device in profile.devices.items():
         _device(devices.add(f"{name}: {device.model or device.kind}"), device)
-    _hosts(root.add("topology"), profile)
+    add_topology(root.add("topology"), profile)
     links = root.add("links")
     for name, link in profile.links.items():
         line = f"{name}: {link.kind}, {told(link.bandwidth)}, {link.duplex} duplex, latency {told(link.latency)}"
@@ -102,21 +103,6 @@ def _cost(feature: str, cost: float) -> str:
     if cost > 0 and unit in ("B", "flop"):
         return _rounded(1 / cost, "flop/s") if unit == "flop" else format_quantity(float(f"{1 / cost:.4g}"), "bytes/s")
     return _rounded(cost, cost_of(unit))
-
-
-def _hosts(node: Node, profile: "Profile") -> None:
-    for name, host in profile.topology.hosts.items():
-        machine = node.add(f"{host.count} x {name}" if host.count > 1 else name)
-        for placed in host.devices:
-            machine.add(f"{placed.count} x {placed.name}: {placed.type}")
-        for inner, kind in host.nodes.items():
-            machine.add(f"{inner}: {kind}")
-        for edge in host.edges:
-            machine.add(f"{' -- '.join(edge.between)}: {edge.link}{' (every two)' if edge.mesh else ''}")
-    for outer, kind in profile.topology.nodes.items():
-        node.add(f"{outer}: {kind}")
-    for edge in profile.topology.edges:
-        node.add(f"{' -- '.join(edge.between)}: {edge.link}")
 
 
 def bandwidth_matrix(profile: "Profile", most: int = 16) -> tuple[list[str], NDArray[np.float64]]:
