@@ -55,8 +55,9 @@ def command(
     left out: those further than 4 robust sigmas (1.4826 MAD) and a factor of 1.25 from a first fit. Errors are
     cross-validated. Example: [bold]simgnn calibrate --quick[/bold]
     """
-    from simgnn.hardware.library import calibration_path
+    from simgnn.hardware.library import CACHE_NAME, calibration_path
     from simgnn.hardware.profile import save_profile
+    from simgnn.outputs import check_output_file, check_output_folder, make_parent
 
     if page is not None and not report:
         raise ConfigError(
@@ -64,20 +65,25 @@ def command(
         )
     place = torchrun_place()
     leads = place is None or place.rank == 0
+    last = calibration_path()
+    for path, option in ((out, "--out"), (page if report else None, "FILE.html"), (last, CACHE_NAME)):
+        if path is not None and leads:
+            check_output_file(path, option)
+    if samples is not None:
+        check_output_folder(samples, "--samples")
     files = measure_groups(quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh)
     if not leads:
         return
     calibration = _fit(files, Reporter(quiet=as_json))
-    last = calibration_path()
     named = out or last.parent / "calibration" / f"{calibration.profile.meta.name}.toml"
     for path in [named] if out else [named, last]:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_parent(path)
         save_profile(calibration.profile, path)
     if report:
         from simgnn.report.calibration import write_report
 
         page = page or named.with_suffix(".html")
-        page.parent.mkdir(parents=True, exist_ok=True)
+        make_parent(page)
         write_report(calibration, files, page)
     forget_kept(quick)
     if as_json:

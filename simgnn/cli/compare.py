@@ -24,11 +24,15 @@ def command(
     from simgnn.analysis.compare import compare_runs
     from simgnn.cli.console import print_json
     from simgnn.cli.predict import TRACE_EPOCHS
+    from simgnn.outputs import check_output_file, make_parent
     from simgnn.report.perfetto import write_perfetto
     from simgnn.report.text import print_comparison
 
+    if trace is not None:
+        check_output_file(trace, "--trace")
     comparison = compare_runs(predicted, measured)
     if trace is not None:
+        make_parent(trace)
         write_perfetto({"predicted": predicted, "measured": measured}, trace, TRACE_EPOCHS, predictions=["predicted"])
     if as_json:
         print_json(comparison.as_dict())

@@ -130,8 +130,7 @@ def invoke(arguments: Sequence[str]) -> int:
     except OSError as error:
         if os.environ.get("SIMGNN_DEBUG"):
             raise
-        _tell(str(error))
-        return 1
+        return _path_fault(error)
     except Exception as error:
         if os.environ.get("SIMGNN_DEBUG"):
             raise
@@ -141,6 +140,18 @@ def invoke(arguments: Sequence[str]) -> int:
         )
         return 1
     return 0
+
+
+def _path_fault(error: OSError) -> int:
+    """Tell what the system says of a path; 2 where another path would mend it."""
+    from simgnn.outputs import PATH_FAULTS
+
+    if error.filename is None or error.errno not in PATH_FAULTS:
+        _tell(str(error))
+        return 1
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    _tell(f"{path}: cannot be used ({error.strerror}); expected a path that can be read and written: name another")
+    return 2
 
 
 def _tell(*problems: str) -> None:

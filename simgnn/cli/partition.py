@@ -26,18 +26,26 @@ def command(
     from simgnn.cli.console import Reporter, print_json, print_table
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
+    from simgnn.outputs import check_output_file, make_parent
+    from simgnn.partition.folder import check_cache
 
     loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, trains=False), None)
     if loaded.graph.source.startswith(STATISTICS):
         raise ConfigError(
             f"graph.source: got '{loaded.graph.source}', expected a graph: a statistics file holds a partition already"
         )
+    if save_stats is not None:
+        check_output_file(save_stats, "--stats")
+        if save_stats.suffix == ".npz":
+            raise ConfigError(f"--stats: got {save_stats}, expected a TOML file: arrays go to a .npz file beside it")
+    check_cache()
     reporter = Reporter(quiet=as_json)
     graph = read_graph(loaded, None, reporter.stage)
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
     if save_stats is not None:
         from simgnn.partition.statsfile import save_stats as write_stats
 
+        make_parent(save_stats)
         write_stats(artifact.stats, save_stats)
     measured: dict[str, Any] = {
         "graph": graph.name,

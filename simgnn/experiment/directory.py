@@ -13,6 +13,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.prepare import Prepared, with_default_cluster
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, save_profile
+from simgnn.outputs import check_output_folder
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import save_program
 from simgnn.tomlfile import leaves, load_toml, write_toml
@@ -22,12 +23,11 @@ PLAN_FORMAT = 1
 
 
 def check_free(directory: Path, force: bool) -> None:
-    """Raise :class:`ConfigError` when ``directory`` holds something that may not be replaced.
+    """Raise :class:`ConfigError` when ``directory`` cannot be made, or holds something that may not be replaced.
 
     ``force`` allows to replace an earlier run directory, and nothing else.
     """
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"--out: got {directory}, which is a file; expected a folder that is new or empty")
+    check_output_folder(directory, "--out")
     if not directory.is_dir() or not any(directory.iterdir()):
         return
     is_run = (directory / EXPERIMENT_FILE).is_file() and (directory / PLAN_FOLDER).is_dir()

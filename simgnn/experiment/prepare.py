@@ -53,6 +53,7 @@ def prepare(
     Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
     """
     from simgnn.experiment.planner import plan
+    from simgnn.partition.folder import check_cache
 
     if experiment.graph.source.startswith(STATISTICS):
         if need_graph:
@@ -62,6 +63,7 @@ def prepare(
             )
         experiment, stats = _from_statistics(experiment, base)
         return Prepared(experiment, stats, plan(experiment, stats))
+    check_cache(cache)
     experiment = with_default_cluster(experiment, default_cluster)
     graph = read_graph(experiment, base, stage)
     artifact = obtain_partition(experiment, graph, cache, stage)

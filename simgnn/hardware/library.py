@@ -8,6 +8,7 @@ from simgnn.errors import HardwareError
 from simgnn.names import nearest
 
 SUFFIX = ".toml"
+CACHE_NAME = "SIMGNN_CACHE"
 
 
 def user_folders() -> tuple[Path, ...]:
@@ -24,7 +25,7 @@ def shipped_folder() -> Path:
 
 def calibration_path() -> Path:
     """Where the last calibration of this machine is kept: ``$SIMGNN_CACHE`` (default ~/.cache/simgnn)/hardware.toml."""
-    folder = Path(os.environ.get("SIMGNN_CACHE", "~/.cache/simgnn")).expanduser()
+    folder = Path(os.environ.get(CACHE_NAME) or "~/.cache/simgnn").expanduser()
     return folder / f"hardware{SUFFIX}"
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
+from simgnn.hardware.library import CACHE_NAME
+from simgnn.outputs import check_output_folder
 
 FORMAT = 3
 MANIFEST = "artifact.json"
@@ -142,15 +144,32 @@ def cache_folder(cache: Path | None) -> Path:
     """Where artefacts are kept: ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
     if cache is not None:
         return cache
-    named = os.environ.get("SIMGNN_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "simgnn"
+    named = os.environ.get(CACHE_NAME)
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "simgnn"
+
+
+def check_cache(cache: Path | None = None) -> None:
+    """Raise :class:`ConfigError` when the cache's folder is not there and cannot be made.
+
+    One that is there may be read-only: what it holds can be used.
+    """
+    folder = cache_folder(cache)
+    if not os.path.isdir(folder):
+        check_output_folder(folder, CACHE_NAME)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # never deleted: a lock file that vanishes under a waiter locks nothing
-    with path.with_name(f".{path.name}.lock").open("w") as stream:
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = lock.open("w")  # never deleted: a lock file that vanishes under a waiter locks nothing
+    except OSError as error:
+        raise ConfigError(
+            f"{CACHE_NAME}: {path.name} cannot be kept in {path.parent} ({error.strerror}); expected a folder where "
+            f"files can be made: set {CACHE_NAME} to another"
+        ) from error
+    with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 

@@ -1,0 +1,66 @@
+"""Where results go: a path that a user names is tried before the work begins, so that no work is lost to a bad one."""
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from simgnn.errors import ConfigError
+
+PATH_FAULTS = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EXDEV,
+    }
+)
+"""Errors that another path mends; a full disk is none of them."""
+
+
+def check_output_folder(path: Path, option: str) -> None:
+    """Raise :class:`ConfigError` unless the folder ``path`` can be made, or replaced where it is there.
+
+    ``option`` is what named it, for the message.
+    """
+    _check(path, option, folder=True)
+
+
+def check_output_file(path: Path, option: str) -> None:
+    """Raise :class:`ConfigError` unless the file ``path`` can be written once its folder is made."""
+    _check(path, option, folder=False)
+
+
+def make_parent(path: Path) -> None:
+    """Make the folder that ``path`` will lie in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _check(path: Path, option: str, folder: bool) -> None:
+    try:
+        if path.is_dir() and not folder:
+            raise ConfigError(f"{option}: got {path}, which is a folder; expected a file: name one in it")
+        if path.exists() and not path.is_dir() and folder:
+            raise ConfigError(f"{option}: got {path}, which is a file; expected a folder that is new or empty")
+        whole = path.resolve()
+        missing, parent = whole.name, whole.parent
+        while not parent.exists() and parent != parent.parent:
+            missing, parent = parent.name, parent.parent
+        if not parent.is_dir():
+            raise ConfigError(f"{option}: got {path}, but {parent} is a file; expected a path below folders")
+        # made, not asked for: permissions say nothing of /proc or of a read-only mount
+        os.rmdir(tempfile.mkdtemp(prefix=f".{missing}.", dir=parent))
+    except (OSError, ValueError, RuntimeError) as error:  # Python tells a zero byte and a loop of links so
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(
+            f"{option}: got {path}, which cannot be written ({reason}); expected a path where files can be made: "
+            "name another"
+        ) from None

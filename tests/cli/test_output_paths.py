@@ -1,0 +1,108 @@
+"""Paths that cannot be written are told before the work, with the option that named them; nothing is left behind."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from simgnn.cli import main
+from simgnn.cli.main import invoke
+from simgnn.outputs import check_output_file, check_output_folder
+
+NO_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here, where nothing can be made")
+
+
+@pytest.fixture(autouse=True)
+def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worked(*_: object, **__: object) -> None:
+        raise AssertionError("the work began before its output was checked")
+
+    monkeypatch.setattr("simgnn.experiment.prepare.read_graph", worked)
+    monkeypatch.setattr("simgnn.analysis.compare.compare_runs", worked)
+    monkeypatch.setattr("simgnn.cli.calibrate.measure_groups", worked)
+
+
+def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    before = sorted(folder.rglob("*"))
+    assert invoke(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Traceback" not in told.err
+    assert "Errno" not in told.err
+    assert sorted(folder.rglob("*")) == before
+    return told.err
+
+
+@pytest.mark.parametrize("command", ["simulate", "run"])
+@pytest.mark.parametrize("place", ["file", "file/x", "file/x/y", pytest.param("/proc/x", marks=NO_PROC), "l" * 300])
+def test_a_run_directory_that_cannot_be_made(
+    command: str, place: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    out = tmp_path / place
+    told = refused([command, str(small), "--ranks", "2", "--out", str(out)], tmp_path, capsys)
+    assert f"--out: got {out}" in told
+    assert "expected" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["partition", "{small}", "--stats"], "--stats"),
+        (["compare", "a", "b", "--trace"], "--trace"),
+        (["calibrate", "--out"], "--out"),
+        (["calibrate", "--samples"], "--samples"),
+        (["calibrate", "--report"], "FILE.html"),
+    ],
+)
+def test_a_file_that_cannot_be_written(
+    arguments: list[str], option: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    path = tmp_path / "file" / "x.toml"
+    command = [part.format(small=small) for part in arguments]
+    assert f"{option}: got {path}, but {tmp_path / 'file'} is a file" in refused(
+        [*command, str(path)], tmp_path, capsys
+    )
+    if option != "--samples":
+        told = refused([*command, str(tmp_path)], tmp_path, capsys)
+        assert f"{option}: got {tmp_path}, which is a folder" in told
+
+
+def test_statistics_are_no_npz(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(["partition", str(small), "--stats", str(tmp_path / "x.npz")], tmp_path, capsys)
+    assert "expected a TOML file" in told
+
+
+@NO_PROC
+@pytest.mark.parametrize("command", ["simulate", "partition", "calibrate"])
+def test_a_cache_that_cannot_be_made(
+    command: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMGNN_CACHE", "/proc/nope")
+    arguments = [command] if command == "calibrate" else [command, str(small), "--ranks", "2"]
+    assert "SIMGNN_CACHE: got /proc/nope" in refused(arguments, tmp_path, capsys)
+
+
+def test_what_can_be_made_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file.json").write_text("old")
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("there", "new", "new/deep/er"):
+        check_output_folder(tmp_path / name, "--out")
+    for name in ("file.json", "new.json", "new/deep/er.json"):
+        check_output_file(tmp_path / name, "--out")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.EACCES, 2), (errno.ENOTDIR, 2), (errno.ENOSPC, 1)])
+def test_any_other_fault_of_a_path_names_it(
+    number: int, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: str) -> None:
+        raise OSError(number, "it is not so", "/some/where")
+
+    monkeypatch.setattr(main, "_load", broken)
+    monkeypatch.delenv("SIMGNN_DEBUG", raising=False)
+    assert invoke(["systems"]) == status
+    assert "/some/where" in capsys.readouterr().err
