@@ -1,0 +1,25 @@
+"""Partitioning and local graphs: `pytest tests/benchmarks --benchmark-only`."""
+
+import numpy as np
+import pytest
+
+from simgnn.graph.load import load_graph
+from simgnn.partition.kinds import Ebv, Metis
+from simgnn.partition.local import build_local_graphs
+
+RANKS = 8
+OPTIONS = {"vertices": 20_000, "edges": 200_000}
+
+
+@pytest.mark.parametrize("policy", [Ebv(), Metis()], ids=lambda policy: policy.kind)
+def test_partition(benchmark, policy: Ebv | Metis) -> None:
+    graph = load_graph("synthetic:rmat", options=OPTIONS)
+    partition = benchmark(policy.partition, graph, np.zeros(RANKS, dtype=np.int64), 0)
+    assert partition.ranks == RANKS
+
+
+def test_local_graphs(benchmark) -> None:
+    graph = load_graph("synthetic:rmat", options=OPTIONS)
+    partition = Metis().partition(graph, np.zeros(RANKS, dtype=np.int64), 0)
+    found = benchmark(lambda: list(build_local_graphs(graph.csr, partition, "rcm")))
+    assert sum(len(local.owned) for local in found) == graph.vertices
