@@ -16,6 +16,7 @@ python -m executor testbed up TESTBED.toml            make its hosts (network na
 python -m executor testbed run TESTBED.toml DIR       train what `simgnn run --prepare --out DIR` wrote, inside it
 python -m executor testbed exec TESTBED.toml -- CMD   run CMD once a rank, with torchrun's variables (micro-benchmarks)
 python -m executor testbed status [TESTBED.toml]      what is up (exit status 1: not up)
+python -m executor testbed profile TESTBED.toml [--base PROFILE] --out FILE   hardware profile of what is declared
 python -m executor testbed down [TESTBED.toml]        remove all that was made, ending what runs in it
 
 A testbed is a real cluster on one Linux machine. TESTBED.toml:
@@ -23,11 +24,11 @@ A testbed is a real cluster on one Linux machine. TESTBED.toml:
 hosts = 2
 ranks_per_host = 2
 link = "200 Mbit/s"      # of each host, in each direction; none with hosts = 1
-burst = "16 KiB"         # bytes that pass at full speed after a pause; default: 0.2 ms of the rate, at least this
+burst = "4 KiB"          # bytes that pass at full speed after a pause; default: 0.2 ms of the rate, at least this
 slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
 name = "testbed"         # tells several testbeds of one machine apart
 
-Needs root and iproute2. `run` and `exec` bring a testbed up that is not up, and take it down again.
+Needs root and iproute2 (but for profile). `run` and `exec` bring a testbed up that is not up, and take it down again.
 """
 
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m executor testbed", usage=USAGE)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("up", "run", "exec", "status", "down"):
+    for name in ("up", "run", "exec", "status", "down", "profile"):
         command = commands.add_parser(name, usage=USAGE)
         optional = name in ("status", "down")
         command.add_argument("testbed", type=Path, nargs="?" if optional else None, metavar="TESTBED.toml")
@@ -57,6 +58,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
             command.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
         if name == "exec":
             command.add_argument("words", nargs="+", metavar="CMD")
+        if name == "profile":
+            command.add_argument("--base", help="calibration of this machine; default: the last one")
+            command.add_argument("--out", type=Path, required=True, help="profile to write")
         if name == "status":
             command.add_argument("--json", action="store_true", dest="as_json")
     return parser.parse_args(arguments)
@@ -74,6 +78,8 @@ def _carry_out(options: argparse.Namespace) -> int:
             print(f"testbed '{name}' is down" + ("" if removed else " (it was not up)"))
         return 0
     assert declared is not None
+    if options.command == "profile":
+        return _profile(declared, options.base, options.out)
     if options.command == "up":
         made = lifecycle.up(declared)
         print(f"testbed '{declared.name}' is up" + ("" if made else " (it was before)"))
@@ -83,6 +89,19 @@ def _carry_out(options: argparse.Namespace) -> int:
     if options.command == "exec":
         return execute(declared, options.words)
     return run(declared, options.directory, ["--device", "cpu", *(["--resume"] if options.resume else [])])
+
+
+def _profile(declared: Declaration, base: str | None, out: Path) -> int:
+    from executor.testbed.profile import describe
+    from simgnn.errors import HardwareError
+    from simgnn.hardware.library import calibration_path
+    from simgnn.hardware.profile import load_profile, save_profile
+
+    if base is None and not calibration_path().is_file():
+        raise HardwareError("--base: not given, and this machine was never calibrated; run simgnn calibrate first")
+    save_profile(describe(declared, load_profile(base or calibration_path())), out)
+    print(f"written to {out}; simulate on it with --hardware {out}")
+    return 0
 
 
 def _names(declared: Declaration | None) -> list[str]:

@@ -22,10 +22,10 @@ LEAST_RATE = 12500.0
 """Bytes per second; slower, ranks do not even find each other in time."""
 BURST_RANGE = (2048.0, 67108864.0)
 """Bytes: less than a packet never passes, and more is no limit of a rate."""
-BURST_FLOOR = 16384.0
+BURST_FLOOR = 4096.0
 BURST_S = 0.2e-3
 """Default burst: bytes of this time, at least ``BURST_FLOOR``: the kernel wakes a shaper some 0.05 ms late, and a
-smaller burst loses what could have passed meanwhile."""
+smaller burst loses what could have passed meanwhile; a larger one lets small messages through unshaped."""
 LEAST_SHARE = 0.01
 
 

@@ -31,7 +31,8 @@ def test_the_example_is_read(tmp_path: Path) -> None:
     path.write_text(EXAMPLE)
     declared = Declaration.load(path)
     assert declared.link == 25e6
-    assert declared.burst_bytes() == BURST_FLOOR
+    assert declared.burst_bytes() == 5000
+    assert declare(link="10 Mbit/s").burst_bytes() == BURST_FLOOR
     assert [declared.share(rank) for rank in range(4)] == [1, 1, 1, 0.5]
     assert declared.rank_hosts() == (0, 0, 1, 1)
 

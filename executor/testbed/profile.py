@@ -1,0 +1,217 @@
+"""The hardware profile of a declared testbed: this machine's calibrated devices, divided as the hosts divide them, and
+links of the declared rate. Nothing in it comes from a run inside the testbed."""
+
+from collections.abc import Iterable
+from math import log
+from typing import Any
+
+from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
+from executor.testbed.places import RankPlace, rank_places
+from simgnn.errors import HardwareError
+from simgnn.hardware.devices import Cache, Curve, Device
+from simgnn.hardware.links import Backend, Collective, LinkType
+from simgnn.hardware.profile import Profile, parse_profile
+from simgnn.hardware.quantities import Bandwidth, CoreCount, Duration, Size
+from simgnn.tomlfile import without_none
+from simgnn.units import format_quantity
+
+LOOP, STACK, WIRE = "loopback", "stack", "wire"
+"""Links: among the ranks of a device, between a device and its host's interface, between hosts."""
+
+
+def describe(declared: Declaration, base: Profile) -> Profile:
+    """The profile of a testbed on the machine that ``base`` was calibrated on.
+
+    Hosts without slow ranks are one device with their cores; hosts with slow ranks have one device a rank, each as fast
+    as its quota (the others: as what the quotas leave). Raises :class:`HardwareError` when ``base`` is not one host
+    with one CPU.
+    """
+    device, loop = _machine(base)
+    assert device.cores is not None
+    cores = max(1, int(device.cores.value))
+    ranks = rank_places(declared, range(cores))
+    devices: dict[str, Device] = {}
+    hosts: dict[str, Any] = {}
+    for number in range(declared.hosts):
+        here = [place for place in ranks if place.host.number == number]
+        placed, made = _host(declared, device, cores, here)
+        devices |= made
+        hosts[f"host{number}"] = _topology_of(declared, placed)
+    table = {
+        "format": 1,
+        "meta": _meta(declared, base),
+        "devices": {name: made.model_dump(exclude_defaults=True) for name, made in devices.items()},
+        "links": {name: link.model_dump(exclude_defaults=True) for name, link in _links(declared, loop).items()},
+        "topology": {"hosts": hosts, **_network(declared)},
+        "backends": {
+            name: _across(declared, backend).model_dump(exclude_defaults=True)
+            for name, backend in base.backends.items()
+        },
+    }
+    return parse_profile(without_none(table), f"profile of testbed '{declared.name}'")
+
+
+def _machine(base: Profile) -> tuple[Device, LinkType]:
+    """The one device of a machine and the link among the ranks on it."""
+    hosts = base.topology.host_names()
+    placed = [name for _, host in hosts for entry in host.devices for name in [entry.type] * entry.count]
+    edges = [edge.link for _, host in hosts for edge in host.edges if edge.between[0] == edge.between[1]]
+    if len(hosts) != 1 or len(placed) != 1 or base.devices[placed[0]].kind != "cpu" or len(edges) != 1:
+        raise HardwareError(
+            f"--base: got '{base.meta.name}' with {len(hosts)} host(s) and {len(placed)} device(s), expected the "
+            "calibration of one machine with one CPU: make it with simgnn calibrate"
+        )
+    return base.devices[placed[0]], base.links[edges[0]]
+
+
+def _host(
+    declared: Declaration, device: Device, cores: int, here: list[RankPlace]
+) -> tuple[list[tuple[str, str]], dict[str, Device]]:
+    """(name, type) of the devices of a host, and these types."""
+    host = here[0].host
+    quotas = [place.quota_cores for place in here if place.quota_cores is not None]
+    if not quotas:
+        part = host.core_count / cores
+        return [("cpu", "cpu")], {"cpu": _part(device, cores, host.core_count, part, declared.hosts, 1.0)}
+    threads = max(1, len(host.cores) // declared.ranks_per_host)
+    left = len(here) - len(quotas)
+    rest = min(float(threads), (host.core_count - sum(quotas)) / left) if left else 0.0
+    placed, made = [], {}
+    for place in here:
+        speed = rest if place.quota_cores is None else min(float(threads), place.quota_cores)
+        kind = f"cpu-{speed:.3g}-of-{threads}"
+        part = host.core_count / cores / len(here)
+        made[kind] = _part(device, cores, float(threads), part, declared.ranks, threads / speed)
+        placed.append((f"cpu{place.local_rank}", kind))
+    return placed, made
+
+
+def _part(device: Device, cores: int, count: float, part: float, split: int, slower: float) -> Device:
+    """One of ``split`` devices that divide the machine: with ``count`` of its cores and ``part`` of its memory; times
+    are ``slower`` times as long."""
+    if split == 1:
+        return device
+    return device.model_copy(
+        update={
+            "memory": Size.of(device.memory.value * part, device.memory.source, note="an equal part of the machine's"),
+            "cores": CoreCount.of(count, "assumed", note="declared: the machine's cores, divided"),
+            "caches": {name: _cache(cache, cores, count) for name, cache in device.caches.items()},
+            "curves": tuple(_curves(device.curves, cores, count, split, slower)),
+        }
+    )
+
+
+def _cache(cache: Cache, cores: int, count: float) -> Cache:
+    """What a part of the machine has of a cache: its own instances, or its part of a shared one."""
+    sharers = float(cores) if cache.shared_by is None else cache.shared_by.value
+    own = max(1.0, count)
+    if sharers <= own:
+        return cache
+    size = Size.of(cache.size.value * own / sharers, cache.size.source, note="its part of a cache shared with others")
+    return Cache(size=size, shared_by=CoreCount.of(own, "assumed"))
+
+
+def _curves(curves: Iterable[Curve], cores: int, count: float, split: int, slower: float) -> Iterable[Curve]:
+    """Curves of a part: with c ranks at work on each of ``split`` parts, c x split are at work on the machine."""
+    levels: dict[tuple[str, int], list[Curve]] = {}
+    for curve in curves:
+        levels.setdefault((curve.primitive, curve.threads), []).append(curve)
+    fitting = {key for key in levels if key[1] <= max(1.0, count)}
+    least = {primitive: min(t for name, t in levels if name == primitive) for primitive, _ in levels}
+    for (primitive, threads), measured in levels.items():
+        if (primitive, threads) not in fitting and threads != least[primitive]:
+            continue
+        for own in sorted({max(1, curve.concurrency // split) for curve in measured}):
+            most = max(own, cores // threads)  # more ranks than that take turns
+            wanted = min(own * split, most)
+            nearest = min(measured, key=lambda curve: (abs(log(curve.concurrency / wanted)), -curve.concurrency))
+            yield _relabelled(nearest, own, nearest.concurrency == wanted, slower)
+
+
+def _relabelled(curve: Curve, concurrency: int, exact: bool, slower: float) -> Curve:
+    notes = [] if curve.note is None else [curve.note]
+    if curve.concurrency != concurrency or not exact:
+        notes.append(f"measured with {curve.concurrency} ranks at work on the machine")
+    if slower != 1.0:
+        notes.append(f"times multiplied by {slower:.4g}: the declared share of processor time")
+    return curve.model_copy(
+        update={
+            "concurrency": concurrency,
+            "costs": {name: cost * slower for name, cost in curve.costs.items()},
+            "source": curve.source if exact and slower == 1.0 else "assumed",
+            "note": "; ".join(notes) or None,
+        }
+    )
+
+
+def _links(declared: Declaration, loop: LinkType) -> dict[str, LinkType]:
+    half = Duration.of(loop.latency.value / 2, loop.latency.source, note="half of the way from rank to rank")
+    links = {LOOP: loop, STACK: loop.model_copy(update={"latency": half})}
+    if declared.link is not None:
+        rate = format_quantity(declared.link, "bytes/s")
+        burst = format_quantity(declared.burst_bytes(), "bytes")
+        note = (
+            f"declared {rate}; {PAYLOAD_BYTES} of the {FRAME_BYTES} bytes of a frame are payload; not in the price: "
+            f"after a pause {burst} pass at full speed"
+        )
+        links[WIRE] = LinkType(
+            kind="ethernet",
+            bandwidth=Bandwidth.of(declared.link * PAYLOAD_BYTES / FRAME_BYTES, "datasheet", note=note),
+            latency=Duration.of(0.0, "assumed", note="nothing is delayed; the message's floor is that of the machine"),
+        )
+    return links
+
+
+def _topology_of(declared: Declaration, placed: list[tuple[str, str]]) -> dict[str, Any]:
+    """A host: its devices, each with a link among its own ranks; several meet in the host's memory."""
+    edges = [{"between": (name, name), "link": LOOP} for name, _ in placed]
+    nodes: dict[str, str] = {}
+    inner = placed[0][0]
+    if len(placed) > 1:
+        nodes["memory"], inner = "memory", "memory"
+        edges += [{"between": (name, inner), "link": STACK} for name, _ in placed]
+    if declared.hosts > 1:
+        nodes["nic"] = "nic"
+        edges.append({"between": (inner, "nic"), "link": STACK})
+    return {"devices": [{"name": name, "type": kind} for name, kind in placed], "nodes": nodes, "edges": edges}
+
+
+def _network(declared: Declaration) -> dict[str, Any]:
+    ends = [f"host{number}/nic" for number in range(declared.hosts)]
+    if declared.hosts == 1:
+        return {}
+    if declared.hosts == 2:
+        return {"edges": [{"between": ends, "link": WIRE}]}
+    return {
+        "nodes": {"switch": "network-switch"},
+        "edges": [{"between": (end, "switch"), "link": WIRE} for end in ends],
+    }
+
+
+def _across(declared: Declaration, backend: Backend) -> Backend:
+    """Collectives inside a host as measured; across hosts no faster than so, and no faster than the links."""
+    if declared.hosts == 1:
+        return backend
+    found: list[Collective] = []
+    for entry in backend.collectives:
+        if entry.scope == "any":
+            found.append(entry.model_copy(update={"scope": "host"}))
+        bus = entry.bus_bandwidth
+        if bus is not None:
+            bus = bus.model_copy(update={"source": "assumed", "note": "as inside one machine, where links allow it"})
+        found.append(entry.model_copy(update={"scope": "cluster", "bus_bandwidth": bus}))
+    return backend.model_copy(update={"collectives": tuple(found)})
+
+
+def _meta(declared: Declaration, base: Profile) -> dict[str, Any]:
+    rate = "" if declared.link is None else f", {format_quantity(declared.link, 'bytes/s')} between hosts"
+    slow = "".join(f", rank {rank} at {share:.0%}" for rank, share in declared.slow.items())
+    return {
+        **base.meta.model_dump(),
+        "name": f"{base.meta.name}-{declared.name}",
+        "description": (
+            f"testbed '{declared.name}' on {base.meta.name}: {declared.hosts} host(s) of {declared.ranks_per_host} "
+            f"rank(s){rate}{slow}; devices as calibrated, links and quotas as declared"
+        ),
+        "sources": (*base.meta.sources, f"declaration of testbed '{declared.name}'"),
+    }
