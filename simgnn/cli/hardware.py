@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simgnn.cli import hardware_time
+from simgnn.cli import hardware_diff, hardware_time
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -30,6 +30,7 @@ WIDTH = 160
 """Width of what goes into a pipe or a file."""
 
 app.command("time")(hardware_time.command)
+app.command("diff")(hardware_diff.command)
 
 
 @app.command("list")

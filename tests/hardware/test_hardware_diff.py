@@ -1,0 +1,119 @@
+"""``simgnn hardware diff``: two calibrations of one machine."""
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgnn.cli.main import invoke
+from simgnn.errors import HardwareError
+from simgnn.hardware.difference import Difference, compare_profiles, furthest, grid
+from simgnn.hardware.features import PRIMITIVES, features
+from simgnn.hardware.library import known_profiles
+from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
+
+DATA = Path(__file__).parent / "data"
+
+
+def changed(table: dict[str, Any], factor: float) -> Profile:
+    """The invented server, its SpMM and its all-reduce slower by a factor."""
+    other = copy.deepcopy(table)
+    curve = next(entry for entry in other["devices"]["fast"]["curves"] if entry["primitive"] == "spmm")
+    curve["costs"] = {"gathered_bytes": f"{100e9 / factor!r} B/s", "missed_bytes/L2": f"{10e9 / factor!r} B/s"}
+    entry = next(one for one in other["backends"]["nccl"]["collectives"] if one["kind"] == "allreduce")
+    entry["bus_bandwidth"]["value"] = f"{5e9 / factor!r} B/s"
+    entry["floor"]["value"] = f"{10e-6 * factor!r} s"
+    entry["hop"]["value"] = f"{1e-6 * factor!r} s"
+    return parse_profile(other)
+
+
+def of(difference: Difference, what: str) -> Any:
+    return next(change for change in difference.changes if change.what == what)
+
+
+@pytest.mark.parametrize("name", sorted(known_profiles()))
+def test_a_profile_does_not_differ_from_itself(name: str) -> None:
+    profile = load_profile(name)
+    found = compare_profiles(profile, profile)
+    assert all(change.median == change.worst == 1.0 and not change.beyond for change in found.changes)
+    assert not furthest(found.changes)
+    assert not [text for text in found.apart if "only in" in text]
+
+
+@settings(max_examples=25, deadline=None)
+@given(factor=st.floats(1.05, 20.0))
+def test_what_got_slower_by_a_factor_is_told_with_it_and_nothing_else_is(factor: float) -> None:
+    import tomllib
+
+    table = tomllib.loads((DATA / "invented-server.toml").read_text())
+    first, second = parse_profile(table), changed(table, factor)
+    there, back = compare_profiles(first, second), compare_profiles(second, first)
+    for what in ("spmm", "nccl allreduce"):
+        assert of(there, what).median == pytest.approx(factor, rel=1e-6)
+        assert of(there, what).worst == pytest.approx(factor, rel=1e-6)
+    assert {change.what for change in there.changes if change.beyond} == {"spmm", "nccl allreduce"}
+    assert [change.what for change in furthest(there.changes)][-1] in ("spmm", "nccl allreduce")
+    for one, other in zip(there.changes, back.changes, strict=True):
+        assert math.log(one.median) == pytest.approx(-math.log(other.median), abs=1e-9)
+
+
+def test_only_sizes_that_both_have_measured_are_compared(server: Profile, table: dict[str, Any]) -> None:
+    everything = of(compare_profiles(server, server), "matmul").sizes
+    table["devices"]["fast"]["curves"][0]["range"]["flops"] = ["0 flops", "1e9 flops"]
+    narrow = parse_profile(table)
+    fewer = of(compare_profiles(server, narrow), "matmul").sizes
+    assert 0 < fewer < everything
+    assert fewer == of(compare_profiles(narrow, server), "matmul").sizes
+    table["devices"]["fast"]["curves"][0]["range"]["flops"] = ["1 flop", "2 flops"]
+    told = compare_profiles(server, parse_profile(table)).apart
+    assert any("matmul, 1 x 1: no size of the grid was measured in both" in text for text in told)
+
+
+def test_a_spread_excuses_a_difference(server: Profile, table: dict[str, Any]) -> None:
+    curve = table["devices"]["fast"]["curves"][0]
+    curve["costs"] = {"call": "10.5 us/call", "flops": "0.952 Tflop/s"}
+    assert of(compare_profiles(server, parse_profile(table)), "matmul").beyond
+    curve["spread"] = "9 %"
+    assert not of(compare_profiles(server, parse_profile(table)), "matmul").beyond
+
+
+def test_levels_of_one_profile_only_are_told(server: Profile, table: dict[str, Any]) -> None:
+    table["devices"]["fast"]["curves"][1]["concurrency"] = 2
+    told = compare_profiles(server, parse_profile(table)).apart
+    assert any("spmm, 1 x 1: only in the first" in text for text in told)
+    assert any("spmm, 2 x 1: only in the second" in text for text in told)
+
+
+def test_machines_with_nothing_in_common_are_refused(server: Profile) -> None:
+    with pytest.raises(HardwareError, match="expected two profiles of one machine"):
+        compare_profiles(load_profile("cpu-100gbe-8"), server)
+
+
+@pytest.mark.parametrize("primitive", PRIMITIVES)
+def test_the_grid_has_every_size_that_a_primitive_needs(primitive: str) -> None:
+    sizes = grid(primitive)
+    found = features(primitive, dict(sizes))
+    assert len({len(column) for column in sizes.values()}) == 1
+    assert all((column >= 0).all() for column in found.values())
+
+
+def test_screen_and_json(table: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = tmp_path / "before.toml", tmp_path / "after.toml"
+    save_profile(parse_profile(table), before)
+    save_profile(changed(table, 2.0), after)
+    assert invoke(["hardware", "diff", str(before), str(after), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sorted(told["beyond_spread"]) == ["nccl allreduce, 2 ranks", "nccl allreduce, 4 ranks", "spmm, 1 x 1"]
+    assert invoke(["hardware", "diff", str(before), str(after)]) == 0
+    shown = capsys.readouterr()
+    assert "beyond" in shown.out
+    assert "differ by more than their spread: " in shown.err
+    assert "spmm (1 x 1) x 2.00" in shown.err
+    assert invoke(["hardware", "diff", str(before), str(before)]) == 0
+    assert "none of" in capsys.readouterr().err
+    assert invoke(["hardware", "diff", str(before), "nowhere.toml"]) == 2
