@@ -5,7 +5,8 @@ from simgnn.errors import BackendError
 PICOSECONDS = 1_000_000_000_000
 """Ticks of the clock per second."""
 FOREVER_PS = 1 << 61
-"""The furthest instant that the clock may reach, about 27 days; beyond it a run counts as stuck."""
+"""The furthest instant that the clock may reach, about 27 days; beyond it a run is refused."""
+DAY_S = 86_400
 
 
 def to_ps(seconds: float, what: str) -> int:
@@ -16,3 +17,12 @@ def to_ps(seconds: float, what: str) -> int:
             f"look for a zero or missing rate in the hardware profile"
         )
     return round(seconds * PICOSECONDS)
+
+
+def too_long() -> BackendError:
+    """The error of a run that is still under way when the clock ends."""
+    return BackendError(
+        f"the run is not over after {FOREVER_PS / PICOSECONDS / DAY_S:.0f} days of simulated time, the most that the "
+        f"simulator's clock of picoseconds counts; expected a shorter run: simulate fewer epochs (train.epochs), make "
+        f"the model smaller (model.layers, model.hidden), or check the rates of the hardware profile"
+    )

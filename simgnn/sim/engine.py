@@ -19,6 +19,7 @@ from simgnn.partition.stats import PartitionStats
 from simgnn.policies.schedule.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.program.program import EVALUATE, Turn
 from simgnn.sim.accounting import sent_by
+from simgnn.sim.clock import FOREVER_PS, too_long
 from simgnn.sim.compiled import Compiled, turn_of_number
 from simgnn.sim.decided import Sizes
 from simgnn.sim.device import HostCores
@@ -121,6 +122,8 @@ class Engine:
                 elif outcome:
                     self.running[key] = issued, issued + outcome
                     yield env.timeout(outcome)
+                if env.now >= FOREVER_PS:
+                    raise too_long()
                 del self.running[key]
                 self._note(state, owner, index, issued)
             lane.ended += 1

@@ -18,7 +18,7 @@ import numpy as np
 import simpy
 
 from simgnn.errors import BackendError
-from simgnn.sim.clock import FOREVER_PS, PICOSECONDS
+from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
 from simgnn.sim.crossings import Floats, Ints
 from simgnn.sim.flowtable import FlowTable
 from simgnn.sim.maxmin import next_batch, share_out
@@ -152,6 +152,8 @@ class Network:
         """Wake the process at the next instant at which something changes."""
         at = min(self._first_end, self._release, self._waiting[0][0] if self._waiting else FOREVER_PS)
         self._armed += 1
+        if at >= FOREVER_PS and self._waiting:
+            raise too_long()
         if at < FOREVER_PS:
             alarm = simpy.Event(self._env)
             alarm._ok, alarm._value = True, self._armed
@@ -204,6 +206,9 @@ class Network:
             self._capacity, flows.crossings,
         )  # fmt: skip
         if starved >= 0:
+            left_s = flows.remaining[starved] / max(flows.rate[starved], np.finfo(np.float64).tiny)
+            if left_s < FOREVER_PS / PICOSECONDS:
+                raise too_long()
             crossed = (i for i in flows.paths.links(int(flows.path[starved])) if i < len(self._names))
             raise BackendError(
                 f"a message of {flows.remaining[starved]:.0f} bytes over {', '.join(self._names[i] for i in crossed)} "

@@ -265,6 +265,15 @@ def test_a_program_that_waits_for_ever_says_for_what() -> None:
         run(prog, machine((0, 0)))
 
 
+def test_a_run_longer_than_the_clock_says_so() -> None:
+    month = op("a", "elementwise", "compute", work=seconds_of_work(20 * 86_400.0))
+    talk = op("x", "exchange", "comm", after="a", route="r", transfer=Transfer(10**9))
+    for ops in ((month,), (month, talk)):
+        prog = one(*ops, routes={"r": route([[0, 10**6], [0, 0]])})
+        with pytest.raises(BackendError, match="not over after 27 days of simulated time.*train.epochs"):
+            run(prog, machine((0, 0)), epochs=2, fast_forward=False)
+
+
 def test_evaluation_is_no_training_time() -> None:
     templates = {"epoch": [work("w", 1.0)], "evaluate": [work("e", 5.0)]}
     prog = program("p", templates, Calendar("epoch"), [], STREAMS, (0, 0))
