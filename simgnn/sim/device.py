@@ -1,14 +1,22 @@
-"""Cores that the ranks of a host share: processor sharing, as a fluid.
+"""Cores that the ranks and streams of a host share, and GPUs that the streams of a rank share: processor sharing, as a
+fluid.
 
 Each piece of work wants ``threads`` cores. While all pieces at work want more than there are, each moves at
-``cores / wanted`` of its speed. Only hosts whose ranks together run more threads than cores have one of these.
+``cores / wanted`` of its speed. A GPU is one core that every piece wants: a kernel alone is taken to saturate it (its
+memory or its compute units), so two at once last as long as one after the other. Small kernels do overlap better.
+Only hosts that can want more threads than cores, and GPUs with work on several streams, have one of these.
 """
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 import simpy
+
+from simgnn.hardware.machine import Machine
+from simgnn.program.kinds import COMPUTE_KINDS, OpKind
+from simgnn.program.program import Program
 
 
 class HostCores:
@@ -79,3 +87,32 @@ def shared_cores(cores: float | None, threads: int, ranks: int) -> bool:
 def ranks_at_once(cores: float, threads: int) -> int:
     """How many ranks find their cores free: the concurrency at which their work is priced before they share."""
     return max(1, int(cores // threads))
+
+
+def share_devices(env: simpy.Environment, program: Program, machine: Machine) -> Mapping[int, HostCores]:
+    """What each rank's device work shares, by rank; ranks that always have their cores for themselves are left out."""
+    found: dict[int, HostCores] = {}
+    hosts: dict[int, list[int]] = {}
+    for rank, host in enumerate(machine.hosts):
+        hosts.setdefault(host, []).append(rank)
+    for host, ranks in hosts.items():
+        cores = machine.cores(host)
+        if cores is None:
+            if _pieces(program, gpu=True) > 1:
+                found |= {rank: HostCores(env, 1.0, 1.0) for rank in ranks}
+            continue
+        threads = max(machine.threads_per_rank[rank] for rank in ranks)
+        if shared_cores(cores, threads, len(ranks) * _pieces(program, gpu=False)):
+            found |= dict.fromkeys(ranks, HostCores(env, cores, threads))
+    return found
+
+
+def _pieces(program: Program, gpu: bool) -> int:
+    """How many pieces of work a rank can have on its device at once: servers of the streams that hold such work.
+
+    Copies between host and device are work of a CPU, but travel over links to a GPU; sampling is no work of a GPU.
+    """
+    kinds = COMPUTE_KINDS | {OpKind.COPY}
+    kinds = kinds - {OpKind.SAMPLE} if gpu else kinds | {OpKind.H2D, OpKind.D2H}
+    streams = {op.stream for _, op in program.ops if op.kind in kinds}
+    return sum(stream.servers for name, stream in program.streams.items() if name in streams)

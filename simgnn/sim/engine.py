@@ -22,7 +22,7 @@ from simgnn.sim.accounting import sent_by
 from simgnn.sim.clock import FOREVER_PS, too_long
 from simgnn.sim.compiled import Compiled, turn_of_number
 from simgnn.sim.decided import Sizes
-from simgnn.sim.device import HostCores
+from simgnn.sim.device import share_devices
 from simgnn.sim.handlers import HANDLERS, Begin, Context
 from simgnn.sim.network import BOUNDARY, WINDOW, Network
 from simgnn.sim.pricing import Pricer
@@ -56,7 +56,7 @@ class Engine:
         capacity = np.array([link.capacity_bytes_per_s for link in machine.links], dtype=np.float64)
         self.network = Network(self.env, capacity, names, window=window)
         self.pricer = Pricer(sizes, machine, stats, self.network)
-        self.cores = {host: HostCores(self.env, *shared) for host, shared in self.pricer.shared.items()}
+        self.cores = share_devices(self.env, self.program, machine)
         self.context = Context(self.env, self.network, self.pricer, self.cores, {})
         self.turns: dict[int, TurnState] = {}
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}

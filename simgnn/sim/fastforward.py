@@ -135,5 +135,5 @@ def engine_state(engine: Engine, epoch: int) -> tuple[Any, ...] | None:
     meetings = tuple(
         (key[0] - origin, *key[1:], meeting.state(now)) for key, meeting in sorted(engine.context.meetings.items())
     )
-    cores = tuple(shared.state() for shared in engine.cores.values())
+    cores = tuple(shared.state() for shared in dict.fromkeys(engine.cores.values()))
     return turns, running, meetings, cores, lanes, engine.network.state(origin)

@@ -41,7 +41,8 @@ class Meeting(Protocol):
 
 @dataclass
 class Context:
-    """What handlers work with. ``meetings``: ops under way by (turn number, op id, team)."""
+    """What handlers work with. ``cores``: what the device work of a rank shares; ``meetings``: ops under way by
+    (turn number, op id, team)."""
 
     env: simpy.Environment
     network: Network
@@ -64,10 +65,10 @@ Handler = Callable[[Context, Begin], Outcome]
 
 
 def compute(context: Context, begin: Begin) -> Outcome:
-    """Device work; on a host whose ranks want more cores than it has, the cores are shared."""
+    """Device work; what else is at work there, of the rank or of others on its cores, shares the device with it."""
     pricer, compiled = context.pricer, begin.compiled
     durations = pricer.once("work", compiled, begin.turn, lambda: pricer.work_ps(compiled, begin.turn))
-    return _on_device(context, begin.rank, int(durations[begin.rank]))
+    return _on_device(context, begin, int(durations[begin.rank]))
 
 
 def local_copy(context: Context, begin: Begin) -> Outcome:
@@ -88,7 +89,7 @@ def local_copy(context: Context, begin: Begin) -> Outcome:
         return durations
 
     durations = pricer.once("copy", compiled, turn, price)
-    return _on_device(context, begin.rank, int(durations[begin.rank]))
+    return _on_device(context, begin, int(durations[begin.rank]))
 
 
 def host_copy(context: Context, begin: Begin) -> Outcome:
@@ -164,9 +165,15 @@ def handed_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
     return counted
 
 
-def _on_device(context: Context, rank: int, duration_ps: int) -> Outcome:
-    shared = context.cores.get(context.pricer.machine.hosts[rank])
-    return duration_ps if shared is None or duration_ps == 0 else shared.run(duration_ps)
+def _on_device(context: Context, begin: Begin, duration_ps: int) -> Outcome:
+    shared = context.cores.get(begin.rank)
+    if shared is None or duration_ps == 0 or (begin.compiled.op.kind is OpKind.SAMPLE and _on_gpu(context, begin)):
+        return duration_ps
+    return shared.run(duration_ps)
+
+
+def _on_gpu(context: Context, begin: Begin) -> bool:
+    return context.pricer.machine.device(begin.rank).kind == "gpu"
 
 
 def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int]], M]) -> M:

@@ -2,6 +2,8 @@
 
 import pytest
 import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sim.worlds import PS
 from simgnn.sim.device import HostCores
@@ -37,3 +39,27 @@ def ends(cores: float, threads: float, jobs: list[tuple[float, float]]) -> list[
 )
 def test_processor_sharing(cores: float, threads: float, jobs: list, expected: list) -> None:
     assert ends(cores, threads, jobs) == pytest.approx(expected, abs=2 / PS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 8), st.integers(1, 4),
+    st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.001, 5.0)), min_size=1, max_size=12),
+)  # fmt: skip
+def test_sharing_slows_down_by_what_is_shared(cores: int, threads: int, jobs: list) -> None:
+    jobs = [(round(start, 6), round(seconds, 6)) for start, seconds in jobs]
+    found = ends(cores, threads, jobs)
+    tick = (len(jobs) + 2) / PS
+    wanted = len(jobs) * threads
+    for (start, seconds), end in zip(jobs, found, strict=True):
+        assert end >= start + seconds - tick, "nobody is faster than alone"
+        assert end <= start + seconds * max(wanted / cores, 1.0) + tick, (
+            "nobody is slower than if all were there always"
+        )
+    # while cores are short none of them idles, and else everybody moves at full speed
+    busy = sum(seconds for _, seconds in jobs) * threads / cores + max(seconds for _, seconds in jobs)
+    assert max(found) <= max(start for start, _ in jobs) + busy + tick
+    if len({start for start, _ in jobs}) == 1 and wanted <= cores:
+        assert found == pytest.approx([start + seconds for start, seconds in jobs], abs=2 / PS), (
+            "alone, or cores enough"
+        )

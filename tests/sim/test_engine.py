@@ -10,7 +10,7 @@ from programs.notation import all_pairs, op, program
 from sim.worlds import machine, run, seconds_of_work, times
 from simgnn.errors import BackendError
 from simgnn.program.kinds import GROUP_KINDS, PAIRWISE_KINDS, OpKind
-from simgnn.program.ops import Buffer, Guard, Stream, Transfer
+from simgnn.program.ops import Buffer, Guard, Stream, Transfer, Work
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision, Route
 from simgnn.sim.handlers import HANDLERS
@@ -149,7 +149,32 @@ def test_a_stream_of_the_host_runs_once_and_all_its_ranks_wait() -> None:
 def test_servers_of_a_stream_work_at_once() -> None:
     streams = (*STREAMS, Stream("pool", servers=3))
     prog = one(*(work(f"s{k}", 1.0, stream="pool") for k in range(7)), streams=streams)
-    assert run(prog, machine((0, 0))).epoch_s == pytest.approx([3.0], abs=TICK)
+    assert run(prog, cores(8, (0, 0))).epoch_s == pytest.approx([3.0], abs=TICK)
+
+
+def cores(count: int, hosts):
+    """Ranks of one thread each on the cores of their host."""
+    return machine(hosts, kind="cpu", cores=count, threads=1)
+
+
+def test_streams_of_a_rank_share_its_device() -> None:
+    streams = (*STREAMS, Stream("other"))
+    prog = one(work("a", 1.0), work("b", 3.0, stream="other"), streams=streams)
+    # a GPU, or one core for both: halved until the shorter is through at 2 s; then 2 s of the longer are left
+    for on in (machine((0,)), cores(1, (0,))):
+        found = run(replace(prog, hosts=(0,), sizes=replace(prog.sizes, ranks=1)), on)
+        assert (times(found, "a")[2], times(found, "b")[2]) == pytest.approx((2.0, 4.0), abs=2 * TICK)
+    # two ranks of two streams: four pieces on three cores, each at 3/4 until 4/3 s; then two pieces on three cores
+    found = run(prog, cores(3, (0, 0)))
+    assert times(found, "a")[2] == pytest.approx(4 / 3, abs=2 * TICK)
+    assert times(found, "b")[2] == pytest.approx(4 / 3 + 2, abs=2 * TICK)
+    assert run(prog, cores(4, (0, 0))).epoch_s == pytest.approx([3.0], abs=TICK), "cores enough: nobody waits"
+
+
+def test_sampling_does_not_slow_a_gpu() -> None:
+    sample = op("s", "sample", "other", work=(Work("sample", {"edges": 10**9, "vertices": 0}),))
+    prog = one(work("a", 1.0), sample, streams=(*STREAMS, Stream("other")), hosts=(0,))
+    assert run(prog, machine((0,))).epoch_s == pytest.approx([1.0], abs=TICK)
 
 
 def test_a_stream_that_does_not_communicate_runs_what_is_ready() -> None:
@@ -183,7 +208,7 @@ def test_dependencies_reach_over_steps_and_epochs() -> None:
     # the producer may be two steps ahead of the consumer, which takes twice as long
     ops = (work("produce", 1.0, "consume<2", "copy"), work("consume", 2.0, "produce"))
     prog = program("p", {"step": ops}, Calendar("step", steps=4), [], (Stream("compute"), Stream("copy")), (0,))
-    found = run(prog, machine((0,)), epochs=2)
+    found = run(prog, cores(8, (0,)), epochs=2)
     assert [times(found, "produce", epoch=e, step=s)[0] for e in (0, 1) for s in range(4)] == pytest.approx(
         [0, 1, 3, 5, 7, 9, 11, 13]
     )
@@ -270,7 +295,7 @@ def test_a_run_longer_than_the_clock_says_so() -> None:
     talk = op("x", "exchange", "comm", after="a", route="r", transfer=Transfer(10**9))
     for ops in ((month,), (month, talk)):
         prog = one(*ops, routes={"r": route([[0, 10**6], [0, 0]])})
-        with pytest.raises(BackendError, match="not over after 27 days of simulated time.*train.epochs"):
+        with pytest.raises(BackendError, match=r"not over after 27 days of simulated time.*train\.epochs"):
             run(prog, machine((0, 0)), epochs=2, fast_forward=False)
 
 
@@ -380,4 +405,4 @@ def test_buffers_of_a_ring_let_a_later_turn_start() -> None:
         ops = (work("a", 1.0, stream="copy"), work("b", 1.0, "a"))
         prog = program("p", {"epoch": ops}, Calendar("epoch"), [Buffer("r", 1, 1, depth=depth)],
                        (Stream("compute"), Stream("copy")), (0,))  # fmt: skip
-        assert run(prog, machine((0,)), epochs=4).columns["ended_s"].max() == pytest.approx(expected)
+        assert run(prog, cores(8, (0,)), epochs=4).columns["ended_s"].max() == pytest.approx(expected)
