@@ -13,7 +13,7 @@ from simgnn.hardware.collectives import (
     flow_pairs,
     steps,
 )
-from simgnn.hardware.links import Backend
+from simgnn.hardware.links import Backend, Collective
 
 if TYPE_CHECKING:
     from simgnn.hardware.machine import Machine
@@ -48,10 +48,20 @@ def price_message(machine: "Machine", i: int, j: int, nbytes: float, backend: st
     return MessagePrice(route.latency_s + described.message.floor.value, rate, outside)
 
 
+def find_collective(
+    machine: "Machine", kind: str, backend: str, members: Sequence[int], nbytes: float = 0.0
+) -> tuple[Collective, bool]:
+    """The description that a call of ``members`` with a buffer of ``nbytes`` is priced by, and whether it was measured
+    at just this many ranks."""
+    name, described = machine.backend(backend)
+    across, rails = _across_hosts(machine, members), _rails(machine, members)
+    return choose_collective(described, name, kind, len(members), across, nbytes, rails)
+
+
 def price_call(machine: "Machine", kind: str, backend: str, members: Sequence[int]) -> CallPrice:
     """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
-    name, described = machine.backend(backend)
-    chosen, exact = choose_collective(described, name, kind, len(members), _across_hosts(machine, members))
+    _, described = machine.backend(backend)
+    chosen, exact = find_collective(machine, kind, backend, members)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
     spread = chosen.floor.spread if chosen.hop is None else (chosen.hop.spread or chosen.floor.spread)
     return CallPrice(chosen.floor.value, hop, spread, not exact)
@@ -61,10 +71,10 @@ def price_collective(
     machine: "Machine", kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None
 ) -> CollectivePrice:
     """A collective of ``members``, in ring order by host and number; ``root`` of a broadcast: default the first."""
-    name, described = machine.backend(backend)
+    _, described = machine.backend(backend)
     count = len(members)
-    across, rails = _across_hosts(machine, members), _rails(machine, members)
-    chosen, exact = choose_collective(described, name, kind, count, across, nbytes, rails)
+    rails = _rails(machine, members)
+    chosen, exact = find_collective(machine, kind, backend, members, nbytes)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
     latency = chosen.floor.value + steps(kind, chosen.algorithm, count) * hop
     pairs = flow_pairs(kind, chosen.algorithm, _ring(machine, members), members[0] if root is None else root)
@@ -84,6 +94,7 @@ def price_collective(
         # with rails each host's bytes leave it by several ways, of which the flows below show but one
         seconds = bus if measured_so else max(on_links / (rails if chosen.rails else 1), bus)
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
+        spread = spread if exact else chosen.carried_spread
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
     each *= min(1.0, seconds / on_links)  # measured faster than flows of all bytes would be: they are lighter
     flows = tuple(Flow(i, j, each, each / seconds) for i, j in pairs)

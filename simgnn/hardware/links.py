@@ -64,7 +64,7 @@ class Collective(Strict):
     of their own). ``fill``: the part of a step by which a pass is longer than its steps (None: none). ``sizes``: the
     regime of sizes, from the first up to but not with the second, that this entry is for, such as those of one
     ``protocol`` of NCCL. ``per`` says what sizes and residual count: bytes of the buffer, or bytes that one rail moves,
-    fill included, which carries over to other group sizes.
+    fill included, which carries over to other group sizes: ``carried_spread`` is the spread at those.
     """
 
     kind: CollectiveKind
@@ -80,6 +80,7 @@ class Collective(Strict):
     rails: StrictBool = False
     inside: Bandwidth | None = None
     fill: Ratio | None = None
+    carried_spread: Ratio | None = None
     ranks: Annotated[tuple[Ranks, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from itertools import chain
 from math import hypot
 from typing import Any, NamedTuple
 
-from simgnn.hardware.collectives import choose_collective
+from simgnn.hardware.communication import find_collective
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import Question
 from simgnn.hardware.pricing import choose_level
@@ -74,10 +74,14 @@ def _call(question: Question, machine: Machine) -> list[Told]:
     """What a call of the whole group is described by; a send is none."""
     if question.form.moves == "send":
         return []
-    library, described = machine.backend(question.backend)
-    across = len(set(machine.hosts)) > 1
-    entry, _ = choose_collective(described, library, question.op, machine.ranks, across)
-    return list(_walk(f"backends.{library}.{question.op}", entry))
+    library, _ = machine.backend(question.backend)
+    nbytes = float(question.sizes.get("bytes", 0))
+    entry, exact = find_collective(machine, question.op, question.backend, range(machine.ranks), nbytes)
+    key = f"backends.{library}.{question.op}"
+    told = list(_walk(key, entry))
+    if not exact and entry.carried_spread is not None:
+        told.append(Told(f"{key}.carried_spread", entry.floor.source, entry.carried_spread))
+    return told
 
 
 def weakest(numbers: Sequence[Told]) -> Source | None:
