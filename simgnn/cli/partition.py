@@ -1,5 +1,6 @@
 """``simgnn partition``: partition a graph once, and tell how good the partition is."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +47,7 @@ def command(
         from simgnn.partition.statsfile import save_stats as write_stats
 
         make_parent(save_stats)
-        write_stats(artifact.stats, save_stats)
+        write_stats(replace(artifact.stats, made_by=loaded.partition.resolved(loaded.seed)), save_stats)
     measured: dict[str, Any] = {
         "graph": graph.name,
         "vertices": graph.vertices,

@@ -113,6 +113,7 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
         notes=[
             *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
             *filter(None, [chosen.profile.assumptions()]),
+            *prepared.stats.notes,
         ],
         confidence={
             "hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(told)}",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simgnn.errors import ConfigError
+from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
 from simgnn.partition.stats import PartitionStats
 
@@ -111,6 +112,7 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
 
     path = Path(experiment.graph.source.removeprefix(STATISTICS)).expanduser()
     stats = load_stats(path if path.is_absolute() or base is None else base / path)
+    experiment, stats = _with_its_partition(experiment, stats, path)
     cluster = experiment.cluster
     if cluster.hosts is None and cluster.ranks_per_host is None:
         each = np.bincount(stats.hosts)
@@ -128,3 +130,28 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
             f"partition in {path}: a statistics file holds one partition, which cannot be divided anew"
         )
     return experiment, replace(stats, hosts=np.asarray(experiment.rank_hosts(), dtype=np.int64))
+
+
+def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
+    """The experiment with the partition policy that made the statistics; refused where it states another one."""
+    there, stated = stats.made_by, experiment.partition
+    if there is None:
+        note = f"{path.name} does not say which partition policy made it: the experiment's [partition] is not checked"
+        return experiment, replace(stats, notes=(*stats.notes, note))
+    problems = []
+    known = there.stated()
+    for key in sorted(stated.model_fields_set & set(type(stated).model_fields)):
+        got = stated.model_dump(mode="json")[key]
+        if got is not None and got != known.get(key):
+            expected = (
+                f"{shown(known[key])}, with which {path} was made"
+                if key in known
+                else (f"none: {path} was made by partition.kind = '{there.label}'")
+            )
+            problems.append(
+                f"partition.{key}: got {shown(got)}, expected {expected}: a statistics file holds one partition; "
+                "change the key, or make the file anew with simgnn partition --stats"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return experiment.model_copy(update={"partition": type(there).model_validate(known)}), stats

@@ -1,4 +1,4 @@
-"""Faults that pydantic found in a profile, as sentences: key path, what was got and expected, the nearest name."""
+"""Faults that pydantic found in a file, as sentences: key path, what was got and expected, the nearest name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -36,6 +36,14 @@ class PartitionPolicy(BaseModel, ABC):
         """The value of ``kind``."""
         return str(self.__class__.model_fields["kind"].default)
 
+    def resolved(self, seed: int) -> Self:
+        """The same policy with whatever it would take from the experiment, whose seed is ``seed``, stated."""
+        return self
+
+    def stated(self) -> dict[str, Any]:
+        """Kind and every option, as a table that an experiment or a ``stats:`` file may hold."""
+        return self.model_dump(mode="json", exclude_none=True)
+
     def partition(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
         """Divide ``graph`` into P = len(hosts) parts; ``hosts`` [P] is the host of each rank.
 
@@ -60,6 +68,9 @@ class Random(PartitionPolicy):
 
     kind: Literal["random"] = "random"
     seed: int | None = Field(default=None, ge=0)
+
+    def resolved(self, seed: int) -> Self:
+        return self if self.seed is not None else self.model_copy(update={"seed": seed})
 
     def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
         from simgnn.partition.simple import random_owner
@@ -105,6 +116,12 @@ class Metis(PartitionPolicy):
         if len(set(value)) != len(value):
             raise ValueError(f"names a quantity twice: {', '.join(value)}")
         return value
+
+    def stated(self) -> dict[str, Any]:
+        table = super().stated()
+        if len(self.balance) > 1:
+            del table["imbalance"]  # DGL fixes its own
+        return table
 
     def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
         import numpy as np

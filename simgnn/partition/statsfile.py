@@ -8,11 +8,12 @@ A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.Gra
   or one a rank), spread evenly and so marked in ``notes``; ``vertex_imbalance`` and ``edge_imbalance`` (largest over
   mean) load rank 0 more.
 
-Both take ``hosts`` (host of each rank, default one host) and ``[partition.tables]`` (further named arrays).
+Both take ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
+``[partition.made_by]``: kind and options of the partition policy that made it, as in an experiment's ``[partition]``.
 """
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def load_stats(path: str | Path) -> PartitionStats:
     numbers = {**asdict(facts), "name": ""}
     described = {"facts": asdict(facts), "kind": section.kind, "notes": notes}
     digest = digest_of([section.kind, repr(sorted(numbers.items())), *sorted(arrays)], _sorted(arrays))
-    return check_stats(stats_from_parts({**described, "digest": digest}, arrays), str(path))
+    stats = stats_from_parts({**described, "digest": digest}, arrays)
+    return check_stats(replace(stats, made_by=section.made_by), str(path))
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:
@@ -79,6 +81,8 @@ def save_stats(stats: PartitionStats, path: str | Path) -> None:
         finally:
             temporary.unlink(missing_ok=True)
         partition["arrays"] = companion.name
+    if stats.made_by is not None:
+        partition["made_by"] = stats.made_by.stated()
     write_toml(path, {"format": 1, "graph": described["facts"], "partition": partition})
 
 

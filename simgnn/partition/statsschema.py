@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
+from simgnn.hardware.problems import sentences
+from simgnn.names import nearest
+from simgnn.partition.kinds import PARTITION_KINDS, PartitionPolicy
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Imbalance = Annotated[float, Field(ge=1.0)]
@@ -61,6 +64,22 @@ class PartitionSection(_Table):
     edge_imbalance: Imbalance = 1.0
     tables: dict[str, list[Any]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    made_by: SerializeAsAny[PartitionPolicy] | None = None
+
+    @field_validator("made_by", mode="before")
+    @classmethod
+    def _policy(cls, table: Any) -> PartitionPolicy:
+        if not isinstance(table, Mapping):
+            raise ValueError("expected a table: kind and options of the policy that made the partition")
+        kind = table.get("kind")
+        policy = PARTITION_KINDS.get(str(kind))
+        if policy is None:
+            hint = nearest(str(kind), PARTITION_KINDS)
+            raise ValueError(f"kind: got {kind!r}, expected one of {', '.join(PARTITION_KINDS)}{hint}")
+        try:
+            return policy.model_validate(table)
+        except ValidationError as error:
+            raise ValueError("\n".join(sentences(policy, error))) from error
 
     @model_validator(mode="after")
     def _one_form(self) -> "PartitionSection":
@@ -93,9 +112,4 @@ def read_schema(path: Path, table: Mapping[str, Any]) -> StatsFile:
     try:
         return StatsFile.model_validate(table)
     except ValidationError as error:
-        problems = []
-        for fault in error.errors(include_url=False, include_context=False):
-            key = ".".join(str(part) for part in fault["loc"])
-            got = f"; got {fault['input']!r}" if fault["type"] not in ("missing", "value_error") else ""
-            problems.append(f"{path}: {key}: {fault['msg'].removeprefix('Value error, ')}{got[:120]}")
-        raise ConfigError(problems) from error
+        raise ConfigError([f"{path}: {fault}" for fault in sentences(StatsFile, error)]) from error

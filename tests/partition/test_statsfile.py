@@ -114,8 +114,18 @@ def test_digest_is_of_the_numbers(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "no table graph": (EXPLICIT, r"graph: Field required"),
-    "unknown key": (GRAPH + EXPLICIT + "halos = 3\n", r"partition\.halos"),
+    "no table graph": (EXPLICIT, r"graph: missing; expected a table with name, vertices"),
+    "unknown key": (
+        GRAPH + EXPLICIT + "halos = 3\n",
+        r"partition\.halos: unknown key \(did you mean 'halo'\?\)",
+    ),
+    "unknown table": (GRAPH + EXPLICIT + "[partitions]\nranks = 3\n", r"partitions: unknown key \(did you mean"),
+    "unknown maker": (GRAPH + EXPLICIT + "[partition.made_by]\nkind = 'mets'\n", r"made_by: kind: .*mean 'metis'"),
+    "maker without a kind": (GRAPH + EXPLICIT + "made_by = 'metis'\n", r"partition\.made_by: expected a table"),
+    "unknown option of the maker": (
+        GRAPH + EXPLICIT + "[partition.made_by]\nkind = 'metis'\nbalanse = ['edges']\n",
+        r"made_by: balanse: unknown key \(did you mean 'balance'",
+    ),
     "not a number": (GRAPH.replace("1000", "'many'") + EXPLICIT, r"graph\.vertices.*'many'"),
     "no partition": (GRAPH + "[partition]\n", r"partition: needs ranks"),
     "neither factor nor rows": (GRAPH + "[partition]\nranks = 4\n", r"replication_factor or halo_rows"),
