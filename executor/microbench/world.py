@@ -19,6 +19,8 @@ from executor.kernels.balance import threads_per_rank
 
 TIMEOUT = timedelta(seconds=120)
 POLL_S = 0.05
+GRACE_S = 5.0
+"""How long ranks may take to end, all together, before they are killed."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,10 @@ def spawn(ranks: int, arguments: Sequence[str]) -> int:
         for process in running:
             if process.poll() is None:
                 process.terminate()
+        limit = time.monotonic() + GRACE_S  # for all of them together
         for process in running:
             try:
-                process.wait(timeout=5)
+                process.wait(timeout=max(0.0, limit - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from simgnn.cli.console import Counter, Reporter
-from simgnn.cli.engine import check_executor
+from simgnn.cli.engine import check_executor, end_session
 from simgnn.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ BUSY_INTERVAL_S = 0.5
 BUSY_PERCENT = 15.0
 PATIENCE_S = 600.0
 """A group of ranks that has not finished by then hangs."""
+RANKS_PER_CORE, LEAST_MOST_RANKS = 8, 16
+"""More ranks than so many a core are refused, but never as few as the second number."""
 PARTS = 1000
 """Steps in which progress is counted."""
 PROGRESS = "progress "
@@ -75,6 +77,7 @@ def measure_groups(
         groups: Sequence[int] = (place.ranks,)
     else:
         groups = ranks or (QUICK_RANKS if quick else FULL_RANKS)
+        check_counts(groups)
     if place is None or place.rank == 0:
         tell_if_busy(reporter)
     files = []
@@ -95,6 +98,17 @@ def measure_groups(
                 if place is None or place.rank == 0:
                     files.append(_read(path))
     return files
+
+
+def check_counts(groups: Sequence[int]) -> None:
+    """Raise :class:`ConfigError` for more ranks than this machine can hold: each is a process with torch in it."""
+    cores = _cores()
+    most = max(LEAST_MOST_RANKS, RANKS_PER_CORE * cores)
+    if max(groups) > most:
+        raise ConfigError(
+            f"--ranks: got {max(groups)}, expected at most {most} on this machine of {cores} cores, since each is a "
+            "process here; calibrate more of them on their own hosts: torchrun ... -m simgnn calibrate"
+        )
 
 
 def _read(path: Path) -> "SampleFile":
@@ -119,9 +133,16 @@ def _cores() -> int:
 def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, counter: Counter, before: int) -> None:
     """Run one group of ranks to its end, its progress counted from ``before``."""
     command = [sys.executable, "-m", "executor.microbench", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # so that one signal reaches the ranks too
+    )
     assert process.stdout is not None
-    hangs = threading.Timer(PATIENCE_S, process.terminate)  # it ends its ranks before it ends
+    hangs = threading.Timer(PATIENCE_S, end_session, [process])
     hangs.daemon = True
     hangs.start()
     last: list[str] = []
@@ -139,8 +160,7 @@ def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, counter: 
     finally:
         hangs.cancel()
         if process.poll() is None:
-            process.terminate()
-        process.wait()
+            end_session(process)
     if status != 0:
         told = "\n".join(last)
         raise BackendError(f"calibrate: measuring with {ranks} ranks ended with status {status}:\n{told}")

@@ -77,7 +77,7 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
                 tell(text)
         status = process.wait()
     except BaseException:
-        _end(process)
+        end_session(process)
         raise
     if reason:
         raise BackendError(f"run: {reason}")
@@ -85,7 +85,8 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
         raise BackendError(f"run: training ended with status {status}; its last words:\n" + "\n".join(last))
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def end_session(process: "subprocess.Popen[str]") -> None:
+    """End a process that leads a session, and all that it started: politely, and after ``GRACE_S`` not."""
     # not SIGINT: what a shell started in its background ignores it, and children inherit that
     for sign in (signal.SIGTERM, signal.SIGKILL):
         try:

@@ -1,10 +1,14 @@
 """``simgnn calibrate``: a machine is measured whole or not at all."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from simgnn.cli import calibrate_measure, engine
 from simgnn.cli.calibrate import calibrate, parse_ranks
 from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
@@ -20,6 +24,36 @@ def test_rank_counts_are_read_and_refused() -> None:
     for wrong in ("0", "two", "", "1,-2"):
         with pytest.raises(ConfigError, match="--ranks"):
             parse_ranks(wrong)
+
+
+def test_more_ranks_than_the_machine_can_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("ranks were started")
+
+    monkeypatch.setattr(calibrate_measure.subprocess, "Popen", started)
+    for cores, most in ((1, 16), (2, 16), (64, 512)):
+        monkeypatch.setattr(calibrate_measure, "_cores", lambda cores=cores: cores)
+        calibrate_measure.check_counts((1, most))
+        assert invoke(["calibrate", "--ranks", f"2,{most + 1}", "--out", str(tmp_path / "new" / "x.toml")]) == 2
+        assert f"--ranks: got {most + 1}, expected at most {most}" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_ranks_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "GRACE_S", 0.2)
+    deaf = "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    child = deaf + "time.sleep(600)"
+    parent = f"{deaf}print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)\ntime.sleep(600)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) > 0
+    engine.end_session(process)
+    assert process.poll() == -signal.SIGKILL
+    assert process.stdout.read() == ""  # ends only when the child, which shares it, is gone too
 
 
 def test_a_failed_measurement_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
