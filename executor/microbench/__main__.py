@@ -18,6 +18,10 @@ from executor.microbench.suite import FULL, QUICK, Bench, Suite, communication_p
 from executor.microbench.timing import Plan, Probe, Who, measure
 from executor.microbench.world import World, join, spawn
 
+SEVERAL_HOSTS = (
+    "fits do not tell links between hosts from links inside one yet; calibrate one host, and declare the links between "
+    "hosts in a profile of your own"
+)
 PROGRESS = "progress"
 """First word of a line that tells how much is through."""
 
@@ -31,6 +35,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--only", choices=("all", "compute", "communication"), default="all")
     parser.add_argument("--keep", type=Path, help="folder for samples of finished stages; a second call goes on there")
+    parser.add_argument("--one-host", action="store_true", help="refuse ranks on several hosts")
     parser.add_argument("--fresh", action="store_true", help="do not use what is kept")
     return parser.parse_args(arguments)
 
@@ -40,6 +45,10 @@ def work(options: argparse.Namespace) -> None:
     warnings.filterwarnings("ignore", message="Sparse", category=UserWarning)
     allocator = tune_allocator()
     world = join(options.backend)
+    if options.one_host and not world.same_host:
+        _say(world, f"got ranks on the hosts {', '.join(sorted(set(world.hosts)))}, expected one host: {SEVERAL_HOSTS}")
+        dist.destroy_process_group()
+        raise SystemExit(2)
     started = datetime.now(UTC)
     suite = QUICK if options.quick else FULL
     facts = {**read_facts(world.device), "allocator": allocator.applied}
@@ -114,6 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     passed = ["--out", str(options.out), "--backend", options.backend, "--only", options.only]
     passed += ["--keep", str(options.keep)] if options.keep is not None else []
     passed += [f"--{name}" for name in ("quick", "fresh") if getattr(options, name)]
+    passed += ["--one-host"] if options.one_host else []
     return spawn(options.ranks, passed)
 
 

@@ -48,7 +48,8 @@ def command(
 
     Full: at most five minutes, on an otherwise idle machine. Nothing is written unless everything was measured. A
     calibration that was interrupted goes on where it stopped, for a day, if machine, sizes and code are the same.
-    On several hosts: [bold]torchrun ... -m simgnn calibrate[/bold] on each; rank 0 fits and writes.
+    Under torchrun ([bold]torchrun ... -m simgnn calibrate[/bold]) its ranks measure, and rank 0 fits and writes; ranks
+    on several hosts are refused, because fits do not tell links between hosts from links inside one yet.
 
     Outliers: of a probe's repeats the slowest twentieth (at least one of three) is left out as far as it lies more
     than 10 median absolute deviations above the median; the rest is averaged. Of a curve's samples at most a tenth is

@@ -87,7 +87,14 @@ def measure_groups(
         with reporter.counting("calibrating", PARTS * len(groups)) as counter:
             for number, count in enumerate(groups):
                 path = folder / f"samples-{count}.json"
-                arguments = ["--out", str(path), "--keep", str(kept_folder()), *(["--quick"] if quick else [])]
+                arguments = [
+                    "--out",
+                    str(path),
+                    "--keep",
+                    str(kept_folder()),
+                    "--one-host",
+                    *(["--quick"] if quick else []),
+                ]
                 if fresh:
                     arguments.append("--fresh")
                 if place is None:

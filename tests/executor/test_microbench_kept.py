@@ -119,6 +119,23 @@ def test_ranks_at_once_are_counted_by_host() -> None:
     assert World(0, 4, torch.device("cpu"), "gloo", 1, same_host=True).on_one_host(range(4)) == 4
 
 
+def test_ranks_on_several_hosts_are_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from executor.microbench import __main__ as entry
+
+    apart = World(0, 2, torch.device("cpu"), "gloo", 1, same_host=False, hosts=("a", "b"))
+    monkeypatch.setattr(entry, "join", lambda backend: apart)
+    monkeypatch.setattr(entry, "tune_allocator", lambda: None)
+    monkeypatch.setattr(entry.dist, "destroy_process_group", lambda: None)
+    out = tmp_path / "samples.json"
+    with pytest.raises(SystemExit) as stop:
+        entry.work(entry.parse(["--out", str(out), "--one-host", "--keep", str(tmp_path / "kept")]))
+    assert stop.value.code == 2
+    assert "hosts a, b, expected one host" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_two_torchruns_measure_together_and_go_on(tmp_path: Path) -> None:
     out, kept_in = tmp_path / "samples.json", tmp_path / "kept"
