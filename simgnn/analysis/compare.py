@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simgnn.analysis.cautions import cautions
 from simgnn.analysis.metrics import op_times
 from simgnn.errors import ConfigError
 from simgnn.program.program import EVALUATE
@@ -22,7 +23,7 @@ TOP = 10
 @dataclass(frozen=True)
 class Difference:
     """One quantity of an epoch on both sides, in seconds; ``error`` = (predicted - measured) / measured, None where
-    nothing was measured."""
+    nothing was measured. Of two directories of one kind the first stands in the place of the prediction."""
 
     name: str
     predicted_s: float
@@ -67,11 +68,18 @@ class Comparison:
     top: tuple[Difference, ...]
     bytes_differ: int
     messages_differ: int
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the two directories are: a prediction and what was measured, or two of one kind, A and B."""
+        return sides_of(self.predicted, self.measured)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Seconds between which 90 % of the predicted epochs are expected; None: the prediction states none."""
-        return self.predicted.epoch_s_interval
+        """Seconds between which 90 % of the predicted epochs are expected; None: the prediction states none, or it is
+        not compared with a measurement."""
+        return self.predicted.epoch_s_interval if self.predicted.backend != self.measured.backend else None
 
     @property
     def inside(self) -> bool | None:
@@ -81,8 +89,10 @@ class Comparison:
         return self.interval[0] <= self.epoch.measured_s <= self.interval[1]
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
+        """For ``--json``; where both sides are of one kind, keys say ``first`` and ``second`` instead."""
+        table = {
+            "backends": [self.predicted.backend, self.measured.backend],
+            "cautions": list(self.cautions),
             "program_digest": self.predicted.program_digest,
             "epochs_compared": self.epochs,
             "epoch": self.epoch.as_dict(),
@@ -97,10 +107,11 @@ class Comparison:
             "bytes_differ": self.bytes_differ,
             "messages_differ": self.messages_differ,
         }
+        return table if self.predicted.backend != self.measured.backend else _of_one_kind(table)
 
 
 def compare_runs(predicted: Path, measured: Path) -> Comparison:
-    """Compare two run directories of one program.
+    """Compare two run directories of one program: a prediction with a run, or two of one kind.
 
     Times are taken over the steady epochs that both traces hold (all but the first, where there are several). What
     jitter adds to predicted waits is in no trace: it is added from the result, op by op. Raises :class:`ConfigError`
@@ -145,7 +156,24 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
         bytes_differ=_differ(first, second, "bytes", one.epochs == two.epochs),
         messages_differ=_differ(first, second, "messages", one.epochs == two.epochs),
+        cautions=tuple(cautions(sides_of(one, two), (first, second), (one, two))),
     )
+
+
+def sides_of(first: Result, second: Result) -> tuple[str, str]:
+    """Names of two sides: "predicted" and "measured", or, of one kind, the same word with A and B."""
+    words = [{"sim": "predicted", "executor": "measured"}[result.backend] for result in (first, second)]
+    return (words[0], words[1]) if words[0] != words[1] else (f"{words[0]} A", f"{words[1]} B")
+
+
+def _of_one_kind(value: Any) -> Any:
+    """The same nested value, its keys without claims of what is predicted and what is measured."""
+    if isinstance(value, dict):
+        return {
+            key.replace("predicted", "first").replace("measured", "second"): _of_one_kind(entry)
+            for key, entry in value.items()
+        }
+    return [_of_one_kind(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _columns() -> list[str]:

@@ -9,8 +9,12 @@ from simgnn.cli.options import JsonOption
 
 
 def command(
-    predicted: Annotated[Path, typer.Argument(metavar="A", help="Run directory of a prediction.", show_default=False)],
-    measured: Annotated[Path, typer.Argument(metavar="B", help="Run directory of a run.", show_default=False)],
+    predicted: Annotated[
+        Path, typer.Argument(metavar="A", help="Run directory of a prediction, or of a run.", show_default=False)
+    ],
+    measured: Annotated[
+        Path, typer.Argument(metavar="B", help="Run directory of a run, or of a prediction.", show_default=False)
+    ],
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Write both timelines, side by side, for ui.perfetto.dev."),
@@ -33,7 +37,9 @@ def command(
     comparison = compare_runs(predicted, measured)
     if trace is not None:
         make_parent(trace)
-        write_perfetto({"predicted": predicted, "measured": measured}, trace, TRACE_EPOCHS, predictions=["predicted"])
+        sides = dict(zip(comparison.sides, (predicted, measured), strict=True))
+        predictions = [side for side in sides if side.startswith("predicted")]
+        write_perfetto(sides, trace, TRACE_EPOCHS, predictions=predictions)
     if as_json:
         print_json(comparison.as_dict())
     else:

@@ -129,16 +129,4 @@ def _show_ranks(result: "Result", most: int = 16) -> None:
 
 def qualifications(result: "Result") -> list[str]:
     """What a reader must know before trusting the numbers."""
-    told = [result.message] if result.message else []
-    if result.uncalibrated:
-        told.append(
-            f"uncalibrated: the times of '{result.hardware}' were not measured on the machine that it describes"
-        )
-    if result.extrapolated:
-        names = ", ".join(result.extrapolated[:5]) + (", ..." if len(result.extrapolated) > 5 else "")
-        told.append(f"extrapolated beyond what was measured: {names}")
-    if result.transferred:
-        told.append("transferred: the activity was recorded on another partition")
-    if result.synthetic:
-        told.append(f"synthetic: {', '.join(result.synthetic)}")
-    return told + result.notes
+    return ([result.message] if result.message else []) + result.qualifications()

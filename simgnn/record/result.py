@@ -96,6 +96,22 @@ class Result(BaseModel):
     confidence: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
+    def qualifications(self) -> list[str]:
+        """What the numbers rest on, where that is less than measurements of the machine: one line each."""
+        told = []
+        if self.uncalibrated:
+            told.append(
+                f"uncalibrated: the times of '{self.hardware}' were not measured on the machine that it describes"
+            )
+        if self.extrapolated:
+            names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")
+            told.append(f"extrapolated beyond what was measured: {names}")
+        if self.transferred:
+            told.append("transferred: the activity was recorded on another partition")
+        if self.synthetic:
+            told.append(f"synthetic: {', '.join(self.synthetic)}")
+        return told + self.notes
+
 
 def write_result(result: Result, path: Path) -> None:
     """Write under a temporary name, then rename."""

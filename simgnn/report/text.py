@@ -11,14 +11,18 @@ def print_comparison(comparison: Comparison) -> None:
     console = Console()
     measured = comparison.measured
     epoch = comparison.epoch
+    first, second = comparison.sides
+    differs = "error" if (first, second) == ("predicted", "measured") else "difference"
     console.print(
         f"[bold]{measured.name}[/bold]: {measured.ranks} ranks, {comparison.epochs} epochs compared, program "
         f"{measured.program_digest[:12]}"
     )
     console.print(
-        f"epoch: predicted {_s(epoch.predicted_s)}, measured {_s(epoch.measured_s)} "
-        f"(spread between epochs {_s(comparison.epoch_spread_s)}), error {_percent(epoch.error)}"
+        f"epoch: {first} {_s(epoch.predicted_s)}, {second} {_s(epoch.measured_s)} "
+        f"(spread between epochs {_s(comparison.epoch_spread_s)}), {differs} {_percent(epoch.error)}"
     )
+    for text in comparison.cautions:
+        console.print(f"caution: {text}", markup=False, highlight=False)
     if comparison.interval is not None:
         low, high = comparison.interval
         console.print(
@@ -31,7 +35,7 @@ def print_comparison(comparison: Comparison) -> None:
     console.print(
         f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
     )
-    table = Table(title="Mean over ranks, seconds of an epoch: predicted / measured (error)")
+    table = Table(title=f"Mean over ranks, seconds of an epoch: {first} / {second} ({differs})")
     for column in ("op kind", "compute", "wait", "transfer"):
         table.add_column(column, justify="left" if column == "op kind" else "right")
     for kind in comparison.kinds:
@@ -40,7 +44,7 @@ def print_comparison(comparison: Comparison) -> None:
     table.add_row("all", *(_cell(part) for part in comparison.parts))
     console.print(table)
     table = Table(title="Ops with the largest absolute difference")
-    for column in ("op", "predicted", "measured", "difference", "error"):
+    for column in ("op", first, second, "difference", "relative"):
         table.add_column(column, justify="left" if column == "op" else "right")
     for op in comparison.top:
         table.add_row(op.name, _s(op.predicted_s), _s(op.measured_s), _s(op.difference_s), _percent(op.error))

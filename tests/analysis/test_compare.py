@@ -1,16 +1,19 @@
 """Comparisons of made-up run directories: errors by hand, faults told."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from simgnn.analysis.compare import compare_runs
+from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
-from simgnn.record.result import Result, write_result
+from simgnn.record.result import Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, write_table
 from simgnn.record.trace import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA
 from simgnn.report.perfetto import write_perfetto
+from simgnn.tomlfile import write_toml
 
 OPS = [
     {"op_id": 0, "template": "steady", "op": "forward/1/update", "kind": "transform", "stream": "compute"},
@@ -104,3 +107,71 @@ def test_perfetto_shows_a_process_a_rank_and_a_track_a_stream(tmp_path: Path) ->
     rates = [event["args"]["bytes/s"] for event in events if event["ph"] == "C"]
     assert max(rates) == pytest.approx(800 / 1.0)
     assert rates[-1] == 0
+
+
+@pytest.mark.parametrize(("backend", "word"), [("sim", "predicted"), ("executor", "measured")])
+def test_two_of_one_kind_are_named_by_what_they_are(
+    backend: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = directory(tmp_path / "one", backend, 3.0, 1.0, 2.0)
+    two = directory(tmp_path / "two", backend, 4.0, 2.0, 1.0)
+    found = compare_runs(one, two)
+    assert found.sides == (f"{word} A", f"{word} B")
+    assert found.interval is None
+    told = json.dumps(found.as_dict())
+    assert found.as_dict()["backends"] == [backend, backend]
+    assert found.as_dict()["epoch"]["first_s"] == pytest.approx(5.0)
+    assert "predicted" not in told
+    assert "measured" not in told
+    other = {"predicted": "measured", "measured": "predicted"}[word]
+    assert invoke(["compare", str(one), str(two)]) == 0
+    assert other not in capsys.readouterr().out
+
+
+def described(root: Path, profile: str, hosts: int = 1, rate: int = 1) -> None:
+    write_toml(RunDirectory(root).hardware, {"meta": {"name": profile}, "rate": rate})
+    write_toml(RunDirectory(root).experiment, {"cluster": {"hosts": hosts, "ranks_per_host": 2 // hosts}})
+
+
+def test_cautions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    predicted = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0)
+    measured = directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
+    assert "not known" in compare_runs(predicted, measured).cautions[0]
+    for root in (predicted, measured):
+        described(root, "here")
+    assert compare_runs(predicted, measured).cautions == ()
+    described(predicted, "here", rate=2)
+    assert "other numbers" in compare_runs(predicted, measured).cautions[0]
+    described(predicted, "there", hosts=2)
+    result = read_result(RunDirectory(predicted).result)
+    notes = {
+        "uncalibrated": True,
+        "hardware": "there",
+        "extrapolated": ["spmm"],
+        "notes": ["3 numbers are assumed [x]"],
+    }
+    write_result(result.model_copy(update=notes), RunDirectory(predicted).result)
+    told = "\n".join(compare_runs(predicted, measured).cautions)
+    for part in (
+        "predicted: uncalibrated",
+        "predicted: extrapolated beyond what was measured: spmm",
+        "predicted: 3 numbers are assumed [x]",
+        "predicted for the hardware profile 'there', but the run's is 'here'",
+        "hosts 2 predicted, 1 in the run",
+        "ranks per host 1 predicted, 2 in the run",
+    ):
+        assert part in told
+    capsys.readouterr()
+    assert invoke(["compare", str(predicted), str(measured), "--json"]) == 0
+    assert "\n".join(json.loads(capsys.readouterr().out)["cautions"]) == told
+    assert invoke(["compare", str(predicted), str(measured)]) == 0
+    assert "caution: predicted: 3 numbers are assumed [x]" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_trace_of_two_runs_goes_to_a_new_folder(tmp_path: Path) -> None:
+    runs = [str(directory(tmp_path / name, "executor", 3.0, 1.0, 2.0)) for name in ("one", "two")]
+    trace = tmp_path / "new" / "folder" / "both.json"
+    assert invoke(["compare", *runs, "--trace", str(trace)]) == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {f"measured {side} rank {rank}" for side in "AB" for rank in (0, 1)}
