@@ -76,6 +76,7 @@ class Network:
         self._first_end = self._release = FOREVER_PS
         self._batch: tuple[Ints, int] = np.zeros(0, dtype=np.int64), FOREVER_PS
         self._armed = 0
+        self._running = False
         self._rouse = env.event()
         self.solves = 0
         env.process(self._run())
@@ -150,7 +151,9 @@ class Network:
 
     def _arm(self) -> None:
         """Wake the process at the next instant at which something changes."""
-        at = min(self._first_end, self._release, self._waiting[0][0] if self._waiting else FOREVER_PS)
+        if self._running:
+            return
+        at = self._next()
         self._armed += 1
         if at >= FOREVER_PS and self._waiting:
             raise too_long()
@@ -159,6 +162,9 @@ class Network:
             alarm._ok, alarm._value = True, self._armed
             alarm.callbacks.append(self._alarm)
             self._env.schedule(alarm, LATE, at - int(self._env.now))
+
+    def _next(self) -> int:
+        return min(self._first_end, self._release, self._waiting[0][0] if self._waiting else FOREVER_PS)
 
     def _alarm(self, alarm: simpy.Event) -> None:
         if alarm.value == self._armed:
@@ -169,11 +175,18 @@ class Network:
             yield self._rouse
             self._rouse = self._env.event()
             now = int(self._env.now)
-            if now >= self._first_end:
-                self._commit()
-            arrived = bool(self._waiting) and self._waiting[0][0] <= now
-            if arrived or now >= self._release:
-                self._solve(now)
+            self._running = True
+            # Up to the next event of anybody else the network goes on by itself: nobody could tell.
+            while True:
+                if now >= self._first_end:
+                    self._commit()
+                arrived = bool(self._waiting) and self._waiting[0][0] <= now
+                if arrived or now >= self._release:
+                    self._solve(now)
+                now = self._next()
+                if now >= min(self._env.peek(), FOREVER_PS):
+                    break
+            self._running = False
             self._arm()
 
     def _commit(self) -> None:
