@@ -44,7 +44,7 @@ def write_report(
     status: Literal["ok", "failed"],
     message: str = "",
     history: History | None = None,
-    peaks: list[int] | None = None,
+    memory: Mapping[str, list[int]] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Result:
     """Write trace, ops, traffic and ``result.json``; also of a run that failed, as far as it came."""
@@ -80,7 +80,7 @@ def write_report(
         collective_bytes=per_rank(columns, "collective_bytes", ranks),
         control_bytes=per_rank(columns, "control_bytes", ranks),
         buffer_bytes=buffer_bytes(program),
-        peak_memory_bytes=peaks,
+        **(memory or {}),
         loss=losses or None,
         accuracy=None if history is None else history.accuracy(),
         synthetic=list(plan.synthetic),

@@ -22,7 +22,7 @@ from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import write_failure
 from executor.handlers.context import RankContext
 from executor.interpreter import Interpreter
-from executor.memory import PeakMemory, release_free_memory
+from executor.memory import PeakMemory
 from executor.metrics import History
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
@@ -77,7 +77,7 @@ class Session:
         torch.set_num_threads(
             threads_per_rank(plan.threads_per_rank, int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks)))
         )
-        self.allocator = tune_allocator().provenance()
+        self.allocator = tune_allocator()
         self.world = join(plan.ranks, device, plan.timeout)
         dtype = getattr(torch, str(plan.train["dtype"]))
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, self.world.device)
@@ -105,7 +105,7 @@ class Session:
         """Train, then report."""
         plan, world, train = self.plan, self.world, self.plan.train
         every, keep = int(train.get("eval_every", 1)), int(train.get("checkpoint_every", 0))
-        release_free_memory()
+        self.memory.start(self.allocator)
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
         for epochs in spans(self.start, plan.epochs, every, keep):
@@ -203,7 +203,11 @@ class Session:
 
     def _finish(self) -> None:
         plan, world = self.plan, self.world
-        peaks = [int(values[0]) for values in world.gather([float(self.memory.peak_bytes())])]
+        measured = world.gather([float(self.memory.peak_bytes()), float(self.memory.resident_bytes())])
+        memory = {
+            "peak_memory_bytes": [int(peak) for peak, _ in measured],
+            "resident_memory_bytes": [int(resident) for _, resident in measured],
+        }
         self.interpreter.close()
         self.recorder.close()
         self.counts["total"] = self.context.pairs
@@ -214,7 +218,7 @@ class Session:
                 for path in (plan.trace / f"rank-{source}.arrow", counts.with_name(f"rank-{source}.traffic.json")):
                     world.fetch_file(path, source)
         if world.rank == 0:
-            write_report(plan, "ok", history=self.history, peaks=peaks, facts=self._facts())
+            write_report(plan, "ok", history=self.history, memory=memory, facts=self._facts())
         world.barrier()
 
     def _facts(self) -> dict[str, Any]:
@@ -222,8 +226,9 @@ class Session:
             "backend": self.world.backend,
             "device": str(self.world.device.type),
             "threads_per_rank": torch.get_num_threads(),
-            "allocator": self.allocator,
-            "peak_memory": self.memory.method,
+            "allocator": self.allocator.provenance(),
+            "peak_memory": self.memory.peak_method(),
+            "resident_memory": self.memory.method,
             "driver": "one thread" if self.interpreter.serial else "one thread a stream",
             "started_at_epoch": self.start,
             **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
