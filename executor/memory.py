@@ -1,9 +1,9 @@
-"""Peak memory of this process, measured, less what the idle process held: of what is allocated, and of what is resident.
+"""Peak memory of this process, measured, less what the idle process held: of what is allocated and what is resident.
 
 On a GPU the caching allocator counts what it has handed out and what it keeps. glibc does not, and with its blocks kept
 for reuse (:mod:`executor.allocator`) the resident memory depends on how they happen to lie: the same run took 116 to
-179 MiB. So during the first training epoch, which no time is taken from, every large block is mapped by itself and
-returned at once: the high-water mark of that epoch is the peak of allocated memory. That of all later epochs, with
+179 MiB. So until the first training epoch has ended, which no time is taken from, every large block is mapped by itself
+and returned at once: the high-water mark of that epoch is the peak of allocated memory. That of all later epochs, with
 blocks kept, is the resident peak, the allocator's slack included.
 """
 
@@ -39,19 +39,20 @@ class PeakMemory:
     allocated: int | None = None
 
     @classmethod
-    def begin(cls, device: torch.device) -> "PeakMemory":
-        """Note the idle process, without memory that it has freed but kept."""
+    def begin(cls, device: torch.device, settings: AllocatorSettings) -> "PeakMemory":
+        """Note the idle process, without memory that it has freed but kept; from now on map large blocks, where the
+        allocator can be told so and back. Blocks of the set-up would else leave holes that count as allocated."""
         release_free_memory()
+        mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
+        mapped = mapped and _clear() and _mapped_from(MAPPED)
         baseline = 0 if device.type == "cuda" else (_status("VmRSS") or _usage())
-        return cls(device, baseline, "")
+        return cls(device, baseline, "", 0 if mapped else None)
 
-    def start(self, settings: AllocatorSettings) -> None:
-        """Before the first epoch: forget set-up, and from now on map large blocks, where that can be undone."""
+    def start(self) -> None:
+        """Before the first epoch: forget the set-up."""
         release_free_memory()
-        if self.device.type == "cuda" or not (settings.applied and settings.mmap_threshold):
-            return
-        if _clear() and _mapped_from(MAPPED):
-            self.allocated = 0
+        if self.allocated is not None:
+            _clear()
 
     def reset(self) -> None:
         """After the first epoch: note its peak, keep blocks again, and forget the peak so far."""

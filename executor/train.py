@@ -81,7 +81,7 @@ class Session:
         self.world = join(plan.ranks, device, plan.timeout)
         dtype = getattr(torch, str(plan.train["dtype"]))
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, self.world.device)
-        self.memory = PeakMemory.begin(self.world.device)
+        self.memory = PeakMemory.begin(self.world.device, self.allocator)
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
         self.context = self._context()
@@ -105,7 +105,7 @@ class Session:
         """Train, then report."""
         plan, world, train = self.plan, self.world, self.plan.train
         every, keep = int(train.get("eval_every", 1)), int(train.get("checkpoint_every", 0))
-        self.memory.start(self.allocator)
+        self.memory.start()
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
         for epochs in spans(self.start, plan.epochs, every, keep):

@@ -19,6 +19,12 @@ class SparseRows:
     def __init__(self, matrix: torch.Tensor) -> None:
         assert matrix.layout == torch.sparse_csr, "sparse rows are CSR tensors"
         self.matrix = matrix.detach()
+        if self._compiled:
+            _ = self._transposed  # now: made at the first backward it would raise the peak after the first epoch
+
+    @property
+    def _compiled(self) -> bool:
+        return self.matrix.device.type == "cpu" and self.matrix.dtype in COMPILED_DTYPES
 
     @cached_property
     def scipy(self) -> sparse.csr_array:
@@ -48,7 +54,7 @@ class SparseRows:
         return self._product(gradient, True)
 
     def _product(self, dense: torch.Tensor, turned: bool) -> torch.Tensor:
-        if self.matrix.device.type != "cpu" or self.matrix.dtype not in COMPILED_DTYPES:
+        if not self._compiled:
             return torch.mm(self._torch_transposed if turned else self.matrix, dense)
         matrix = self._transposed if turned else self.scipy
         threads = default_threads()

@@ -72,7 +72,7 @@ def command(
             f"90 % interval of the predicted epoch: {seconds(interval[0])} .. {seconds(interval[1])}; the measured "
             f"median lies {place}"
         )
-    note("memory: predicted are the program's buffers; measured is all that a rank's process added, libraries' too")
+    note("memory: allocated by a rank at most; what does not grow with the graph (threads, libraries) is not predicted")
     note(f"run directories {simulated} and {trained}; where they differ: simgnn compare {simulated} {trained}")
     note(f"both timelines side by side: open {out / 'trace.perfetto.json'} at https://ui.perfetto.dev")
 

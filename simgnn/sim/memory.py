@@ -3,7 +3,8 @@
 Persistent buffers, rings (``depth`` copies) and buffers that carry rows from one turn to a later one are there all the
 time. Any other is there from the issue of the op that first touches it in a turn to the end of the last, once for each
 turn in flight. What ends at an instant is given back before what begins there is taken. A buffer that all ranks of a
-host share counts once, with the host's first rank. Rows that nobody has decided yet count as their bound.
+host share counts once, with the host's first rank. Rows that nobody has decided yet count as their bound. On
+top comes what ops hold only while they run, and what is derived once and kept (:mod:`simgnn.sim.memory_work`).
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,10 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray
 from simgnn.sim.decided import Sizes
 from simgnn.sim.maxmin import Ints
+from simgnn.sim.memory_work import kept_beside, work_space
+
+WORK_SPACE = "work space"
+"""Stands for a buffer's name where an op holds memory that no buffer of the program is."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,13 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     ranks = np.arange(program.ranks)
     first = np.array([program.hosts.index(host) for host in program.hosts]) == ranks
     spans = _spans(program, sizes, ticks)
+    spans = spans.joined(_work_spans(program, sizes, ticks, len(spans.names)))
     spans = spans.where(first[spans.rank] | ~spans.in_space(program, "host-shared"))
     always = {space: np.zeros(program.ranks, dtype=np.int64) for space in ("device", "host", "host-shared")}
     for name in sorted(carried(program)):
         buffer = program.buffers[name]
         always[buffer.space] += _bytes(sizes, name, 0, 0) * (first if buffer.space == "host-shared" else 1)
+    always["device"] += kept_beside(program, sizes)
     in_host = always["host"] + always["host-shared"]
     on_device = spans.in_space(program, "device")
     devices = list(dict.fromkeys(machine.devices))
@@ -100,8 +107,19 @@ class _Spans:
             self.epoch[mask], self.names,
         )  # fmt: skip
 
+    def joined(self, other: "_Spans") -> "_Spans":
+        """These and others, whose buffers are numbered after these."""
+
+        def both(name: str) -> Ints:
+            return np.concatenate((getattr(self, name), getattr(other, name)))
+
+        return _Spans(
+            both("rank"), both("begin"), both("end"), both("nbytes"), both("buffer"), both("op_id"), both("epoch"),
+            (*self.names, *other.names),
+        )  # fmt: skip
+
     def in_space(self, program: Program, space: str) -> NDArray[np.bool_]:
-        inside = np.array([program.buffers[name].space == space for name in self.names], dtype=np.bool_)
+        inside = np.array([_space(program, name) == space for name in self.names], dtype=np.bool_)
         return inside[self.buffer] if len(inside) else np.zeros(0, dtype=np.bool_)
 
     def levels(self, place: Ints) -> tuple[Ints, Ints, Ints]:
@@ -164,6 +182,28 @@ def _spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> _Spans:
     return _Spans(
         columns["rank"], ticks["issued"][first], ends, nbytes, held, columns["op_id"], columns["epoch"], names
     )
+
+
+def _work_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> _Spans:
+    """A stretch for each op that holds memory while it runs; all are numbered as one more buffer, ``number``."""
+    nbytes = np.zeros(len(ticks["op_id"]), dtype=np.int64)
+    for op_id, (_, op) in enumerate(program.ops):
+        mine = np.flatnonzero(ticks["op_id"] == op_id)
+        turns = np.stack([ticks["epoch"][mine], ticks["step"][mine]])
+        static = sizes.is_static(op) and not any(_varies(sizes, a.buffer) for a in op.reads + op.writes)
+        for turn in np.unique(turns, axis=1).T.tolist()[: 1 if static else None]:
+            chosen = mine if static else mine[(turns[0] == turn[0]) & (turns[1] == turn[1])]
+            nbytes[chosen] = work_space(program, sizes, op, *turn)[ticks["rank"][chosen]]
+    held = np.flatnonzero(nbytes)
+    what = np.full(len(held), number, dtype=np.int64)
+    return _Spans(
+        ticks["rank"][held], ticks["issued"][held], ticks["ended"][held], nbytes[held], what, ticks["op_id"][held],
+        ticks["epoch"][held], (WORK_SPACE,),
+    )  # fmt: skip
+
+
+def _space(program: Program, name: str) -> str:
+    return "device" if name == WORK_SPACE else program.buffers[name].space
 
 
 def _held_bytes(sizes: Sizes, names: tuple[str, ...], held: Ints, columns: Mapping[str, Ints]) -> Ints:

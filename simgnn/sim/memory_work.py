@@ -1,0 +1,62 @@
+"""Memory beside a program's buffers: what ops hold only while they run, and what the executor derives once and keeps.
+
+Read off the program, so it scales with it; each rule was found by measuring runs (allocated bytes of the first epoch
+against the sum of live buffers). What does not scale (threads, the library's own buffers) is not in here.
+"""
+
+import numpy as np
+
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import ITEM_BYTES, Op
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+from simgnn.sim.decided import Sizes
+
+LOSS_COPIES = 3
+"""Tensors of [training rows, classes] while a loss is computed: picked scores, their softmax, a copy that counts."""
+
+
+def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
+    """Bytes that an op holds on every rank while it runs, beside the buffers that it names; int64 [P].
+
+    - A backward op that multiplies by the incoming gradient of an activation (every layer's update but the last's)
+      holds that gradient, masked.
+    - A backward op holds the gradient of its parameters before it is added to theirs.
+    - A loss holds LOSS_COPIES tensors of its rows.
+    """
+    total = np.zeros(program.ranks, dtype=np.int64)
+    if op.kind is OpKind.LOSS:
+        for piece in op.work:
+            if piece.primitive == "loss":
+                rows, width, item = (
+                    sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", "width", "item_bytes")
+                )
+                total += LOSS_COPIES * rows * width * item
+    if op.reverses is None or op.kind is not OpKind.TRANSFORM:
+        return total
+    outgoing = set(op.gradients) & {access.buffer for access in op.writes}
+    for access in op.writes:
+        if access.buffer not in outgoing:
+            total += _bytes(program, sizes, access.buffer, epoch, step)
+    updates = (op.module or "").endswith(".update") or op.reverses.endswith("/update")
+    last = max((other.layer for _, other in program.ops), default=0)
+    if updates and op.layer < last and any(piece.primitive.endswith("matmul") for piece in op.work):
+        for access in op.reads:
+            if access.buffer in op.gradients:
+                total += _bytes(program, sizes, access.buffer, epoch, step)
+    return total
+
+
+def kept_beside(program: Program, sizes: Sizes) -> IntArray:
+    """Bytes that the executor keeps beside the buffers, int64 [P]: the transposes of sparse input rows."""
+    names: set[str] = set()
+    for _, op in program.ops:
+        if any(piece.primitive == "sparse_matmul" for piece in op.work):
+            names |= {a.buffer for a in op.reads if program.buffers[a.buffer].dtype == "uint8"}
+    found = [_bytes(program, sizes, name, 0, 0) for name in sorted(names)]
+    return np.asarray(np.sum([np.zeros(program.ranks, dtype=np.int64), *found], axis=0), dtype=np.int64)
+
+
+def _bytes(program: Program, sizes: Sizes, name: str, epoch: int, step: int) -> IntArray:
+    buffer = program.buffers[name]
+    return sizes.at_most(buffer.rows, epoch, step, f"buffer {name}") * (buffer.width * ITEM_BYTES[buffer.dtype])
