@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def command(
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="A TOML file, or a shipped suite: quick, testbed, issue2.",
+        str, typer.Argument(metavar="SUITE", help="A TOML file, or a shipped suite: quick, testbed, issue2, published.",
                             show_default=False)
     ],
     out: Annotated[
@@ -55,6 +55,7 @@ def command(
     from simgnn.study.validate import keep as keep_truth
     from simgnn.study.validate import rescore as score_again
     from simgnn.study.validate import validate
+    from simgnn.tomlfile import load_toml
 
     backend = CommandBackend(Reporter(quiet=as_json))
     if rescore:
@@ -62,7 +63,11 @@ def command(
         board = score_again(folder, backend)
         holds = board.guarded if out is None else board.holds
     else:
-        loaded = load_suite(find_suite(suite))
+        path = find_suite(suite)
+        if load_toml(path).get("kind") == "published":
+            _published(path, backend, as_json, out, keep, report)
+            return
+        loaded = load_suite(path)
         folder = out or Path("runs") / "validate" / loaded.name
         board = validate(loaded, folder, backend)
         holds = board.holds
@@ -76,6 +81,24 @@ def command(
         print_scoreboard(board)
         note(f"validation in {folder}" + ("" if report is None else f", report in {report}"))
     if not holds:
+        raise typer.Exit(1)
+
+
+def _published(path: Path, backend: "CommandBackend", as_json: bool, *files: Path | None) -> None:
+    """Score against published results: nothing is run, so nothing is written."""
+    from simgnn.cli.console import print_json
+    from simgnn.errors import ConfigError
+    from simgnn.report.validation_published import print_published
+    from simgnn.study.published import load_published, published_folder, score_published
+
+    if any(file is not None for file in files):
+        raise ConfigError("--out, --keep, --report: a suite of published results runs nothing; leave them out")
+    board = score_published(load_published(path), published_folder(), backend)
+    if as_json:
+        print_json(board.as_dict())
+    else:
+        print_published(board)
+    if not board.holds:
         raise typer.Exit(1)
 
 

@@ -1,0 +1,37 @@
+"""Predictions beside published results, as tables on a terminal."""
+
+from simgnn.study.published import PublishedBoard
+
+
+def print_published(board: PublishedBoard) -> None:
+    """Every row, then the figures of merit and the assumptions behind them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if Console().is_terminal else 160, markup=False, highlight=False)
+    table = Table(title="Published epoch times and memory verdicts", title_justify="left", title_style="bold")
+    columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor", "memory"]
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < 3 else "right")
+    for row in board.rows:
+        table.add_row(
+            row.label,
+            row.dataset,
+            row.model,
+            str(row.layers),
+            str(row.ranks),
+            "-" if row.published_s is None else f"{row.published_s:.3g} s",
+            f"{row.predicted_s:.3g} s",
+            f"{row.low_s:.3g} .. {row.high_s:.3g} s",
+            "-" if row.factor is None else f"{row.factor:.2f}",
+            f"{row.verdict} ({'oom' if row.published_status == 'oom' else 'fits'})",
+        )
+    console.print(table)
+    median = "-" if board.median_factor is None else f"{board.median_factor:.2f}"
+    tau = "-" if board.tau is None else f"{board.tau:.2f}"
+    console.print(f"median factor either way {median}, tau {tau} over {board.tau_pairs} pairs")
+    console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
+    console.print(f"rows of models that are not built: {board.left_out}")
+    console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
+    for line in board.assumptions:
+        console.print(f"assumed: {line}")
