@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def command(
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="A TOML file, or a shipped suite: quick, testbed, issue2, published.",
+        str, typer.Argument(metavar="SUITE", help="A TOML file, or quick, testbed, issue2, nccl, published.",
                             show_default=False)
     ],
     out: Annotated[
@@ -64,8 +64,9 @@ def command(
         holds = board.guarded if out is None else board.holds
     else:
         path = find_suite(suite)
-        if load_toml(path).get("kind") == "published":
-            _published(path, backend, as_json, out, keep, report)
+        kind = load_toml(path).get("kind", "runs")
+        if kind in ("published", "collectives"):
+            _of_others(kind, path, backend, as_json, out, keep, report)
             return
         loaded = load_suite(path)
         folder = out or Path("runs") / "validate" / loaded.name
@@ -84,21 +85,29 @@ def command(
         raise typer.Exit(1)
 
 
-def _published(path: Path, backend: "CommandBackend", as_json: bool, *files: Path | None) -> None:
-    """Score against published results: nothing is run, so nothing is written."""
+def _of_others(kind: str, path: Path, backend: "CommandBackend", as_json: bool, *files: Path | None) -> None:
+    """Score against results of others: nothing is run, so nothing is written."""
     from simgnn.cli.console import print_json
     from simgnn.errors import ConfigError
-    from simgnn.report.validation_published import print_published
+    from simgnn.report.validation_published import print_collectives, print_published
+    from simgnn.study.collectives import load_collectives, score_collectives
     from simgnn.study.published import load_published, published_folder, score_published
 
     if any(file is not None for file in files):
-        raise ConfigError("--out, --keep, --report: a suite of published results runs nothing; leave them out")
-    board = score_published(load_published(path), published_folder(), backend)
-    if as_json:
-        print_json(board.as_dict())
+        raise ConfigError("--out, --keep, --report: a suite of others' results runs nothing; leave them out")
+    if kind == "published":
+        published = score_published(load_published(path), published_folder(), backend)
+        table, holds = published.as_dict(), published.holds
+        if not as_json:
+            print_published(published)
     else:
-        print_published(board)
-    if not board.holds:
+        collectives = score_collectives(load_collectives(path))
+        table, holds = collectives.as_dict(), collectives.holds
+        if not as_json:
+            print_collectives(collectives)
+    if as_json:
+        print_json(table)
+    if not holds:
         raise typer.Exit(1)
 
 

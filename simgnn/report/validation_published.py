@@ -1,5 +1,6 @@
-"""Predictions beside published results, as tables on a terminal."""
+"""Predictions beside results of others, as tables on a terminal."""
 
+from simgnn.study.collectives import CollectiveBoard
 from simgnn.study.published import PublishedBoard
 
 
@@ -35,3 +36,21 @@ def print_published(board: PublishedBoard) -> None:
     console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
     for line in board.assumptions:
         console.print(f"assumed: {line}")
+
+
+def print_collectives(board: CollectiveBoard) -> None:
+    """Mean error of every table, then of all."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if Console().is_terminal else 160, markup=False, highlight=False)
+    table = Table(title="Collectives, predicted without what is held out", title_justify="left", title_style="bold")
+    for place, column in enumerate(["held out", "table", "n", "mean error", "noise forgiven", "rate jumps"]):
+        table.add_column(column, justify="left" if place < 2 else "right")
+    for line in board.lines:
+        figures = [f"{100 * figure:.1f} %" for figure in (line.mean, line.judged)]
+        table.add_row(line.held_out, line.table, str(line.n), *figures, "no" if line.steady else "yes")
+    console.print(table)
+    for name, bar in board.bars.items():
+        word = "holds" if board.means[name] <= bar else "FAILS"
+        console.print(f"{name}: mean {100 * board.means[name]:.1f} %, bar {100 * bar:.0f} %: {word}")

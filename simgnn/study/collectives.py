@@ -1,0 +1,122 @@
+"""Predicted collectives against measured ones that they were not fitted on: sizes held out, rank counts held out."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, StrictBool, StrictFloat, StrictStr, ValidationError
+
+from simgnn.analysis.fit_nccl_score import Score, interpolation, left_out
+from simgnn.analysis.fit_nccl_tables import find_tables, read_tables
+from simgnn.errors import ConfigError
+from simgnn.hardware.problems import sentences
+from simgnn.hardware.profile import load_profile
+from simgnn.hardware.quantities import Strict
+from simgnn.hardware.topology import Name
+from simgnn.study.score import forgiven
+from simgnn.tomlfile import load_toml
+
+Share = Annotated[StrictFloat, Field(gt=0.0)]
+
+
+class Measured(Strict):
+    """A machine of the tables, a profile with room for its groups, and whether groups across hosts count too."""
+
+    gpu: StrictStr
+    profile: StrictStr
+    across_hosts: StrictBool
+
+
+class CollectiveBars(Strict):
+    """Mean errors over all rows that are large enough: sizes held out, rank counts held out."""
+
+    sizes_held_out: Share
+    ranks_held_out: Share
+
+
+class CollectiveSuite(Strict):
+    """All-reduces of several machines, as measured by others."""
+
+    kind: Literal["collectives"]
+    name: Name
+    description: StrictStr
+    bars: CollectiveBars
+    machines: Annotated[tuple[Measured, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """Mean error on one table, as it is, and with noise forgiven up to the bar."""
+
+    held_out: str
+    table: str
+    n: int
+    mean: float
+    judged: float
+    steady: bool
+
+
+@dataclass(frozen=True)
+class CollectiveBoard:
+    """What ``simgnn validate nccl`` reports. ``means``: over all rows, noise forgiven, by what was held out."""
+
+    suite: str
+    lines: tuple[TableLine, ...]
+    means: dict[str, float]
+    bars: dict[str, float]
+
+    @property
+    def holds(self) -> bool:
+        """Whether both means are within their bars."""
+        return all(self.means[name] <= bar for name, bar in self.bars.items())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {**asdict(self), "holds": self.holds}
+
+
+def load_collectives(path: Path) -> CollectiveSuite:
+    """The suite of a file; :class:`ConfigError` with every fault."""
+    try:
+        return CollectiveSuite.model_validate(load_toml(path))
+    except ValidationError as error:
+        raise ConfigError([f"{path}: {line}" for line in sentences(CollectiveSuite, error)]) from None
+
+
+def score_collectives(suite: CollectiveSuite, folder: Path | None = None) -> CollectiveBoard:
+    """Fit without what is held out, predict it, and score. ``folder``: of the tables; default beside ``SIMGNN_DATA``.
+
+    Raises :class:`ConfigError` when the tables are not there, :class:`HardwareError` when they do not suffice.
+    """
+    found = find_tables(folder)
+    if found is None:
+        raise ConfigError(
+            "nccl: expected the tables in the folder 'measured/nccl' beside SIMGNN_DATA, which is not there; set "
+            "SIMGNN_DATA to the folder of the real graphs"
+        )
+    tables = [table for table in read_tables(found) if table.collective == "all_reduce"]
+    scores: dict[str, list[Score]] = {"sizes_held_out": [], "ranks_held_out": []}
+    for machine in suite.machines:
+        mine = [table for table in tables if table.gpu == machine.gpu]
+        mine = [table for table in mine if machine.across_hosts or table.scope == "host"]
+        if not mine:
+            raise ConfigError(f"machines: no table of '{machine.gpu}' in {found}")
+        profile = load_profile(machine.profile)
+        scores["sizes_held_out"] += interpolation(profile, mine)
+        scores["ranks_held_out"] += left_out({machine.gpu: profile}, mine)
+    bars = suite.bars.model_dump()
+    lines = tuple(_line(name, score, bars[name]) for name, found in scores.items() for score in found)
+    means = {name: _mean(found, bars[name]) for name, found in scores.items()}
+    return CollectiveBoard(suite.name, lines, means, bars)
+
+
+def _line(held_out: str, score: Score, bar: float) -> TableLine:
+    return TableLine(held_out, score.table, len(score.errors), score.mean, _mean([score], bar), score.steady)
+
+
+def _mean(scores: Sequence[Score], bar: float) -> float:
+    # a score's noise is two standard errors already
+    sizes = [forgiven(score.errors, score.noise / 2, bar) for score in scores]
+    return float(np.mean(np.concatenate(sizes)))
