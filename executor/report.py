@@ -83,6 +83,7 @@ def write_report(
         **(memory or {}),
         loss=losses or None,
         accuracy=None if history is None else history.accuracy(),
+        accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
         synthetic=list(plan.synthetic),
     )
     write_result(result, run.result)

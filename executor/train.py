@@ -198,7 +198,8 @@ class Session:
         text = f"epoch {done}/{self.plan.epochs}: loss {self.history.losses[done - 1]:.4f}"
         evaluated = self.history.accuracy()
         if evaluated and evaluated[-1].validation is not None:
-            text += f", validation {evaluated[-1].validation:.4f}"
+            metric = "validation micro-F1" if self.plan.multilabel else "validation"
+            text += f", {metric} {evaluated[-1].validation:.4f}"
         print(text, flush=True)
 
     def _finish(self) -> None:

@@ -86,6 +86,7 @@ def _rows(predicted: "Result", measured: "Result") -> list[dict[str, Any]]:
         communication_s,
         last_accuracy,
         memory_bytes,
+        metric_name,
         percent,
         seconds,
     )
@@ -96,7 +97,7 @@ def _rows(predicted: "Result", measured: "Result") -> list[dict[str, Any]]:
         ("communication not hidden, slowest rank", communication_s, seconds),
         ("payload per epoch", bytes_per_epoch, amount),
         ("memory, fullest rank", memory_bytes, amount),
-        ("test accuracy reached", lambda result: last_accuracy(result)[1], percent),
+        (f"test {metric_name(measured)} reached", lambda result: last_accuracy(result)[1], percent),
     ):
         one, two = of(predicted), of(measured)
         error = (one - two) / two if one is not None and two else None

@@ -107,6 +107,7 @@ def _result(prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulati
         buffer_bytes=buffer_bytes(program),
         peak_memory_bytes=simulation.memory.both.tolist(),
         energy_J=None if simulation.energy is None else simulation.energy.total_J,
+        accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         extrapolated=list(simulation.extrapolated),
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],

@@ -54,10 +54,15 @@ def memory_bytes(result: "Result") -> int | None:
 
 
 def last_accuracy(result: "Result") -> tuple[float | None, float | None]:
-    """Validation and test accuracy after the last evaluated epoch."""
+    """Validation and test accuracy, or micro-F1 (:func:`metric_name`), after the last evaluated epoch."""
     if not result.accuracy:
         return None, None
     return result.accuracy[-1].validation, result.accuracy[-1].test
+
+
+def metric_name(result: "Result") -> str:
+    """What the accuracy numbers of a result are, in words."""
+    return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
 
 
 def show_result(result: "Result", as_json: bool, written: Path | None) -> None:
@@ -102,8 +107,8 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
         ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),
         ("energy", UNMEASURED if result.energy_J is None else f"{result.energy_J:,.4g} J"),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
-        ("validation accuracy", percent(validation)),
-        ("test accuracy", percent(test)),
+        (f"validation {metric_name(result)}", percent(validation)),
+        (f"test {metric_name(result)}", percent(test)),
         ("program", result.program_digest[:16]),
         ("hardware", result.hardware or UNMEASURED),
     ]

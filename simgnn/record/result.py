@@ -45,7 +45,7 @@ class JitterCorrection(BaseModel):
 
 
 class Accuracy(BaseModel):
-    """Accuracy (micro-F1 when multi-label) after an epoch."""
+    """Accuracy after an epoch, or what ``Result.accuracy_metric`` says instead."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,6 +90,9 @@ class Result(BaseModel):
     energy_J: float | None = None  # noqa: N815  the unit is part of the name
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None
+    accuracy_metric: Literal["accuracy", "micro_f1"] = Field(
+        default="accuracy", description="what `accuracy` holds; micro_f1 where vertices have several labels"
+    )
     extrapolated: list[str] = Field(default_factory=list)
     transferred: bool = False
     uncalibrated: bool = False

@@ -120,3 +120,20 @@ def _ranks_of(directory: Path) -> list[int]:
         if str(directory) in named and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process.info["pid"])
     return found
+
+
+def test_several_labels_are_scored_by_micro_f1_and_named_so(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = ["--ranks", "1", "--set", "graph.multilabel=true", "--out", str(tmp_path / "several")]
+    assert invoke(["run", str(small), *several]) == 0
+    told = capsys.readouterr()
+    assert "test micro-F1" in told.out
+    assert "accuracy" not in told.out
+    assert "validation micro-F1" in told.err
+    path = RunDirectory(tmp_path / "several").result
+    assert read_result(path).accuracy_metric == "micro_f1"
+    older = json.loads(path.read_text())
+    del older["accuracy_metric"]
+    path.write_text(json.dumps(older))
+    assert read_result(path).accuracy_metric == "accuracy"
