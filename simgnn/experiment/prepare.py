@@ -54,8 +54,10 @@ def prepare(
     Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
     """
     from simgnn.experiment.planner import plan
+    from simgnn.experiment.planning.layers import user_shape
     from simgnn.partition.folder import check_cache
 
+    user_shape(experiment.model.kind)  # a class that is not there is told before minutes go into graph and partition
     if experiment.graph.source.startswith(STATISTICS):
         if need_graph:
             raise ConfigError(

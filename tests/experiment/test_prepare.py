@@ -108,3 +108,22 @@ def test_a_statistics_file_is_planned_like_its_graph(prepared: Prepared, tmp_pat
         prepare(load_experiment(table, overrides, ranks=3))
     with pytest.raises(ConfigError, match="not trained on"):
         prepare(load_experiment(table, overrides), need_graph=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("no_such_package.at_all:Layer", "cannot import 'no_such_package.at_all'"),
+        ("json:NoSuchLayer", "module 'json' has no class 'NoSuchLayer'"),
+        ("json:JSONDecoder", "missing: prepare, aggregate, update"),
+    ],
+)
+def test_a_layer_that_is_not_there_is_told_before_the_graph_is_read(
+    kind: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("the graph was read first")
+
+    monkeypatch.setattr("simgnn.experiment.prepare.read_graph", read)
+    with pytest.raises(ConfigError, match=expected):
+        prepare(load_experiment("vanilla", [f"model.kind={kind}"], ranks=2))

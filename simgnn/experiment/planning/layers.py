@@ -43,7 +43,7 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
     """
     widths = [facts.feature_width, *choice.hidden, facts.classes]
     sparse = facts.feature_nonzeros is not None
-    whole, prepared = _user_shape(choice.kind)
+    whole, prepared = user_shape(choice.kind)
     layers: list[LayerSpec] = []
     rows = "input"
     for index in range(1, len(widths)):
@@ -114,8 +114,11 @@ def _rows(choice: LayerChoice, order: Order, input_bytes: int, transformed_bytes
     return "input" if choice.rows == "auto" else choice.rows
 
 
-def _user_shape(kind: str) -> tuple[bool, Any]:
-    """Of a user's layer "package.module:Class": whether it has only ``forward``, and its ``prepared_width`` if any."""
+def user_shape(kind: str) -> tuple[bool, Any]:
+    """Of a user's layer "package.module:Class": whether it has only ``forward``, and its ``prepared_width`` if any.
+
+    Raises :class:`ConfigError` for a class that cannot be imported or is no layer; a built-in kind is always fine.
+    """
     if kind in BUILT_IN_LAYERS:
         return False, None
     found = load_user_class(kind)
