@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simgnn.study.scoreboard import SIMULATOR, Scoreboard, Verdict
+from simgnn.study.results import Scoreboard, Verdict
+from simgnn.study.scoreboard import SIMULATOR
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

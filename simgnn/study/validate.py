@@ -11,7 +11,8 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
 from simgnn.study.freeze import check_frozen, predict_all, prepare, testbed_file
-from simgnn.study.scoreboard import Scoreboard, build_scoreboard
+from simgnn.study.results import Scoreboard
+from simgnn.study.scoreboard import build_scoreboard
 from simgnn.study.suite import Suite, Topology, load_bound, parse_suite
 from simgnn.study.truth import (
     RUNS_SCHEMA,

@@ -9,7 +9,8 @@ import pytest
 from simgnn.cli.main import invoke
 from simgnn.errors import BackendError, ConfigError
 from simgnn.report.validation import print_scoreboard, write_report
-from simgnn.study.scoreboard import ROOFLINE, SIMULATOR, Scoreboard
+from simgnn.study.results import Scoreboard
+from simgnn.study.scoreboard import ROOFLINE, SIMULATOR
 from simgnn.study.validate import keep, rescore, validate
 from tests.study.worlds import Pretended, small_suite
 
