@@ -22,9 +22,37 @@ def all_to_all(packed: torch.Tensor, send: Sequence[int], receive: Sequence[int]
     out = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
     if group.process_group is None:
         out.copy_(wire)
+    elif wire.device.type == "cpu":
+        _pairwise(out, wire.contiguous(), send, receive, group)
     else:
         dist.all_to_all_single(out, wire.contiguous(), list(receive), list(send), group=group.process_group)
     return out
+
+
+def _pairwise(
+    out: torch.Tensor, wire: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: GroupHandle
+) -> None:
+    """One message a pair, every receive posted before any send.
+
+    Gloo's own all-to-all posts a pair's send first: on a slow link both ends then write before either reads, and the
+    two directions take turns where a full-duplex link carries both at once.
+    """
+    mine = group.members.index(dist.get_rank())
+    arriving, leaving = out.split(list(receive)), wire.split(list(send))
+    works = [
+        dist.irecv(part, group=group.process_group, group_src=peer)
+        for peer, part in enumerate(arriving)
+        if part.numel() and peer != mine
+    ]
+    works += [
+        dist.isend(part, group=group.process_group, group_dst=peer)
+        for peer, part in enumerate(leaving)
+        if part.numel() and peer != mine
+    ]
+    arriving[mine].copy_(leaving[mine])
+    for work in works:
+        assert work is not None  # every member of the group has its handle
+        work.wait()
 
 
 def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:

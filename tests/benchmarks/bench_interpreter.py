@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+from executor.handlers.context import GroupHandle
+from executor.handlers.wire import all_to_all
 from executor.launcher import threads_per_rank
 from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
@@ -34,6 +36,11 @@ SMALL = ["graph.source=synthetic:communities", "graph.vertices=2000", "graph.edg
 LARGE = ["graph.source={data}/ogbn_arxiv.npz", "graph.stand_in_features=128", "model.hidden=256"]
 
 
+def everyone() -> GroupHandle:
+    """All ranks."""
+    return GroupHandle(dist.group.WORLD, tuple(range(dist.get_world_size())), torch.device("cpu"))
+
+
 class HaloRows(torch.autograd.Function):
     """Rows that peers need are packed and exchanged; backward sends gradients back and adds them."""
 
@@ -41,15 +48,12 @@ class HaloRows(torch.autograd.Function):
     def forward(ctx, rows, route):
         ctx.route, ctx.shape = route, rows.shape
         packed = rows.index_select(0, route.gather)
-        halo = rows.new_empty(sum(route.receive), rows.shape[1])
-        dist.all_to_all_single(halo, packed, list(route.receive), list(route.send))
-        return halo
+        return all_to_all(packed, route.send, route.receive, everyone())
 
     @staticmethod
     def backward(ctx, gradient):
         route = ctx.route
-        received = gradient.new_empty(sum(route.send), gradient.shape[1])
-        dist.all_to_all_single(received, gradient.contiguous(), list(route.send), list(route.receive))
+        received = all_to_all(gradient, route.receive, route.send, everyone())
         return gradient.new_zeros(ctx.shape).index_add_(0, route.gather, received), None
 
 

@@ -83,10 +83,17 @@ def planned_calls(program: Program, turns: Iterable[Turn], rank: int) -> list[Ca
     for turn in turns:
         for op in program.templates[turn.template].ops:
             if op.kind in PAIRWISE_KINDS:
-                calls.append(("all_to_all_single", pair_bytes(program, op, turn)[rank].tolist()))
+                matrix = pair_bytes(program, op, turn)
+                calls += _messages("irecv", rank, matrix[:, rank].tolist())
+                calls += _messages("isend", rank, matrix[rank].tolist())
             elif op.kind in COLLECTIVE_KINDS:
-                calls.append(("all_reduce", [int(member_bytes(program, op, turn)[rank])]))
+                calls.append(("all_reduce", -1, int(member_bytes(program, op, turn)[rank])))
     return calls
+
+
+def _messages(name: str, rank: int, nbytes: list[int]) -> list[Call]:
+    """One message a pair that has bytes to move, receives posted first."""
+    return [(name, peer, size) for peer, size in enumerate(nbytes) if size and peer != rank]
 
 
 def counted_halo(graph: Graph, owner: NDArray[np.int32], ranks: int) -> NDArray[np.int64]:
