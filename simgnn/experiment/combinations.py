@@ -4,9 +4,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simgnn.experiment.problems import Origin, line
+from simgnn.partition.kinds import PARTITION_KINDS
+from simgnn.policies.communication.base import Communication
 
-VERTEX_CUTS = frozenset({"ebv"})
-"""Partition kinds that divide edges; all others divide vertices."""
+WHY_NOT: Mapping[str, str] = {
+    "edge-cut": "divides vertices (edge-cut): a vertex-cut has no single rank that holds all in-edges of a vertex",
+    "vertex-cut": "divides edges (vertex-cut): an edge-cut has no masters and mirrors that share the in-edges",
+}
+"""Cut -> what a communication that needs it expects, and why the other one will not do."""
 
 
 def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool = True) -> list[str]:
@@ -25,15 +30,17 @@ def _cut(values: Mapping[str, Any]) -> Faults:
     partition, communication = values["partition"], values["communication"]
     if partition is None or communication is None:
         return
-    wanted = getattr(communication, "cut", None)
-    got = "vertex-cut" if partition.kind in VERTEX_CUTS else "edge-cut"
-    if wanted is not None and wanted != got:
+    if partition.cut != communication.cut:
         yield (
             ("partition", "kind"),
-            f"got '{partition.kind}' with communication.kind = '{communication.kind}', expected a partition that "
-            f"divides vertices ({wanted}): a {got} has no single rank that holds all in-edges of a vertex; "
-            "use metis, random or block-row",
+            f"got '{partition.kind}' with communication.kind = '{communication.kind}', {expected_cut(communication)}",
         )
+
+
+def expected_cut(communication: Communication) -> str:
+    """What partition a communication expects, why, and which kinds are of that cut."""
+    fitting = ", ".join(kind for kind, policy in PARTITION_KINDS.items() if policy.cut == communication.cut)
+    return f"expected a partition that {WHY_NOT[communication.cut]}; use {fitting}"
 
 
 def _metis_constraints(values: Mapping[str, Any]) -> Faults:

@@ -1,18 +1,22 @@
 """Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.planning.builder import ProgramBuilder
+from simgnn.experiment.combinations import expected_cut
 from simgnn.experiment.planning.full_graph import FullGraphPlan
-from simgnn.experiment.planning.layers import LayerChoice, PlannedLayers, halo_input_bytes, plan_layers
-from simgnn.experiment.planning.names import Names
-from simgnn.experiment.planning.sizes import SizeColumns, size_columns
+from simgnn.experiment.planning.layers import LayerChoice, PlannedLayers, plan_layers
 from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.experiment.schema import Experiment
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.stats import PartitionStats
+from simgnn.policies.communication.base import Sizes
+from simgnn.policies.names import Names
+from simgnn.policies.segments import Segments
+from simgnn.policies.sync import Sync
+from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import ITEM_BYTES, Group, Stream
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
@@ -39,27 +43,29 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
     """Plan full-graph training. Raises :class:`ConfigError` for what the partition or the graph cannot serve."""
     facts = stats.facts
     _check(experiment, stats)
-    communication: Any = experiment.communication
+    communication = experiment.communication
     item_bytes = ITEM_BYTES[experiment.train.dtype]
-    columns = size_columns(stats, item_bytes)
+    sizes = communication.sizes(stats, item_bytes)
     model = experiment.model
-    halo_rows = int(stats.halo_rows().sum())
     planned = plan_layers(
         LayerChoice(
             kind=model.kind,
             hidden=model.hidden_widths(),
             order=model.order,
             hoist=model.hoist,
-            rows=communication.rows,
-            resend_inputs=communication.resend_inputs,
+            rows=communication.input_rows(),
+            resend_inputs=communication.resends_inputs(),
             epochs=experiment.train.epochs,
             item_bytes=item_bytes,
         ),
         facts,
-        halo_input_bytes(facts, halo_rows, columns.total_halo_nonzeros, item_bytes),
-        halo_rows,
+        sizes.input_bytes,
+        sizes.copied_rows,
     )
-    program = _program(experiment, stats, planned, columns)
+    problems = communication.problems(planned.model.layers)
+    if problems:
+        raise ConfigError(problems)
+    program = _program(experiment, stats, planned, sizes)
     validate(program)
     layers = planned.model.layers
     undeclared = any(work.primitive == "undeclared" for _, op in program.ops for work in op.work)
@@ -71,7 +77,7 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
         resolved={
             "model.order": [layer.order for layer in layers],
             "model.hoist": [layer.hoisted for layer in layers],
-            "communication.rows": planned.rows,
+            **communication.resolved(planned.rows),
         },
         undeclared=(model.kind,) if undeclared else (),
     )
@@ -80,10 +86,10 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
 def _check(experiment: Experiment, stats: PartitionStats) -> None:
     facts = stats.facts
     problems = []
-    if stats.kind != "edge-cut":
+    if stats.kind != experiment.communication.cut:
+        communication = experiment.communication
         problems.append(
-            f"communication.kind = 'halo' needs an edge-cut; the partition is a {stats.kind}: "
-            "use partition.kind = 'metis', 'random' or 'block-row'"
+            f"communication.kind = '{communication.label}': got a {stats.kind}, {expected_cut(communication)}"
         )
     if facts.feature_width == 0:
         problems.append(
@@ -96,17 +102,16 @@ def _check(experiment: Experiment, stats: PartitionStats) -> None:
         raise ConfigError(problems)
 
 
-def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLayers, columns: SizeColumns) -> Program:
+def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLayers, sizes: Sizes) -> Program:
     builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], experiment.train.dtype)
     builder.streams = {"compute": Stream("compute"), "comm": Stream("comm", group="world")}
     builder.groups = {"world": Group("world")}
     layers = planned.model.layers
-    exchanges = stats.ranks > 1 and len(stats.halo.source) > 0
-    communication: Any = experiment.communication
-    once = (exchanges and planned.rows == "input" and not communication.resend_inputs) or layers[0].hoisted
+    resends = experiment.communication.resends_inputs()
+    once = (sizes.fetches_inputs and planned.rows == "input" and not resends) or layers[0].hoisted
     train = (FIRST, STEADY) if once else (STEADY,)
     names = Names(
-        **columns.add_to(builder, aggregated=layers[0].hoisted and layers[0].sparse_input),
+        **sizes.add_to(builder, aggregated=layers[0].hoisted and layers[0].sparse_input),
         train=train,
         forward=(*train, EVALUATE),
         setup=(FIRST,) if once else (),
@@ -114,9 +119,11 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     train_options = experiment.train
     optimizer = "sgd-momentum" if train_options.momentum > 0 else train_options.optimizer
     training_state(builder, layers, names, stats, optimizer)
-    full_graph = FullGraphPlan(builder, planned.model, names, exchanges, planned.rows, communication.resend_inputs)
-    full_graph.fetch_inputs()
-    full_graph.hoist()
+    segments = Segments(builder, planned.model, names)
+    expand = partial(_expand, experiment, builder)
+    sums = sizes.sums(segments, expand, planned.rows, names.forward if resends else names.setup)
+    full_graph = FullGraphPlan(segments, sums)
+    full_graph.inputs()
     for layer in layers:
         full_graph.forward(layer)
     emit_loss(builder, planned.model, names)
@@ -125,3 +132,7 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     emit_update(builder, layers, names, stats.ranks, optimizer)
     emit_evaluation(builder, planned.model, names, stats.ranks)
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
+
+
+def _expand(experiment: Experiment, builder: ProgramBuilder, sync: Sync) -> None:
+    experiment.freshness.expand(builder, sync, experiment.codec)

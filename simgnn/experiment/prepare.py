@@ -54,7 +54,7 @@ def prepare(
     Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
     """
     from simgnn.experiment.planner import plan
-    from simgnn.experiment.planning.layers import user_shape
+    from simgnn.model.user_layer import user_shape
     from simgnn.partition.folder import check_cache
 
     user_shape(experiment.model.kind)  # a class that is not there is told before minutes go into graph and partition

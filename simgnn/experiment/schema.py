@@ -20,9 +20,12 @@ from simgnn.experiment.slots import DEFAULT_KIND, DESIGNED, SLOTS, kinds
 from simgnn.partition.kinds import PartitionPolicy
 from simgnn.policies.base import Policy
 from simgnn.policies.batching.full import Full
+from simgnn.policies.codec.base import Codec
 from simgnn.policies.codec.none import Plain
+from simgnn.policies.communication.base import Communication
 from simgnn.policies.communication.halo import Halo
 from simgnn.policies.freshness.always import Always
+from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.placement.device import Device
 from simgnn.policies.schedule.bsp import Bsp
 
@@ -63,10 +66,10 @@ class Experiment(BaseModel):
     model: ModelSection = ModelSection()
     cluster: ClusterSection = ClusterSection()
     partition: SerializeAsAny[PartitionPolicy]
-    communication: SerializeAsAny[Policy] = Halo()
+    communication: SerializeAsAny[Communication] = Halo()
     batching: SerializeAsAny[Policy] = Full()
-    freshness: SerializeAsAny[Policy] = Always()
-    codec: SerializeAsAny[Policy] = Plain()
+    freshness: SerializeAsAny[Freshness] = Always()
+    codec: SerializeAsAny[Codec] = Plain()
     placement: SerializeAsAny[Policy] = Device()
     schedule: SerializeAsAny[Policy] = Bsp()
     train: TrainSection = TrainSection()

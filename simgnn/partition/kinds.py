@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from simgnn.errors import ConfigError
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, PartitionKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,11 +23,12 @@ Balanced = Literal["vertices", "edges", "train", "validation", "test"]
 class PartitionPolicy(BaseModel, ABC):
     """Plan-time face of every partitioner: ``partition`` is a pure function of graph, hosts, seed and the fields.
 
-    ``reorder`` is the order of a rank's own rows; it changes speed, never values.
+    ``reorder`` is the order of a rank's own rows; it changes speed, never values. ``cut``: what it divides.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     slot: ClassVar[str] = "partition"
+    cut: ClassVar[PartitionKind] = "edge-cut"
 
     reorder: Reorder = "rcm"
 
@@ -149,6 +150,8 @@ class Ebv(PartitionPolicy):
 
     ``alpha`` and ``beta`` weigh the balance of edges and of replicas in the score.
     """
+
+    cut: ClassVar[PartitionKind] = "vertex-cut"
 
     kind: Literal["ebv"] = "ebv"
     gamma: float = Field(default=0.1, ge=0.0, lt=1.0)

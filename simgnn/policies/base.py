@@ -13,3 +13,8 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     slot: ClassVar[str]
+
+    @property
+    def label(self) -> str:
+        """The value of ``kind``."""
+        return str(type(self).model_fields["kind"].default)

@@ -1,14 +1,11 @@
 """Choices about layers that are made once, by cost, and written into the plan: order, hoisting, rows of layer 1."""
 
-import importlib
 from dataclasses import dataclass
-from typing import Any
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, ModelSpec, Order
-
-SEGMENTS = ("prepare", "aggregate", "update")
+from simgnn.model.user_layer import user_shape
 
 
 @dataclass(frozen=True)
@@ -112,49 +109,3 @@ def _rows(choice: LayerChoice, order: Order, input_bytes: int, transformed_bytes
         sends = choice.epochs if choice.resend_inputs else 1
         return "input" if input_bytes * sends <= 2 * choice.epochs * transformed_bytes else "transformed"
     return "input" if choice.rows == "auto" else choice.rows
-
-
-def user_shape(kind: str) -> tuple[bool, Any]:
-    """Of a user's layer "package.module:Class": whether it has only ``forward``, and its ``prepared_width`` if any.
-
-    Raises :class:`ConfigError` for a class that cannot be imported or is no layer; a built-in kind is always fine.
-    """
-    if kind in BUILT_IN_LAYERS:
-        return False, None
-    found = load_user_class(kind)
-    missing = [segment for segment in SEGMENTS if not callable(getattr(found, segment, None))]
-    if missing and not _defines_forward(found):
-        raise ConfigError(
-            f"model.kind = '{kind}': the class has neither forward(csr, rows) nor all of prepare, aggregate, update; "
-            f"missing: {', '.join(missing)}"
-        )
-    return bool(missing), None if missing else getattr(found, "prepared_width", None)
-
-
-def _defines_forward(found: Any) -> bool:
-    """Whether a class says what ``forward`` does; torch's own Module only names it."""
-    owner = next((base for base in getattr(found, "__mro__", ()) if "forward" in vars(base)), None)
-    return owner is not None and not owner.__module__.startswith("torch.nn.modules.module")
-
-
-def load_user_class(kind: str) -> Any:
-    """Import "package.module:Class"; a :class:`ConfigError` says what could not be found."""
-    module_name, _, class_name = kind.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"model.kind = '{kind}': cannot import '{module_name}' ({error}); put its folder on PYTHONPATH, "
-            f"or use one of {', '.join(BUILT_IN_LAYERS)}"
-        ) from error
-    found = getattr(module, class_name, None)
-    if found is None:
-        raise ConfigError(f"model.kind = '{kind}': module '{module_name}' has no class '{class_name}'")
-    return found
-
-
-def halo_input_bytes(facts: GraphFacts, halo_rows: int, halo_nonzeros: int | None, item_bytes: int) -> int:
-    """Payload of all halo input rows: dense rows, or lengths, column ids and values of sparse ones."""
-    if halo_nonzeros is None:
-        return halo_rows * facts.feature_width * item_bytes
-    return halo_rows * 4 + halo_nonzeros * (4 + item_bytes)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simgnn.experiment.planning.builder import ProgramBuilder
-from simgnn.experiment.planning.names import Names
-from simgnn.experiment.planning.user_layer import parameters_of
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
+from simgnn.model.user_layer import parameters_of
 from simgnn.partition.stats import PartitionStats
+from simgnn.policies.names import Names
+from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import EVALUATE
@@ -41,7 +41,8 @@ def training_state(
     builder.buffer("metrics", 1, METRICS, "float64", persistent=True)
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
     # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
-    topology = 2 * 4 * stats.edges + 8 * (2 * stats.rows + stats.halo_rows() + 2)
+    rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
+    topology = 2 * 4 * stats.edges + 8 * (rows + sources + 2)
     builder.buffer(
         "topology", builder.column("topology_bytes", np.asarray(topology, dtype=np.int64)), 1, "uint8", persistent=True
     )

@@ -1,13 +1,18 @@
 """Exact training: every remote row is fresh."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from simgnn.policies.base import Policy
+from simgnn.policies.codec.base import Codec
+from simgnn.policies.freshness.base import Freshness
+from simgnn.policies.sync import Sync, emit_plainly
+from simgnn.program.builder import ProgramBuilder
 
 
-class Always(Policy):
+class Always(Freshness):
     """Every transfer carries every row, every time."""
 
-    slot: ClassVar[str] = "freshness"
-
     kind: Literal["always"] = "always"
+
+    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
+        """See :class:`Freshness`."""
+        emit_plainly(builder, sync, codec.row_bytes(sync.width, builder.dtype))

@@ -5,16 +5,57 @@ returns (primitive, sizes) pairs for each segment: "prepare", "aggregate", "upda
 "/backward" behind it. Sizes are whatever was passed in, or numbers. Without it the layer runs, but is not simulated.
 """
 
-from typing import Any
+import importlib
+from typing import Any, TypeVar
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.planning.layers import load_user_class
 from simgnn.model.costs import Piece
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, parameter_count
-from simgnn.program.sizes import Size
+
+SEGMENTS = ("prepare", "aggregate", "update")
+T = TypeVar("T")
 
 
-def user_work(layer: LayerSpec, segment: str, rows: Size, edges: Size, sources: Size) -> list[Piece[Size]] | None:
+def user_shape(kind: str) -> tuple[bool, Any]:
+    """Of a user's layer "package.module:Class": whether it has only ``forward``, and its ``prepared_width`` if any.
+
+    Raises :class:`ConfigError` for a class that cannot be imported or is no layer; a built-in kind is always fine.
+    """
+    if kind in BUILT_IN_LAYERS:
+        return False, None
+    found = load_user_class(kind)
+    missing = [segment for segment in SEGMENTS if not callable(getattr(found, segment, None))]
+    if missing and not _defines_forward(found):
+        raise ConfigError(
+            f"model.kind = '{kind}': the class has neither forward(csr, rows) nor all of prepare, aggregate, update; "
+            f"missing: {', '.join(missing)}"
+        )
+    return bool(missing), None if missing else getattr(found, "prepared_width", None)
+
+
+def _defines_forward(found: Any) -> bool:
+    """Whether a class says what ``forward`` does; torch's own Module only names it."""
+    owner = next((base for base in getattr(found, "__mro__", ()) if "forward" in vars(base)), None)
+    return owner is not None and not owner.__module__.startswith("torch.nn.modules.module")
+
+
+def load_user_class(kind: str) -> Any:
+    """Import "package.module:Class"; a :class:`ConfigError` says what could not be found."""
+    module_name, _, class_name = kind.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"model.kind = '{kind}': cannot import '{module_name}' ({error}); put its folder on PYTHONPATH, "
+            f"or use one of {', '.join(BUILT_IN_LAYERS)}"
+        ) from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise ConfigError(f"model.kind = '{kind}': module '{module_name}' has no class '{class_name}'")
+    return found
+
+
+def user_work(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T) -> list[Piece[T]] | None:
     """The declared cost of a segment; None for built-in layers; "undeclared" where a user's class has no ``work``."""
     if layer.kind in BUILT_IN_LAYERS:
         return None
@@ -31,9 +72,7 @@ def user_work(layer: LayerSpec, segment: str, rows: Size, edges: Size, sources: 
         ) from error
 
 
-def work_of(
-    layer: LayerSpec, segment: str, rows: Size, edges: Size, sources: Size, built_in: list[Piece[Size]]
-) -> list[Piece[Size]]:
+def work_of(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T, built_in: list[Piece[T]]) -> list[Piece[T]]:
     """What a user's class declares, even if that is nothing; of a built-in layer: ``built_in``."""
     declared = user_work(layer, segment, rows, edges, sources)
     return built_in if declared is None else declared

@@ -7,16 +7,18 @@ from simgnn.program.sizes import Column
 
 @dataclass(frozen=True)
 class Names:
-    """Sizes by name, and the templates in which ops of the two kinds of turns are put."""
+    """Sizes by name, and the templates in which ops of the two kinds of turns are put.
+
+    ``rows``: the rows that a rank computes; ``sources``: the rows that its local edges read; ``train_rows``: its part
+    of the loss. ``feature_nonzeros``, ``aggregated_nonzeros``: stored values of sparse input rows and of their sums
+    (None: dense).
+    """
 
     rows: Column
-    halo_rows: Column
     sources: Column
-    send_rows: Column
     edges: Column
     train_rows: Column
     feature_nonzeros: Column | None
-    halo_nonzeros: Column | None
     aggregated_nonzeros: Column | None
     train: tuple[str, ...]
     forward: tuple[str, ...]

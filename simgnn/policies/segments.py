@@ -1,0 +1,122 @@
+"""Emits the segments of layers into a builder: an op for each, and for each its reverse."""
+
+from collections.abc import Sequence
+
+from simgnn.model import costs
+from simgnn.model.costs import Piece, RowSet
+from simgnn.model.spec import LayerSpec, ModelSpec
+from simgnn.model.user_layer import work_of
+from simgnn.policies.names import Names
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Work
+from simgnn.program.sizes import Size
+
+FORWARD, BACKWARD = "locality/forward", "locality/backward"
+
+
+class Segments:
+    """What the parts of a plan share: the builder, the layers, the names of sizes and buffers."""
+
+    def __init__(self, builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
+        self.builder = builder
+        self.model = model
+        self.names = names
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def own(self, layer: LayerSpec) -> str:
+        """Buffer of a layer's own input rows."""
+        return "features" if layer.index == 1 else f"hidden/{layer.index - 1}"
+
+    def own_rows(self, layer: LayerSpec) -> RowSet[Size]:
+        """The same as a size."""
+        return RowSet(self.names.rows, self.names.feature_nonzeros if layer.sparse_input else None)
+
+    def needs_gradient(self, layer: LayerSpec) -> bool:
+        """Whether the layer's input rows are trained through."""
+        return layer.index > 1
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def work(
+        self, layer: LayerSpec, segment: str, built_in: list[Piece[Size]], rows: Size | None = None
+    ) -> list[Piece[Size]]:
+        """What a segment costs: ``built_in``, or what a user's layer declares, on all rows or on ``rows``."""
+        names = self.names
+        return work_of(layer, segment, names.rows if rows is None else rows, names.edges, names.sources, built_in)
+
+    def product(self, layer: LayerSpec, rows: RowSet[Size]) -> list[Piece[Size]]:
+        """Forward of ``prepare`` on some rows."""
+        return self.work(layer, "prepare", costs.product(rows, layer.width_in, layer.prepared_width), rows.rows)
+
+    def product_backward(self, layer: LayerSpec, rows: RowSet[Size], trained: bool) -> list[Piece[Size]]:
+        """Backward of ``prepare`` on some rows."""
+        built_in = costs.product_backward(rows, layer.width_in, layer.prepared_width, trained)
+        return self.work(layer, "prepare/backward", built_in, rows.rows)
+
+    # -- ops -------------------------------------------------------------------------------------------------------
+
+    def forward(
+        self, layer: LayerSpec, segment: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        work: tuple[Work, ...],
+    ) -> None:  # fmt: skip
+        """A segment of a layer, in training and in evaluation."""
+        parameters = [] if segment == "aggregate" else [f"parameters/{layer.index}"]
+        self.builder.compute(
+            self.names.forward, f"forward/{layer.index}/{segment}", kind, [*reads, *parameters], writes, work,
+            layer=layer.index, phase="forward", module=f"layers.{layer.index}.{segment}",
+        )  # fmt: skip
+
+    def reverse(
+        self, layer: LayerSpec, segment: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        work: tuple[Work, ...], gradients: dict[str, str],
+    ) -> None:  # fmt: skip
+        """A segment of a layer run backward. ``gradients``: gradient buffer -> forward buffer that it belongs to."""
+        learned = segment != "aggregate"
+        self.builder.compute(
+            self.names.train, f"backward/{layer.index}/{segment}", kind,
+            [*reads, *([f"parameters/{layer.index}"] if learned else [])],
+            [*writes, *([f"gradients/{layer.index}"] if learned else [])], work,
+            layer=layer.index, phase="backward", module=f"layers.{layer.index}.{segment}",
+            reverses=f"forward/{layer.index}/{segment}", gradients=gradients,
+        )  # fmt: skip
+
+    # -- the sum over in-neighbours --------------------------------------------------------------------------------
+
+    def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:
+        """The sum of prepared rows; returns the buffer that it is written to."""
+        names, builder, index = self.names, self.builder, layer.index
+        result = builder.buffer(f"aggregated/{index}", names.rows, layer.prepared_width)
+        pieces: list[Piece[Size]] = costs.aggregate(names.edges, names.rows, names.sources, layer.prepared_width)
+        work = builder.work(self.work(layer, "aggregate", pieces), FORWARD)
+        self.forward(layer, "aggregate", OpKind.AGGREGATE, reads, [result], work)
+        return result
+
+    def aggregate_backward(self, layer: LayerSpec, writes: Sequence[str], gradients: dict[str, str]) -> None:
+        """Its reverse, from the gradient of the sums to those of prepared rows; ``gradients`` as in :meth:`reverse`."""
+        names, builder, index = self.names, self.builder, layer.index
+        pieces: list[Piece[Size]] = costs.aggregate(names.edges, names.sources, names.rows, layer.prepared_width)
+        work = builder.work(self.work(layer, "aggregate/backward", pieces), BACKWARD)
+        incoming = f"d/aggregated/{index}"
+        self.reverse(
+            layer, "aggregate", OpKind.AGGREGATE, [incoming], writes, work,
+            {incoming: f"aggregated/{index}", **gradients},
+        )  # fmt: skip
+
+    def hoisted(self, layer: LayerSpec, reads: Sequence[str]) -> str:
+        """The constant sum of layer 1's inputs, computed once; sparse where the names say how many values it stores."""
+        names, builder, index = self.names, self.builder, layer.index
+        width, nonzeros = layer.width_in, names.aggregated_nonzeros
+        if nonzeros is None:
+            result = builder.buffer(f"aggregated/{index}", names.rows, width, persistent=True)
+            work = builder.work(costs.aggregate(names.edges, names.rows, names.sources, width), FORWARD)
+        else:
+            entry = 4 + builder.item_bytes
+            result = builder.buffer(f"aggregated/{index}", nonzeros, entry, "uint8", persistent=True)
+            work = (Work("copy", {"rows": nonzeros, "width": 1, "item_bytes": entry}),)
+        builder.compute(
+            names.setup, f"setup/{index}/aggregate", OpKind.AGGREGATE, reads, [result], work,
+            layer=index, phase="setup", module=f"layers.{index}.aggregate",
+        )  # fmt: skip
+        return result

@@ -1,0 +1,121 @@
+"""Rows that travel between the copies of a vertex: what a communication asks for, and how it is carried out plainly.
+
+A communication says *which* rows travel; freshness and codec say *how*: each sync is handed to ``freshness.expand``,
+which emits its ops. Exact, unencoded transfers are what :func:`emit_plainly` emits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Work
+from simgnn.program.sizes import Size
+
+Phase = Literal["forward", "backward", "setup"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One exchange of a sync: rows of ``source`` travel along ``route`` and arrive in ``target``.
+
+    ``role``: "publish" carries a vertex's row from its owner to the copies, "fold" carries the copies' parts to the
+    owner. ``name``: part of the names of its ops ("" where a sync has one stage). ``leaving``, ``arriving``: rows that
+    a rank sends and receives.
+
+    ``picked``: the route along which rows of ``source`` are gathered into the buffer ``packed``; None: ``source`` lies
+    in the order of the wire already, and is ``packed`` itself. ``landing``: "store", what arrives is the whole of
+    ``target``; "put" and "add", it arrives in the buffer ``arrived`` and replaces, or is added to, the rows of
+    ``target`` that the route ``landed`` names. The order of the wire is that of the route's lists, peers ascending.
+    ``kept``: a stored target lives for the whole run.
+    """
+
+    role: Literal["publish", "fold"]
+    route: str
+    source: str
+    target: str
+    leaving: Size
+    arriving: Size
+    packed: str
+    landing: Literal["store", "put", "add"]
+    picked: str | None = None
+    arrived: str | None = None
+    landed: str | None = None
+    name: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A sync point in one direction: its stages follow one another; each rank ends with the rows that it needs.
+
+    ``point`` names it for states and decisions ("2/forward"); ``width``: elements of a row.
+    """
+
+    templates: tuple[str, ...]
+    layer: int
+    phase: Phase
+    width: int
+    stages: tuple[Stage, ...]
+
+    @property
+    def point(self) -> str:
+        """Name of the sync point."""
+        return f"{self.layer}/{self.phase}"
+
+    def op(self, stage: Stage, part: str) -> str:
+        """Name of an op of a stage."""
+        return "/".join(word for word in (self.phase, str(self.layer), stage.name, part) if word)
+
+
+Expand = Callable[[Sync], None]
+"""Emits the ops of a sync."""
+
+
+def emit_plainly(builder: ProgramBuilder, sync: Sync, row_bytes: int | None = None) -> None:
+    """Every row of every stage, as it is: pack, exchange, put or add.
+
+    ``row_bytes``: bytes of a row on the wire; None: those of its elements in the builder's dtype.
+    """
+    for stage in sync.stages:
+        pack(builder, sync, stage)
+        receive = receiving_buffer(builder, sync, stage)
+        builder.exchange(
+            sync.templates, sync.op(stage, "exchange"), stage.route, stage.packed, receive,
+            sync.width * builder.item_bytes if row_bytes is None else row_bytes, layer=sync.layer, phase=sync.phase,
+        )  # fmt: skip
+        land(builder, sync, stage)
+
+
+def pack(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
+    """Gather the rows that leave, unless they lie in the order of the wire."""
+    if stage.picked is None:
+        return
+    builder.buffer(stage.packed, stage.leaving, sync.width)
+    work = (Work("gather", {"rows": stage.leaving, "width": sync.width, "item_bytes": builder.item_bytes}),)
+    builder.compute(
+        sync.templates, sync.op(stage, "pack"), OpKind.COPY, [stage.source], [stage.packed], work,
+        layer=sync.layer, phase=sync.phase, route=stage.picked, category="comm_overhead",
+    )  # fmt: skip
+
+
+def receiving_buffer(builder: ProgramBuilder, sync: Sync, stage: Stage) -> str:
+    """The buffer that decoded rows arrive in, added to the builder: the target where they are stored."""
+    if stage.landing == "store":
+        return builder.buffer(stage.target, stage.arriving, sync.width, persistent=stage.kept)
+    assert stage.arrived is not None, "rows that are put or added arrive in a buffer of their own"
+    return builder.buffer(stage.arrived, stage.arriving, sync.width)
+
+
+def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
+    """Put or add what has arrived; rows that are stored have landed."""
+    if stage.landing == "store" or stage.arrived is None:
+        return
+    primitive, kind = ("scatter_add", OpKind.ADD) if stage.landing == "add" else ("gather", OpKind.COPY)
+    work = (Work(primitive, {"rows": stage.arriving, "width": sync.width, "item_bytes": builder.item_bytes}),)
+    builder.compute(
+        sync.templates, sync.op(stage, stage.landing), kind, [stage.arrived, stage.target], [stage.target], work,
+        layer=sync.layer, phase=sync.phase, route=stage.landed, category="comm_overhead",
+        options={} if stage.landing == "add" else {"rows": "put"},
+    )  # fmt: skip
