@@ -23,6 +23,18 @@ def command(
 
     The partition is kept and used again by simulate and run. Example:
     [bold]simgnn partition vanilla --ranks 4 --set partition.kind=random[/bold]
+
+    An edge-cut (metis, random, block-row) divides vertices; a rank needs copies of remote ones, its halo rows. A
+    vertex-cut (ebv) divides edges; a vertex has a master on one rank and mirrors on others.
+    [bold]replication factor[/bold]: rows that all ranks hold, over vertices. [bold]imbalance[/bold]: the fullest rank
+    over the mean. [bold]connections[/bold] of a rank: rows that it sends or receives in one synchronisation, with ranks
+    of its own host and with other hosts; the sum counts each copy at both ends.
+
+    Hierarchical EBV (partition.gamma above 0) keeps the copies of a vertex on one host. Compare the connections between
+    hosts of [bold]simgnn partition vanilla --set partition.kind=ebv --set partition.gamma=0.1 --set cluster.hosts=2
+    --set cluster.ranks_per_host=4[/bold] with those of partition.gamma=0. Also: partition.edge_order (degree-sum,
+    input, random), partition.master (host-majority, balanced, hash, first), partition.alpha and beta (weights of the
+    balance of edges and of rows).
     """
     from simgnn.cli.console import Reporter, print_json, print_table
     from simgnn.errors import ConfigError
@@ -63,8 +75,20 @@ def command(
     if as_json:
         print_json(_plain(measured))
     else:
-        rows = [[key.replace("_", " "), _text(value)] for key, value in _plain(measured).items()]
+        copies = "mirrors" if artifact.kind == "vertex-cut" else "halo rows"
+        rows = [
+            [CONNECTIONS.get(key, key.replace("copies", copies).replace("_", " ")), _text(value)]
+            for key, value in _plain(measured).items()
+            if value is not None
+        ]
         print_table("", ["partition", ""], rows, left=2)
+
+
+CONNECTIONS = {
+    f"{key}_{measure}": f"connections {where}, {text}"
+    for key, where in (("inner", "inside hosts"), ("outer", "between hosts"))
+    for measure, text in (("sum", "all ranks"), ("max", "largest of a rank"), ("mean", "mean of a rank"))
+}
 
 
 def _plain(value: Any) -> Any:

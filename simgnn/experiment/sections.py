@@ -25,8 +25,8 @@ class GraphSection(Section):
     source: str = Field(
         default="synthetic:communities",
         min_length=1,
-        description="a file (.npz, .csv, .tsv, .parquet, .mtx, .bin), synthetic:communities, synthetic:rmat, ogb:NAME, "
-        "dgl:PATH, pyg:PATH or stats:FILE",
+        description="a file (.npz, .npy, .csv, .tsv, .parquet, .mtx, .bin), synthetic:communities, synthetic:rmat, "
+        "ogb:NAME, dgl:PATH, pyg:PATH or stats:FILE",
     )
     vertices: Count | None = Field(default=None, description="vertices to generate")
     edges: Count | None = Field(default=None, description="undirected edges to generate")

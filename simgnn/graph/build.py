@@ -130,25 +130,10 @@ def assemble_edges(
             f"{key}: sources and targets must be lists of one length; got {len(source)} and {len(target)}: "
             "is the file cut off?"
         )
-    found = 0
+    low, high = 0, -1
     if len(source):
-        low, found = int(min(source.min(), target.min())), int(max(source.max(), target.max())) + 1
-        if low < 0:
-            raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
-    if vertices is None:
-        if found > SPARSE_IDS + SPARSE_IDS_PER_EDGE * len(source):
-            raise GraphError(
-                f"{key}: vertex ids reach {found - 1:,} with only {len(source):,} edges: renumber the vertices from 0, "
-                "or state graph.vertices if they are meant"
-            )
-        vertices = found
-    if vertices <= 0:
-        raise GraphError(f"{key}: a graph needs at least 1 vertex; got {vertices}: state graph.vertices, or give edges")
-    if found > vertices:
-        raise GraphError(
-            f"{key}: vertex ids must lie in 0..{vertices - 1} (graph.vertices = {vertices}); got {found - 1}: "
-            "state the right number of vertices or renumber them"
-        )
+        low, high = int(min(source.min(), target.min())), int(max(source.max(), target.max()))
+    vertices = vertex_count(low, high, len(source), vertices, key)
     dtype = index_dtype(vertices)
     indptr, grouped = np.zeros(vertices + 1, np.int64), np.empty(len(source), dtype)
     loops = int(_by_source(source, target, indptr, grouped))
@@ -163,6 +148,30 @@ def assemble_edges(
         csr = symmetrise_csr(csr)
         added, symmetric = csr.edges - edges, True
     return BuiltGraph(csr, symmetric, loops, listed - edges, added)
+
+
+def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str) -> int:
+    """V: as stated, else the largest id + 1. ``low`` and ``high`` are the smallest and the largest id (-1: none).
+
+    Raises :class:`GraphError`; ``key`` names what the user has to look at.
+    """
+    if low < 0:
+        raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
+    if vertices is None:
+        if high >= SPARSE_IDS + SPARSE_IDS_PER_EDGE * edges:
+            raise GraphError(
+                f"{key}: vertex ids reach {high:,} with only {edges:,} edges: renumber the vertices from 0, "
+                "or state graph.vertices if they are meant"
+            )
+        vertices = high + 1
+    if vertices <= 0:
+        raise GraphError(f"{key}: a graph needs at least 1 vertex; got {vertices}: state graph.vertices, or give edges")
+    if high >= vertices:
+        raise GraphError(
+            f"{key}: vertex ids must lie in 0..{vertices - 1} (graph.vertices = {vertices}); got {high}: "
+            "state the right number of vertices or renumber them"
+        )
+    return vertices
 
 
 def build_csr(source: ArrayLike, target: ArrayLike, vertices: int | None = None, symmetrise: bool = True) -> CSR:

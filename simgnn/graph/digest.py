@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.graph.graph import Graph
+from simgnn.graph.store import release_pages
 
 _CHUNK = 1 << 22
 
@@ -41,3 +42,4 @@ def _update(digest: Any, name: str, array: NDArray[Any]) -> None:
     data = np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
     for first in range(0, len(data), _CHUNK):
         digest.update(data[first : first + _CHUNK])
+        release_pages(data)

@@ -1,7 +1,6 @@
 """Generated graphs, in memory or streamed to disk; both ways give the same arrays."""
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.hashing import permutation_slice, stream_key
 from simgnn.graph.rmat import RMat, RMatStream
-from simgnn.graph.store import new_folder, open_graph, write_facts
+from simgnn.graph.store import graph_cache, new_folder, open_graph, stored_symmetric, write_facts
 from simgnn.graph.transpose import is_symmetric
 from simgnn.graph.workers import in_order
 
@@ -105,7 +104,7 @@ def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, thr
             np.save(folder / "labels.npy", stream.labels)
             for name, mask in _masks(recipe).items():
                 np.save(folder / f"{name}.npy", mask)
-        symmetric = symmetrise or _symmetric(folder)
+        symmetric = symmetrise or stored_symmetric(folder)
         write_facts(folder, **_stated(recipe, symmetric), notes=list(_notes(recipe, buckets.loops, edges)))
     return open_graph(path)
 
@@ -114,11 +113,10 @@ def generated(recipe: Recipe, *, symmetrise: bool = True, cache: Path | None = N
     """In memory below ``MEMORY_EDGES`` edges; else from ``cache`` (default ``$SIMGNN_CACHE`` or ~/.cache/simgnn)."""
     if recipe.edges <= MEMORY_EDGES:
         return generate(recipe, symmetrise=symmetrise)
-    root = cache or Path(os.environ.get("SIMGNN_CACHE") or Path.home() / ".cache" / "simgnn")
     key = hashlib.sha256(
         f"1 {type(recipe).__name__} {sorted(asdict(recipe).items())} {symmetrise}".encode()
     ).hexdigest()
-    path = root / "graphs" / f"{recipe.name}-{key[:16]}"
+    path = graph_cache(cache) / f"{recipe.name}-{key[:16]}"
     return open_graph(path) if path.exists() else generate_to_disk(recipe, path, symmetrise=symmetrise)
 
 
@@ -163,8 +161,3 @@ def _stated(recipe: Recipe, symmetric: bool) -> dict[str, Any]:
 def _notes(recipe: Recipe, loops: int, stored: int) -> tuple[str, ...]:
     what = "features and labels" if recipe.feature_width and recipe.classes else "graph"
     return (f"generated, {what} synthetic: {recipe.edges:,} edges drawn, {loops:,} self loops, {stored:,} stored",)
-
-
-def _symmetric(folder: Path) -> bool:
-    indptr = np.load(folder / "indptr.npy", mmap_mode="r")
-    return is_symmetric(CSR(indptr, np.load(folder / "indices.npy"), len(indptr) - 1))

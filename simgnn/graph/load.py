@@ -14,7 +14,7 @@ from simgnn.names import nearest
 
 GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_width")
 OPTIONS = (*GENERATOR_OPTIONS, "stand_in_features", "symmetrise", "root")
-SUFFIXES = (".npz", ".csv", ".tsv", ".txt", ".parquet", ".mtx", ".bin", ".pt")
+SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".mtx", ".bin", ".pt")
 PREFIXES = ("synthetic:", "ogb:", "dgl:", "pyg:", "stats:")
 STAND_IN_SEED = 0  # fixed, so that a stand-in belongs to the graph and not to the experiment's seed
 
@@ -26,10 +26,10 @@ def load_graph(
 ) -> Graph:
     """Load or generate the graph that an experiment names.
 
-    ``source``: a path, by its suffix ``.npz``, ``.csv``/``.tsv``/``.txt`` (and ``.gz``), ``.parquet``, ``.mtx`` (and
-    ``.gz``), ``.bin`` (DGL), ``.pt`` (PyG), a folder of ``save_graph``; ``synthetic:communities``, ``synthetic:rmat``,
-    ``ogb:NAME``, ``dgl:PATH`` or ``pyg:PATH``. Relative paths start at ``base``, then at the working directory.
-    ``seed`` seeds the generators only.
+    ``source``: a path, by its suffix ``.npz``, ``.npy`` (edge list [E, 2]), ``.csv``/``.tsv``/``.txt`` (and ``.gz``),
+    ``.parquet``, ``.mtx`` (and ``.gz``), ``.bin`` (DGL), ``.pt`` (PyG), a folder of ``save_graph``;
+    ``synthetic:communities``, ``synthetic:rmat``, ``ogb:NAME``, ``dgl:PATH`` or ``pyg:PATH``. Relative paths start at
+    ``base``, then at the working directory. ``seed`` seeds the generators only.
 
     ``options``: ``symmetrise`` (default true); ``vertices`` V of an edge list, Parquet file or generator; ``edges``,
     ``feature_width`` for generators; ``classes``, ``multilabel`` for generators, or random labels and 60/20/20 masks
@@ -72,7 +72,7 @@ def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping
             return replace(saved, csr=symmetrise_csr(saved.csr), symmetric=True, notes=(*saved.notes, "symmetrised"))
         return saved
     suffix = forced or _suffix(path)
-    if suffix in (".csv", ".tsv", ".txt", ".parquet"):
+    if suffix in (".npy", ".csv", ".tsv", ".txt", ".parquet"):
         _refuse(given, ("edges", "feature_width"), source)
         return _table(suffix, path, given.get("vertices"), symmetrise)
     _refuse(given, ("vertices", "edges", "feature_width"), source)
@@ -98,6 +98,10 @@ def _reader(suffix: str) -> Callable[..., Graph]:
 
 
 def _table(suffix: str, path: Path, vertices: int | None, symmetrise: bool) -> Graph:
+    if suffix == ".npy":
+        from simgnn.graph.readers.npy import read_npy
+
+        return read_npy(path, vertices=vertices, symmetrise=symmetrise)
     if suffix == ".parquet":
         from simgnn.graph.readers.parquet import read_parquet
 

@@ -1,6 +1,7 @@
 """A graph as a folder of ``.npy`` files and ``graph.json``: opened memory-mapped, written whole or not at all."""
 
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from scipy import sparse
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
+from simgnn.graph.transpose import is_symmetric
 
 FORMAT = "simgnn-graph-1"
 FACTS = "graph.json"
@@ -34,6 +36,17 @@ def new_folder(path: Path) -> Iterator[Path]:
         os.replace(folder, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def graph_cache(cache: Path | None = None) -> Path:
+    """Where graphs too large for memory are kept: in ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
+    return (cache or Path(os.environ.get("SIMGNN_CACHE") or Path.home() / ".cache" / "simgnn")) / "graphs"
+
+
+def stored_symmetric(folder: Path) -> bool:
+    """Whether each edge in the folder's ``indptr.npy`` and ``indices.npy`` has its reverse; read into memory."""
+    indptr = np.load(folder / "indptr.npy", mmap_mode="r")
+    return is_symmetric(CSR(indptr, np.load(folder / "indices.npy"), len(indptr) - 1))
 
 
 def write_facts(folder: Path, graph: Graph | None = None, **stated: Any) -> None:
@@ -85,6 +98,18 @@ def open_graph(path: Path) -> Graph:
         **{key: _array(path, key) for key in _PLAIN},
         **{key: facts[key] for key in _STATED},
     )
+
+
+def release_pages(array: Any) -> None:
+    """Let the system take back the resident pages of a memory-mapped, read-only array; they are read again when used.
+
+    Other arrays are left as they are.
+    """
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    # pages of a private mapping that was written to would be lost
+    if isinstance(array.base, mmap.mmap) and not array.flags.writeable:
+        array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def _array(path: Path, name: str, required: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Numba kernels of EBV: the order of edges, the greedy assignment, and isolated vertices.
+"""Numba kernels of EBV: the greedy assignment, and isolated vertices.
 
 Both assignments score the members of R(u) and R(v) and one rank a host: any other rank is beaten by the least loaded
 rank of its host. The order (score, balance, rank) makes this exact for 0 <= gamma < 1; candidates come ascending.
@@ -10,24 +10,7 @@ from numba import njit
 from simgnn.partition.bits import bit_of, bit_position, lowest_bit
 
 
-@njit(cache=True)
-def sort_by_degree_sum(low, high, degrees, order, first, second):  # type: ignore[no-untyped-def]
-    """Counting sort by ascending degree sum, stable: ``order`` [E_u] receives the edges' places, ``first`` and
-    ``second`` [E_u] their ends in that order, so that the assignment reads in sequence."""
-    key = np.empty(len(low), dtype=np.int64)
-    cursor = np.zeros(2 * degrees.max() + 2, dtype=np.int64)
-    for edge in range(len(low)):
-        key[edge] = degrees[low[edge]] + degrees[high[edge]]
-        cursor[key[edge] + 1] += 1
-    for value in range(len(cursor) - 1):
-        cursor[value + 1] += cursor[value]
-    for edge in range(len(low)):
-        place = cursor[key[edge]]
-        order[place], first[place], second[place] = edge, low[edge], high[edge]
-        cursor[key[edge]] = place + 1
-
-
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def least_loaded(members, balance):  # type: ignore[no-untyped-def]
     """The member with the least balance term; the first of ``members`` (ascending) on ties."""
     best = members[0]
@@ -37,21 +20,33 @@ def least_loaded(members, balance):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True)
-def assign_edges(first, second, order, host, by_host, host_starts, weights, state, edge_part, copies):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def least_of_hosts(by_host, host_starts, balance):  # type: ignore[no-untyped-def]
+    """The least loaded rank of each host, int64 [H]."""
+    least = by_host[host_starts[:-1]]
+    for one in range(len(least)):
+        least[one] = least_loaded(by_host[host_starts[one] : host_starts[one + 1]], balance)
+    return least
+
+
+@njit(cache=True, nogil=True)
+def assign_edges(  # type: ignore[no-untyped-def]
+    first, second, places, edges, host, by_host, host_starts, weights, state, edge_part, held, copies
+):
     """Give every edge to the rank of the smallest (score, balance, rank), for any P; see :mod:`~simgnn.partition.ebv`.
 
-    ``first``, ``second`` [E_u]: ends in the order of assignment; ``order`` [E_u] their places in ``edge_part``.
-    ``host`` int64 [P], hosts numbered 0..H-1; ``by_host`` int64 [P]: ranks grouped by host; ``host_starts`` [H + 1].
-    ``weights``: (gamma, alpha, beta). ``state`` uint64 [V, words of P + words of H] starts at zero and receives the
-    sets of ranks and of hosts; ``edge_part`` [E_u] and ``copies`` int64 [P] (replicas of each rank) are filled.
+    ``first``, ``second`` [n]: ends in the order of assignment; ``places`` [n] their places in ``edge_part`` [E_u], of
+    ``edges`` = E_u. ``host`` int64 [P], hosts numbered 0..H-1; ``by_host`` int64 [P]: ranks grouped by host;
+    ``host_starts`` [H + 1]. ``weights``: (gamma, alpha, beta).
+
+    What one call leaves, the next one goes on with, all zero at first: ``state`` uint64 [V, words of P + words of H],
+    the sets of ranks and of hosts; ``held``, ``copies`` int64 [P], edges and replicas of each rank.
     """
     gamma, alpha, beta = weights
-    ranks, edges, vertices = len(host), len(order), len(state)
+    ranks, vertices = len(host), len(state)
     rank_words = (ranks + 63) // 64
-    held = np.zeros(ranks, dtype=np.int64)
-    balance = np.zeros(ranks, dtype=np.float64)
-    least = by_host[host_starts[:-1]]
+    balance = alpha * held * ranks / edges + beta * copies * ranks / vertices
+    least = least_of_hosts(by_host, host_starts, balance)
     leading = np.zeros(rank_words, dtype=np.uint64)
     for rank in least:
         leading[rank >> 6] |= bit_of(rank)
@@ -59,7 +54,7 @@ def assign_edges(first, second, order, host, by_host, host_starts, weights, stat
     marks = np.empty(ranks, dtype=np.uint64)
     for rank in range(ranks):
         slots[rank], marks[rank] = rank_words + (host[rank] >> 6), bit_of(host[rank])
-    for turn in range(edges):
+    for turn in range(len(first)):
         u, v = first[turn], second[turn]
         best, best_score, best_balance = -1, np.inf, np.inf
         for word in range(rank_words):
@@ -75,7 +70,7 @@ def assign_edges(first, second, order, host, by_host, host_starts, weights, stat
                 score = (missing + gamma * (far - missing)) + balance[rank]
                 if score < best_score or (score == best_score and balance[rank] < best_balance):
                     best, best_score, best_balance = rank, score, balance[rank]
-        edge_part[order[turn]] = best
+        edge_part[places[turn]] = best
         word, bit = best >> 6, bit_of(best)
         copies[best] += np.int64((state[u, word] & bit) == 0) + np.int64((state[v, word] & bit) == 0)
         for end in (u, v):
@@ -90,17 +85,18 @@ def assign_edges(first, second, order, host, by_host, host_starts, weights, stat
             leading[least[one] >> 6] |= bit_of(least[one])
 
 
-@njit(cache=True)
-def assign_edges_one_word(first, second, order, host, by_host, host_starts, weights, state, edge_part, copies):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def assign_edges_one_word(  # type: ignore[no-untyped-def]
+    first, second, places, edges, host, by_host, host_starts, weights, state, edge_part, held, copies
+):
     """:func:`assign_edges` for P <= 64: a vertex's set is one word, of which its hosts follow; ``state`` uint64 [V].
 
     Where ranks hold both ends already, they are scored first: mostly nobody else can win then.
     """
     gamma, alpha, beta = weights
-    ranks, edges, vertices = len(host), len(order), len(state)
-    held = np.zeros(ranks, dtype=np.int64)
-    balance = np.zeros(ranks, dtype=np.float64)
-    least = by_host[host_starts[:-1]]
+    ranks, vertices = len(host), len(state)
+    balance = alpha * held * ranks / edges + beta * copies * ranks / vertices
+    least = least_of_hosts(by_host, host_starts, balance)
     leading = np.uint64(0)
     for rank in least:
         leading |= bit_of(rank)
@@ -111,8 +107,8 @@ def assign_edges_one_word(first, second, order, host, by_host, host_starts, weig
                 near[rank] |= bit_of(other)
     # a rank that lacks an end scores no less than this plus the least balance of all; rounding keeps that order
     dearer = 1 + gamma * (0 - 1)
-    lowest = 0.0
-    for turn in range(edges):
+    lowest = balance[least_loaded(least, balance)]
+    for turn in range(len(first)):
         u, v = first[turn], second[turn]
         of_u, of_v = state[u], state[v]
         best, best_score, best_balance = -1, np.inf, np.inf
@@ -138,7 +134,7 @@ def assign_edges_one_word(first, second, order, host, by_host, host_starts, weig
                     and (balance[rank] < best_balance or (balance[rank] == best_balance and rank < best))
                 ):
                     best, best_score, best_balance = rank, score, balance[rank]
-        edge_part[order[turn]] = best
+        edge_part[places[turn]] = best
         bit = bit_of(best)
         copies[best] += np.int64((of_u & bit) == 0) + np.int64((of_v & bit) == 0)
         state[u] = of_u | bit

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -45,9 +46,10 @@ class PartitionPolicy(BaseModel, ABC):
         """Kind and every option, as a table that an experiment or a ``stats:`` file may hold."""
         return self.model_dump(mode="json", exclude_none=True)
 
-    def partition(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+    def partition(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None = None) -> Partition:
         """Divide ``graph`` into P = len(hosts) parts; ``hosts`` [P] is the host of each rank.
 
+        ``spill``: folder for what a partitioner keeps on disk meanwhile (default: the system's for temporary files).
         Raises :class:`ConfigError` when there are more ranks than vertices.
         """
         ranks = len(hosts)
@@ -58,10 +60,10 @@ class PartitionPolicy(BaseModel, ABC):
                 f"partition.kind = '{self.label}': {ranks} ranks, but the graph '{graph.name}' has {graph.vertices} "
                 f"vertices; use at most that many ranks (--ranks, cluster.hosts, cluster.ranks_per_host)"
             )
-        return self._divide(graph, hosts, seed)
+        return self._divide(graph, hosts, seed, spill)
 
     @abstractmethod
-    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition: ...
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition: ...
 
 
 class Random(PartitionPolicy):
@@ -73,7 +75,7 @@ class Random(PartitionPolicy):
     def resolved(self, seed: int) -> Self:
         return self if self.seed is not None else self.model_copy(update={"seed": seed})
 
-    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
         from simgnn.partition.simple import random_owner
 
         chosen = seed if self.seed is None else self.seed
@@ -86,7 +88,7 @@ class BlockRow(PartitionPolicy):
     kind: Literal["block-row"] = "block-row"
     permutation: Literal["identity", "random", "degree-balanced"] = "identity"
 
-    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
         import numpy as np
 
         from simgnn.partition.simple import block_owner, degree_balanced_owner, random_owner
@@ -124,7 +126,7 @@ class Metis(PartitionPolicy):
             del table["imbalance"]  # DGL fixes its own
         return table
 
-    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
         import numpy as np
 
         from simgnn.partition.dgl_metis import dgl_metis_owner
@@ -148,7 +150,8 @@ class Metis(PartitionPolicy):
 class Ebv(PartitionPolicy):
     """Vertex-cut by EBV (specs: CDFGNN sections 4-5); ``gamma`` > 0 prefers replicas on one host, 0 is plain EBV.
 
-    ``alpha`` and ``beta`` weigh the balance of edges and of replicas in the score.
+    ``alpha`` and ``beta`` weigh the balance of edges and of replicas in the score. A graph in memory-mapped files is
+    read in pieces, never held.
     """
 
     cut: ClassVar[PartitionKind] = "vertex-cut"
@@ -160,7 +163,7 @@ class Ebv(PartitionPolicy):
     edge_order: Literal["degree-sum", "input", "random"] = "degree-sum"
     master: Literal["host-majority", "balanced", "hash", "first"] = "host-majority"
 
-    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int) -> Partition:
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
         from simgnn.partition.ebv import ebv_partition
 
         return ebv_partition(
@@ -172,6 +175,7 @@ class Ebv(PartitionPolicy):
             edge_order=self.edge_order,
             master=self.master,
             seed=seed,
+            spill=spill,
         )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from simgnn.partition.bits import bit_position, lowest_bit, set_size
+from simgnn.partition.bits import bit_of, bit_position, lowest_bit, set_size
 
 RULES = ("host-majority", "balanced", "hash", "first")
 
@@ -56,17 +56,28 @@ def choose_masters(replicas, host, hosts, rule, seed):  # type: ignore[no-untype
 @njit(cache=True)
 def replica_sets(low, high, edge_part, owner, ranks):  # type: ignore[no-untyped-def]
     """Replica sets uint64 [V, words] of a vertex-cut: the ranks of a vertex's edges, and its master's."""
-    words = (ranks + 63) // 64
-    sets = np.zeros((len(owner), words), dtype=np.uint64)
-    one = np.uint64(1)
+    sets = master_sets(owner, ranks)
+    add_replicas(sets, low, high, edge_part)
+    return sets
+
+
+@njit(cache=True)
+def master_sets(owner, ranks):  # type: ignore[no-untyped-def]
+    """Sets uint64 [V, words] that hold each vertex's master alone."""
+    sets = np.zeros((len(owner), (ranks + 63) // 64), dtype=np.uint64)
     for vertex in range(len(owner)):
-        sets[vertex, owner[vertex] >> 6] |= one << np.uint64(owner[vertex] & 63)
+        sets[vertex, owner[vertex] >> 6] |= bit_of(owner[vertex])
+    return sets
+
+
+@njit(cache=True)
+def add_replicas(sets, low, high, edge_part):  # type: ignore[no-untyped-def]
+    """Add to ``sets`` [V, words] the ranks ``edge_part`` of the edges (``low``, ``high``), at both ends."""
     for edge in range(len(low)):
         rank = np.int64(edge_part[edge])
-        bit = one << np.uint64(rank & 63)
+        bit = bit_of(rank)
         sets[low[edge], rank >> 6] |= bit
         sets[high[edge], rank >> 6] |= bit
-    return sets
 
 
 @njit(cache=True)

@@ -16,7 +16,8 @@ class Quality:
     rows, or mirrors, of all ranks. ``replication_factor``: rows held over V. ``vertex_imbalance``, ``edge_imbalance``:
     the largest rank over the mean; vertices are owned rows in an edge-cut, masters and mirrors in a vertex-cut.
     ``inner`` and ``outer`` connections of a rank: rows that it sends or receives in one sync, inside its host and
-    across. Source: CDFGNN, section 4 (F9, F10 of our spec).
+    across; the sum over ranks counts each copy twice, at both of its ends. Source: CDFGNN, section 4 (F9, F10 of our
+    spec).
     """
 
     ranks: int
@@ -27,8 +28,10 @@ class Quality:
     edge_imbalance: float
     copies: int
     copies_max: int
+    inner_sum: int
     inner_max: int
     inner_mean: float
+    outer_sum: int
     outer_max: int
     outer_mean: float
 
@@ -52,8 +55,10 @@ def measure(stats: PartitionStats) -> Quality:
         edge_imbalance=_over_mean(stats.edges),
         copies=int(copies.sum()),
         copies_max=int(copies.max()),
+        inner_sum=int(inner.sum()),
         inner_max=int(inner.max()),
         inner_mean=float(inner.mean()),
+        outer_sum=int(outer.sum()),
         outer_max=int(outer.max()),
         outer_mean=float(outer.mean()),
     )

@@ -123,7 +123,7 @@ def partition_artifact(
     name = f"{policy.label}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
-        partition = policy.partition(graph, hosts, seed).check()
+        partition = policy.partition(graph, hosts, seed, spill=writer.path).check()
         digest = stats_digest(source, partition, hosts, policy.reorder)
         writer.array("owner", partition.owner)
         if partition.kind == "edge-cut":

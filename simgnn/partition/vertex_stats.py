@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.graph.graph import Graph
-from simgnn.partition.edges import arcs_of_edges, undirected_edges
-from simgnn.partition.masters import count_mirrors, mirror_histogram, replica_sets
+from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
+from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_histogram
 from simgnn.partition.partition import Partition
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import IntArray, Route
@@ -25,8 +25,15 @@ def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest
     """
     assert partition.edge_part is not None
     ranks = partition.ranks
-    low, high = undirected_edges(graph)
-    replicas = replica_sets(low, high, partition.edge_part, partition.owner, ranks)
+    replicas = master_sets(partition.owner, ranks)
+    edges = np.zeros(ranks, dtype=np.int64)
+    arcs = None if graph.symmetric else arcs_of_edges(graph)
+    for first, (low, high) in UndirectedEdges.of(graph).scan(ends_of):
+        part = np.array(partition.edge_part[first : first + len(low)])
+        add_replicas(replicas, low, high, part)
+        stands_for = None if arcs is None else arcs[first : first + len(low)]
+        edges += np.bincount(part, stands_for, minlength=ranks).astype(np.int64)
+    edges *= 2 if arcs is None else 1
     features = graph.features
     stored = np.diff(features.indptr).astype(np.int64) if isinstance(features, sparse.csr_array) else None
     weights = np.zeros(graph.vertices, dtype=np.int64) if stored is None else stored
@@ -44,7 +51,6 @@ def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest
     if stored is not None:
         tables["feature_nonzeros"] = np.bincount(partition.owner, stored, minlength=ranks).astype(np.int64)
         tables["halo_feature_nonzeros"] = weighted
-    edges = np.bincount(partition.edge_part, arcs_of_edges(graph), minlength=ranks).astype(np.int64)
     return PartitionStats(
         facts=graph.facts(),
         kind="vertex-cut",

@@ -38,7 +38,7 @@ def test_not_found_names_what_was_tried(tmp_path):
 @pytest.mark.parametrize("name", ["g.xyz", "g", "g.npz.gz", "g.csv.bz2"])
 def test_an_unknown_suffix_lists_the_known_ones(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(GraphError, match=r"known suffixes: \.npz, \.csv"):
+    with pytest.raises(GraphError, match=r"known suffixes: \.npz, \.npy, \.csv"):
         load_graph(name, base=tmp_path)
 
 

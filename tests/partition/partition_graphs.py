@@ -1,5 +1,7 @@
 """Small graphs for the tests of partitions, and a slow reading of EBV's definition."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -7,6 +9,7 @@ from scipy import sparse
 
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
+from simgnn.partition.edges import undirected_edges
 from simgnn.partition.local import LocalGraph
 from simgnn.partition.partition import Partition
 
@@ -92,3 +95,49 @@ def check_local_graphs(graph: Graph, partition: Partition, locals_: list[LocalGr
             np.testing.assert_array_equal(locals_[peer].owned[sent], one.halo[part])
         for peer in one.send_rows:
             assert one.rank in locals_[peer].receive
+
+
+def literal_order(graph: Graph) -> list[int]:
+    """Places of the edges by (degree sum, lower end, higher end)."""
+    low, high = (ends.tolist() for ends in undirected_edges(graph))
+    degree = np.bincount(low + high, minlength=graph.vertices).tolist() if low else []
+    return sorted(range(len(low)), key=lambda e: (degree[low[e]] + degree[high[e]], low[e], high[e]))
+
+
+def literal_ebv(
+    graph: Graph, hosts: list[int], gamma: float, alpha: float, beta: float, order: Iterable[int]
+) -> tuple[list[int], list[set[int]]]:
+    """Every rank is scored for every edge, with sets, as the definition reads; ``order``: places of the edges."""
+    ranks, vertices = len(hosts), graph.vertices
+    low, high = (ends.tolist() for ends in undirected_edges(graph))
+    replicas: list[set[int]] = [set() for _ in range(vertices)]
+    ecount, vcount, part = [0] * ranks, [0] * ranks, [-1] * len(low)
+    for edge in order:
+        ends = (low[edge], high[edge])
+        near = [{hosts[rank] for rank in replicas[end]} for end in ends]
+        best = None
+        for rank in range(ranks):
+            rr = sum(rank not in replicas[end] for end in ends)
+            hh = sum(hosts[rank] not in held for held in near)
+            bal = alpha * ecount[rank] * ranks / len(low) + beta * vcount[rank] * ranks / vertices
+            candidate = ((rr + gamma * (hh - rr)) + bal, bal, rank)
+            best = candidate if best is None else min(best, candidate)
+        assert best is not None
+        chosen = best[2]
+        part[edge] = chosen
+        ecount[chosen] += 1
+        vcount[chosen] += sum(chosen not in replicas[end] for end in ends)
+        for end in ends:
+            replicas[end].add(chosen)
+    for vertex in range(vertices):
+        if not replicas[vertex]:
+            rank = vcount.index(min(vcount))
+            replicas[vertex].add(rank)
+            vcount[rank] += 1
+    return part, replicas
+
+
+def as_sets(words: NDArray[np.uint64]) -> list[set[int]]:
+    """Sets of ranks from their bit words [V, words]."""
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    return [set(np.flatnonzero(row).tolist()) for row in bits]

@@ -4,58 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from partition_graphs import graph_of, graphs, power_law_graph, random_graph
+from partition_graphs import as_sets, graph_of, graphs, literal_ebv, literal_order, power_law_graph, random_graph
 
 from simgnn.graph.graph import Graph
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.ebv import ebv_edges
-from simgnn.partition.edges import undirected_edges
+from simgnn.partition.edges import UndirectedEdges, undirected_edges
 from simgnn.partition.kinds import Ebv
 from simgnn.partition.masters import replica_sets
 from simgnn.partition.quality import measure
-
-
-def literal_ebv(
-    graph: Graph, hosts: list[int], gamma: float, alpha: float, beta: float, order: str
-) -> tuple[list[int], list[set[int]]]:
-    """Every rank is scored for every edge, with sets, as the definition reads."""
-    ranks, vertices = len(hosts), graph.vertices
-    low, high = (ends.tolist() for ends in undirected_edges(graph))
-    degree = np.bincount(low + high, minlength=vertices).tolist() if low else [0] * vertices
-    edges = list(range(len(low)))
-    if order == "degree-sum":
-        edges.sort(key=lambda e: (degree[low[e]] + degree[high[e]], low[e], high[e]))
-    replicas: list[set[int]] = [set() for _ in range(vertices)]
-    ecount, vcount, part = [0] * ranks, [0] * ranks, [-1] * len(low)
-    for edge in edges:
-        ends = (low[edge], high[edge])
-        best = None
-        for rank in range(ranks):
-            rr = sum(rank not in replicas[end] for end in ends)
-            hh = sum(hosts[rank] not in {hosts[other] for other in replicas[end]} for end in ends)
-            bal = alpha * ecount[rank] * ranks / len(low) + beta * vcount[rank] * ranks / vertices
-            candidate = ((rr + gamma * (hh - rr)) + bal, bal, rank)
-            best = candidate if best is None else min(best, candidate)
-        assert best is not None
-        chosen = best[2]
-        part[edge] = chosen
-        ecount[chosen] += 1
-        vcount[chosen] += sum(chosen not in replicas[end] for end in ends)
-        for end in ends:
-            replicas[end].add(chosen)
-    for vertex in range(vertices):
-        if not replicas[vertex]:
-            rank = vcount.index(min(vcount))
-            replicas[vertex].add(rank)
-            vcount[rank] += 1
-    return part, replicas
-
-
-def as_sets(words: NDArray[np.uint64]) -> list[set[int]]:
-    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
-    return [set(np.flatnonzero(row).tolist()) for row in bits]
-
 
 HOSTS = {
     "one host": lambda ranks: [0] * ranks,
@@ -65,47 +22,52 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5, 16, 63, 64, 65, 130])
+@pytest.mark.parametrize("ranks", [1, 2, 5, 16, 63, 64, 65, 130, 1024])
 @pytest.mark.parametrize("layout", HOSTS)
 @pytest.mark.parametrize(("gamma", "alpha", "beta"), [(0.0, 1.0, 1.0), (0.1, 1.0, 1.0), (0.7, 0.3, 2.0)])
 def test_equals_the_definition_edge_for_edge(ranks: int, layout: str, gamma: float, alpha: float, beta: float) -> None:
-    graph = random_graph(220, 700, seed=ranks)
+    graph = random_graph(220, 700 if ranks < 1024 else 150, seed=ranks)  # fewer edges than ranks, too
     hosts = HOSTS[layout](ranks)
-    for order in ("degree-sum", "input"):
-        expected, replicas = literal_ebv(graph, hosts, gamma, alpha, beta, order)
-        low, high = undirected_edges(graph)
-        found, words, _ = ebv_edges(
-            low, high, graph.vertices, np.array(hosts), gamma=gamma, alpha=alpha, beta=beta, edge_order=order
-        )
-        assert found.tolist() == expected
-        assert as_sets(words) == replicas
+    edges = UndirectedEdges.of(graph)
+    for order, places in (("degree-sum", literal_order(graph)), ("input", range(edges.count))):
+        expected, replicas = literal_ebv(graph, hosts, gamma, alpha, beta, places)
+        found = ebv_edges(edges, np.array(hosts), gamma=gamma, alpha=alpha, beta=beta, edge_order=order)
+        assert found.edge_part.tolist() == expected
+        assert as_sets(found.replicas) == replicas
 
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.integers(1, 70), st.integers(1, 5), st.sampled_from([0.0, 0.1, 0.5, 0.99]))
 def test_any_graph_equals_the_definition(graph: Graph, ranks: int, per_host: int, gamma: float) -> None:
     hosts = [rank // per_host for rank in range(ranks)]
-    expected, replicas = literal_ebv(graph, hosts, gamma, 1.0, 1.0, "degree-sum")
-    low, high = undirected_edges(graph)
-    found, words, _ = ebv_edges(low, high, graph.vertices, np.array(hosts), gamma=gamma)
-    assert found.tolist() == expected
-    assert as_sets(words) == replicas
+    expected, replicas = literal_ebv(graph, hosts, gamma, 1.0, 1.0, literal_order(graph))
+    found = ebv_edges(UndirectedEdges.of(graph), np.array(hosts), gamma=gamma)
+    assert found.edge_part.tolist() == expected
+    assert as_sets(found.replicas) == replicas
 
 
-def test_many_ranks_need_two_bytes() -> None:
-    graph = random_graph(400, 900)
-    low, high = undirected_edges(graph)
-    hosts = np.arange(300) // 8
-    found, _, _ = ebv_edges(low, high, 400, hosts, gamma=0.1)
-    assert found.dtype == np.uint16
-    assert found.tolist() == literal_ebv(graph, hosts.tolist(), 0.1, 1.0, 1.0, "degree-sum")[0]
+@pytest.mark.parametrize(("ranks", "dtype"), [(256, np.uint8), (257, np.uint16), (1024, np.uint16)])
+def test_many_ranks_need_two_bytes(ranks: int, dtype: type) -> None:
+    graph = random_graph(1200, 3 * ranks)
+    hosts = np.arange(ranks) // 8
+    edge_part = ebv_edges(UndirectedEdges.of(graph), hosts, gamma=0.1).edge_part
+    assert edge_part.dtype == dtype
+    # balance spreads edges over all ranks, so the largest id is in use
+    assert set(edge_part.tolist()) == set(range(ranks))
 
 
 def test_one_rank_a_host_makes_gamma_idle() -> None:
-    graph = random_graph(500, 3000)
-    low, high = undirected_edges(graph)
-    plain, hierarchical = (ebv_edges(low, high, 500, np.arange(9), gamma=gamma)[0] for gamma in (0.0, 0.4))
+    edges = UndirectedEdges.of(random_graph(500, 3000))
+    plain, hierarchical = (ebv_edges(edges, np.arange(9), gamma=gamma).edge_part for gamma in (0.0, 0.4))
     assert (plain == hierarchical).all()
+
+
+def test_without_gamma_hosts_do_not_matter() -> None:
+    edges = UndirectedEdges.of(random_graph(500, 3000))
+    parts = [ebv_edges(edges, np.array(layout(9))).edge_part for layout in HOSTS.values()]
+    assert all((part == parts[0]).all() for part in parts)
+    there = ebv_edges(edges, np.array(HOSTS["four a host"](9)), gamma=0.4).edge_part
+    assert (there != parts[0]).any()
 
 
 def test_random_order_follows_the_seed() -> None:
@@ -122,7 +84,7 @@ def test_masters_are_replicas_by_their_rule(rule: str, ranks: int) -> None:
     hosts = np.arange(ranks) // 3
     partition = Ebv(master=rule).partition(graph, hosts, seed=2)
     low, high = undirected_edges(graph)
-    sets = as_sets(ebv_edges(low, high, 300, hosts, gamma=0.1)[1])
+    sets = as_sets(ebv_edges(UndirectedEdges.of(graph), hosts, gamma=0.1).replicas)
     assert partition.edge_part is not None
     assert as_sets(replica_sets(low, high, partition.edge_part, partition.owner, ranks)) == sets
     load = [0] * ranks
@@ -186,10 +148,10 @@ def test_quality_on_a_power_law_graph() -> None:
     hosts = np.zeros(8, dtype=np.int64)
     factor = {}
     for order in ("degree-sum", "input"):
-        part, words, _ = ebv_edges(low, high, graph.vertices, hosts, edge_order=order)
-        factor[order] = np.bitwise_count(words).sum() / graph.vertices
+        found = ebv_edges(UndirectedEdges.of(graph), hosts, edge_order=order)
+        factor[order] = np.bitwise_count(found.replicas).sum() / graph.vertices
         if order == "degree-sum":  # hubs first, as in this graph's input order, EBV cannot balance
-            assert np.bincount(part, minlength=8).max() < 1.1 * len(low) / 8
+            assert np.bincount(found.edge_part, minlength=8).max() < 1.1 * len(low) / 8
     dealt = np.random.default_rng(0).integers(0, 8, len(low))
     owner = np.zeros(graph.vertices, dtype=np.int32)
     random_sets = replica_sets(low, high, dealt.astype(np.uint8), owner, 8)
