@@ -24,17 +24,23 @@ def command(
     The partition is kept and used again by simulate and run. Example:
     [bold]simgnn partition vanilla --ranks 4 --set partition.kind=random[/bold]
 
-    An edge-cut (metis, random, block-row) divides vertices; a rank needs copies of remote ones, its halo rows. A
-    vertex-cut (ebv) divides edges; a vertex has a master on one rank and mirrors on others.
-    [bold]replication factor[/bold]: rows that all ranks hold, over vertices. [bold]imbalance[/bold]: the fullest rank
-    over the mean. [bold]connections[/bold] of a rank: rows that it sends or receives in one synchronisation, with ranks
-    of its own host and with other hosts; the sum counts each copy at both ends.
+    An edge-cut (metis, random, block-row) divides vertices: a rank holds copies
+    of remote ones, its halo rows. A vertex-cut (ebv) divides edges: a vertex
+    has its master on one rank and mirrors on others.
 
-    Hierarchical EBV (partition.gamma above 0) keeps the copies of a vertex on one host. Compare the connections between
-    hosts of [bold]simgnn partition vanilla --set partition.kind=ebv --set partition.gamma=0.1 --set cluster.hosts=2
-    --set cluster.ranks_per_host=4[/bold] with those of partition.gamma=0. Also: partition.edge_order (degree-sum,
-    input, random), partition.master (host-majority, balanced, hash, first), partition.alpha and beta (weights of the
-    balance of edges and of rows).
+    [bold]replication factor[/bold]: rows that all ranks hold, over vertices.
+    [bold]imbalance[/bold]: the fullest rank over the mean of all.
+    [bold]connections[/bold] of a rank: rows that it sends or receives in one
+    synchronisation; summed over ranks, each copy counts at both ends.
+
+    EBV with partition.gamma above 0 keeps the copies of a vertex on one host.
+    Compare the connections between hosts for gamma = 0 and 0.1:
+    [bold]simgnn partition vanilla --set partition.kind=ebv --set
+    partition.gamma=0 --set cluster.hosts=2 --set cluster.ranks_per_host=4[/bold]
+
+    EBV also takes partition.edge_order (degree-sum, input, random),
+    partition.master (host-majority, balanced, hash, first), partition.alpha and
+    partition.beta (weights of the balance of edges and of rows).
     """
     from simgnn.cli.console import Reporter, print_json, print_table
     from simgnn.errors import ConfigError
