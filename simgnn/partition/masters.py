@@ -106,8 +106,13 @@ def count_mirrors(replicas, owner, weights, ranks):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True)
-def mirror_histogram(replicas, owner, pair, histogram):  # type: ignore[no-untyped-def]
-    """Fill ``histogram`` int64 [pairs, R + 1] with mirrors by pair and by r_u; ``pair`` [P, P] numbers the pairs."""
+def mirror_keys(replicas, owner, pair, stride):  # type: ignore[no-untyped-def]
+    """``pair * stride + r_u`` of every mirror, int64 [mirrors], any order; ``pair`` [P, P] numbers (master, mirror)."""
+    mirrors = 0
+    for vertex in range(len(owner)):
+        mirrors += set_size(replicas[vertex]) - 1
+    keys = np.empty(mirrors, dtype=np.int64)
+    filled = 0
     for vertex in range(len(owner)):
         size = set_size(replicas[vertex])
         for word in range(replicas.shape[1]):
@@ -117,7 +122,9 @@ def mirror_histogram(replicas, owner, pair, histogram):  # type: ignore[no-untyp
                 left ^= bit
                 rank = word * 64 + bit_position(bit)
                 if rank != owner[vertex]:
-                    histogram[pair[owner[vertex], rank], size] += 1
+                    keys[filled] = pair[owner[vertex], rank] * stride + size
+                    filled += 1
+    return keys
 
 
 @njit(cache=True)

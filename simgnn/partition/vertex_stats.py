@@ -8,10 +8,12 @@ from scipy import sparse
 
 from simgnn.graph.graph import Graph
 from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
-from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_histogram
+from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.partition import Partition
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import IntArray, Route
+
+CHUNK_VERTICES = 1 << 20
 
 
 def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest: str) -> PartitionStats:
@@ -21,7 +23,8 @@ def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest
     Tables besides those of the masks and features, which are as for edge-cuts with masters as owned rows:
 
     - ``shared_masters`` int64 [P]: masters that have mirrors;
-    - ``mirrors/histogram`` int64 [pairs, R + 1], pairs as in ``halo``: mirrors whose vertex has r replicas.
+    - ``mirrors/histogram`` int64 [k, 3]: (pair, r, mirrors of that pair whose vertex has r replicas), sorted, without
+      zeros; pairs are places in ``halo``.
     """
     assert partition.edge_part is not None
     ranks = partition.ranks
@@ -39,10 +42,7 @@ def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest
     weights = np.zeros(graph.vertices, dtype=np.int64) if stored is None else stored
     mirrors, weighted, shared, largest = count_mirrors(replicas, partition.owner, weights, ranks)
     halo = Route.from_matrix(mirrors)
-    pair = np.full((ranks, ranks), -1, dtype=np.int64)
-    pair[halo.source, halo.target] = np.arange(len(halo.rows))
-    histogram = np.zeros((len(halo.rows), int(largest) + 1), dtype=np.int64)
-    mirror_histogram(replicas, partition.owner, pair, histogram)
+    histogram = _histogram(replicas, partition.owner, halo, int(largest))
     tables: dict[str, NDArray[Any]] = {"shared_masters": shared, "mirrors/histogram": histogram}
     for name in ("train", "validation", "test"):
         mask = getattr(graph, f"{name}_mask")
@@ -61,3 +61,17 @@ def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest
         digest=digest,
         tables=tables,
     )
+
+
+def _histogram(replicas: NDArray[np.uint64], owner: NDArray[np.int32], halo: Route, largest: int) -> NDArray[np.int64]:
+    """The table ``mirrors/histogram``: a dense one would take gigabytes at a thousand ranks."""
+    pair = np.zeros((replicas.shape[1] * 64, replicas.shape[1] * 64), dtype=np.int64)
+    pair[halo.source, halo.target] = np.arange(len(halo.rows))
+    stride = largest + 1
+    keys, counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    for first in range(0, len(owner), CHUNK_VERTICES):
+        part = slice(first, first + CHUNK_VERTICES)
+        found, number = np.unique(mirror_keys(replicas[part], owner[part], pair, stride), return_counts=True)
+        keys, places = np.unique(np.concatenate((keys, found)), return_inverse=True)
+        counts = np.bincount(places, np.concatenate((counts, number))).astype(np.int64)
+    return np.stack((keys // stride, keys % stride, counts), axis=1)

@@ -60,3 +60,13 @@ def test_an_edge_list_is_a_source(tmp_path, capsys) -> None:
     assert invoke(arguments) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["graph"], told["vertices"], told["kind"]) == ("list", 90, "vertex-cut")
+
+
+def test_one_rank_and_a_graph_without_edges(small, tmp_path, capsys) -> None:
+    one = ["partition", str(small), "--set", "partition.kind=ebv", "--ranks", "1", "--json"]
+    np.save(tmp_path / "none.npy", np.empty((0, 2), np.int64))
+    bare = ["--set", f"graph.source={tmp_path / 'none.npy'}", "--set", "graph.vertices=9"]
+    for arguments in (one, ["partition", "vanilla", *EBV, *bare, "--json"]):
+        assert invoke([*arguments, "--stats", str(tmp_path / "stats.toml")]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["replication_factor"], told["copies"], told["inner_sum"], told["outer_sum"]) == (1.0, 0, 0, 0)
