@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,8 @@ from executor.plan import RunPlan
 POLL_S = 0.02
 GRACE_S = 3.0
 """How long the other ranks get to say what happened to them, and then to end, before they are killed."""
+INTERRUPTED = 130
+"""Exit status of what Ctrl-C has ended, as shells give it."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +47,19 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     rendezvous = plan.trace / f".rendezvous-{os.getpid()}"
     rendezvous.unlink(missing_ok=True)
     command = [sys.executable, "-m", "executor", "run", str(root), *arguments]
-    running: list[subprocess.Popen[bytes]] = []
-    previous = signal.signal(signal.SIGTERM, interrupted)
     try:
-        for rank in range(plan.ranks):
-            seat = None if seats is None else seats[rank]
-            environment = environment_of(rank, plan.ranks, plan.threads_per_rank, seat)
-            environment[RENDEZVOUS] = str(rendezvous.resolve())
-            running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
-        failed = watch(running)
-        if not failed:
-            return 0
-        _wait(running, GRACE_S)
-        reason = _reason(plan, running)
-        print(f"executor: error: {reason}", file=sys.stderr, flush=True)
-        statuses = [process.poll() for process in running]
-        end(running)
+        with ended_together() as running:
+            for rank in range(plan.ranks):
+                seat = None if seats is None else seats[rank]
+                environment = environment_of(rank, plan.ranks, plan.threads_per_rank, seat)
+                environment[RENDEZVOUS] = str(rendezvous.resolve())
+                running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
+            if not watch(running):
+                return 0
+            _wait(running, GRACE_S)
+            reason = _reason(plan, running)
+            print(f"executor: error: {reason}", file=sys.stderr, flush=True)
+            statuses = [process.poll() for process in running]
         if 2 in statuses:  # what was given is wrong: nothing ran, there is nothing to report
             return 2
         from executor.report import write_report  # loads torch, which a run that goes well has no need of here
@@ -67,12 +67,25 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
         write_report(plan, "failed", reason)
         return 1
     except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        rendezvous.unlink(missing_ok=True)
+
+
+@contextmanager
+def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A list for the processes of ranks: all are ended when the block is left, however. SIGTERM is answered as Ctrl-C
+    is: with :class:`KeyboardInterrupt`, after a word about it."""
+    running: list[subprocess.Popen[bytes]] = []
+    previous = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield running
+    except KeyboardInterrupt:
         print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
-        return 130
+        raise
     finally:
         end(running)
         signal.signal(signal.SIGTERM, previous)
-        rendezvous.unlink(missing_ok=True)
 
 
 def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat | None = None) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """Samples of finished stages, kept until the whole calibration is through, so that an interrupted one goes on.
 
 A stage (communication, work of all ranks, work of one) is kept in one file of rank 0's host, whole or not at all. It is
-used again only where everything that its times depend on is the same: machine, ranks, threads, backend, suite and the
+used again only where everything that its times depend on is the same: hosts, ranks, threads, backend, suite and the
 code that measures. Anything else, and anything older than a day, is refused with the reason and measured anew.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -62,7 +62,7 @@ class Kept:
         Rank 0 decides for all: its disk has the file.
         """
         found = self.load(stage) if world.rank == 0 and self.folder is not None else None
-        if world.agree(found is not None):
+        if world.any(found is not None):
             self.tell(f"{stage}: kept from the calibration that was interrupted")
             return found or []
         samples = measure()
@@ -104,11 +104,10 @@ def _age(when: datetime) -> str | None:
     return None if timedelta() <= passed + timedelta(minutes=5) and passed <= OLDEST else f"of {when.isoformat()}"
 
 
-def stage_key(world: World, facts: Mapping[str, Any], suite: Any, quick: bool) -> dict[str, Any]:
-    """Everything that the times of a stage depend on."""
+def stage_key(world: World, hosts: Sequence[Mapping[str, Any]], suite: Any, quick: bool) -> dict[str, Any]:
+    """Everything that the times of a stage depend on. ``hosts``: ranks and facts of each."""
     return {
-        "facts": dict(facts),
-        "hosts": list(world.hosts),
+        "hosts": [dict(host) for host in hosts],
         "ranks": world.ranks,
         "threads": world.threads,
         "backend": world.backend,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = "simgnn-samples"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +16,19 @@ class Sample:
     """One probe's outcome.
 
     ``seconds``: mean over repeats (outliers left out) of an op's time, averaged over the ranks that ran it; of a
-    communication: from the latest start of any rank to the end, averaged over ranks. ``last_s``: the same to the end of
-    the slowest rank.
-    ``mad_s``: median absolute deviation of the repeats from their median. ``active``: ranks that worked at once on a
-    host, of ``ranks``, each with ``threads`` threads. ``form`` tells probes of one primitive apart (forward, weight
-    gradient...). ``locality``: cumulative reuse profile of the index stream (``simgnn.graph.locality``).
+    communication: from the latest start of any rank to the end, averaged over ranks. ``last_s``: the same to the end
+    of the slowest rank.
+    ``mad_s``: median absolute deviation of the repeats from their median. ``hosts``: numbers of the hosts whose ranks
+    took part, ``ranks`` in all; ``active``: ranks that worked at once on a host, each with ``threads`` threads.
+    ``form`` tells probes of one primitive apart (forward, weight gradient...). ``locality``: cumulative reuse profile
+    of the index stream (``simgnn.graph.locality``).
     ``jitter_s``, ``drift_s``: see :func:`executor.microbench.jitter.split_jitter`.
     """
 
     primitive: str
     form: str
     sizes: Mapping[str, float]
+    hosts: Sequence[int]
     ranks: int
     active: int
     threads: int

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from executor.microbench.aggregation import (
     GraphSpec,
@@ -19,7 +20,7 @@ from executor.microbench.dense import (
     matmul_probes,
     optimizer_probes,
 )
-from executor.microbench.network import network_probes
+from executor.microbench.network import Circle, collective_probes, exchange_probes, pair_exchange_probes, send_probes
 from executor.microbench.pool import Pool
 from executor.microbench.streams import StreamSpec
 from executor.microbench.timing import Plan, Probe, Who
@@ -32,7 +33,8 @@ Widths = tuple[int, ...]
 @dataclass(frozen=True)
 class Suite:
     """Sizes of one calibration. Shapes are (rows, inner, outer), (rows, width) or (rows, width, sources); ``sparse``:
-    (rows, features, stored values a row, width). ``alone``: how long one rank is measured while the others wait."""
+    (rows, features, stored values a row, width). ``alone``: how long one rank is measured while the others wait.
+    ``longest_s``: of a single message or collective between hosts; larger ones are left out."""
 
     pool_items: int
     matmul: Sequence[tuple[int, int, int]]
@@ -48,6 +50,7 @@ class Suite:
     compute: Plan
     communicate: Plan
     alone: Plan | None
+    longest_s: float
 
 
 FULL = Suite(
@@ -118,6 +121,7 @@ FULL = Suite(
     compute=Plan(budget_s=70.0, least=3, most=15),
     communicate=Plan(budget_s=20.0, least=5, most=25),
     alone=Plan(budget_s=20.0, least=2, most=5),
+    longest_s=0.5,
 )
 QUICK = Suite(
     pool_items=24 * MIB,
@@ -152,6 +156,7 @@ QUICK = Suite(
     compute=Plan(budget_s=5.0, least=2, most=6),
     communicate=Plan(budget_s=4.0, least=3, most=20),
     alone=None,
+    longest_s=0.15,
 )
 
 
@@ -186,6 +191,33 @@ class Bench:
         ]
 
 
-def communication_probes(suite: Suite, world: World) -> list[Probe]:
-    """Transfers of this group."""
-    return network_probes(world.ranks, suite.messages, suite.collectives, seed=1)
+def host_probes(suite: Suite, world: World) -> list[Probe]:
+    """Transfers among the ranks of each host by itself, all hosts at once."""
+    probes: list[Probe] = []
+    groups = [world.group(ranks) for ranks in world.members]
+    for count in sorted({len(ranks) for ranks in world.members} - {1}):
+        mine = next((group for group in groups if group is not None and len(group.members) == count), None)
+        circle = Circle(count, mine, "host")
+        probes += send_probes(circle, suite.messages)
+        probes += exchange_probes(circle, suite.messages, seed=1)
+        probes += collective_probes(circle, suite.collectives)
+    return probes
+
+
+def pair_probes(suite: Suite, world: World) -> list[Probe]:
+    """Transfers between every two hosts, one pair after another: one message, and all ranks to all of the other."""
+    probes: list[Probe] = []
+    for one, other in combinations(range(len(world.members)), 2):
+        ranks = (*world.members[one], *world.members[other])
+        circle = Circle(len(ranks), world.group(ranks), "all")
+        members = sorted(ranks)
+        ends = members.index(world.members[one][0]), members.index(world.members[other][0])
+        probes += send_probes(circle, suite.messages, *ends)
+        probes += pair_exchange_probes(circle, suite.messages, [world.hosts[rank] for rank in members])
+    return probes
+
+
+def cluster_probes(suite: Suite, world: World) -> list[Probe]:
+    """Transfers among all ranks of all hosts at once."""
+    circle = Circle(world.ranks, world.group(range(world.ranks)), "all")
+    return [*exchange_probes(circle, suite.messages, seed=1), *collective_probes(circle, suite.collectives)]

@@ -3,6 +3,7 @@
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,6 +17,7 @@ from executor.microbench.world import World
 Run = Callable[[], object]
 Make = Callable[[World], Run | None]
 Who = Literal["all", "alone"]
+Scope = Literal["host", "all"]
 CHEAP_S = 2e-3
 CHEAP_VISITS = 4
 """A probe below CHEAP_S runs this often in a round: short ops are noisier and cost little."""
@@ -34,9 +36,10 @@ class Probe:
     """One thing to time. ``make(world)`` builds its inputs and returns the call, or None on a rank that has no part in
     it; it runs afresh in every round.
 
-    ``who``: every rank at once, or rank 0 alone while the others wait. ``group``: a communication, in which all ranks
-    take part and whose time counts from the latest start. ``after_work``: every rank works for GAP_S before it, as in
-    training, which puts the network's threads to sleep and their data out of the caches. ``locality``: see
+    ``who``: every rank at once, or the first of each host alone while the others wait. ``group``: a communication, in
+    which ranks take part together and whose time counts from the latest start. ``scope``: whether the ranks of each
+    host make a sample of their own, or all that act make one. ``after_work``: every rank works for GAP_S before it, as
+    in training, which puts the network's threads to sleep and their data out of the caches. ``locality``: see
     :class:`Sample`.
     """
 
@@ -48,6 +51,7 @@ class Probe:
     group: bool = False
     after_work: bool = False
     locality: Sequence[float] | None = None
+    scope: Scope = "host"
 
 
 @dataclass(frozen=True)
@@ -83,24 +87,29 @@ def measure(
     world.barrier()
     begun = time.perf_counter()
     for turn in range(plan.most):
+        ahead = world.clock_ahead_s()
         shuffle(order)
         for index in order:
             elapsed = time.perf_counter() - begun
-            late = world.agree(elapsed > 2 * plan.budget_s)
-            if not (late and records[index].ends):
-                _visit(probes[index], records[index], world)
+            late = world.any(elapsed > 2 * plan.budget_s)
+            if not (late and turn > 0):
+                _visit(probes[index], records[index], world, ahead)
         elapsed = time.perf_counter() - begun
         tell(elapsed)
-        if world.agree(turn + 1 >= plan.least and elapsed * (turn + 2) / (turn + 1) > plan.budget_s):
+        if world.any(turn + 1 >= plan.least and elapsed * (turn + 2) / (turn + 1) > plan.budget_s):
             break
     gathered = world.gather([(record.starts, record.ends) for record in records])
     if world.rank != 0:
         return []
-    return [sample_of(probe, [part[index] for part in gathered], world) for index, probe in enumerate(probes)]
+    found: list[Sample] = []
+    for index, probe in enumerate(probes):
+        found += samples_of(probe, [part[index] for part in gathered], world)
+    return found
 
 
 def _call(probe: Probe, world: World) -> Run | None:
-    return probe.make(world) if probe.who == "all" or world.rank == 0 else None
+    acts = probe.group or (world.works if probe.who == "all" else world.leads)
+    return probe.make(world) if acts else None
 
 
 def _warm(probe: Probe, world: World) -> None:
@@ -109,11 +118,12 @@ def _warm(probe: Probe, world: World) -> None:
         call()
 
 
-def _visit(probe: Probe, record: _Record, world: World) -> None:
-    """Run a probe once, or a few times when it is cheap, with all ranks starting together."""
+def _visit(probe: Probe, record: _Record, world: World, ahead_s: float) -> None:
+    """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: of this rank's
+    clock to that of rank 0, by which all times are told."""
     call = _call(probe, world)
-    # rank 0 decides for all: a communication must be called by every rank or by none
-    cached = world.agree(not record.ends or record.ends[-1] - record.starts[-1] < CACHED_S)
+    # decided together: a communication must be called by every rank or by none
+    cached = world.any(call is not None and (not record.ends or record.ends[-1] - record.starts[-1] < CACHED_S))
     if call is not None and cached:
         call()
     visits = 1
@@ -127,9 +137,9 @@ def _visit(probe: Probe, record: _Record, world: World) -> None:
             call()
             world.synchronize()
             end = time.perf_counter()
-            record.starts.append(start)
-            record.ends.append(end)
-        if done == 0 and world.agree(bool(record.ends) and record.ends[-1] - record.starts[-1] < CHEAP_S):
+            record.starts.append(start - ahead_s)
+            record.ends.append(end - ahead_s)
+        if done == 0 and world.any(bool(record.ends) and record.ends[-1] - record.starts[-1] < CHEAP_S):
             visits = CHEAP_VISITS
         done += 1
 
@@ -162,21 +172,33 @@ def _work(world: World) -> None:
         world.synchronize()
 
 
-def sample_of(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], world: World) -> Sample:
-    """Expected times of one probe. ``parts``: (starts, ends) of every rank; empty where it did not act."""
-    acting = [part for part in parts if part[0]]
+Part = tuple[list[float], list[float]]
+"""Starts and ends of a probe on one rank, by the clock of rank 0; empty where it did not act."""
+
+
+def samples_of(probe: Probe, parts: Sequence[Part], world: World) -> list[Sample]:
+    """Expected times of one probe: a sample for each host whose ranks acted, or one for all that did.
+
+    ``parts`` [P]: of every rank.
+    """
+    acting = [rank for rank, part in enumerate(parts) if part[0]]
+    if probe.scope == "all":
+        return [_sample(probe, acting, parts, world)]
+    groups = [[rank for rank in acting if rank in ranks] for ranks in world.members]
+    return [_sample(probe, group, parts, world) for group in groups if group]
+
+
+def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: World) -> Sample:
     mean: list[float] = []
     last: list[float] = []
     each: list[list[float]] = []
-    for repeat in range(len(acting[0][0])):
-        starts = [part[0][repeat] for part in acting]
-        ends = [part[1][repeat] for part in acting]
+    for repeat in range(len(parts[acting[0]][0])):
+        starts = [parts[rank][0][repeat] for rank in acting]
+        ends = [parts[rank][1][repeat] for rank in acting]
         spans = [end - start for start, end in zip(starts, ends, strict=True)]
-        if probe.group and world.same_host:
+        if probe.group:
             # a root that has sent may be gone before the last rank comes: nobody waits for it
             spans = [max(0.0, end - max(starts)) for end in ends]
-        elif probe.group:
-            spans = [min(spans)]  # clocks of several hosts do not agree; the last rank to start waits for nobody
         each.append(spans)
         mean.append(statistics.fmean(spans))
         last.append(max(spans))
@@ -184,13 +206,15 @@ def sample_of(probe: Probe, parts: Sequence[tuple[list[float], list[float]]], wo
     limit = statistics.median(mean) + OUTLIER_DEVIATIONS * _deviation(mean)
     # of a communication all ranks end together: it has no jitter of one rank by itself
     own, common = (None, None) if probe.group else split_jitter(list(zip(*each, strict=True)), limit)
+    hosts = sorted({world.hosts[rank] for rank in acting})
     return Sample(
         primitive=probe.primitive,
         form=probe.form,
         sizes=dict(probe.sizes),
-        ranks=world.ranks,
-        active=world.on_one_host(rank for rank, part in enumerate(parts) if part[0]),
-        threads=world.threads,
+        hosts=hosts,
+        ranks=sum(len(world.members[host]) for host in hosts),
+        active=max(Counter(world.hosts[rank] for rank in acting).values()),
+        threads=world.threads_of[acting[0]],
         seconds=middle,
         last_s=expected(last),
         mad_s=_deviation(mean),

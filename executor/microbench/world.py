@@ -1,44 +1,81 @@
-"""The ranks that measure: joining their process group, and starting them where torchrun has not."""
+"""The ranks that measure: their process groups, the hosts that they are on, one clock for all."""
 
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from executor.kernels.balance import threads_per_rank
+from executor.clock import clock_offset, kernel_identity
+from executor.handlers.context import GroupHandle
+from executor.kernels.balance import available_cores, threads_per_rank
 
 TIMEOUT = timedelta(seconds=120)
-POLL_S = 0.05
-GRACE_S = 5.0
-"""How long ranks may take to end, all together, before they are killed."""
+NETWORK = Path("/proc/self/ns/net")
 
 
 @dataclass(frozen=True)
 class World:
-    """One rank's view of its group. ``same_host``: all ranks share one monotonic clock. ``hosts`` [P]: name of each
-    rank's host; empty: all are on one."""
+    """One rank's view of its group. ``hosts`` [P]: number of each rank's host, in the order of their first ranks.
+
+    ``threads_of`` [P]: threads that each rank computes with. ``kernels`` [P]: names the kernel of each rank, whose
+    ranks share one monotonic clock; empty: all share one. ``control``: a Gloo group of all ranks, for what is not timed
+    (None: the default group is one).
+    """
 
     rank: int
     ranks: int
     device: torch.device
     backend: str
-    threads: int
-    same_host: bool
-    hosts: tuple[str, ...] = ()
+    threads_of: tuple[int, ...]
+    hosts: tuple[int, ...]
+    kernels: tuple[str, ...] = ()
+    control: dist.ProcessGroup | None = None
+    made: dict[tuple[int, ...], GroupHandle | None] = field(default_factory=dict, repr=False)
 
-    def on_one_host(self, ranks: Iterable[int]) -> int:
-        """The most of these ranks that one host has."""
-        return max(Counter(self.hosts[rank] if self.hosts else "" for rank in ranks).values(), default=0)
+    @property
+    def threads(self) -> int:
+        """Threads that this rank computes with."""
+        return self.threads_of[self.rank]
+
+    @property
+    def host(self) -> int:
+        """Number of this rank's host."""
+        return self.hosts[self.rank]
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks of each host."""
+        return tuple(
+            tuple(rank for rank, at in enumerate(self.hosts) if at == host) for host in range(max(self.hosts) + 1)
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first rank of its host."""
+        return self.members[self.host][0] == self.rank
+
+    @cached_property
+    def works(self) -> bool:
+        """Whether this rank's device work is measured: of ranks that would take turns on their host's cores, only as
+        many as need not."""
+        if self.device.type != "cpu":
+            return True
+        return self.members[self.host].index(self.rank) < max(1, available_cores() // self.threads)
+
+    def group(self, ranks: Sequence[int]) -> GroupHandle | None:
+        """A process group of some ranks, on its members; None elsewhere. All ranks must ask for the same groups."""
+        members = tuple(sorted(ranks))
+        if members not in self.made:
+            group = dist.group.WORLD if len(members) == self.ranks else dist.new_group(list(members), timeout=TIMEOUT)
+            handle = GroupHandle(group, members, self.device) if self.rank in members else None
+            self.made[members] = handle
+        return self.made[members]
 
     def synchronize(self) -> None:
         """Wait until the device has finished what it was given."""
@@ -52,11 +89,11 @@ class World:
             dist.barrier()
             self.synchronize()
 
-    def agree(self, value: bool) -> bool:
-        """Rank 0's answer, on every rank."""
+    def any(self, value: bool) -> bool:
+        """Whether it is so on any rank: the same answer on every one."""
         flag = torch.tensor([int(value)], device=self.device)
         if self.ranks > 1:
-            dist.broadcast(flag, src=0)
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag.item())
 
     def gather(self, value: Any) -> list[Any]:
@@ -66,6 +103,25 @@ class World:
         values: list[Any] = [None] * self.ranks
         dist.all_gather_object(values, value)
         return values
+
+    def clock_ahead_s(self) -> float:
+        """Seconds that this rank's clock is ahead of rank 0's now; asked of all ranks together, as clocks drift."""
+        return clock_offset(list(self.kernels), self.control) if len(set(self.kernels)) > 1 else 0.0
+
+
+def host_identity() -> str:
+    """Names this host: the running kernel and its network. Network namespaces of one kernel are hosts of their own,
+    since only their links join them; containers that share the machine's network are not."""
+    try:
+        return f"{kernel_identity()}/{NETWORK.stat().st_ino}"
+    except OSError:
+        return kernel_identity()
+
+
+def host_numbers(identities: Sequence[str]) -> tuple[int, ...]:
+    """Number of each rank's host: hosts are numbered as their first ranks follow one another."""
+    order = list(dict.fromkeys(identities))
+    return tuple(order.index(identity) for identity in identities)
 
 
 def join(backend: str = "auto") -> World:
@@ -82,62 +138,8 @@ def join(backend: str = "auto") -> World:
     threads = threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
     torch.set_num_threads(threads)
     dist.init_process_group(backend, timeout=TIMEOUT)
-    hosts: list[Any] = [None] * ranks
-    dist.all_gather_object(hosts, socket.gethostname())
-    return World(rank, ranks, device, backend, threads, len(set(hosts)) == 1, tuple(hosts))
-
-
-def free_port() -> int:
-    """A TCP port that is free on the loopback now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def spawn(ranks: int, arguments: Sequence[str]) -> int:
-    """Start ``python -m executor.microbench ARGUMENTS`` once a rank on this host; the first failing exit status, or 0.
-
-    When a rank fails or this process is interrupted, the others are ended.
-    """
-    threads = str(threads_per_rank(ranks))
-    shared = {
-        **os.environ,
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "NUMBA_NUM_THREADS": threads,
-    }
-    if sys.platform == "linux":
-        shared.setdefault("GLOO_SOCKET_IFNAME", "lo")  # as runs on one host do
-    command = [sys.executable, "-m", "executor.microbench", *arguments]
-    running: list[subprocess.Popen[bytes]] = []
-    signal.signal(signal.SIGTERM, _interrupted)  # so that the ranks are ended below
-    try:
-        for rank in range(ranks):
-            running.append(subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-        while True:
-            states = [process.poll() for process in running]
-            failed = [state for state in states if state]
-            if failed:
-                return failed[0]
-            if all(state == 0 for state in states):
-                return 0
-            time.sleep(POLL_S)
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.terminate()
-        limit = time.monotonic() + GRACE_S  # for all of them together
-        for process in running:
-            try:
-                process.wait(timeout=max(0.0, limit - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _interrupted(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
+    told: list[Any] = [None] * ranks
+    dist.all_gather_object(told, (threads, host_identity(), kernel_identity()))
+    every, identities, kernels = zip(*told, strict=True)
+    control = dist.new_group(backend="gloo", timeout=TIMEOUT) if backend != "gloo" else None
+    return World(rank, ranks, device, backend, every, host_numbers(identities), kernels, control)

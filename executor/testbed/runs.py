@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from executor.environment import LAUNCHER, TESTBED
-from executor.launcher import Seat, end, environment_of, interrupted, launch, watch
+from executor.launcher import INTERRUPTED, Seat, ended_together, environment_of, launch, watch
 from executor.plan import RunPlan
 from executor.testbed import lifecycle, network
 from executor.testbed.declaration import Declaration
@@ -49,23 +48,18 @@ def execute(declared: Declaration, command: Sequence[str]) -> int:
     """Run a command once a rank, with the variables that torchrun would set; the first exit status that is not 0."""
     with _held(declared) as (record, places):
         master = {"MASTER_ADDR": places[0].host.address or "127.0.0.1", "MASTER_PORT": str(MASTER_PORT)}
-        running: list[subprocess.Popen[bytes]] = []
-        previous = signal.signal(signal.SIGTERM, interrupted)
         try:
-            for place in places:
-                seat = _seat(declared, record, place)
-                environment = {**environment_of(place.rank, len(places), None, seat), **master}
-                environment.pop(LAUNCHER)  # it tells the ranks of a run; this command may be anything
-                running.append(subprocess.Popen([*seat.prefix, *command], env=environment))
-            failed = watch(running)
-            statuses = [process.poll() for process in running]
-            return next(_status(status) for status in statuses if status) if failed else 0
+            with ended_together() as running:
+                for place in places:
+                    seat = _seat(declared, record, place)
+                    environment = {**environment_of(place.rank, len(places), None, seat), **master}
+                    environment.pop(LAUNCHER)  # it tells the ranks of a run; this command may be anything
+                    running.append(subprocess.Popen([*seat.prefix, *command], env=environment))
+                failed = watch(running)
+                statuses = [process.poll() for process in running]
         except KeyboardInterrupt:
-            print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
-            return 130
-        finally:
-            end(running)
-            signal.signal(signal.SIGTERM, previous)
+            return INTERRUPTED
+        return next(_status(status) for status in statuses if status) if failed else 0
 
 
 def _status(status: int) -> int:

@@ -1,108 +1,102 @@
-"""From the samples of a machine to its hardware profile."""
+"""From the samples of a machine, or of a cluster, to its hardware profile."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from simgnn import __version__
-from simgnn.analysis.fit_compute import CurveFit, fit_curves, profile_caches, with_reach
-from simgnn.analysis.fit_network import NetworkFit, fit_network
+from simgnn.analysis.fit_calls import Errors
+from simgnn.analysis.fit_cluster import fit_cluster
+from simgnn.analysis.fit_compute import CurveFit
+from simgnn.analysis.fit_device import describe_host, fit_device, host_name, host_of, unmeasured_link
+from simgnn.analysis.fit_network import fit_network
 from simgnn.analysis.fit_samples import Facts, SampleFile
 from simgnn.errors import HardwareError
-from simgnn.hardware.devices import Device
-from simgnn.hardware.links import LinkType
 from simgnn.hardware.profile import Meta, Profile
-from simgnn.hardware.quantities import Bandwidth, CoreCount, Duration, Size
-from simgnn.hardware.topology import Edge, Host, Placed, Topology
+from simgnn.hardware.topology import Topology
 
 LOOPBACK = "loopback"
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A machine's profile, with what was fitted and how well. ``network`` is None where only one rank measured."""
+    """A profile, with what was fitted and how well. ``curves``: by the name of their device.
+
+    ``communication`` is empty where only one rank measured.
+    """
 
     profile: Profile
-    curves: tuple[CurveFit, ...]
-    network: NetworkFit | None
+    curves: tuple[tuple[str, CurveFit], ...]
+    communication: Errors
 
 
 def fit_profile(files: Sequence[SampleFile], day: date) -> Calibration:
-    """One profile from the samples of several groups of ranks on one machine, each group of another size.
+    """One profile from the samples of one machine's groups of ranks, each of another size, or of a group across hosts.
 
-    The profile is one host that stands for the machine, with ``day`` in its name. Raises :class:`HardwareError` for
-    samples of different machines and for samples that cannot determine a curve.
+    The profile has ``day`` in its name. Raises :class:`HardwareError` for samples of different machines and for samples
+    that cannot determine a curve or a link.
     """
     if not files:
         raise HardwareError("no samples to fit; expected at least one file of `python -m executor.microbench`")
-    facts = files[0].facts
-    for file in files[1:]:
-        if (file.facts.host, file.facts.cores, file.facts.device) != (facts.host, facts.cores, facts.device):
-            raise HardwareError(
-                f"samples of two machines: {facts.host} ({facts.cores} cores, {facts.device}) and {file.facts.host} "
-                f"({file.facts.cores} cores, {file.facts.device}); calibrate each by itself"
-            )
-    samples = [sample for file in files for sample in file.samples]
-    gpu = facts.device != "cpu"
-    cores = None if gpu else float(facts.cores)
-    caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
-    curves = fit_curves(samples, caches, cores)
-    network = fit_network(samples) if any(sample.primitive == "exchange" for sample in samples) else None
-    device = Device(
-        kind="gpu" if gpu else "cpu",
-        model=facts.device_name if gpu else facts.cpu_model,
-        memory=Size.of(facts.device_memory_bytes or facts.memory_bytes, "measured", note="read from the system"),
-        cores=None if gpu else CoreCount.of(facts.cores, "measured", note="cores that this process may use"),
-        caches=caches,
-        curves=tuple(entry.curve for entry in curves),
-    )
-    link = network.link if network is not None else _unmeasured_link()
-    ranks = sorted({file.ranks for file in files})
+    clusters = [file for file in files if len(file.hosts) > 1]
+    if not clusters:
+        return _fit_machine(files, day)
+    if len(files) > 1:
+        raise HardwareError(
+            f"got samples of {len(files)} groups of ranks, one of them across {len(clusters[0].hosts)} hosts; expected "
+            "that group alone"
+        )
+    found = fit_cluster(files[0])
+    facts = [host.facts for host in files[0].hosts]
+    others = f"{facts[0].host} and {len(facts) - 1} more"
+    words = "; ".join(dict.fromkeys(describe_host(each) for each in facts))
+    meta = _meta(f"{host_name(facts[0].host)}-and-{len(facts) - 1}-more", f"{others}: {words}", files, day)
     profile = Profile(
-        meta=Meta(
-            name=f"{_name(facts.host)}-{day.isoformat()}",
-            description=_description(facts, ranks, any(file.quick for file in files)),
-            date=day,
-            versions={"simgnn": __version__, "torch": facts.torch, "python": facts.python, "system": facts.system},
-            calibrated_ranks=tuple(ranks),
-        ),
+        meta=meta,
+        devices=found.devices,
+        links=found.links,
+        topology=found.topology,
+        backends={files[0].backend: found.backend},
+    )
+    return Calibration(profile, found.curves, found.errors)
+
+
+def _fit_machine(files: Sequence[SampleFile], day: date) -> Calibration:
+    """One host that stands for the machine."""
+    facts = files[0].hosts[0].facts
+    for file in files[1:]:
+        _check_same(facts, file.hosts[0].facts)
+    samples = [sample for file in files for sample in file.samples]
+    device, curves = fit_device(facts, samples)
+    network = fit_network(samples) if any(sample.primitive == "exchange" for sample in samples) else None
+    host, _ = host_of(facts, facts.device, LOOPBACK)
+    profile = Profile(
+        meta=_meta(host_name(facts.host), describe_host(facts), files, day),
         devices={facts.device: device},
-        links={LOOPBACK: link},
-        topology=_topology(facts, gpu),
+        links={LOOPBACK: network.link if network is not None else unmeasured_link()},
+        topology=Topology(hosts={host_name(facts.host): host}),
         backends={} if network is None else {files[0].backend: network.backend},
     )
-    return Calibration(profile, tuple(curves), network)
+    named = tuple((facts.device, curve) for curve in curves)
+    return Calibration(profile, named, {} if network is None else network.errors)
 
 
-def _topology(facts: Facts, gpu: bool) -> Topology:
-    """One host. Ranks of a CPU share its loopback; GPUs hang on one switch, whose links are as fast as was measured."""
-    if not gpu:
-        placed = Placed(name="cpu", type=facts.device)
-        edge = Edge(between=("cpu", "cpu"), link=LOOPBACK)
-        return Topology(hosts={_name(facts.host): Host(devices=(placed,), edges=(edge,))})
-    placed = Placed(name="gpu", type=facts.device, count=facts.devices or 1)
-    edge = Edge(between=("gpu", "switch"), link=LOOPBACK)
-    return Topology(hosts={_name(facts.host): Host(devices=(placed,), nodes={"switch": "nvswitch"}, edges=(edge,))})
+def _check_same(facts: Facts, other: Facts) -> None:
+    if (other.host, other.cores, other.device) != (facts.host, facts.cores, facts.device):
+        raise HardwareError(
+            f"samples of two machines: {facts.host} ({facts.cores} cores, {facts.device}) and {other.host} "
+            f"({other.cores} cores, {other.device}); calibrate each by itself"
+        )
 
 
-def _unmeasured_link() -> LinkType:
-    """A link of the topology that a single rank never uses."""
-    note = "not measured: calibrated with one rank"
-    return LinkType(
-        kind="loopback",
-        bandwidth=Bandwidth.of(1e9, "assumed", note=note),
-        latency=Duration.of(0.0, "assumed", note=note),
+def _meta(name: str, what: str, files: Sequence[SampleFile], day: date) -> Meta:
+    facts = files[0].hosts[0].facts
+    ranks = sorted({file.ranks for file in files})
+    quick = " (quick)" if any(file.quick for file in files) else ""
+    return Meta(
+        name=f"{name}-{day.isoformat()}",
+        description=f"{what}; calibrated with {', '.join(map(str, ranks))} ranks{quick}",
+        date=day,
+        versions={"simgnn": __version__, "torch": facts.torch, "python": facts.python, "system": facts.system},
+        calibrated_ranks=tuple(ranks),
     )
-
-
-def _description(facts: Facts, ranks: Sequence[int], quick: bool) -> str:
-    what = facts.device_name if facts.device != "cpu" else f"{facts.cpu_model}, {facts.cores} cores"
-    counts = ", ".join(map(str, ranks))
-    return f"{what}; calibrated with {counts} ranks{' (quick)' if quick else ''}"
-
-
-def _name(host: str) -> str:
-    """A host's name as profiles spell names."""
-    cleaned = re.sub(r"[^A-Za-z0-9_.+-]", "-", host.split(".")[0])
-    return cleaned if cleaned[:1].isalpha() else f"host-{cleaned}"

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from simgnn.errors import HardwareError
 
@@ -14,7 +14,8 @@ class _Strict(BaseModel):
 
 
 class Sample(_Strict):
-    """One probe: mean seconds of a primitive at these sizes, with ``active`` of ``ranks`` ranks working at once.
+    """One probe: mean seconds of a primitive at these sizes. ``hosts``: numbers of the hosts whose ranks took part,
+    ``ranks`` in all; ``active``: ranks that worked at once on a host.
 
     ``last_s`` is the time to the slowest rank, ``mad_s`` the median absolute deviation of the repeats, ``locality`` the
     cumulative reuse profile of the index stream (None: the primitive reads no index). ``jitter_s``, ``drift_s``:
@@ -24,6 +25,7 @@ class Sample(_Strict):
     primitive: str
     form: str
     sizes: dict[str, float]
+    hosts: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     ranks: PositiveInt
     active: PositiveInt
     threads: PositiveInt
@@ -64,18 +66,34 @@ class Facts(_Strict):
     devices: PositiveInt | None = None
 
 
+class MeasuredHost(_Strict):
+    """A host that took part: its ranks, and what its first rank read there."""
+
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    facts: Facts
+
+
 class SampleFile(_Strict):
-    """All samples of one group of ranks that measured together."""
+    """All samples of one group of ranks that measured together. ``hosts``: by number, as samples name them."""
 
     format: Literal["simgnn-samples"]
-    version: Literal[1]
+    version: Literal[2]
     started: datetime
-    facts: Facts
+    hosts: Annotated[tuple[MeasuredHost, ...], Field(min_length=1)]
     backend: str
     ranks: PositiveInt
     threads: PositiveInt
     quick: bool
     samples: tuple[Sample, ...]
+
+    def rank_hosts(self) -> tuple[int, ...]:
+        """Host of each rank."""
+        at = {rank: number for number, host in enumerate(self.hosts) for rank in host.ranks}
+        return tuple(at[rank] for rank in range(self.ranks))
+
+    def of_hosts(self, *hosts: int) -> list[Sample]:
+        """Samples in which ranks of just these hosts took part."""
+        return [sample for sample in self.samples if sample.hosts == hosts]
 
 
 def read_samples(path: Path) -> SampleFile:

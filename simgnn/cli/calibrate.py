@@ -48,8 +48,8 @@ def command(
 
     Full: at most five minutes, on an otherwise idle machine. Nothing is written unless everything was measured. A
     calibration that was interrupted goes on where it stopped, for a day, if machine, sizes and code are the same.
-    Under torchrun ([bold]torchrun ... -m simgnn calibrate[/bold]) its ranks measure, and rank 0 fits and writes; ranks
-    on several hosts are refused, because fits do not tell links between hosts from links inside one yet.
+    Under torchrun ([bold]torchrun ... -m simgnn calibrate[/bold]) its ranks measure, and rank 0 fits and writes; on
+    several hosts each measures its own device, and every two hosts their link.
 
     Outliers: of a probe's repeats the slowest twentieth (at least one of three) is left out as far as it lies more
     than 10 median absolute deviations above the median; the rest is averaged. Of a curve's samples at most a tenth is
@@ -148,10 +148,10 @@ def _fit(files: "Sequence[SampleFile]", reporter: Reporter) -> "Calibration":
 
 def show(calibration: "Calibration") -> None:
     """Print what was fitted, with residuals."""
-    columns = ["primitive", "ranks x threads", "samples", "left out", "median error", "spread", "worst", "costs"]
-    print_table(
-        "Work (cross-validated errors)", columns, [list(row.values()) for row in _curve_rows(calibration)], left=2
-    )
+    errors = ["median error", "spread", "worst"]
+    columns = ["device", "primitive", "ranks x threads", "samples", "left out", *errors, "costs"]
+    work = [list(row.values()) for row in _curve_rows(calibration)]
+    print_table("Work (cross-validated errors)", columns, work, left=3)
     rows = _network_rows(calibration)
     if rows:
         columns = ["communication", "ranks", "samples", "median error", "worst"]
@@ -160,11 +160,12 @@ def show(calibration: "Calibration") -> None:
 
 def _curve_rows(calibration: "Calibration") -> list[dict[str, str]]:
     rows = []
-    for entry in calibration.curves:
+    for device, entry in calibration.curves:
         curve, fit = entry.curve, entry.fit
         costs = curve.model_dump()["costs"]
         rows.append(
             {
+                "device": device,
                 "primitive": curve.primitive,
                 "level": f"{curve.concurrency} x {curve.threads}",
                 "samples": str(fit.used),
@@ -179,9 +180,6 @@ def _curve_rows(calibration: "Calibration") -> list[dict[str, str]]:
 
 
 def _network_rows(calibration: "Calibration") -> list[dict[str, str]]:
-    network = calibration.network
-    if network is None:
-        return []
     return [
         {
             "kind": kind,
@@ -190,5 +188,5 @@ def _network_rows(calibration: "Calibration") -> list[dict[str, str]]:
             "median_error": f"{middle:.1%}",
             "worst": f"{most:.1%}",
         }
-        for (kind, ranks), (middle, most, count) in network.errors.items()
+        for (kind, ranks), (middle, most, count) in calibration.communication.items()
     ]

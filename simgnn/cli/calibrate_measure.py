@@ -1,7 +1,6 @@
 """Measuring for ``simgnn calibrate``: one group of ranks after another, kept stage by stage, progress told."""
 
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from simgnn.cli.console import Counter, Reporter
-from simgnn.cli.engine import check_executor, end_session
+from simgnn.cli.engine import check_executor, end_session, start_session
 from simgnn.errors import BackendError, ConfigError
 
 if TYPE_CHECKING:
@@ -24,17 +23,16 @@ PATIENCE_S = 600.0
 """A group of ranks that has not finished by then hangs."""
 RANKS_PER_CORE, LEAST_MOST_RANKS = 8, 16
 """More ranks than so many a core are refused, but never as few as the second number."""
-PARTS = 1000
-"""Steps in which progress is counted."""
 PROGRESS = "progress "
-"""How the micro-benchmarks begin a line that says how much is through: "progress SHARE TEXT"."""
+"""How the micro-benchmarks begin a line that says how much is through: "progress SECONDS OF_SECONDS TEXT"."""
 
 
 class Place(NamedTuple):
-    """Where torchrun has started this process: one of ``ranks``, which measure together."""
+    """Where torchrun has started this process: one of ``ranks``, which measure together; ``local_rank`` on its host."""
 
     rank: int
     ranks: int
+    local_rank: int
 
 
 def torchrun_place(environment: Mapping[str, str] | None = None) -> Place | None:
@@ -42,7 +40,7 @@ def torchrun_place(environment: Mapping[str, str] | None = None) -> Place | None
     found = os.environ if environment is None else environment
     if "RANK" not in found or "WORLD_SIZE" not in found:
         return None
-    return Place(int(found["RANK"]), int(found["WORLD_SIZE"]))
+    return Place(int(found["RANK"]), int(found["WORLD_SIZE"]), int(found.get("LOCAL_RANK", found["RANK"])))
 
 
 def kept_folder() -> Path:
@@ -80,19 +78,21 @@ def measure_groups(
         check_counts(groups)
     if place is None or place.rank == 0:
         tell_if_busy(reporter)
+    elif place.local_rank == 0:
+        tell_if_busy(Reporter())  # of its own host, of which rank 0 sees nothing
     files = []
     with tempfile.TemporaryDirectory(prefix="simgnn-calibrate-") as scratch:
         folder = Path(scratch) if samples is None else samples
         folder.mkdir(parents=True, exist_ok=True)
-        with reporter.counting("calibrating", PARTS * len(groups)) as counter:
-            for number, count in enumerate(groups):
+        with reporter.counting("calibrating", 1, share=True) as counter:
+            through = _Through(counter, len(groups))
+            for count in groups:
                 path = folder / f"samples-{count}.json"
                 arguments = [
                     "--out",
                     str(path),
                     "--keep",
                     str(kept_folder()),
-                    "--one-host",
                     *(["--quick"] if quick else []),
                 ]
                 if fresh:
@@ -101,7 +101,8 @@ def measure_groups(
                     arguments += ["--ranks", str(count)]
                     # more ranks than cores measure communication only: they take turns computing
                     arguments += ["--only", "communication"] if count > _cores() else []
-                _measure(count, arguments, reporter, counter, number * PARTS)
+                _measure(count, arguments, reporter, through)
+                through.group_done()
                 if place is None or place.rank == 0:
                     files.append(_read(path))
     return files
@@ -137,17 +138,30 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, counter: Counter, before: int) -> None:
-    """Run one group of ranks to its end, its progress counted from ``before``."""
-    command = [sys.executable, "-m", "executor.microbench", *arguments]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # so that one signal reaches the ranks too
-    )
+class _Through:
+    """How much of all groups is through, in hundredths of a second as planned. Groups to come count as the last one:
+    only the micro-benchmarks know what they will measure."""
+
+    def __init__(self, counter: Counter, groups: int) -> None:
+        self._counter, self._left = counter, groups
+        self._before = self._here = 0
+
+    def at(self, seconds: float, of_seconds: float, what: str) -> None:
+        """So much of this group's plan is through; ``what`` is measured now."""
+        self._here = round(100 * of_seconds)
+        self._counter.at(self._before + round(100 * seconds), what, self._before + self._here * self._left)
+
+    def group_done(self) -> None:
+        """This group is through."""
+        self._before += self._here
+        self._left -= 1
+        if self._left == 0:
+            self._counter.at(self._before, "", self._before)
+
+
+def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, through: _Through) -> None:
+    """Run one group of ranks to its end."""
+    process = start_session([sys.executable, "-m", "executor.microbench", *arguments])
     assert process.stdout is not None
     hangs = threading.Timer(PATIENCE_S, end_session, [process])
     hangs.daemon = True
@@ -157,8 +171,8 @@ def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, counter: 
         for line in process.stdout:
             text = line.strip()
             if text.startswith(PROGRESS):
-                share, _, what = text.removeprefix(PROGRESS).partition(" ")
-                counter.at(before + round(PARTS * float(share)), what)
+                seconds, of_seconds, what = text.removeprefix(PROGRESS).split(" ", 2)
+                through.at(float(seconds), float(of_seconds), what)
             elif text:
                 last = [*last[-9:], text]
                 if "kept" in text.split():
@@ -171,4 +185,3 @@ def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, counter: 
     if status != 0:
         told = "\n".join(last)
         raise BackendError(f"calibrate: measuring with {ranks} ranks ended with status {status}:\n{told}")
-    counter.at(before + PARTS)

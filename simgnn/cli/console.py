@@ -66,19 +66,30 @@ class Reporter:
                 note(text)
 
     @contextmanager
-    def counting(self, text: str, total: int) -> Iterator["Counter"]:
-        """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient."""
+    def counting(self, text: str, total: int, share: bool = False) -> Iterator["Counter"]:
+        """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient.
+
+        ``share``: how much is done is told in percent, for work whose units mean nothing to a user.
+        """
         if self._quiet or not self._terminal:
-            yield Counter(text, total, None, None, self._quiet)
+            yield Counter(text, total, share, None, None, self._quiet)
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        done = TaskProgressColumn() if share else MofNCompleteColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), done, TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             self._bar = bar
             try:
-                yield Counter(text, total, bar, bar.add_task(text, total=total), False)
+                yield Counter(text, total, share, bar, bar.add_task(text, total=total), False)
             finally:
                 self._bar = None
 
@@ -86,24 +97,33 @@ class Reporter:
 class Counter:
     """Progress of one piece of work."""
 
-    def __init__(self, text: str, total: int, bar: "Progress | None", task: "TaskID | None", quiet: bool) -> None:
-        self._text, self._total, self._bar, self._task, self._quiet = text, total, bar, task, quiet
+    def __init__(
+        self, text: str, total: int, share: bool, bar: "Progress | None", task: "TaskID | None", quiet: bool
+    ) -> None:
+        self._text, self._total, self._share = text, total, share
+        self._bar, self._task, self._quiet = bar, task, quiet
         self._first: tuple[float, int] | None = None
         self._told = float("-inf")
+        self._detail = ""
 
-    def at(self, done: int, detail: str = "") -> None:
-        """``done`` of the total are done."""
+    def at(self, done: int, detail: str = "", total: int | None = None) -> None:
+        """``done`` of the total are done; ``total``: what is now known to be in all."""
+        self._total = self._total if total is None else total
+        between = ": " if self._share and detail else " "
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, description=f"{self._text} {detail}".strip())
+            description = f"{self._text}{between}{detail}".strip()
+            self._bar.update(self._task, completed=done, total=self._total, description=description)
             return
         now = time.monotonic()
         if self._first is None:
             self._first = (now, done)  # what came before was start-up, which says nothing of the speed
-        if self._quiet or (now - self._told < PLAIN_INTERVAL_S and done < self._total):
+        changed, self._detail = self._share and detail != self._detail, detail
+        if self._quiet or (now - self._told < PLAIN_INTERVAL_S and done < self._total and not changed):
             return
         self._told = now
         began, from_here = self._first
         eta = ""
         if from_here < done < self._total:
             eta = f", {(now - began) / (done - from_here) * (self._total - done):.0f} s left"
-        note(f"{self._text}: {done}/{self._total}{eta}{' ' + detail if detail else ''}")
+        reached = f"{100 * done // max(self._total, 1)} %" if self._share else f"{done}/{self._total}"
+        note(f"{self._text}: {reached}{eta}{between if detail else ''}{detail}")

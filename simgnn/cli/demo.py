@@ -1,5 +1,6 @@
 """``simgnn demo``: the whole tool on one small experiment, in a minute."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,16 +31,14 @@ def command(
     from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
     from simgnn.cli.tables import qualifications, seconds
     from simgnn.cli.train import carry_out, write_run
-    from simgnn.experiment.directory import check_free
     from simgnn.experiment.load import load_experiment
     from simgnn.report.perfetto import write_perfetto
 
     simulated, trained = out / "sim", out / "run"
-    for directory in (simulated, trained):
-        check_free(directory, force=True)
+    profile, timelines = out / "hardware.toml", out / "trace.perfetto.json"
+    _check_folder(out, (simulated, trained), (profile, timelines))
     reporter = Reporter(quiet=as_json)
     out.mkdir(parents=True, exist_ok=True)
-    profile = out / "hardware.toml"
     reporter.stage("calibrating this machine, quickly")
     calibrate(profile, quick=True, reporter=reporter)
     experiment = load_experiment("default", hardware=str(profile))
@@ -50,7 +49,7 @@ def command(
     measured = carry_out(trained, experiment.train.epochs, reporter)
     comparison = compare_runs(simulated, trained)
     both = {"predicted": simulated, "measured": trained}
-    write_perfetto(both, out / "trace.perfetto.json", TRACE_EPOCHS, predictions=["predicted"])
+    write_perfetto(both, timelines, TRACE_EPOCHS, predictions=["predicted"])
     if as_json:
         print_json({**comparison.as_dict(), "table": _rows(prediction.result, measured)})
         return
@@ -74,7 +73,27 @@ def command(
         )
     note("memory: allocated by a rank at most; what does not grow with the graph (threads, libraries) is not predicted")
     note(f"run directories {simulated} and {trained}; where they differ: simgnn compare {simulated} {trained}")
-    note(f"both timelines side by side: open {out / 'trace.perfetto.json'} at https://ui.perfetto.dev")
+    note(f"both timelines side by side: open {timelines} at https://ui.perfetto.dev")
+
+
+def _check_folder(out: Path, runs: Sequence[Path], files: Sequence[Path]) -> None:
+    """Raise :class:`ConfigError` unless ``out`` is new, or holds nothing but what an earlier demo has put there."""
+    from simgnn.errors import ConfigError
+    from simgnn.experiment.directory import check_free
+    from simgnn.outputs import check_output_file, check_output_folder
+
+    check_output_folder(out, "--out")
+    mine = {path.name for path in (*runs, *files)}
+    foreign = sorted(path.name for path in out.iterdir() if path.name not in mine) if out.is_dir() else []
+    if foreign:
+        raise ConfigError(
+            f"--out: got {out}, which holds {foreign[0]}; expected a folder that is new, empty or of an earlier demo: "
+            "name another"
+        )
+    for path in runs:
+        check_free(path, force=True)
+    for path in files:
+        check_output_file(path, "--out")
 
 
 def _rows(predicted: "Result", measured: "Result") -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -55,15 +55,7 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
     check_executor()
     command = [sys.executable, "-m", PACKAGE, "run", str(directory), *arguments]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,  # so that one signal reaches the ranks too
-    )
+    process = start_session(command, environment)
     assert process.stdout is not None
     last: list[str] = []
     reason = ""
@@ -83,6 +75,20 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
         raise BackendError(f"run: {reason}")
     if status != 0:
         raise BackendError(f"run: training ended with status {status}; its last words:\n" + "\n".join(last))
+
+
+def start_session(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+    """Start a command that leads a session, so that one signal reaches its ranks too; what it prints, on either stream,
+    is one pipe of text. End it with :func:`end_session`."""
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def end_session(process: "subprocess.Popen[str]") -> None:

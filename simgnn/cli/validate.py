@@ -50,13 +50,18 @@ def command(
     Example: [bold]simgnn validate quick --report quick.html[/bold]
     """
     from simgnn.cli.console import Reporter, note, print_json
+    from simgnn.outputs import check_output_file, make_parent
     from simgnn.report.validation import print_scoreboard, write_report
     from simgnn.study.suite import find_suite, load_suite, truth_folder
+    from simgnn.study.validate import check_keep, validate
     from simgnn.study.validate import keep as keep_truth
     from simgnn.study.validate import rescore as score_again
-    from simgnn.study.validate import validate
     from simgnn.tomlfile import load_toml
 
+    if keep is not None:
+        check_keep(keep)
+    if report is not None:
+        check_output_file(report, "--report")
     backend = CommandBackend(Reporter(quiet=as_json))
     if rescore:
         folder = out or truth_folder(suite)
@@ -75,6 +80,7 @@ def command(
     if keep is not None:
         keep_truth(folder, keep)
     if report is not None:
+        make_parent(report)
         write_report(board, report)
     if as_json:
         print_json({**board.as_dict(), "folder": str(folder)})

@@ -42,27 +42,35 @@ class Point(NamedTuple):
 
 
 def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterator[Point]:
-    """Every sample of work, and of collectives and exchanges, against the profile that was fitted to all of them."""
-    name, device = next(iter(calibration.profile.devices.items()))
+    """Every sample of work, and of collectives and messages, against the profile that was fitted to all of them."""
+    profile = calibration.profile
+    names = [name for name, _ in profile.topology.host_names()]
+    kinds = [host.devices[0].type for _, host in profile.topology.host_names()]
     for file in files:
         machine: Machine | None = None
-        if calibration.network is not None and device.kind == "cpu":
-            machine = Machine.place(calibration.profile, [0] * file.ranks)
+        if calibration.communication and profile.devices[kinds[0]].kind == "cpu":
+            machine = Machine.place(profile, file.rank_hosts())
         for sample in file.samples:
-            if device.curves_of(sample.primitive):
+            where = "" if len(names) == 1 else f", {' and '.join(names[host] for host in sample.hosts)}"
+            kind = kinds[sample.hosts[0]]
+            if profile.devices[kind].curves_of(sample.primitive):
                 price = price_work(
-                    device, name, sample.primitive, sample.sizes, sample.locality, sample.active, sample.threads
-                )
-                yield _point(sample, f"{sample.active} x {sample.threads}", float(price.seconds[0]), sample.seconds)
-            elif machine is not None and sample.primitive in ("allreduce", "broadcast", "allgather", "barrier"):
-                found = machine.collective(
-                    sample.primitive, "default", sample.sizes.get("bytes", 0.0), range(sample.ranks)
-                )
-                yield _point(sample, f"{sample.ranks} ranks", found.seconds_alone, sample.seconds)
-            elif machine is not None and sample.primitive == "send":
-                found_message = machine.message(0, 1, sample.sizes["bytes"])
-                seconds = found_message.latency_s + sample.sizes["bytes"] / found_message.rate_bytes_per_s
-                yield _point(sample, f"{sample.ranks} ranks", seconds, sample.last_s)
+                    profile.devices[kind], kind, sample.primitive, sample.sizes, sample.locality, sample.active,
+                    sample.threads,
+                )  # fmt: skip
+                level = f"{sample.active} x {sample.threads}"
+                yield _point(sample, level + where, float(price.seconds[0]), sample.seconds)
+            elif machine is not None:
+                level = f"{sample.ranks} ranks"
+                members = [rank for rank, host in enumerate(file.rank_hosts()) if host in sample.hosts]
+                if sample.primitive in ("allreduce", "broadcast", "allgather", "barrier"):
+                    found = machine.collective(sample.primitive, "default", sample.sizes.get("bytes", 0.0), members)
+                    yield _point(sample, level + where, found.seconds_alone, sample.seconds)
+                elif sample.primitive == "send":
+                    target = members[1] if len(sample.hosts) == 1 else file.hosts[sample.hosts[1]].ranks[0]
+                    message = machine.message(file.hosts[sample.hosts[0]].ranks[0], target, sample.sizes["bytes"])
+                    seconds = message.latency_s + sample.sizes["bytes"] / message.rate_bytes_per_s
+                    yield _point(sample, level + where, seconds, sample.last_s)
 
 
 def _point(sample: "Sample", level: str, predicted: float, measured: float) -> Point:
@@ -91,7 +99,7 @@ def report_page(calibration: "Calibration", files: "Sequence[SampleFile]") -> st
         "<h2>Work</h2>",
         _table(*_work_table(calibration)),
     ]
-    if calibration.network is not None:
+    if calibration.communication:
         parts += ["<h2>Communication</h2>", _table(*_network_table(calibration))]
     parts.append("<h2>Measured and predicted</h2>")
     for number, figure in enumerate((_scatter(found), _residuals(found))):
@@ -103,23 +111,22 @@ def report_page(calibration: "Calibration", files: "Sequence[SampleFile]") -> st
 
 def _work_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]:
     rows = []
-    for entry in calibration.curves:
+    for device, entry in calibration.curves:
         curve, fit = entry.curve, entry.fit
         costs = ", ".join(f"{name} {text}" for name, text in curve.model_dump()["costs"].items())
         reach = ", ".join(f"{name} to {high:g}" for name, (_, high) in curve.range.items())
         errors = [f"{fit.median_error:.1%}", f"{fit.spread:.1%}", f"{np.expm1(fit.worst):.0%}"]
         level = f"{curve.concurrency} x {curve.threads}"
-        rows.append([curve.primitive, level, str(fit.used), str(fit.left_out), *errors, reach, costs])
-    columns = ["primitive", "ranks x threads", "samples", "left out", "median error", "spread", "worst", "measured",
-               "costs"]  # fmt: skip
+        rows.append([device, curve.primitive, level, str(fit.used), str(fit.left_out), *errors, reach, costs])
+    errors = ["median error", "spread", "worst"]
+    columns = ["device", "primitive", "ranks x threads", "samples", "left out", *errors, "measured", "costs"]
     return columns, rows
 
 
 def _network_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]:
-    assert calibration.network is not None
     rows = [
         [kind, str(ranks), str(count), f"{middle:.1%}", f"{most:.1%}"]
-        for (kind, ranks), (middle, most, count) in calibration.network.errors.items()
+        for (kind, ranks), (middle, most, count) in calibration.communication.items()
     ]
     return ["communication", "ranks", "samples", "median error", "worst"], rows
 

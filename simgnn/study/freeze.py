@@ -9,6 +9,7 @@ from typing import Any
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, load_profile
+from simgnn.outputs import check_output_folder
 from simgnn.partition.statsfile import save_stats
 from simgnn.program.digest import program_digest
 from simgnn.record.provenance import versions
@@ -32,18 +33,25 @@ from simgnn.tomlfile import load_toml, write_toml
 FORMAT = 1
 
 
+def check_folder(suite: Suite, root: Path) -> None:
+    """Raise :class:`ConfigError` unless ``root`` is new, empty, or holds a validation of this suite."""
+    check_output_folder(root, "--out")
+    stored = TruthFolder(root).suite
+    if stored.is_file():
+        if parse_suite(load_toml(stored), str(stored)) != suite:
+            raise ConfigError(f"--out: {root} holds a validation of another suite; expected a folder of its own")
+    elif root.is_dir() and any(root.iterdir()):
+        raise ConfigError(f"--out: got {root}, which is not empty and no validation; name another")
+
+
 def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     """Draw, calibrate, partition and predict; what an interrupted call has finished is not done again.
 
     Raises :class:`ConfigError` when the folder holds another suite, or anything that was frozen has changed.
     """
+    check_folder(suite, folder.root)
     folder.root.mkdir(parents=True, exist_ok=True)
-    if folder.suite.is_file():
-        if parse_suite(load_toml(folder.suite), str(folder.suite)) != suite:
-            raise ConfigError(f"--out: {folder.root} holds a validation of another suite; expected a folder of its own")
-    elif any(folder.root.iterdir()):
-        raise ConfigError(f"--out: got {folder.root}, which is not empty and no validation; name another")
-    else:
+    if not folder.suite.is_file():
         write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
     if folder.frozen.is_file():
         check_frozen(folder)

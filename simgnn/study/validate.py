@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.errors import BackendError, ConfigError
+from simgnn.outputs import check_output_folder, make_parent
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
 from simgnn.study.freeze import check_frozen, predict_all, prepare, testbed_file
@@ -93,15 +94,22 @@ def stored_suite(folder: TruthFolder) -> Suite:
     return parse_suite(load_toml(folder.suite), str(folder.suite))
 
 
+def check_keep(out: Path) -> None:
+    """Raise :class:`ConfigError` unless ground truth can be copied to ``out``: a folder that is not there yet."""
+    check_output_folder(out, "--keep")
+    if out.exists():
+        raise ConfigError(f"--keep: got {out}, which is there already; expected a folder that is new")
+
+
 def keep(root: Path, out: Path) -> None:
     """Copy the ground truth of a finished validation, without run directories. ``out`` must be new."""
     folder = TruthFolder(root)
     stored_suite(folder)
     check_frozen(folder)
-    if out.exists():
-        raise ConfigError(f"--keep: got {out}, which is there already; expected a folder that is new")
+    check_keep(out)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
+    make_parent(partial)
     shutil.copytree(root, partial, ignore=lambda at, names: [n for n in names if not _is_kept(Path(at), n, root)])
     partial.rename(out)
 

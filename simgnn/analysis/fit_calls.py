@@ -1,0 +1,124 @@
+"""What samples of communication have in common, wherever they were taken: floors, rates, collectives, errors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.analysis.fit_samples import Sample
+from simgnn.analysis.fit_solver import MAD_TO_SIGMA, solve
+from simgnn.hardware.collectives import bytes_moved, steps
+from simgnn.hardware.links import Collective
+from simgnn.hardware.quantities import Bandwidth, Duration, Points
+
+FloatArray = NDArray[np.float64]
+LARGE_BYTES = float(1 << 20)
+"""Messages from here on tell bandwidths: their floor is a small share of their time."""
+SHARE_LIMITS = (0.02, 50.0)
+"""An efficiency or a residual beyond these says that the floor was larger than the time; it is held here."""
+COLLECTIVES = ("allreduce", "broadcast", "allgather", "barrier")
+Errors = dict[tuple[str, int], tuple[float, float, int]]
+"""(kind of probe, ranks) -> median and largest relative error, and samples."""
+
+
+def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
+    """Samples of one primitive, and of one form if one is named."""
+    return [sample for sample in samples if sample.primitive == primitive and form in (None, sample.form)]
+
+
+def floor_and_rates(samples: Sequence[Sample], seconds: Sequence[float]) -> tuple[float, FloatArray]:
+    """The time of no bytes, and the bytes per second beyond it, [n].
+
+    The floor is fitted with the smaller half of the sizes, where it shows.
+    """
+    sizes, times = np.array([sample.sizes["bytes"] for sample in samples]), np.array(seconds)
+    small = np.argsort(sizes)[: max(3, len(sizes) // 2 + 1)]
+    columns = np.column_stack([np.ones(len(small)), sizes[small]])
+    floor = float(solve(columns, times[small], "messages").coefficients[0])
+    floor = min(floor, float(times.min()))
+    return floor, sizes / np.maximum(times - floor, times * 0.05)
+
+
+def exchange_floor(samples: Sequence[Sample]) -> float:
+    """The time of an even exchange of no bytes."""
+    even = [sample for sample in samples if sample.form == "even"]
+    return floor_and_rates(even, [sample.seconds for sample in even])[0]
+
+
+def efficiency(samples: Sequence[Sample], rates: FloatArray, floor: float, most: float) -> Points:
+    """Which share of ``most`` bytes per second single messages reach beyond their floor, by size."""
+    sizes = np.array([sample.sizes["bytes"] for sample in samples])
+    order = np.argsort(sizes)
+    # below some size the floor is nearly all of the time, and what is left of it says nothing about the rate
+    told = [place for place in order if sizes[place] / most >= 0.25 * floor] or [order[-1]]
+    return Points.of(sizes[told].tolist(), np.clip(rates[told] / most, SHARE_LIMITS[0], 1.0).tolist(), "measured")
+
+
+def message_rate(samples: Sequence[Sample], floor: float, reach: float) -> float:
+    """Bytes per second of one large message: the median over those of ``reach`` bytes and more."""
+    least = min(reach, max(sample.sizes["bytes"] for sample in samples))
+    large = [sample for sample in samples if sample.sizes["bytes"] >= least]
+    return float(np.median([s.sizes["bytes"] / max(s.last_s - floor, s.last_s * 0.05) for s in large]))
+
+
+def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) -> Collective:
+    """What a call of an exchange costs besides its messages, whose floor is ``message_floor``."""
+    return Collective(
+        kind="exchange",
+        algorithm="pairwise",
+        floor=Duration.of(0.0, "measured", spread=noise(samples)),
+        hop=Duration.of(max(exchange_floor(samples) - message_floor, 0.0) / (ranks - 1), "measured"),
+        ranks=(ranks,),
+    )
+
+
+def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> tuple[Collective, list[float]]:
+    """The collective's entry for one group size, and its predictions of the samples."""
+    count = max(steps(kind, "ring", ranks), 1)
+    scatter = noise(samples)
+    if kind == "barrier":
+        floor = float(np.median([sample.seconds for sample in samples]))
+        hop = Duration.of(floor / count, "measured", spread=scatter)
+        entry = Collective(kind="barrier", floor=Duration.of(0.0, "measured"), hop=hop, ranks=(ranks,))
+        return entry, [floor] * len(samples)
+    floor, _ = floor_and_rates(samples, [sample.seconds for sample in samples])
+    ordered = sorted(samples, key=lambda sample: sample.sizes["bytes"])
+    moved = np.array([bytes_moved(kind, ranks, sample.sizes["bytes"]) for sample in ordered])
+    flowing = np.array([max(sample.seconds - floor, sample.seconds * 0.02) for sample in ordered])
+    bandwidth = float(moved[-1] / flowing[-1])
+    residual = np.clip(flowing / (moved / bandwidth), *SHARE_LIMITS)
+    # where bytes hardly count, the residual is noise over noise: it starts where they are a tenth of the floor
+    told = moved / bandwidth >= 0.1 * floor
+    told[-1] = True
+    sizes = [sample.sizes["bytes"] for sample in ordered]
+    points = Points.of(np.array(sizes)[told].tolist(), residual[told].tolist(), "measured", spread=scatter)
+    entry = Collective(
+        kind=kind,
+        floor=Duration.of(0.0, "measured", spread=scatter),
+        hop=Duration.of(floor / count, "measured", spread=scatter),
+        bus_bandwidth=Bandwidth.of(bandwidth, "measured", spread=scatter, range=(0.0, sizes[-1])),
+        residual=points,
+        ranks=(ranks,),
+    )
+    predicted = {
+        sample.sizes["bytes"]: floor + part / bandwidth * points.at(sample.sizes["bytes"])
+        for sample, part in zip(ordered, moved, strict=True)
+    }
+    return entry, [predicted[sample.sizes["bytes"]] for sample in samples]
+
+
+def relative_errors(predicted: Sequence[float], samples: Sequence[Sample]) -> tuple[float, float, int]:
+    """Median and largest error relative to what was measured, and how many."""
+    errors = [abs(time / sample.seconds - 1) for time, sample in zip(predicted, samples, strict=True)]
+    return float(np.median(errors)), float(max(errors)), len(errors)
+
+
+def noise(samples: Sequence[Sample]) -> float:
+    """Spread of the repeats as a share of their median: the median over sizes."""
+    return float(MAD_TO_SIGMA * np.median([sample.mad_s / sample.seconds for sample in samples]))
+
+
+def spread_of(ratios: Sequence[float]) -> float:
+    """Standard deviation of the logarithm of ratios, from their median absolute deviation."""
+    logs = np.log(np.array(ratios))
+    return float(MAD_TO_SIGMA * np.median(np.abs(logs - np.median(logs)))) if len(logs) else 0.0

@@ -1,0 +1,71 @@
+"""A host's device as the profile writes it: what was read there, and curves fitted to what its ranks measured."""
+
+import re
+from collections.abc import Sequence
+
+from simgnn.analysis.fit_compute import CurveFit, fit_curves, profile_caches, with_reach
+from simgnn.analysis.fit_samples import Facts, Sample
+from simgnn.hardware.devices import Device
+from simgnn.hardware.links import LinkType
+from simgnn.hardware.quantities import Bandwidth, CoreCount, Duration, Size
+from simgnn.hardware.topology import Edge, Host, Placed
+
+SWITCH = "switch"
+"""What the GPUs of a host hang on."""
+
+
+def is_gpu(facts: Facts) -> bool:
+    """Whether GPUs were measured."""
+    return facts.device != "cpu"
+
+
+def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[CurveFit]]:
+    """The device, and how well its curves fit. Raises :class:`HardwareError` for samples that fix no curve."""
+    gpu = is_gpu(facts)
+    cores = None if gpu else float(facts.cores)
+    caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
+    curves = fit_curves(samples, caches, cores)
+    device = Device(
+        kind="gpu" if gpu else "cpu",
+        model=facts.device_name if gpu else facts.cpu_model,
+        memory=Size.of(facts.device_memory_bytes or facts.memory_bytes, "measured", note="read from the system"),
+        cores=None if gpu else CoreCount.of(facts.cores, "measured", note="cores that this process may use"),
+        caches=caches,
+        curves=tuple(entry.curve for entry in curves),
+    )
+    return device, curves
+
+
+def host_of(facts: Facts, device: str, link: str) -> tuple[Host, str]:
+    """A host, and the node of it that leads outside. ``device``, ``link``: names of their types.
+
+    Ranks of a CPU share its loopback; GPUs hang on one switch, whose links are as fast as was measured.
+    """
+    if not is_gpu(facts):
+        edge = Edge(between=("cpu", "cpu"), link=link)
+        return Host(devices=(Placed(name="cpu", type=device),), edges=(edge,)), "cpu"
+    placed = Placed(name="gpu", type=device, count=facts.devices or 1)
+    return Host(
+        devices=(placed,), nodes={SWITCH: "nvswitch"}, edges=(Edge(between=("gpu", SWITCH), link=link),)
+    ), SWITCH
+
+
+def unmeasured_link() -> LinkType:
+    """A link of the topology that a single rank never uses."""
+    note = "not measured: calibrated with one rank"
+    return LinkType(
+        kind="loopback",
+        bandwidth=Bandwidth.of(1e9, "assumed", note=note),
+        latency=Duration.of(0.0, "assumed", note=note),
+    )
+
+
+def describe_host(facts: Facts) -> str:
+    """A host's device in words."""
+    return facts.device_name or facts.device if is_gpu(facts) else f"{facts.cpu_model}, {facts.cores} cores"
+
+
+def host_name(host: str) -> str:
+    """A host's name as profiles spell names."""
+    cleaned = re.sub(r"[^A-Za-z0-9_.+-]", "-", host.split(".")[0])
+    return cleaned if cleaned[:1].isalpha() else f"host-{cleaned}"
