@@ -96,7 +96,7 @@ class Kept:
     def _differs(self, key: Mapping[str, Any]) -> str | None:
         mine = self._plain()
         names = [name for name in dict.fromkeys((*mine, *key)) if mine.get(name) != key.get(name)]
-        return f"another {', '.join(names)}" if names else None
+        return f"not the same {', '.join(names)}" if names else None
 
 
 def _age(when: datetime) -> str | None:

@@ -104,7 +104,7 @@ class Counter:
         self._bar, self._task, self._quiet = bar, task, quiet
         self._first: tuple[float, int] | None = None
         self._told = float("-inf")
-        self._detail = ""
+        self._detail, self._ended = "", False
 
     def at(self, done: int, detail: str = "", total: int | None = None) -> None:
         """``done`` of the total are done; ``total``: what is now known to be in all."""
@@ -117,8 +117,9 @@ class Counter:
         now = time.monotonic()
         if self._first is None:
             self._first = (now, done)  # what came before was start-up, which says nothing of the speed
-        changed, self._detail = self._share and detail != self._detail, detail
-        if self._quiet or (now - self._told < PLAIN_INTERVAL_S and done < self._total and not changed):
+        changed, self._detail = self._share and bool(detail) and detail != self._detail, detail
+        ended, self._ended = done >= self._total and not self._ended, done >= self._total
+        if self._quiet or not (ended or changed or (now - self._told >= PLAIN_INTERVAL_S and done < self._total)):
             return
         self._told = now
         began, from_here = self._first

@@ -10,7 +10,7 @@ import pytest
 from simgnn.analysis.fit import fit_profile
 from simgnn.analysis.fit_compute import TERMS, fit_curves, profile_caches
 from simgnn.analysis.fit_network import fit_network
-from simgnn.analysis.fit_samples import Cache, Facts, Sample, SampleFile
+from simgnn.analysis.fit_samples import Cache, Facts, MeasuredHost, Sample, SampleFile
 from simgnn.errors import HardwareError
 from simgnn.hardware.features import features
 from simgnn.hardware.machine import Machine
@@ -25,6 +25,7 @@ FACTS = Facts(
     host="9box.example", system="Linux", cpu_model="test", cores=2, memory_bytes=1 << 34, caches=CACHES,
     python="3.11", torch="2", device="cpu",
 )  # fmt: skip
+HERE = (MeasuredHost(ranks=(0, 1), facts=FACTS),)
 TRUTH: Mapping[str, Mapping[str, float]] = {
     "matmul": {"call": 2e-5, "flops": 1.5e-11, "input_bytes": 1e-10, "output_bytes": 2e-10},
     "spmm": {"call": 3e-5, "edges": 2e-9, "gathered_bytes": 4e-11, "missed_bytes/L2": 5e-11, "missed_bytes/L3": 2e-10},
@@ -68,7 +69,7 @@ def machine_samples(primitive: str, count: int, noise: float, active: int = 2, s
         seconds = sum(cost * float(found[name][0]) for name, cost in TRUTH[primitive].items())
         seconds *= float(np.exp(generator.normal(0, noise)))
         samples.append(
-            Sample(primitive=primitive, form="test", sizes=sizes, ranks=active, active=active, threads=1,
+            Sample(primitive=primitive, form="test", sizes=sizes, hosts=(0,), ranks=active, active=active, threads=1,
                    seconds=seconds, last_s=seconds, mad_s=0.0, repeats=3, locality=locality)
         )  # fmt: skip
     return samples
@@ -103,8 +104,8 @@ def network_samples(ranks: int, loopback: float, floor: float) -> list[Sample]:
     """Messages, exchanges and collectives of a host whose loopback carries ``loopback`` bytes per second in all."""
 
     def sample(primitive: str, nbytes: float, seconds: float, **sizes: float) -> Sample:
-        return Sample(primitive=primitive, form="even", sizes={"bytes": nbytes, **sizes}, ranks=ranks, active=ranks,
-                      threads=1, seconds=seconds, last_s=seconds, mad_s=seconds / 50, repeats=9)  # fmt: skip
+        return Sample(primitive=primitive, form="even", sizes={"bytes": nbytes, **sizes}, hosts=(0,), ranks=ranks,
+                      active=ranks, threads=1, seconds=seconds, last_s=seconds, mad_s=seconds / 50, repeats=9)  # fmt: skip
 
     samples = []
     for power in range(10, 25, 2):
@@ -127,7 +128,7 @@ def test_communication_of_two_group_sizes_comes_back() -> None:
 
 def test_a_fitted_profile_prices_what_was_measured(tmp_path: Path) -> None:
     compute = [sample for primitive in TERMS for sample in machine_samples(primitive, 40, 0.01)]
-    common = {"format": "simgnn-samples", "version": 1, "started": "2026-01-02T03:04:05Z", "facts": FACTS,
+    common = {"format": "simgnn-samples", "version": 2, "started": "2026-01-02T03:04:05Z", "hosts": HERE,
               "backend": "gloo", "threads": 1, "quick": False}  # fmt: skip
     files = [
         SampleFile(ranks=2, samples=(*compute, *network_samples(2, 3e9, 2e-4)), **common),
@@ -149,8 +150,8 @@ def test_a_fitted_profile_prices_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_samples_of_two_machines_are_not_mixed() -> None:
-    common = {"format": "simgnn-samples", "version": 1, "started": "2026-01-02T03:04:05Z", "backend": "gloo",
+    common = {"format": "simgnn-samples", "version": 2, "started": "2026-01-02T03:04:05Z", "backend": "gloo",
               "threads": 1, "quick": False, "samples": (), "ranks": 1}  # fmt: skip
-    other = FACTS.model_copy(update={"host": "elsewhere"})
+    there = (MeasuredHost(ranks=(0,), facts=FACTS.model_copy(update={"host": "elsewhere"})),)
     with pytest.raises(HardwareError, match="two machines"):
-        fit_profile([SampleFile(facts=FACTS, **common), SampleFile(facts=other, **common)], date(2026, 1, 2))
+        fit_profile([SampleFile(hosts=HERE, **common), SampleFile(hosts=there, **common)], date(2026, 1, 2))

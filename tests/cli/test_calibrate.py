@@ -32,7 +32,7 @@ def test_more_ranks_than_the_machine_can_hold_are_refused(
     def started(*_: object, **__: object) -> None:
         raise AssertionError("ranks were started")
 
-    monkeypatch.setattr(calibrate_measure.subprocess, "Popen", started)
+    monkeypatch.setattr(engine.subprocess, "Popen", started)
     for cores, most in ((1, 16), (2, 16), (64, 512)):
         monkeypatch.setattr(calibrate_measure, "_cores", lambda cores=cores: cores)
         calibrate_measure.check_counts((1, most))

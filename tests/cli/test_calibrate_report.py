@@ -19,8 +19,8 @@ def synthetic(ranks: int) -> dict[str, Any]:
     """Samples of a machine with simple costs: 1 Gflop/s, messages of 100 us and 1 GB/s."""
 
     def one(primitive: str, form: str, sizes: dict[str, float], seconds: float) -> dict[str, Any]:
-        return {"primitive": primitive, "form": form, "sizes": sizes, "ranks": ranks, "active": ranks, "threads": 1,
-                "seconds": seconds, "last_s": seconds, "mad_s": seconds / 50, "repeats": 5}  # fmt: skip
+        return {"primitive": primitive, "form": form, "sizes": sizes, "hosts": [0], "ranks": ranks, "active": ranks,
+                "threads": 1, "seconds": seconds, "last_s": seconds, "mad_s": seconds / 50, "repeats": 5}  # fmt: skip
 
     samples = [
         one("matmul", "forward", {"rows": rows, "inner": inner, "outer": inner, "crossed": 0, "item_bytes": 4},
@@ -36,7 +36,8 @@ def synthetic(ranks: int) -> dict[str, Any]:
         samples.append(one("allreduce", "allreduce", {"bytes": nbytes}, flowing))
     facts = {"host": "<test>", "system": "any", "cpu_model": "any <b>", "cores": 2, "memory_bytes": 1 << 30,
              "caches": [], "python": "3", "torch": "2", "device": "cpu"}  # fmt: skip
-    return {"format": "simgnn-samples", "version": 1, "started": datetime.now(UTC).isoformat(), "facts": facts,
+    return {"format": "simgnn-samples", "version": 2, "started": datetime.now(UTC).isoformat(),
+            "hosts": [{"ranks": list(range(ranks)), "facts": facts}],
             "backend": "gloo", "ranks": ranks, "threads": 1, "quick": True, "samples": samples}  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def test_under_torchrun_all_ranks_measure_and_rank_0_alone_fits(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert torchrun_place() == (1, 2)
+    assert torchrun_place() == (1, 2, 1)
     assert invoke(["calibrate", "--quick", "--json"]) == 0
     assert capsys.readouterr().out == ""
     assert not calibration_path().exists()

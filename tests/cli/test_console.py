@@ -54,6 +54,26 @@ def test_progress_off_a_terminal_is_plain_lines_with_the_time_left(
     ]
 
 
+def test_a_share_is_told_with_what_is_being_done_and_at_every_change(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([10.0, 11.0, 12.0, 20.0, 21.0, 22.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    with console.Reporter().counting("calibrating", 1, share=True) as counter:
+        counter.at(0, "messages", 400)
+        counter.at(50, "messages", 400)
+        counter.at(100, "work", 400)
+        counter.at(250, "work", 400)
+        counter.at(300, "work", 300)
+        counter.at(300, "", 300)
+    assert capsys.readouterr().err.splitlines() == [
+        "simgnn: calibrating: 0 %: messages",
+        "simgnn: calibrating: 25 %, 6 s left: work",
+        "simgnn: calibrating: 62 %, 6 s left: work",
+        "simgnn: calibrating: 100 %: work",
+    ]
+
+
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = console.Reporter(quiet=True)
     reporter.stage("graph")

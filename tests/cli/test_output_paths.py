@@ -9,6 +9,8 @@ from simgnn.cli import main
 from simgnn.cli.main import invoke
 from simgnn.outputs import check_output_file, check_output_folder
 
+FOLDERS = [("calibrate", "--samples"), ("validate", "--keep"), ("validate", "--out"), ("demo", "--out")]
+"""Options that name folders; all others name files."""
 NO_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here, where nothing can be made")
 
 
@@ -20,6 +22,7 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simgnn.experiment.prepare.read_graph", worked)
     monkeypatch.setattr("simgnn.analysis.compare.compare_runs", worked)
     monkeypatch.setattr("simgnn.cli.calibrate.measure_groups", worked)
+    monkeypatch.setattr("simgnn.cli.validate.CommandBackend.canary", worked)
 
 
 def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -53,6 +56,10 @@ def test_a_run_directory_that_cannot_be_made(
         (["calibrate", "--out"], "--out"),
         (["calibrate", "--samples"], "--samples"),
         (["calibrate", "--report"], "FILE.html"),
+        (["validate", "quick", "--report"], "--report"),
+        (["validate", "quick", "--keep"], "--keep"),
+        (["validate", "quick", "--out"], "--out"),
+        (["demo", "--out"], "--out"),
     ],
 )
 def test_a_file_that_cannot_be_written(
@@ -64,9 +71,32 @@ def test_a_file_that_cannot_be_written(
     assert f"{option}: got {path}, but {tmp_path / 'file'} is a file" in refused(
         [*command, str(path)], tmp_path, capsys
     )
-    if option != "--samples":
+    if (command[0], option) not in FOLDERS:
         told = refused([*command, str(tmp_path)], tmp_path, capsys)
         assert f"{option}: got {tmp_path}, which is a folder" in told
+
+
+@pytest.mark.parametrize("command", [["validate", "quick"], ["demo"]])
+def test_a_folder_that_holds_something_else_is_left_alone(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    told = refused([*command, "--out", str(tmp_path)], tmp_path, capsys)
+    assert f"--out: got {tmp_path}" in told
+    assert "name another" in told
+
+
+def test_ground_truth_is_kept_in_a_new_folder_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "truth").mkdir()
+    out = tmp_path / "out"
+    told = refused(["validate", "quick", "--out", str(out), "--keep", str(tmp_path / "truth")], tmp_path, capsys)
+    assert "--keep: got" in told
+    assert "expected a folder that is new" in told
+
+
+def test_what_a_demo_would_write_over_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "hardware.toml").mkdir()
+    assert "which is a folder; expected a file" in refused(["demo", "--out", str(tmp_path)], tmp_path, capsys)
 
 
 def test_statistics_are_no_npz(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ import torch
 from executor.microbench.facts import read_caches
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.streams import StreamSpec, make_stream
-from executor.microbench.timing import Probe, expected, sample_of
-from executor.microbench.world import World
+from executor.microbench.timing import Probe, expected, samples_of
+from executor.microbench.world import World, host_numbers
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
@@ -60,21 +60,24 @@ def _rank(rank: int, port: int, out: str) -> None:
     )
     from executor.microbench.dense import matmul_probes
     from executor.microbench.facts import read_facts
-    from executor.microbench.network import network_probes
+    from executor.microbench.network import Circle, collective_probes, exchange_probes, send_probes
     from executor.microbench.pool import Pool
     from executor.microbench.timing import Plan, measure
     from executor.microbench.world import join
 
     world = join("gloo")
+    circle = Circle(2, world.group((0, 1)), "host")
     probes = [
         *matmul_probes(Pool(1 << 16, world.device), [(50, 20, 10)]),
         *matmul_probes(Pool(1 << 16, world.device), [(50, 20, 10)], who="alone"),
-        *network_probes(2, [1024, 65536], [32], seed=0),
+        *send_probes(circle, [1024, 65536]),
+        *exchange_probes(circle, [1024, 65536], seed=0),
+        *collective_probes(circle, [32]),
     ]
     samples = measure(probes, world, Plan(budget_s=1.0, least=2, most=2))
     header = {
         "started": "2026-01-01T00:00:00+00:00",
-        "facts": read_facts(world.device),
+        "hosts": [{"ranks": [0, 1], "facts": read_facts(world.device)}],
         "backend": world.backend,
         "ranks": world.ranks,
         "threads": world.threads,
@@ -86,7 +89,7 @@ def _rank(rank: int, port: int, out: str) -> None:
 
 
 def test_two_ranks_measure_together(tmp_path: Path) -> None:
-    from executor.microbench.world import free_port
+    from executor.microbench.__main__ import free_port
 
     out = tmp_path / "samples.json"
     context = multiprocessing.get_context("spawn")
@@ -108,8 +111,8 @@ def test_two_ranks_measure_together(tmp_path: Path) -> None:
 
 def test_a_foreign_file_is_refused_with_the_field(tmp_path: Path) -> None:
     path = tmp_path / "samples.json"
-    sample = Sample("matmul", "forward", {"rows": 1}, 2, 2, 1, -1.0, 1.0, 0.0, 3)
-    write_samples(path, {"facts": {}}, [sample])
+    sample = Sample("matmul", "forward", {"rows": 1}, (0,), 2, 2, 1, -1.0, 1.0, 0.0, 3)
+    write_samples(path, {"hosts": []}, [sample])
     with pytest.raises(HardwareError, match="not a samples file"):
         read_samples(path)
     document = json.loads(path.read_text())
@@ -127,7 +130,45 @@ def test_a_probe_takes_its_mean_time_and_leaves_out_what_lies_far_above_the_medi
 
 def test_a_root_that_is_gone_before_the_last_rank_comes_waits_for_nobody():
     probe = Probe("broadcast", "broadcast", {"bytes": 32}, lambda world: None, group=True)
-    world = World(0, 2, torch.device("cpu"), "gloo", 1, same_host=True)
-    sample = sample_of(probe, [([0.0], [0.001]), ([5.0], [5.002])], world)
+    (sample,) = samples_of(probe, [([0.0], [0.001]), ([5.0], [5.002])], world_of((0, 0)))
     assert sample.seconds == pytest.approx(0.001)
     assert sample.last_s == pytest.approx(0.002)
+
+
+def world_of(hosts: tuple[int, ...]) -> World:
+    return World(0, len(hosts), torch.device("cpu"), "gloo", (1,) * len(hosts), hosts)
+
+
+def test_hosts_are_numbered_by_their_first_ranks():
+    assert host_numbers(["b", "b", "a", "c", "a"]) == (0, 0, 1, 2, 1)
+    world = world_of((0, 0, 1, 1))
+    assert world.members == ((0, 1), (2, 3))
+    assert world.leads
+
+
+def test_every_host_measures_its_own_work():
+    probe = Probe("matmul", "forward", {"rows": 1}, lambda world: None)
+    parts = [([0.0], [1.0]), ([0.0], [1.0]), ([9.0], [12.0]), ([], [])]
+    one, other = samples_of(probe, parts, world_of((0, 0, 1, 1)))
+    assert (one.hosts, one.seconds, one.active, one.ranks) == ([0], 1.0, 2, 2)
+    assert (other.hosts, other.seconds, other.active, other.ranks) == ([1], 3.0, 1, 2)
+
+
+def test_a_probe_between_two_hosts_is_one_sample_of_both():
+    probe = Probe("send", "one-way", {"bytes": 1}, lambda world: None, group=True, scope="all")
+    parts = [([0.0], [0.5]), ([], []), ([0.25], [1.0])]
+    (sample,) = samples_of(probe, parts, world_of((0, 1, 2)))
+    assert (sample.hosts, sample.ranks) == ([0, 2], 2)
+    assert sample.last_s == 0.75, "from the later start to the last end"
+
+
+def test_sizes_that_slow_links_would_take_too_long_for_are_left_out():
+    from executor.microbench.pilot import FEWEST, affordable
+    from executor.microbench.suite import FULL
+
+    fast = affordable(FULL, 1e-12)
+    assert fast == FULL
+    most = affordable(FULL, FULL.longest_s / (1 << 20))  # 1 MiB takes as long as is allowed
+    assert max(most.messages) == max(most.collectives) == 1 << 20
+    assert most.messages == tuple(size for size in FULL.messages if size <= 1 << 20)
+    assert len(affordable(FULL, 1.0).messages) == FEWEST

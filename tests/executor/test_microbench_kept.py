@@ -11,21 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from executor.microbench.__main__ import free_port
 from executor.microbench.kept import Kept, code_version, stage_key
 from executor.microbench.sample import Sample
 from executor.microbench.suite import FULL, QUICK
-from executor.microbench.world import World, free_port
+from executor.microbench.world import World
 
-WORLD = World(0, 1, torch.device("cpu"), "gloo", 1, same_host=True, hosts=("here",))
-FACTS = {"host": "here", "cores": 2, "caches": [{"level": 2}]}
+WORLD = World(0, 1, torch.device("cpu"), "gloo", (1,), (0,))
+HOSTS = [{"ranks": [0], "facts": {"host": "here", "cores": 2, "caches": [{"level": 2}]}}]
 
 
 def sample(seconds: float = 1.0) -> Sample:
-    return Sample("matmul", "forward", {"rows": 1.0}, 1, 1, 1, seconds, seconds, 0.0, 3)
+    return Sample("matmul", "forward", {"rows": 1.0}, [0], 1, 1, 1, seconds, seconds, 0.0, 3)
 
 
 def kept(folder: Path, told: list[str], fresh: bool = False, **changed: object) -> Kept:
-    key = {**stage_key(WORLD, FACTS, QUICK, True), **changed}
+    key = {**stage_key(WORLD, HOSTS, QUICK, True), **changed}
     return Kept(folder, key, told.append, fresh)
 
 
@@ -62,12 +63,11 @@ def test_fresh_measures_everything_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("facts", {**FACTS, "cores": 4}),
         ("ranks", 1.5),
         ("threads", 2),
         ("backend", "nccl"),
-        ("hosts", ["there"]),
-        ("suite", stage_key(WORLD, FACTS, FULL, True)["suite"]),
+        ("hosts", [{**HOSTS[0], "ranks": [0, 1]}]),
+        ("suite", stage_key(WORLD, HOSTS, FULL, True)["suite"]),
         ("code", "another"),
     ],
 )
@@ -77,7 +77,7 @@ def test_stale_stages_are_refused_with_the_reason(tmp_path: Path, name: str, val
     for path in tmp_path.glob("*.json"):
         path.rename(tmp_path / "quick-1-work.json")
     assert kept(tmp_path, told).measured("work", WORLD, lambda: [sample(2.0)]) == [sample(2.0)]
-    assert told == [f"work: kept samples are refused and measured anew: another {name}"]
+    assert told == [f"work: kept samples are refused and measured anew: not the same {name}"]
 
 
 @pytest.mark.parametrize(
@@ -110,30 +110,6 @@ def test_the_code_version_follows_the_code(tmp_path: Path) -> None:
     assert code_version(tmp_path) == before
     source.write_text("one = 2\n")
     assert code_version(tmp_path) != before
-
-
-def test_ranks_at_once_are_counted_by_host() -> None:
-    two = World(0, 4, torch.device("cpu"), "gloo", 1, same_host=False, hosts=("a", "a", "b", "b"))
-    assert two.on_one_host(range(4)) == 2
-    assert two.on_one_host([0]) == 1
-    assert World(0, 4, torch.device("cpu"), "gloo", 1, same_host=True).on_one_host(range(4)) == 4
-
-
-def test_ranks_on_several_hosts_are_refused_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from executor.microbench import __main__ as entry
-
-    apart = World(0, 2, torch.device("cpu"), "gloo", 1, same_host=False, hosts=("a", "b"))
-    monkeypatch.setattr(entry, "join", lambda backend: apart)
-    monkeypatch.setattr(entry, "tune_allocator", lambda: None)
-    monkeypatch.setattr(entry.dist, "destroy_process_group", lambda: None)
-    out = tmp_path / "samples.json"
-    with pytest.raises(SystemExit) as stop:
-        entry.work(entry.parse(["--out", str(out), "--one-host", "--keep", str(tmp_path / "kept")]))
-    assert stop.value.code == 2
-    assert "hosts a, b, expected one host" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
