@@ -105,7 +105,8 @@ def network_samples(ranks: int, loopback: float, floor: float) -> list[Sample]:
 
     def sample(primitive: str, nbytes: float, seconds: float, **sizes: float) -> Sample:
         return Sample(primitive=primitive, form="even", sizes={"bytes": nbytes, **sizes}, hosts=(0,), ranks=ranks,
-                      active=ranks, threads=1, seconds=seconds, last_s=seconds, mad_s=seconds / 50, repeats=9)  # fmt: skip
+                      active=ranks, threads=1, seconds=seconds, last_s=seconds, mad_s=seconds / 50,
+                      repeats=9)  # fmt: skip
 
     samples = []
     for power in range(10, 25, 2):
