@@ -150,13 +150,12 @@ def _links(declared: Declaration, loop: LinkType) -> dict[str, LinkType]:
     if declared.link is not None:
         rate = format_quantity(declared.link, "bytes/s")
         burst = format_quantity(declared.burst_bytes(), "bytes")
-        note = (
-            f"declared {rate}; {PAYLOAD_BYTES} of the {FRAME_BYTES} bytes of a frame are payload; not in the price: "
-            f"after a pause {burst} pass at full speed"
-        )
+        payload = PAYLOAD_BYTES / FRAME_BYTES
+        note = f"{PAYLOAD_BYTES} of the {FRAME_BYTES} bytes of a frame are payload"
         links[WIRE] = LinkType(
             kind="ethernet",
-            bandwidth=Bandwidth.of(declared.link * PAYLOAD_BYTES / FRAME_BYTES, "datasheet", note=note),
+            bandwidth=Bandwidth.of(declared.link * payload, "datasheet", note=f"declared {rate}; {note}"),
+            burst=Size.of(declared.burst_bytes() * payload, "datasheet", note=f"declared {burst}; {note}"),
             latency=Duration.of(0.0, "assumed", note="nothing is delayed; the message's floor is that of the machine"),
         )
     return links

@@ -96,7 +96,8 @@ def price_collective(
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
         spread = spread if exact else chosen.carried_spread
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
-    each *= min(1.0, seconds / on_links)  # measured faster than flows of all bytes would be: they are lighter
+    if on_links > seconds:
+        each *= seconds / on_links  # measured faster than flows of all bytes would be: they are lighter
     flows = tuple(Flow(i, j, each, each / seconds) for i, j in pairs)
     return CollectivePrice(latency, flows, latency + seconds, spread, extrapolated, source)
 
@@ -110,11 +111,12 @@ def _library_rate(described: Backend, nbytes: float) -> float:
 
 
 def _seconds_on_links(machine: "Machine", pairs: Sequence[tuple[int, int]], each: float, backend: str) -> float:
-    """Seconds that equal flows take when they start together: the busiest link decides."""
+    """Seconds that equal flows take when they start together after a pause: the busiest link decides."""
     load: Counter[int] = Counter()
     for i, j in pairs:
         load.update(machine.path(i, j, backend).links)
-    return max(flows * each / machine.links[link].capacity_bytes_per_s for link, flows in load.items())
+    crossed = [(machine.links[link], flows * each) for link, flows in load.items()]
+    return max(max(nbytes - link.burst_bytes, 0.0) / link.capacity_bytes_per_s for link, nbytes in crossed)
 
 
 def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:

@@ -66,6 +66,8 @@ def tree(profile: "Profile") -> Node:
         line = f"{name}: {link.kind}, {told(link.bandwidth)}, {link.duplex} duplex, latency {told(link.latency)}"
         if link.message_bandwidth is not None:
             line += f", one message at most {told(link.message_bandwidth)}"
+        if link.burst is not None:
+            line += f", {told(link.burst)} at once after a pause"
         links.add(line)
     for name, backend in profile.backends.items():
         library = root.add(f"{name}: a message costs {told(backend.message.floor)}")

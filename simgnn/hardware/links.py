@@ -1,10 +1,11 @@
 """Kinds of links, and what a communication library adds to them."""
 
+from math import inf
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
-from simgnn.hardware.quantities import Bandwidth, BytesOrNone, Duration, Points, Ratio, Strict
+from simgnn.hardware.quantities import Bandwidth, BytesOrNone, Duration, Points, Ratio, Size, Strict
 
 LinkKind = Literal["pcie", "nvlink", "infiniband", "ethernet", "shared-memory", "qpi", "loopback"]
 CollectiveKind = Literal["allreduce", "broadcast", "allgather", "barrier", "exchange"]
@@ -17,7 +18,8 @@ class LinkType(Strict):
     """A link: ``bandwidth`` in each direction (half duplex: of both together), ``latency`` to cross it.
 
     ``message_bandwidth``: the most that one message reaches, however large (None: all of it). ``efficiency``: which
-    share of that a message of a given size reaches.
+    share of that a message of a given size reaches. ``burst``: bytes that pass at once, whatever the bandwidth, after a
+    pause in which they saved up at its rate (a token bucket; None: none).
     """
 
     kind: LinkKind
@@ -26,13 +28,19 @@ class LinkType(Strict):
     duplex: Literal["full", "half"] = "full"
     message_bandwidth: Bandwidth | None = None
     efficiency: Points | None = None
+    burst: Size | None = None
 
     def message_rate(self, nbytes: float) -> float:
-        """Bytes per second that one message of this size reaches on the link alone."""
+        """Bytes per second that one message of this size reaches on the link alone, after a pause; infinite for one
+        that passes at once."""
         rate = self.bandwidth.value
         if self.message_bandwidth is not None:
             rate = min(rate, self.message_bandwidth.value)
-        return rate * self.efficiency.at(nbytes) if self.efficiency is not None else rate
+        if self.efficiency is not None:
+            rate *= self.efficiency.at(nbytes)
+        if self.burst is None:
+            return rate
+        return rate * nbytes / (nbytes - self.burst.value) if nbytes > self.burst.value else inf
 
 
 class Message(Strict):

@@ -55,7 +55,12 @@ def _link_rate(link: LinkType, nbytes: Floats) -> Floats:
     rate = link.bandwidth.value
     if link.message_bandwidth is not None:
         rate = min(rate, link.message_bandwidth.value)
-    return np.full(len(nbytes), rate) if link.efficiency is None else rate * _at(link.efficiency, nbytes)
+    rates = np.full(len(nbytes), rate) if link.efficiency is None else rate * _at(link.efficiency, nbytes)
+    if link.burst is not None:
+        waits = nbytes > link.burst.value
+        rates[~waits] = np.inf
+        rates[waits] *= nbytes[waits] / (nbytes[waits] - link.burst.value)
+    return rates
 
 
 def _at(points: Points, nbytes: Floats) -> Floats:

@@ -23,11 +23,13 @@ MEMORY_KINDS = ("memory", "socket", "pcie-switch")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Something that flows share: its capacity in bytes per second. A full-duplex link is two, one each way."""
+    """Something that flows share: its capacity in bytes per second, and the bytes that it lets through at once after a
+    pause. A full-duplex link is two, one each way."""
 
     name: str
     capacity_bytes_per_s: float
     kind: str
+    burst_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,8 @@ def lay_out(profile: "Profile") -> Network:
     graph: nx.DiGraph[str] = nx.DiGraph()
 
     def add(name: str, link: LinkType) -> int:
-        links.append(Link(name, link.bandwidth.value, link.kind))
+        burst = 0.0 if link.burst is None else link.burst.value
+        links.append(Link(name, link.bandwidth.value, link.kind, burst))
         return len(links) - 1
 
     edges = sorted((one, other, name) for one, other, name, _ in expand_edges(profile.topology))

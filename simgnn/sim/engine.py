@@ -54,7 +54,8 @@ class Engine:
         self.env = simpy.Environment(initial_time=0)
         names = [link.name for link in machine.links]
         capacity = np.array([link.capacity_bytes_per_s for link in machine.links], dtype=np.float64)
-        self.network = Network(self.env, capacity, names, window=window)
+        burst = np.array([link.burst_bytes for link in machine.links], dtype=np.float64)
+        self.network = Network(self.env, capacity, names, burst=burst, window=window)
         self.pricer = Pricer(sizes, machine, stats, self.network)
         self.cores = share_devices(self.env, self.program, machine)
         self.context = Context(self.env, self.network, self.pricer, self.cores, {})

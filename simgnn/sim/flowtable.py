@@ -28,6 +28,10 @@ class PathTable:
         """Links of a path."""
         return tuple(link for link, _ in self._rows[path])
 
+    def crossed(self, path: int) -> tuple[tuple[int, float], ...]:
+        """Links of a path, each with what one unit of a flow's rate takes of it."""
+        return self._rows[path]
+
     def build(self) -> Paths:
         """The paths seen so far."""
         fresh = self._rows[self._built :]

@@ -18,6 +18,7 @@ import numpy as np
 import simpy
 
 from simgnn.errors import BackendError
+from simgnn.sim.buckets import Buckets
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
 from simgnn.sim.crossings import Floats, Ints
 from simgnn.sim.flowtable import FlowTable
@@ -56,11 +57,18 @@ class _Batch(NamedTuple):
 class Network:
     """All links and everything that flows on them.
 
-    ``capacity`` float64 [links] in bytes/s and ``names`` describe the links. Flows are submitted with :meth:`send`.
+    ``capacity`` float64 [links] in bytes/s and ``names`` describe the links; ``burst`` float64 [links]: bytes that each
+    lets through at once after a pause (:mod:`simgnn.sim.buckets`; None: none). Flows are submitted with :meth:`send`.
     """
 
     def __init__(
-        self, env: simpy.Environment, capacity: Floats, names: Sequence[str], *, window: float = WINDOW
+        self,
+        env: simpy.Environment,
+        capacity: Floats,
+        names: Sequence[str],
+        *,
+        burst: Floats | None = None,
+        window: float = WINDOW,
     ) -> None:
         self._env = env
         # The last link is no link: it never fills, and carries messages that cross none.
@@ -68,6 +76,9 @@ class Network:
         self._names = (*names,)
         self._window = window
         self._flows = FlowTable(len(self._capacity))
+        self._buckets: Buckets | None = None
+        if burst is not None and burst.any():
+            self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
         self._waiting: list[tuple[int, int, _Batch]] = []
         self._order = count()
         self._owners: dict[int, _Batch] = {}
@@ -147,6 +158,7 @@ class Network:
             self._release - now if self._release < FOREVER_PS else None,
             whose,
             waiting,
+            () if self._buckets is None else self._buckets.state(now),
         )
 
     def _arm(self) -> None:
@@ -194,6 +206,8 @@ class Network:
         flows = self._flows
         gone, self._release = self._batch
         flows.leave(gone)
+        if self._buckets is not None:
+            self._buckets.leave(flows.path[gone], flows.end[gone])
         self._first_end = FOREVER_PS
         order = gone[np.argsort(flows.end[gone], kind="stable")]
         rows = zip(*(c[order].tolist() for c in (flows.owner, flows.low, flows.high, flows.end)), strict=True)
@@ -211,7 +225,10 @@ class Network:
             batch = heappop(self._waiting)[2]
             owner = next(self._owner_ids)
             self._owners[owner], self._open[owner] = batch, len(batch.path)
-            flows.join(now, batch.path, batch.weight, batch.cap, batch.size, owner, batch.low)
+            size = batch.size
+            if self._buckets is not None:
+                size = self._buckets.admit(now, batch.path, batch.weight, batch.cap, size)
+            flows.join(now, batch.path, batch.weight, batch.cap, size, owner, batch.low)
         dirty = flows.settle()
         self.solves += 1
         starved = share_out(

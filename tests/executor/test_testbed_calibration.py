@@ -1,4 +1,4 @@
-"""Calibration across hosts, for real: namespaces as hosts. The measured link is the declared one."""
+"""Links between hosts, for real: namespaces as hosts. Calibration measures the declared rate; bursts pass."""
 
 import json
 import subprocess
@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
+from executor.testbed.profile import describe
 from simgnn.analysis.fit_calls import of_kind
 from simgnn.analysis.fit_pair import fit_pair
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
 from tests.executor.test_testbed import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
+from tests.executor.test_testbed_profile import base
 
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")
 __all__ = ["clean", "quotas"]
@@ -69,3 +71,52 @@ def test_hosts_of_different_speed_get_different_curves(tmp_path: Path, quotas: N
     assert slow > 1.5 * fast
     payload = 25e6 * PAYLOAD_BYTES / FRAME_BYTES
     assert machine.message(0, 1, 1e6).rate_bytes_per_s == pytest.approx(payload, rel=TOLERANCE)
+
+
+TALK = """
+import json, os, socket, sys, time
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+sizes, pauses = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+if os.environ["RANK"] == "0":
+    link = socket.create_server(place).accept()[0]
+    for size in sizes:
+        left = size
+        while left:
+            left -= len(link.recv(min(left, 1 << 20)))
+        link.sendall(b"!")
+else:
+    for _ in range(400):
+        try:
+            link = socket.create_connection(place, 1)
+            break
+        except OSError:
+            time.sleep(0.05)
+    link.settimeout(60)
+    taken = []
+    for size, pause in zip(sizes, pauses):
+        time.sleep(pause)
+        start = time.perf_counter()
+        link.sendall(bytes(size))
+        link.recv(1)
+        taken.append(time.perf_counter() - start)
+    print(json.dumps(taken), flush=True)
+"""
+
+
+def test_a_burst_passes_at_once_and_is_predicted(tmp_path: Path) -> None:
+    declared = bed(link="50 Mbit/s", burst="1 MiB")
+    sizes, pauses = [1 << 19, 1 << 22, 1 << 20], [1.0, 1.0, 0.0]
+    started = command("exec", on_file(declared, tmp_path), "--", sys.executable, "-c", TALK)
+    done = subprocess.run(
+        [*started, json.dumps(sizes), json.dumps(pauses)], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    small, large, again = json.loads(done.stdout)
+    machine = Machine.place(describe(declared, base(latency="0 s")), declared.rank_hosts())
+    predicted = [size / machine.message(1, 0, float(size)).rate_bytes_per_s for size in sizes]
+    rate = 6.25e6 * PAYLOAD_BYTES / FRAME_BYTES
+    assert small < 0.5 * sizes[0] / rate, "it fits into the bucket"
+    assert predicted[0] < 0.5 * sizes[0] / rate
+    assert large == pytest.approx(predicted[1], rel=TOLERANCE)
+    assert large < 0.9 * sizes[1] / rate
+    assert again > 0.8 * sizes[2] / rate, "the bucket is empty"

@@ -31,10 +31,11 @@ def machine(
     cores: int = 8,
     power: Mapping[str, str] | None = None,
     threads: int | None = None,
+    burst: float = 0.0,
 ) -> Machine:
     """Devices on a switch by links of ``pcie`` bytes/s, hosts on another by ``ethernet``; every primitive moves 1 GB/s.
 
-    ``faster`` multiplies every rate and divides every latency.
+    ``faster`` multiplies every rate and divides every latency; ``burst``: bytes that ethernet lets through at once.
     """
 
     def rate(value: float) -> dict[str, str]:
@@ -68,6 +69,7 @@ def machine(
         for name, algorithm in algorithms.items()
     ]
     library = {"message": {"floor": time(0.0)}, "collectives": entries}
+    bucket = {"burst": {"value": f"{burst!r} B", "source": "assumed"}} if burst else {}
     table = {
         "format": 1,
         "meta": {"name": "small", "description": "round numbers", "date": "2025-01-01"},
@@ -75,7 +77,7 @@ def machine(
         "links": {
             "pcie": {"kind": "pcie", "bandwidth": rate(pcie), "latency": time(latency)},
             "wide": {"kind": "pcie", "bandwidth": rate(1e15), "latency": time(0.0)},
-            "ethernet": {"kind": "ethernet", "bandwidth": rate(ethernet), "latency": time(latency)},
+            "ethernet": {"kind": "ethernet", "bandwidth": rate(ethernet), "latency": time(latency), **bucket},
         },
         "topology": {
             "hosts": {
@@ -115,12 +117,12 @@ def times(simulation: Simulation, op: str, rank: int = 0, epoch: int = 0, step: 
 
 def flow_ends(
     capacity: Sequence[float], flows: Sequence[tuple[Sequence[int], float]], *, starts: Sequence[float] | None = None,
-    caps: Sequence[float] | None = None, window: float = 0.0,
+    caps: Sequence[float] | None = None, window: float = 0.0, burst: Sequence[float] | None = None,
 ) -> list[float]:  # fmt: skip
     """When flows (links, bytes) on bare links end, in seconds."""
     env = simpy.Environment(initial_time=0)
     network = Network(env, np.asarray(capacity, dtype=np.float64), [f"link {i}" for i in range(len(capacity))],
-                      window=window)  # fmt: skip
+                      burst=None if burst is None else np.asarray(burst, dtype=np.float64), window=window)  # fmt: skip
     ends = [-1] * len(flows)
 
     def on_end(labels: Any, end: int) -> None:
