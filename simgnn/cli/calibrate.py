@@ -9,7 +9,7 @@ import typer
 
 from simgnn.cli.calibrate_measure import forget_kept, measure_groups, torchrun_place
 from simgnn.cli.console import Reporter, note, print_json, print_table
-from simgnn.cli.options import JsonOption
+from simgnn.cli.options import JsonOption, path_option
 from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,13 +28,8 @@ def command(
         typer.Option("--ranks", metavar="P,...", help="Rank counts to measure; default 1,2,4 (--quick: 2).",
                      show_default=False),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Profile to write.", show_default=False)
-    ] = None,
-    samples: Annotated[
-        Path | None,
-        typer.Option("--samples", metavar="DIR", help="Keep the raw samples in this folder.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, path_option("--out", "FILE", "Profile to write.")] = None,
+    samples: Annotated[Path | None, path_option("--samples", "DIR", "Keep the raw samples in this folder.")] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write a page with tables, residuals and plots: to FILE.html, or beside "
                            "the profile.")

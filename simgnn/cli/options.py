@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,12 @@ from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
+
+
+def path_option(name: str, metavar: str, help: str) -> Any:
+    """An option for ``Annotated[Path | None, ...]``: a file or a folder that a user may name, without a default."""
+    return typer.Option(name, metavar=metavar, help=help, show_default=False)
+
 
 ExperimentArgument = Annotated[
     str, typer.Argument(metavar="EXPERIMENT", help="A TOML file, or the name of a shipped system.", show_default=False)
@@ -29,15 +35,10 @@ RanksOption = Annotated[
 EpochsOption = Annotated[
     int | None, typer.Option("--epochs", metavar="N", help="Number of epochs.", show_default=False)
 ]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Run directory to write.", show_default=False)
-]
+OutOption = Annotated[Path | None, path_option("--out", "DIR", "Run directory to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier run directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
-ActivityOption = Annotated[
-    Path | None,
-    typer.Option("--activity", metavar="RUNDIR", help="A real run whose decisions are replayed.", show_default=False),
-]
+ActivityOption = Annotated[Path | None, path_option("--activity", "RUNDIR", "A real run whose decisions are replayed.")]
 
 
 def experiment_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simgnn.cli.options import JsonOption
+from simgnn.cli.options import JsonOption, path_option
 
 if TYPE_CHECKING:
     from simgnn.cli.console import Reporter
@@ -26,8 +26,9 @@ def command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder of the validation; default runs/validate/SUITE. An "
-                     "interrupted one goes on there.", show_default=False),
+        path_option(
+            "--out", "DIR", "Folder of the validation; default runs/validate/SUITE. An interrupted one goes on there."
+        ),
     ] = None,
     rescore: Annotated[
         bool, typer.Option("--rescore", help="Run nothing: score today's simulator against the runs kept of the "
@@ -35,13 +36,9 @@ def command(
     ] = False,
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", help="Afterwards, copy the ground truth (small files) to a new folder.",
-                     show_default=False),
+        path_option("--keep", "DIR", "Afterwards, copy the ground truth (small files) to a new folder."),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FILE", help="Write a self-contained HTML report.", show_default=False),
-    ] = None,
+    report: Annotated[Path | None, path_option("--report", "FILE", "Write a self-contained HTML report.")] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Predict the experiments of a suite, run them, and say how good the predictions were.

@@ -268,7 +268,8 @@ class Running:
     """Something inside a testbed that goes on until it is ended: two idle ranks, or the training of ``root``."""
 
     def __init__(self, declared: Declaration, folder: Path, root: Path | None = None) -> None:
-        sleep = ["--", sys.executable, "-c", "import time; print('epoch', flush=True); time.sleep(1000)"]
+        # one write a line: two ranks share the pipe, and unbuffered prints would mingle
+        sleep = ["--", sys.executable, "-c", "import os, time; os.write(1, b'epoch\\n'); time.sleep(1000)"]
         words = (
             ["exec", on_file(declared, folder), *sleep] if root is None else ["run", on_file(declared, folder), root]
         )
@@ -280,7 +281,7 @@ class Running:
         )  # fmt: skip
         assert self.process.stdout is not None
         for _ in range(2 if root is None else 1):
-            assert "epoch" in self.process.stdout.readline(), self.process.communicate()
+            assert "epoch" in self.process.stdout.readline()
         self.ranks = psutil.Process(self.process.pid).children()
 
     def all_gone(self) -> bool:
