@@ -202,9 +202,18 @@ class Machine:
 
     def cores(self, host: int) -> float | None:
         """Cores that the ranks of a host share; None: the host's ranks run on GPUs."""
-        names = {name: kind for name, kind, at in zip(self.devices, self.types, self.hosts, strict=True) if at == host}
-        counts = [self.profile.devices[kind].cores for kind in names.values()]
-        return None if not counts or any(c is None for c in counts) else sum(c.value for c in counts if c is not None)
+        return self._cores.get(host)
+
+    @cached_property
+    def _cores(self) -> Mapping[int, float | None]:
+        kinds: dict[int, dict[str, str]] = {}
+        for name, kind, host in zip(self.devices, self.types, self.hosts, strict=True):
+            kinds.setdefault(host, {})[name] = kind
+        counts = {host: [self.profile.devices[kind].cores for kind in names.values()] for host, names in kinds.items()}
+        return {
+            host: None if any(c is None for c in each) else sum(c.value for c in each if c is not None)
+            for host, each in counts.items()
+        }
 
     def memory_bytes(self, rank: int) -> float:
         """Memory of a rank's device, shared by all ranks on it."""

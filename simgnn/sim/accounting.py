@@ -36,7 +36,7 @@ def sent_by(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> Sent:
     nbytes, messages = np.zeros((ranks, ranks), dtype=np.int64), np.zeros((ranks, ranks), dtype=np.int64)
     if kind in COLLECTIVE_KINDS:
         control = compiled.op.transfer is not None and compiled.op.transfer.control
-        counts[:, 2 if control else 1] = handed_bytes(pricer, compiled, turn)
+        counts[:, 2 if control else 1] = handed_bytes(pricer.sizes, compiled, turn)
     if kind not in PAIRWISE_KINDS:
         return Sent(counts, nbytes, messages)
     for found in pairwise_rounds(compiled, pricer.sizes, turn):

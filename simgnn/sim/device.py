@@ -7,6 +7,7 @@ memory or its compute units), so two at once last as long as one after the other
 Only hosts that can want more threads than cores, and GPUs with work on several streams, have one of these.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from heapq import heappop, heappush
 from itertools import count
@@ -84,9 +85,19 @@ def shared_cores(cores: float | None, threads: int, ranks: int) -> bool:
     return cores is not None and ranks * threads > cores
 
 
-def ranks_at_once(cores: float, threads: int) -> int:
-    """How many ranks find their cores free: the concurrency at which their work is priced before they share."""
-    return max(1, int(cores // threads))
+def ranks_at_work(machine: Machine) -> tuple[int, ...]:
+    """How many ranks at work at once each rank's work is priced for: all on its device; where the ranks of a host want
+    more cores than there are, as many as find some free, before they share."""
+    load = Counter(machine.hosts)
+    threads: dict[int, int] = {}
+    for host, wanted in zip(machine.hosts, machine.threads_per_rank, strict=True):
+        threads[host] = max(threads.get(host, 1), wanted)
+    free: dict[int, int] = {}
+    for host, ranks in load.items():
+        cores = machine.cores(host)
+        if cores is not None and shared_cores(cores, threads[host], ranks):
+            free[host] = max(1, int(cores // threads[host]))
+    return tuple(free.get(host, machine.concurrency(rank)) for rank, host in enumerate(machine.hosts))
 
 
 def share_devices(env: simpy.Environment, program: Program, machine: Machine) -> Mapping[int, HostCores]:

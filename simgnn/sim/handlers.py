@@ -18,6 +18,7 @@ from simgnn.program.ops import Work
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
 from simgnn.sim.compiled import CompiledOp
+from simgnn.sim.decided import Sizes
 from simgnn.sim.device import HostCores
 from simgnn.sim.network import Network
 from simgnn.sim.pricing import Pricer
@@ -122,9 +123,8 @@ def collective(context: Context, begin: Begin) -> Outcome:
         return 0
 
     def make(tag: tuple[int, int, int]) -> Collective:
-        nbytes = int(
-            pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer, compiled, turn))[list(members)].max()
-        )
+        handed = pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer.sizes, compiled, turn))
+        nbytes = int(handed[list(members)].max())
         stream = pricer.once(
             f"collective {tag[2]}", compiled, turn, lambda: pricer.collective(compiled, nbytes, members)
         )
@@ -146,15 +146,15 @@ def copied_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
     return rows * op.transfer.row_bytes
 
 
-def handed_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
+def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
     """Bytes of the tensor that each rank hands to a collective, int64 [P].
 
     Of a broadcast only the root's count. Parts of an all-gather are padded to the longest of the team.
     """
     op = compiled.op
     if op.transfer is None:
-        return np.zeros(pricer.sizes.program.ranks, dtype=np.int64)
-    nbytes = pricer.sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name) * op.transfer.row_bytes
+        return np.zeros(sizes.program.ranks, dtype=np.int64)
+    nbytes = sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name) * op.transfer.row_bytes
     if op.kind is OpKind.BROADCAST:
         nbytes = np.where(np.arange(len(nbytes)) == op.root, nbytes, 0)
     if op.kind is OpKind.ALLGATHER:

@@ -1,6 +1,5 @@
 """The time of one op: a program of that op alone, simulated as any other."""
 
-from collections import Counter
 from dataclasses import dataclass
 from math import exp
 
@@ -14,7 +13,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import Route, SizeTable
-from simgnn.sim.device import ranks_at_once, shared_cores
+from simgnn.sim.device import ranks_at_work
 from simgnn.sim.hostpath import host_path
 from simgnn.sim.simulate import simulate
 
@@ -53,7 +52,7 @@ def time_op(question: Question, machine: Machine) -> OpTime:
     simulation = simulate(one_op_program(question, machine), machine, epochs=1)
     ended = np.zeros(machine.ranks)
     np.maximum.at(ended, simulation.columns["rank"], simulation.columns["ended_s"])
-    numbers = numbers_behind(question, machine, _at_once(machine), _crossed(question, machine))
+    numbers = numbers_behind(question, machine, ranks_at_work(machine), _crossed(question, machine))
     spread = max((told.spread for told in numbers if told.spread is not None), default=None)
     seconds = float(ended.max())
     around = None if spread is None else (seconds * exp(-NORMAL_90 * spread), seconds * exp(NORMAL_90 * spread))
@@ -90,15 +89,6 @@ def one_op_program(question: Question, machine: Machine) -> Program:
     )
 
 
-def _at_once(machine: Machine) -> list[int]:
-    """At which concurrency the work of each rank is priced: where cores are shared, as many ranks as find some free."""
-    load = Counter(machine.hosts)
-    levels = []
-    for rank, host in enumerate(machine.hosts):
-        cores, threads = machine.cores(host), machine.threads_per_rank[rank]
-        shared = cores is not None and shared_cores(cores, threads, load[host])
-        levels.append(ranks_at_once(cores, threads) if cores is not None and shared else machine.concurrency(rank))
-    return levels
 
 
 def _crossed(question: Question, machine: Machine) -> list[int]:

@@ -18,7 +18,7 @@ from simgnn.program.sizes import IntArray
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, to_ps
 from simgnn.sim.compiled import CompiledOp
 from simgnn.sim.decided import Sizes
-from simgnn.sim.device import ranks_at_once, shared_cores
+from simgnn.sim.device import ranks_at_work
 from simgnn.sim.hostpath import host_path
 from simgnn.sim.maxmin import Floats, Ints
 from simgnn.sim.network import Network
@@ -63,7 +63,10 @@ class Pricer:
         self._static: dict[int, bool] = {}
         self._kept: dict[tuple[Any, ...], Any] = {}
         self._path_numbers: dict[tuple[int, int, str], int] = {}
-        self.shared = self._find_shared()
+        levels: dict[int, list[int]] = {}
+        for rank, at_once in enumerate(ranks_at_work(machine)):
+            levels.setdefault(at_once, []).append(rank)
+        self._levels = {at_once: np.array(ranks, dtype=np.int64) for at_once, ranks in levels.items()}
 
     def once(self, what: str, compiled: CompiledOp, turn: Turn, make: Callable[[], T]) -> T:
         """``make()``, kept for every turn in which the op's sizes are the same."""
@@ -165,26 +168,6 @@ class Pricer:
             self._path_numbers[key] = self._network.path({link: float(count) for link, count in links.items()})
         return self._path_numbers[key]
 
-    def _find_shared(self) -> Mapping[int, tuple[float, int]]:
-        """Hosts whose ranks together want more cores than there are: host -> (cores, threads of a rank)."""
-        found = {}
-        for host, ranks in sorted(Counter(self.machine.hosts).items()):
-            cores = self.machine.cores(host)
-            threads = max(
-                t for t, at in zip(self.machine.threads_per_rank, self.machine.hosts, strict=True) if at == host
-            )
-            if cores is not None and shared_cores(cores, threads, ranks):
-                found[host] = (cores, threads)
-        return found
-
-    @property
-    def _levels(self) -> Mapping[int | None, NDArray[np.int64]]:
-        """Concurrency at which the work of ranks is priced (None: all ranks of the device) -> ranks."""
-        levels: dict[int | None, list[int]] = {}
-        for rank, host in enumerate(self.machine.hosts):
-            shared = self.shared.get(host)
-            levels.setdefault(None if shared is None else ranks_at_once(*shared), []).append(rank)
-        return {level: np.array(ranks, dtype=np.int64) for level, ranks in levels.items()}
 
     def _ticks(self, seconds: Floats, what: str) -> IntArray:
         worst = float(seconds.max(initial=0.0))

@@ -198,9 +198,12 @@ def _among_peers(peers: Bools, issued: Floats, mean: Floats, own: Floats, before
     some = np.flatnonzero(linked.sum(axis=1) < count)
     if not len(some):
         return met
-    most = int(linked[some].sum(axis=1).max())
-    order = np.argsort(~linked[some], axis=1, kind="stable")[:, :most]
-    present = np.take_along_axis(linked[some], order, 1)
+    row, peer = np.nonzero(linked[some])
+    counts = np.bincount(row, minlength=len(some))
+    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = np.zeros((len(some), counts.max()), dtype=np.int64)
+    present = np.zeros(order.shape, dtype=np.bool_)
+    order[row, place], present[row, place] = peer, True
     latest, spread = greatest(mean[order], own[order], present)
     shift[some] = latest - np.where(present, issued[order], -np.inf).max(axis=1)
     left[some] = spread

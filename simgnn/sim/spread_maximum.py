@@ -5,31 +5,44 @@ the greatest so far is taken for normal and joined by the next, the surest first
 of n equal ones is off by at most 0.022 standard deviations up to n = 1,024 (tests); it is exact where they lie apart.
 """
 
+from math import erfc, exp, pi, sqrt
+
+import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-INVERSE_ROOT_TWO_PI = 1.0 / np.sqrt(2.0 * np.pi)
+INVERSE_ROOT_TWO = 1.0 / sqrt(2.0)
+INVERSE_ROOT_TWO_PI = 1.0 / sqrt(2.0 * pi)
 
 
-def greater_of_two(mean: Floats, variance: Floats, other_mean: Floats, other_variance: Floats) -> tuple[Floats, Floats]:
-    """Mean and variance of max(X, Y), elementwise, of independent normals. Without any variance: the larger one."""
-    from scipy.special import ndtr
-
-    width = np.sqrt(variance + other_variance)
-    certain = width == 0.0
-    gap = np.divide(mean - other_mean, width, out=np.zeros_like(width), where=~certain)
-    first, second = ndtr(gap), ndtr(-gap)
-    density = INVERSE_ROOT_TWO_PI * np.exp(-0.5 * gap * gap)
+@nb.njit(cache=True)
+def _greater_of_two(mean: float, variance: float, other_mean: float, other_variance: float) -> tuple[float, float]:
+    """Mean and variance of max(X, Y) of independent normals. Without any variance: the larger one."""
+    width = sqrt(variance + other_variance)
+    if width == 0.0:
+        return (mean, variance) if mean >= other_mean else (other_mean, other_variance)
+    gap = (mean - other_mean) / width
+    first, second = 0.5 * erfc(-gap * INVERSE_ROOT_TWO), 0.5 * erfc(gap * INVERSE_ROOT_TWO)
+    density = INVERSE_ROOT_TWO_PI * exp(-0.5 * gap * gap)
     # moments about the larger mean: seconds of a long run squared would cancel the microseconds that matter
-    base = np.maximum(mean, other_mean)
+    base = max(mean, other_mean)
     one, two = mean - base, other_mean - base
-    above = one * first + two * second + width * density
-    square = (one**2 + variance) * first + (two**2 + other_variance) * second + (one + two) * width * density
-    above = np.maximum(np.where(certain, 0.0, above), 0.0)
-    known = np.where(mean >= other_mean, variance, other_variance)
-    spread = np.where(certain, known, np.maximum(square - above**2, 0.0))
-    return base + above, spread
+    above = max(one * first + two * second + width * density, 0.0)
+    square = (one * one + variance) * first + (two * two + other_variance) * second + (one + two) * width * density
+    return base + above, max(square - above * above, 0.0)
+
+
+@nb.njit(cache=True)
+def _fold(mean: Floats, variance: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """The greatest of the first ``counts[i]`` members of each line i, joined in their order."""
+    found, spread = mean[:, 0].copy(), variance[:, 0].copy()
+    for line in range(mean.shape[0]):
+        for place in range(1, counts[line]):
+            found[line], spread[line] = _greater_of_two(
+                found[line], spread[line], mean[line, place], variance[line, place]
+            )
+    return found, spread
 
 
 def greatest(mean: Floats, variance: Floats, present: NDArray[np.bool_] | None = None) -> tuple[Floats, Floats]:
@@ -38,11 +51,10 @@ def greatest(mean: Floats, variance: Floats, present: NDArray[np.bool_] | None =
     there = np.ones(mean.shape, dtype=np.bool_) if present is None else present
     # those that take part first, of them the surest first: what is certain is joined exactly
     order = np.lexsort((mean, variance, ~there), axis=-1)
-    mean, variance = np.take_along_axis(mean, order, -1), np.take_along_axis(variance, order, -1)
-    there = np.take_along_axis(there, order, -1)
-    found, spread = mean[..., 0], variance[..., 0]
-    for place in range(1, int(there.sum(axis=-1).max(initial=1))):
-        joined, width = greater_of_two(found, spread, mean[..., place], variance[..., place])
-        found = np.where(there[..., place], joined, found)
-        spread = np.where(there[..., place], width, spread)
-    return found, spread
+    lines = (-1, mean.shape[-1])
+    found, spread = _fold(
+        np.take_along_axis(mean, order, -1).reshape(lines),
+        np.take_along_axis(variance, order, -1).reshape(lines),
+        there.sum(axis=-1).reshape(-1),
+    )
+    return found.reshape(mean.shape[:-1])[()], spread.reshape(mean.shape[:-1])[()]

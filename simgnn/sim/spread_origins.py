@@ -1,14 +1,13 @@
 """What an op's seconds are made of, and how sure the profile is of each part."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.collectives import choose_collective
-from simgnn.hardware.links import Backend, Collective
+from simgnn.hardware.communication import find_collective
+from simgnn.hardware.links import Collective
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.pricing import choose_level
 from simgnn.partition.stats import PartitionStats
@@ -17,7 +16,8 @@ from simgnn.program.ops import Op, Work
 from simgnn.program.program import Turn
 from simgnn.sim.compiled import Compiled, CompiledOp
 from simgnn.sim.decided import Sizes
-from simgnn.sim.device import ranks_at_once, shared_cores
+from simgnn.sim.device import ranks_at_work
+from simgnn.sim.handlers import handed_bytes
 from simgnn.sim.maxmin import Floats
 
 COPIES = (OpKind.H2D, OpKind.D2H)
@@ -42,10 +42,10 @@ class Origins:
     def __init__(self, compiled: Compiled, machine: Machine, sizes: Sizes, stats: PartitionStats | None) -> None:
         self.known: dict[Origin, int] = {}
         self._compiled, self._machine, self._sizes, self._stats = compiled, machine, sizes, stats
-        self._concurrency = _concurrency(machine)
+        at_once = ranks_at_work(machine)
         classes: dict[tuple[str, int, int], list[int]] = {}
         for rank in range(machine.ranks):
-            key = machine.types[rank], machine.threads_per_rank[rank], self._concurrency[rank]
+            key = machine.types[rank], machine.threads_per_rank[rank], at_once[rank]
             classes.setdefault(key, []).append(rank)
         self._classes = {key: np.array(ranks) for key, ranks in classes.items()}
 
@@ -56,7 +56,7 @@ class Origins:
         if op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
             for members in compiled.members.values():
                 if members:
-                    here = self._number(self._communication(compiled, members))
+                    here = self._number(self._communication(compiled, members, turn))
                     found.setdefault(here, np.zeros(self._machine.ranks))[list(members)] = 1.0
             return found
         copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
@@ -86,41 +86,38 @@ class Origins:
             seconds, _, _ = machine.work_seconds_all(piece.primitive, sizes, table, at_once)
             found.setdefault(here, np.zeros(machine.ranks))[ranks] += seconds[ranks]
 
-    def _communication(self, compiled: CompiledOp, members: tuple[int, ...]) -> Origin:
+    def _communication(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> Origin:
         """A group call. Its own jitter is that of its floor; how far its model misses the largest spread it is told."""
         machine, kind = self._machine, compiled.op.kind
         name, backend = machine.backend(compiled.backend)
-        entry = None
-        if len(members) > 1:
-            across = len({machine.hosts[rank] for rank in members}) > 1
-            called = kind.value if kind in COLLECTIVE_KINDS else OpKind.EXCHANGE.value
-            try:
-                entry, _ = choose_collective(backend, name, called, len(members), across)
-            except HardwareError:  # only messages are described: their spread is what there is
-                entry = None
-        jitter = None if entry is None else _largest([entry.floor.spread, entry.hop.spread if entry.hop else None])
-        told = [jitter, *_model_spreads(machine, backend, entry, kind in PAIRWISE_KINDS)]
-        return Origin(f"{kind.value} over {name}", _largest(told), jitter)
+        jitter = None
+        told: list[float | None] = []
+        if kind in PAIRWISE_KINDS:
+            told = [backend.message.floor.spread, *(link.bandwidth.spread for link in machine.profile.links.values())]
+        priced_by = None if len(members) < 2 else self._entry(compiled, members, turn)
+        if priced_by is not None:
+            entry, exact = priced_by
+            jitter = _largest([entry.floor.spread, entry.hop.spread if entry.hop else None])
+            if entry.bus_bandwidth is not None:
+                told += [entry.bus_bandwidth.spread, None if exact else entry.carried_spread]
+        return Origin(f"{kind.value} over {name}", _largest([jitter, *told]), jitter)
+
+    def _entry(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> tuple[Collective, bool] | None:
+        """What a call is priced by, and whether it was measured at just this many ranks; None: nothing is told of it,
+        as where only messages are described."""
+        kind, nbytes = OpKind.EXCHANGE, 0
+        if compiled.op.kind in COLLECTIVE_KINDS:
+            kind = compiled.op.kind
+            nbytes = int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())
+        try:
+            return find_collective(self._machine, kind.value, compiled.backend, members, nbytes)
+        except HardwareError:
+            return None
 
 
-def _model_spreads(
-    machine: Machine, backend: Backend, entry: Collective | None, by_message: bool
-) -> list[float | None]:
-    if by_message:
-        return [backend.message.floor.spread, *(link.bandwidth.spread for link in machine.profile.links.values())]
-    return [] if entry is None or entry.bus_bandwidth is None else [entry.bus_bandwidth.spread]
 
 
 def _largest(told: Sequence[float | None]) -> float | None:
     return max((value for value in told if value is not None), default=None)
 
 
-def _concurrency(machine: Machine) -> list[int]:
-    """Ranks at once for which each rank's work is priced, as the simulator does where cores are shared."""
-    found = []
-    shared: Mapping[int, int] = Counter(machine.hosts)
-    for rank, host in enumerate(machine.hosts):
-        cores, threads = machine.cores(host), machine.threads_per_rank[rank]
-        few = cores is not None and shared_cores(cores, threads, shared[host])
-        found.append(ranks_at_once(cores, threads) if few and cores is not None else machine.concurrency(rank))
-    return found
