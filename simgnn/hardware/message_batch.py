@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simgnn.hardware.machine import Machine
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class MessagePrices(NamedTuple):
@@ -24,7 +25,7 @@ class MessagePrices(NamedTuple):
 
 
 def price_messages(
-    machine: "Machine", source: Sequence[int], target: Sequence[int], nbytes: Floats, backend: str
+    machine: "Machine", source: Sequence[int] | Ints, target: Sequence[int] | Ints, nbytes: Floats, backend: str
 ) -> MessagePrices:
     """Message k goes from rank ``source[k]`` to rank ``target[k]`` and has ``nbytes[k]`` bytes."""
     _, described = machine.backend(backend)
@@ -37,13 +38,19 @@ def price_messages(
         rate = np.minimum(rate, min(described.ports.send.value, described.ports.receive.value))
     if described.message.efficiency is not None:
         rate = rate * _at(described.message.efficiency, nbytes)
-    latency = np.empty(len(nbytes))
+    names = list(dict.fromkeys(machine.devices))
+    place = {name: number for number, name in enumerate(names)}
+    device = np.array([place[name] for name in machine.devices], dtype=np.int64)
+    # messages between the same two devices take one route
+    source, target = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
+    found, which = np.unique(device[source] * len(names) + device[target], return_inverse=True)
+    routes = [machine.network.route(names[pair // len(names)], names[pair % len(names)]) for pair in found.tolist()]
+    latency = np.array([route.latency_s for route in routes])[which]
     alike: dict[tuple[int, ...], tuple[tuple[LinkType, ...], list[int]]] = {}
-    for k, (i, j) in enumerate(zip(source, target, strict=True)):
-        route = machine.route(i, j)
-        latency[k] = route.latency_s
-        alike.setdefault(tuple(map(id, route.types)), (route.types, []))[1].append(k)
-    for types, positions in alike.values():
+    for number, route in enumerate(routes):
+        alike.setdefault(tuple(map(id, route.types)), (route.types, []))[1].append(number)
+    for types, numbers in alike.values():
+        positions = np.flatnonzero(np.isin(which, numbers))
         sizes = nbytes[positions]
         for link in {id(link): link for link in types}.values():
             rate[positions] = np.minimum(rate[positions], _link_rate(link, sizes))

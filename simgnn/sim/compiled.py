@@ -72,12 +72,12 @@ class Compiled:
 
     def parent_ranks(self, child: CompiledOp, rank: int, parent: CompiledOp) -> tuple[int, ...]:
         """Ranks on which the parent of a node runs: a rank's own; of a host's op all ranks of the host."""
+        if not (parent.by_host or child.by_host):
+            return (rank,) if parent.runs[rank] else ()
         if parent.by_host:
             ranks: tuple[int, ...] = (self.leader[rank],)
-        elif child.by_host:
-            ranks = tuple(other for other, first in enumerate(self.leader) if first == rank)
         else:
-            ranks = (rank,)
+            ranks = tuple(other for other, first in enumerate(self.leader) if first == rank)
         return tuple(other for other in ranks if parent.runs[other])
 
 

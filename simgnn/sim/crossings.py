@@ -154,7 +154,7 @@ def join(
 
 
 @nb.njit(cache=True)
-def sort_by(classes: Ints, value: Floats) -> None:
+def sort_by(classes: Ints, value: Floats | Ints) -> None:
     """Sort classes by a value, stably, in place. (Numba takes seconds to compile np.argsort, and these are few.)"""
     other = classes.copy()
     width = 1
@@ -174,11 +174,19 @@ def sort_by(classes: Ints, value: Floats) -> None:
 
 
 @nb.njit(cache=True)
-def remove(classes: Ints, dirty: Bools, crossings: Crossings) -> None:
-    """Take the load of classes that have ended off their links, and mark their components dirty."""
+def remove(classes: Ints, order: Ints, ended: Bools, dirty: Bools, crossings: Crossings) -> Ints:
+    """Mark classes as ended and their components as dirty, take their load off their links; ``order`` without them."""
     first, link, take = crossings.first, crossings.link, crossings.take
     for k in classes:
+        ended[k] = True
         dirty[crossings.root[link[first[k]]]] = True
         for q in range(first[k], first[k + 1]):
             crossings.load[link[q]] -= take[q]
             crossings.rising[link[q]] -= 1
+    left = np.empty(order.size - classes.size, dtype=np.int64)
+    count = 0
+    for k in order:
+        if not ended[k]:
+            left[count] = k
+            count += 1
+    return left

@@ -81,7 +81,6 @@ class FlowTable:
         self._used = self._count = 0
         self._spare = ROOM
         self.order: Ints = np.zeros(0, dtype=np.int64)
-        self._gone = False
         self._dirty: Bools = np.zeros(links, dtype=np.bool_)
         self.paths = PathTable()
         for name in _COLUMNS:
@@ -94,8 +93,7 @@ class FlowTable:
         """Append classes that begin to share now (``low``: one entry more than classes); :meth:`settle` must follow."""
         count = len(path)
         if self._count + count > len(self.path):
-            if self._gone or self._used < self._count:
-                self._enter()
+            self._enter()
             self._lay_out(count)
         rows = slice(self._count, self._count + count)
         fresh = (path, weight, cap, size, -1.0, now, now, now, owner, low[:-1], low[1:], False)
@@ -105,20 +103,15 @@ class FlowTable:
 
     def leave(self, classes: Ints) -> None:
         """Classes have ended."""
-        self.ended[classes] = True
-        remove(classes, self._dirty, self.crossings)
-        self._gone = True
+        self.order = remove(classes, self.order, self.ended, self._dirty, self.crossings)
 
     def settle(self) -> Bools:
-        """Take out what has ended, let joined ones in; returns the components that this changes, bool [links]."""
+        """Let joined classes in; returns the components that they and those that have ended change, bool [links]."""
         self._enter()
         dirty, self._dirty = self._dirty, np.zeros(self._links, dtype=np.bool_)
         return dirty
 
     def _enter(self) -> None:
-        if self._gone:
-            self.order = self.order[~self.ended[self.order]]
-            self._gone = False
         if self._used == self._count:
             return
         paths = self.paths.build()

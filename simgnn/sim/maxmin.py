@@ -13,7 +13,7 @@ import numpy as np
 
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS
 from simgnn.sim.crossings import Bools as Bools
-from simgnn.sim.crossings import Crossings
+from simgnn.sim.crossings import Crossings, Paths, sort_by
 from simgnn.sim.crossings import Floats as Floats
 from simgnn.sim.crossings import Ints as Ints
 
@@ -40,12 +40,18 @@ def _sink(key: Floats, who: Ints, size: int, place: int) -> None:
 
 
 @nb.njit(cache=True)
-def fill(order: Ints, ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, crossings: Crossings) -> Floats:
-    """Max-min fair rate of the classes whose component is dirty, float64 [room]; -1 for all others."""
+def fill(
+    order: Ints, ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, reach: Floats, crossings: Crossings
+) -> Floats:
+    """Max-min fair rate of the classes whose component is dirty, float64 [room]; -1 for all others.
+
+    ``reach`` [links] of those components is brought up to date: the most that one more flow could get of each link.
+    """
     first, link, take, begin, length, crossing, root, full_load, full_rising = crossings
     left = capacity.copy()
     load = full_load.copy()
     rising = full_rising.copy()
+    fastest = np.zeros(capacity.size)
     key = np.empty(capacity.size)
     who = np.empty(capacity.size, dtype=np.int64)
     size = 0
@@ -98,15 +104,17 @@ def fill(order: Ints, ended: Bools, dirty: Bools, cap: Floats, capacity: Floats,
                     top += 1
                     rate[k] = level
         unfrozen -= top
-        if unfrozen == 0:
-            break
         for t in range(top):
             k = stack[t]
             for q in range(first[k], first[k + 1]):
                 here = link[q]
+                fastest[here] = max(fastest[here], rate[k])
                 left[here] -= rate[k] * take[q]
                 load[here] -= take[q]
                 rising[here] -= 1
+    for i in range(capacity.size):
+        if dirty[root[i]]:
+            reach[i] = max(left[i], fastest[i])
     return rate
 
 
@@ -122,24 +130,27 @@ def share_out(
     since: Ints,
     end: Ints,
     capacity: Floats,
+    reach: Floats,
     crossings: Crossings,
 ) -> int:
     """Give every class in a dirty component its new rate and end, in place.
 
-    What a class has moved is carried from the exact elapsed ticks, and only when its rate changes. Returns a class that
-    would not end before the clock does, or -1.
+    What a class has moved is carried from the exact elapsed ticks, and only when its rate changes; its first rate
+    counts from the instant at which it joined, which may lie a little before ``now``. Returns a class that would not
+    end before the clock does, or -1.
     """
-    fresh = fill(order, ended, dirty, cap, capacity, crossings)
+    fresh = fill(order, ended, dirty, cap, capacity, reach, crossings)
     starved = -1
     for k in order:
         if fresh[k] < 0.0 or fresh[k] == rate[k]:
             continue
-        remaining[k] = max(remaining[k] - rate[k] * ((now - since[k]) * TICK_S), 0.0)
-        since[k] = now
+        if rate[k] >= 0.0:
+            remaining[k] = max(remaining[k] - rate[k] * ((now - since[k]) * TICK_S), 0.0)
+            since[k] = now
         rate[k] = fresh[k]
         needed = remaining[k] / (fresh[k] * TICK_S) if fresh[k] > 0.0 else np.inf
-        if needed < LATEST - now:
-            end[k] = now + np.int64(needed + 0.5)
+        if needed < LATEST - since[k]:
+            end[k] = max(since[k] + np.int64(needed + 0.5), now)
         else:
             end[k] = FOREVER_PS
             starved = k
@@ -213,3 +224,36 @@ def next_batch(
             moved += weight[k] * rate[k]
     release = first + np.int64(late / moved) if moved > 0.0 else first
     return int(first), found[:taken].copy(), int(release)
+
+
+@nb.njit(cache=True)
+def solve(
+    now: int, order: Ints, dirty: Bools, ended: Bools, weight: Floats, cap: Floats, rate: Floats, remaining: Floats,
+    since: Ints, born: Ints, end: Ints, owner: Ints, low: Ints, high: Ints, capacity: Floats, reach: Floats,
+    crossings: Crossings, window: float, part: float,
+) -> tuple[int, int, Ints, Ints, int]:  # fmt: skip
+    """Share again (:func:`share_out`) and find what ends next (:func:`next_batch`), in one call.
+
+    Returns (starved, first end, classes by end, [owner, low, high, end] of each, release).
+    """
+    starved = share_out(now, order, dirty, ended, cap, rate, remaining, since, end, capacity, reach, crossings)
+    first, gone, release = next_batch(order, end, born, weight, rate, window, part)
+    sort_by(gone, end)
+    rows = np.empty((gone.size, 4), dtype=np.int64)
+    for i in range(gone.size):
+        k = gone[i]
+        rows[i, 0], rows[i, 1], rows[i, 2], rows[i, 3] = owner[k], low[k], high[k], end[k]
+    return starved, first, gone, rows, release
+
+
+@nb.njit(cache=True)
+def patience(path: Ints, cap: Floats, size: Floats, paths: Paths, reach: Floats, window: float) -> int:
+    """Ticks for which classes that would join may wait: ``window`` times the time that the quickest of them takes at
+    the most that it could get now."""
+    shortest = LATEST * TICK_S
+    for c in range(path.size):
+        rate = cap[c]
+        for q in range(paths.pointer[path[c]], paths.pointer[path[c] + 1]):
+            rate = min(rate, reach[paths.link[q]] / paths.share[q])
+        shortest = min(shortest, size[c] / rate)
+    return int(window * shortest * PICOSECONDS)

@@ -4,9 +4,12 @@ A message pays its latency first and then becomes a fluid flow over the links of
 Flows of one path, cap and size that begin together are one class. Rates are solved again only for the part of the
 network that a change reaches (:mod:`simgnn.sim.maxmin`).
 
-Ends that lie close together are batched: each flow of a batch ends at exactly its own predicted instant, and the rates
-of all of them are given away once, at their mean end. A batch spans at most ``window`` times the mean age of the
-flows and ``PART`` of them, so the error against exact events (``window = 0``) depends on no unit of time or size.
+What happens close together is batched, so that rates are solved again once for all of it. Of ends: each flow of a
+batch ends at exactly its own predicted instant, and the rates of all of them are given away at their mean end; a batch
+spans at most ``window`` times the mean age of the flows. Of beginnings: each flow moves bytes from exactly its own
+instant on, at the rate that it is given with the batch, which waits for at most ``window`` of the time that its
+quickest flow takes. A batch holds at most ``PART`` of the classes under way, so that few flows are exact. The error
+against exact events (``window = 0``) depends on no unit of time or size.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -22,14 +25,15 @@ from simgnn.sim.buckets import Buckets
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
 from simgnn.sim.crossings import Floats, Ints
 from simgnn.sim.flowtable import FlowTable
-from simgnn.sim.maxmin import next_batch, share_out
+from simgnn.sim.maxmin import patience, solve
 
-WINDOW = 0.01
-"""Default span of a batch, relative to the mean age of the flows; its error is bounded by a test (< 1 %)."""
+WINDOW = 0.03
+"""Default span of a batch of ends, relative to the mean age of the flows, and of a batch of beginnings, relative to the
+time that they take; the error is bounded by a test (< 1 %)."""
 FASTEST_BYTES_PER_S = 1e24
 """Stands in for "no cap": a byte takes one tick of the clock."""
 PART = 0.02
-"""A batch holds at most this share of the flows under way, or one class: the last flows of an exchange are exact."""
+"""A batch holds at most this share of the classes under way, or one: the last flows of an exchange are exact."""
 LATE = simpy.events.EventPriority(2)
 """Priority of events that must see everything else that happens at their instant, flows apart."""
 BOUNDARY = simpy.events.EventPriority(3)
@@ -37,7 +41,7 @@ BOUNDARY = simpy.events.EventPriority(3)
 
 Tag = tuple[int, ...]
 """Names a batch of messages: the number of its turn first, then what tells it from others of that turn."""
-OnEnd = Callable[[Ints, int], None]
+OnEnd = Callable[[list[int], int], None]
 """Called with the labels of flows that end together, and their end in ticks (now or a little later)."""
 
 
@@ -49,7 +53,7 @@ class _Batch(NamedTuple):
     cap: Floats
     size: Floats
     low: Ints
-    labels: Ints
+    labels: list[int]
     on_end: OnEnd
     tag: Tag
 
@@ -80,12 +84,15 @@ class Network:
         if burst is not None and burst.any():
             self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
         self._waiting: list[tuple[int, int, _Batch]] = []
+        self._joining: list[tuple[int, _Batch]] = []
+        self._crowd = 0
+        self._reach = self._capacity.copy()
         self._order = count()
         self._owners: dict[int, _Batch] = {}
         self._owner_ids = count()
         self._open: dict[int, int] = {}
-        self._first_end = self._release = FOREVER_PS
-        self._batch: tuple[Ints, int] = np.zeros(0, dtype=np.int64), FOREVER_PS
+        self._first_end = self._release = self._admission = FOREVER_PS
+        self._batch: tuple[Ints, Ints, int] = np.zeros(0, dtype=np.int64), np.zeros((0, 4), dtype=np.int64), FOREVER_PS
         self._armed = 0
         self._running = False
         self._rouse = env.event()
@@ -128,7 +135,7 @@ class Network:
                 keys[2][heads[a:b]],
                 keys[3][heads[a:b]],
                 ends - ends[0],
-                labels[order[ends[0] : ends[-1]]],
+                labels[order[ends[0] : ends[-1]]].tolist(),
                 on_end,
                 tag,
             )
@@ -145,17 +152,21 @@ class Network:
         times = (flows.since, flows.born, flows.end)
         owners = zip(*(column[alive].tolist() for column in (flows.owner, flows.low, flows.high)), strict=True)
         whose = tuple(
-            (*_relative(self._owners[owner].tag, number), self._owners[owner].labels[low:high].tobytes())
+            (*_relative(self._owners[owner].tag, number), *self._owners[owner].labels[low:high])
             for owner, low, high in owners
         )
+        ahead = sorted(self._waiting, key=lambda entry: entry[:2])
         waiting = tuple(
-            (at - now, *(column.tobytes() for column in batch[:6]), _relative(batch.tag, number))
-            for at, _, batch in sorted(self._waiting, key=lambda entry: entry[:2])
+            (at - now, *(column.tobytes() for column in batch[:5]), *batch.labels, _relative(batch.tag, number))
+            for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead))
         )
         return (
             *(column[alive].tobytes() for column in columns),
             *((column[alive] - now).tobytes() for column in times),
-            self._release - now if self._release < FOREVER_PS else None,
+            *(at - now if at < FOREVER_PS else None for at in (self._release, self._admission)),
+            self._reach.tobytes(),
+            len(flows.order),
+            len(self._joining),
             whose,
             waiting,
             () if self._buckets is None else self._buckets.state(now),
@@ -176,7 +187,9 @@ class Network:
             self._env.schedule(alarm, LATE, at - int(self._env.now))
 
     def _next(self) -> int:
-        return min(self._first_end, self._release, self._waiting[0][0] if self._waiting else FOREVER_PS)
+        return min(
+            self._first_end, self._release, self._admission, self._waiting[0][0] if self._waiting else FOREVER_PS
+        )
 
     def _alarm(self, alarm: simpy.Event) -> None:
         if alarm.value == self._armed:
@@ -192,8 +205,8 @@ class Network:
             while True:
                 if now >= self._first_end:
                     self._commit()
-                arrived = bool(self._waiting) and self._waiting[0][0] <= now
-                if arrived or now >= self._release:
+                self._arrive(now)
+                if now >= min(self._admission, self._release):
                     self._solve(now)
                 now = self._next()
                 if now >= min(self._env.peek(), FOREVER_PS):
@@ -204,37 +217,49 @@ class Network:
     def _commit(self) -> None:
         """End the batch of flows that was found last: their instants are final, their rates go at the release."""
         flows = self._flows
-        gone, self._release = self._batch
+        gone, rows, self._release = self._batch
         flows.leave(gone)
         if self._buckets is not None:
             self._buckets.leave(flows.path[gone], flows.end[gone])
         self._first_end = FOREVER_PS
-        order = gone[np.argsort(flows.end[gone], kind="stable")]
-        rows = zip(*(c[order].tolist() for c in (flows.owner, flows.low, flows.high, flows.end)), strict=True)
-        for owner, low, high, end in rows:
+        for owner, low, high, end in rows.tolist():
             batch = self._owners[owner]
             self._open[owner] -= 1
             if self._open[owner] == 0:
                 del self._open[owner], self._owners[owner]
             batch.on_end(batch.labels[low:high], end)
 
-    def _solve(self, now: int) -> None:
-        """Take out what has ended, let in what has waited out its latency, and share again."""
+    def _arrive(self, now: int) -> None:
+        """Let what has waited out its latency ask for a share; tell until when it can wait for it."""
         flows = self._flows
         while self._waiting and self._waiting[0][0] <= now:
-            batch = heappop(self._waiting)[2]
+            at, _, batch = heappop(self._waiting)
+            if self._buckets is not None:
+                lessened = self._buckets.admit(at, batch.path, batch.weight, batch.cap, batch.size)
+                batch = batch._replace(size=lessened)
+            self._joining.append((at, batch))
+            self._crowd += len(batch.path)
+            wait = 0
+            if self._crowd <= PART * len(flows.order):
+                wait = patience(batch.path, batch.cap, batch.size, flows.paths.build(), self._reach, self._window)
+            self._admission = min(self._admission, at + wait)
+
+    def _solve(self, now: int) -> None:
+        """Take out what has ended, let in what asks for a share, and share again."""
+        flows = self._flows
+        for at, batch in self._joining:
             owner = next(self._owner_ids)
             self._owners[owner], self._open[owner] = batch, len(batch.path)
-            size = batch.size
-            if self._buckets is not None:
-                size = self._buckets.admit(now, batch.path, batch.weight, batch.cap, size)
-            flows.join(now, batch.path, batch.weight, batch.cap, size, owner, batch.low)
+            flows.join(at, batch.path, batch.weight, batch.cap, batch.size, owner, batch.low)
+        self._joining, self._crowd, self._admission = [], 0, FOREVER_PS
         dirty = flows.settle()
         self.solves += 1
-        starved = share_out(
-            now, flows.order, dirty, flows.ended, flows.cap, flows.rate, flows.remaining, flows.since, flows.end,
-            self._capacity, flows.crossings,
+        starved, self._first_end, gone, rows, release = solve(
+            now, flows.order, dirty, flows.ended, flows.weight, flows.cap, flows.rate, flows.remaining, flows.since,
+            flows.born, flows.end, flows.owner, flows.low, flows.high, self._capacity, self._reach, flows.crossings,
+            self._window, PART,
         )  # fmt: skip
+        self._release, self._batch = FOREVER_PS, (gone, rows, release)
         if starved >= 0:
             left_s = flows.remaining[starved] / max(flows.rate[starved], np.finfo(np.float64).tiny)
             if left_s < FOREVER_PS / PICOSECONDS:
@@ -245,11 +270,6 @@ class Network:
                 f"would get {flows.rate[starved]:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of "
                 f"simulated time; expected bandwidth to spare: check the bandwidths in the hardware profile"
             )
-        self._release = FOREVER_PS
-        first_end, gone, release = next_batch(
-            flows.order, flows.end, flows.born, flows.weight, flows.rate, self._window, PART
-        )
-        self._first_end, self._batch = int(first_end), (gone, int(release))
 
 
 def _relative(tag: Tag, number: int) -> Tag:

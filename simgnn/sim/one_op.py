@@ -89,8 +89,6 @@ def one_op_program(question: Question, machine: Machine) -> Program:
     )
 
 
-
-
 def _crossed(question: Question, machine: Machine) -> list[int]:
     """Positions of the links of copies between devices and their hosts' memory."""
     if question.form.moves != "copy":

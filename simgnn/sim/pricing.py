@@ -1,12 +1,11 @@
 """What ops cost on a machine, as integers of the clock, computed once for all turns in which the sizes are the same."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.message_batch import price_messages
@@ -25,19 +24,30 @@ from simgnn.sim.network import Network
 from simgnn.sim.rounds import Round, pairwise_rounds
 
 T = TypeVar("T")
+KEPT_PAIRS = 16
+"""How many sets of pairs are remembered: decisions may make a new one in every turn."""
+
+
+class Pairs(NamedTuple):
+    """Who sends to whom in a round: senders and receivers, the path of each message; of each rank which messages it
+    sends or receives, and with whom."""
+
+    source: list[int]
+    target: list[int]
+    paths: Ints
+    of_rank: tuple[Ints, ...]
+    peers: tuple[Ints, ...]
 
 
 @dataclass(frozen=True)
 class Messages:
-    """A round of messages, priced: path, cap (bytes/s) and latency (ticks) of each. ``of_rank``: which of them each
-    rank sends or receives. ``call_ps`` [P]: what the call itself costs a rank before its messages start."""
+    """A round of messages, priced: bytes, cap (bytes/s) and latency (ticks) of each. ``call_ps`` [P]: what the call
+    itself costs a rank before its messages start."""
 
-    round: Round
-    paths: Ints
+    pairs: Pairs
     sizes: Floats
     caps: Floats
     latencies: Ints
-    of_rank: tuple[Ints, ...]
     call_ps: Ints
 
 
@@ -63,6 +73,7 @@ class Pricer:
         self._static: dict[int, bool] = {}
         self._kept: dict[tuple[Any, ...], Any] = {}
         self._path_numbers: dict[tuple[int, int, str], int] = {}
+        self._known_pairs: dict[tuple[str, bytes, bytes], Pairs] = {}
         levels: dict[int, list[int]] = {}
         for rank, at_once in enumerate(ranks_at_work(machine)):
             levels.setdefault(at_once, []).append(rank)
@@ -135,14 +146,9 @@ class Pricer:
 
     def _price_round(self, compiled: CompiledOp, found: Round) -> Messages:
         machine, backend = self.machine, compiled.backend
-        source, target = found.source.tolist(), found.target.tolist()
-        prices = price_messages(machine, source, target, found.nbytes.astype(np.float64), backend)
+        prices = price_messages(machine, found.source, found.target, found.nbytes.astype(np.float64), backend)
         if prices.extrapolated.any():
             self.flagged[compiled.op.name] = None
-        touching: list[list[int]] = [[] for _ in range(machine.ranks)]
-        for place, (i, j) in enumerate(zip(source, target, strict=True)):
-            touching[i].append(place)
-            touching[j].append(place)
         call = np.zeros(machine.ranks)
         for members in compiled.members.values() if compiled.op.kind in GROUP_KINDS else ():
             if len(members) > 1:
@@ -152,14 +158,30 @@ class Pricer:
                     self.flagged[compiled.op.name] = None
         what = f"op '{compiled.op.name}'"
         return Messages(
-            found,
-            np.array([self._path_number(i, j, backend) for i, j in zip(source, target, strict=True)], dtype=np.int64),
+            self._pairs(found, backend),
             found.nbytes.astype(np.float64),
             prices.rate_bytes_per_s,
             self._ticks(prices.latency_s, what),
-            tuple(np.array(places, dtype=np.int64) for places in touching),
             self._ticks(call, what),
         )
+
+    def _pairs(self, found: Round, backend: str) -> Pairs:
+        """Kept for a while, as ops often exchange between the same pairs."""
+        key = backend, found.source.tobytes(), found.target.tobytes()
+        if key not in self._known_pairs:
+            while len(self._known_pairs) >= KEPT_PAIRS:
+                del self._known_pairs[next(iter(self._known_pairs))]
+            source, target = found.source.tolist(), found.target.tolist()
+            rank, place = np.concatenate((found.source, found.target)), np.tile(np.arange(len(source)), 2)
+            order = np.lexsort((place, rank))
+            cuts = np.cumsum(np.bincount(rank, minlength=self.machine.ranks))[:-1]
+            other = np.concatenate((found.target, found.source))[order]
+            paths = [self._path_number(i, j, backend) for i, j in zip(source, target, strict=True)]
+            self._known_pairs[key] = Pairs(
+                source, target, np.array(paths, dtype=np.int64), tuple(np.split(place[order], cuts)),
+                tuple(np.split(other, cuts)),
+            )  # fmt: skip
+        return self._known_pairs[key]
 
     def _path_number(self, i: int, j: int, backend: str) -> int:
         key = i, j, backend
@@ -167,7 +189,6 @@ class Pricer:
             links = Counter(self.machine.path(i, j, backend).links)
             self._path_numbers[key] = self._network.path({link: float(count) for link, count in links.items()})
         return self._path_numbers[key]
-
 
     def _ticks(self, seconds: Floats, what: str) -> IntArray:
         worst = float(seconds.max(initial=0.0))

@@ -7,7 +7,6 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simgnn.sim.maxmin import Ints
 from simgnn.sim.network import Network, Tag
 
 if TYPE_CHECKING:
@@ -28,12 +27,12 @@ class Rounds:
         self._network = network
         self._rounds = rounds
         self._tag = tag
-        self._runs = runs
+        self._runs: list[bool] = runs.tolist()
         self._done: dict[int, simpy.Event] = {}
         # When each rank has entered each round (ABSENT: not yet), how many messages are open, and when the last ended.
         self._ready = np.tile(np.where(runs, ABSENT, 0), (len(rounds), 1))
-        self._open = np.zeros((len(rounds), len(runs)), dtype=np.int64)
-        self._latest = np.zeros((len(rounds), len(runs)), dtype=np.int64)
+        self._open = [[0] * len(runs) for _ in rounds]
+        self._latest = [[0] * len(runs) for _ in rounds]
 
     def join(self, rank: int) -> simpy.Event:
         """A rank issues the op; the event fires when it is through."""
@@ -44,40 +43,42 @@ class Rounds:
     def state(self, now: int) -> tuple[Any, ...]:
         """All that the future depends on besides the messages under way."""
         entered = self._ready != ABSENT
-        times = (np.where(entered, self._ready - now, ABSENT), np.where(self._latest > 0, self._latest - now, ABSENT))
-        return (entered.tobytes(), self._open.tobytes(), *(column.tobytes() for column in times))
+        opened, latest = np.array(self._open), np.array(self._latest)
+        times = (np.where(entered, self._ready - now, ABSENT), np.where(latest > 0, latest - now, ABSENT))
+        return (entered.tobytes(), opened.tobytes(), *(column.tobytes() for column in times))
 
     def _enter(self, number: int, rank: int, at: int) -> None:
         """A rank enters a round at an instant that is now, or later within the span of one batch of ends."""
         messages = self._rounds[number]
         ready = at + int(messages.call_ps[rank])
-        self._ready[number, rank] = self._latest[number, rank] = ready
-        places = messages.of_rank[rank]
-        self._open[number, rank] = len(places)
+        self._ready[number, rank] = self._latest[number][rank] = ready
+        places = messages.pairs.of_rank[rank]
+        self._open[number][rank] = len(places)
         if not len(places):
             self._leave(number, rank, ready)
             return
-        peers = messages.round.source[places] + messages.round.target[places] - rank
+        peers = messages.pairs.peers[rank]
         there = self._ready[number, peers]
         places, there = places[there != ABSENT], there[there != ABSENT]
         if len(places):
             starts = np.maximum(np.maximum(there, ready) - int(self._env.now), 0) + messages.latencies[places]
             self._network.send(
-                messages.paths[places], messages.sizes[places], messages.caps[places], starts, places,
+                messages.pairs.paths[places], messages.sizes[places], messages.caps[places], starts, places,
                 lambda ended, end: self._end(number, ended, end), (*self._tag, number),
             )  # fmt: skip
 
-    def _end(self, number: int, ended: Ints, end: int) -> None:
-        found = self._rounds[number].round
+    def _end(self, number: int, ended: list[int], end: int) -> None:
+        source, target = self._rounds[number].pairs[:2]
         opened, latest = self._open[number], self._latest[number]
-        for rank in (*found.source[ended].tolist(), *found.target[ended].tolist()):
-            if not self._runs[rank]:
-                continue
-            opened[rank] -= 1
-            if end > latest[rank]:
-                latest[rank] = end
-            if opened[rank] == 0:
-                self._leave(number, rank, int(latest[rank]))
+        for place in ended:
+            for rank in (source[place], target[place]):
+                if not self._runs[rank]:
+                    continue
+                opened[rank] -= 1
+                if end > latest[rank]:
+                    latest[rank] = end
+                if opened[rank] == 0:
+                    self._leave(number, rank, latest[rank])
 
     def _leave(self, number: int, rank: int, at: int) -> None:
         if number + 1 < len(self._rounds):

@@ -115,9 +115,5 @@ class Origins:
             return None
 
 
-
-
 def _largest(told: Sequence[float | None]) -> float | None:
     return max((value for value in told if value is not None), default=None)
-
-

@@ -48,11 +48,19 @@ def metis_like(
     tables = {"train_rows": np.full(ranks, each // 2)}
     for name in ("locality/forward", "locality/backward"):
         tables[name] = np.tile(np.linspace(0.1, 0.9, 32), (ranks, 1))
-    facts = GraphFacts("metis-like", vertices, 25 * vertices, 128, None, 40, False, vertices // 2, 0, 0)
     hosts_of = np.repeat(np.arange(hosts), ranks // hosts)
     counts = (each * draw.uniform(0.98, 1.02, ranks)).astype(np.int64)
     edges = (25 * vertices // ranks * draw.uniform(0.9, 1.1, ranks)).astype(np.int64)
+    train = int(tables["train_rows"].sum())
+    facts = GraphFacts("metis-like", int(counts.sum()), int(edges.sum()), 128, None, 40, False, train, 0, 0)
     return PartitionStats(facts, "edge-cut", hosts_of, counts, edges, Route.from_matrix(rows), "made up", tables)
+
+
+def cluster(folder: Path, hosts: int) -> Path:
+    """A profile of the invented cluster with as many hosts as it takes, written to a folder."""
+    path = folder / "cluster.toml"
+    path.write_text(PROFILE.read_text().replace("count = 8\n", f"count = {max(hosts, 8)}\n", 1))
+    return path
 
 
 def planned(ranks: int, hosts: int, peers: int | None = 32, seed: int = 0) -> tuple[Program, Machine, PartitionStats]:
@@ -60,9 +68,7 @@ def planned(ranks: int, hosts: int, peers: int | None = 32, seed: int = 0) -> tu
     stats = metis_like(ranks, hosts, 31_250 * max(ranks, 64), seed, peers)
     program = plan(load_experiment("vanilla", ["model.layers=3"]).with_cluster(hosts, ranks // hosts), stats).program
     with tempfile.TemporaryDirectory() as folder:
-        profile = Path(folder) / "cluster.toml"
-        profile.write_text(PROFILE.read_text().replace("count = 8\n", f"count = {max(hosts, 8)}\n", 1))
-        machine = Machine.place(load_profile(str(profile)), [int(host) for host in stats.hosts])
+        machine = Machine.place(load_profile(str(cluster(Path(folder), hosts))), [int(host) for host in stats.hosts])
     return program, machine, stats
 
 

@@ -110,3 +110,16 @@ def test_an_epoch_that_others_overlap_is_not_taken_for_the_last() -> None:
     fast = run(prog, on, epochs=15)
     same(fast, run(prog, on, epochs=15, fast_forward=False))
     assert not fast.copied or sum(fast.copied[-1]) < 15
+
+
+@pytest.mark.parametrize(("evaluate_every", "simulated"), [(0, 2), (100, 5)])
+def test_of_a_hundred_epochs_few_are_simulated(evaluate_every: int, simulated: int) -> None:
+    # three templates: the first epoch sends inputs, which the others do not, and an evaluation follows the last
+    hosts = spread(4, 2)
+    stats = statistics(hosts)
+    prog, on = vanilla(stats), shipped("a800-pcie-ib-2x8", hosts)
+    assert set(prog.templates) == {"first", "steady", "evaluate"}
+    options = {"stats": stats, "epochs": 100, "evaluate_every": evaluate_every}
+    fast = run(prog, on, **options)
+    same(fast, run(prog, on, **options, fast_forward=False))
+    assert 100 - sum(count for _, count in fast.copied) <= simulated

@@ -21,7 +21,9 @@ def rates(capacity: list[float], paths: list[dict[int, float]], caps: list[float
         one = np.array([table.paths.intern(path)])
         table.join(0, one, np.array([weight]), np.array([cap]), np.ones(1), position, np.array([0, 1]))
     dirty = table.settle()
-    found = fill(table.order, table.ended, dirty, table.cap, np.array(capacity), table.crossings)
+    found = fill(
+        table.order, table.ended, dirty, table.cap, np.array(capacity), np.zeros(len(capacity)), table.crossings
+    )
     result = np.empty(len(paths))
     result[table.owner[table.order]] = found[table.order]
     return result
@@ -204,7 +206,9 @@ def test_a_table_kept_up_to_date_is_one_made_anew(network, changes, seed: int) -
             table.leave(np.flatnonzero((table.owner == gone) & ~table.ended & np.isin(
                 np.arange(len(table.owner)), table.order)))  # fmt: skip
         dirty = table.settle()
-        found = fill(table.order, table.ended, dirty, table.cap, np.array(capacity), table.crossings)
+        found = fill(
+            table.order, table.ended, dirty, table.cap, np.array(capacity), np.zeros(len(capacity)), table.crossings
+        )
         table.rate = np.where(found >= 0, found, table.rate)
         known = table.rate[table.order]
     fresh = FlowTable(len(capacity))
@@ -213,7 +217,9 @@ def test_a_table_kept_up_to_date_is_one_made_anew(network, changes, seed: int) -
         fresh.join(0, one, np.full(len(one), weights[kind]), np.full(len(one), caps[kind]), np.ones(len(one)), number,
                    np.zeros(len(one) + 1, dtype=np.int64))  # fmt: skip
     dirty = fresh.settle()
-    found = fill(fresh.order, fresh.ended, dirty, fresh.cap, np.array(capacity), fresh.crossings)
+    found = fill(
+        fresh.order, fresh.ended, dirty, fresh.cap, np.array(capacity), np.zeros(len(capacity)), fresh.crossings
+    )
     assert table.owner[table.order].tolist() == fresh.owner[fresh.order].tolist()
     assert known == pytest.approx(found[fresh.order], rel=1e-12)
 
