@@ -1,7 +1,7 @@
 """The hardware profile of a declared testbed: this machine's calibrated devices, divided as the hosts divide them, and
 links of the declared rate. Nothing in it comes from a run inside the testbed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import log
 from typing import Any
 
@@ -31,17 +31,20 @@ def describe(declared: Declaration, base: Profile) -> Profile:
     cores = max(1, int(device.cores.value))
     ranks = rank_places(declared, range(cores))
     devices: dict[str, Device] = {}
+    slower: dict[str, float] = {}
     hosts: dict[str, Any] = {}
     for number in range(declared.hosts):
         here = [place for place in ranks if place.host.number == number]
-        placed, made = _host(declared, device, cores, here)
+        placed, made, times = _host(declared, device, cores, here)
         devices |= made
+        slower |= times
         hosts[f"host{number}"] = _topology_of(declared, placed)
+    links = _links(declared, loop, slower)
     table = {
         "format": 1,
         "meta": _meta(declared, base),
         "devices": {name: made.model_dump(exclude_defaults=True) for name, made in devices.items()},
-        "links": {name: link.model_dump(exclude_defaults=True) for name, link in _links(declared, loop).items()},
+        "links": {name: link.model_dump(exclude_defaults=True) for name, link in links.items()},
         "topology": {"hosts": hosts, **_network(declared)},
         "backends": {
             name: _across(declared, backend).model_dump(exclude_defaults=True)
@@ -66,24 +69,25 @@ def _machine(base: Profile) -> tuple[Device, LinkType]:
 
 def _host(
     declared: Declaration, device: Device, cores: int, here: list[RankPlace]
-) -> tuple[list[tuple[str, str]], dict[str, Device]]:
-    """(name, type) of the devices of a host, and these types."""
+) -> tuple[list[tuple[str, str]], dict[str, Device], dict[str, float]]:
+    """(name, type) of the devices of a host, these types, and how many times as long each takes."""
     host = here[0].host
     quotas = [place.quota_cores for place in here if place.quota_cores is not None]
     if not quotas:
         part = host.core_count / cores
-        return [("cpu", "cpu")], {"cpu": _part(device, cores, host.core_count, part, declared.hosts, 1.0)}
+        return [("cpu", "cpu")], {"cpu": _part(device, cores, host.core_count, part, declared.hosts, 1.0)}, {"cpu": 1.0}
     threads = max(1, len(host.cores) // declared.ranks_per_host)
     left = len(here) - len(quotas)
     rest = min(float(threads), (host.core_count - sum(quotas)) / left) if left else 0.0
-    placed, made = [], {}
+    placed, made, slower = [], {}, {}
     for place in here:
         speed = rest if place.quota_cores is None else min(float(threads), place.quota_cores)
         kind = f"cpu-{speed:.3g}-of-{threads}"
         part = host.core_count / cores / len(here)
-        made[kind] = _part(device, cores, float(threads), part, declared.ranks, threads / speed)
+        slower[kind] = threads / speed
+        made[kind] = _part(device, cores, float(threads), part, declared.ranks, slower[kind])
         placed.append((f"cpu{place.local_rank}", kind))
-    return placed, made
+    return placed, made, slower
 
 
 def _part(device: Device, cores: int, count: float, part: float, split: int, slower: float) -> Device:
@@ -144,9 +148,15 @@ def _relabelled(curve: Curve, concurrency: int, exact: bool, slower: float) -> C
     )
 
 
-def _links(declared: Declaration, loop: LinkType) -> dict[str, LinkType]:
-    half = Duration.of(loop.latency.value / 2, loop.latency.source, note="half of the way from rank to rank")
-    links = {LOOP: loop, STACK: loop.model_copy(update={"latency": half})}
+def _stack(device: str) -> str:
+    """The link between a device of this type and its host's memory or interface."""
+    return f"{STACK}-{device}"
+
+
+def _links(declared: Declaration, loop: LinkType, slower: Mapping[str, float]) -> dict[str, LinkType]:
+    """Links by name; ``slower``: how many times as long a device takes, also to carry its own messages, which is work
+    of its processor like any other."""
+    links = {LOOP: loop, STACK: _slowed(loop, 1.0), **{_stack(name): _slowed(loop, by) for name, by in slower.items()}}
     if declared.link is not None:
         rate = format_quantity(declared.link, "bytes/s")
         burst = format_quantity(declared.burst_bytes(), "bytes")
@@ -161,6 +171,22 @@ def _links(declared: Declaration, loop: LinkType) -> dict[str, LinkType]:
     return links
 
 
+def _slowed(loop: LinkType, by: float) -> LinkType:
+    """Half of the way from rank to rank, at a share of the processor."""
+    note = "half of the way from rank to rank"
+    if by == 1.0:
+        return loop.model_copy(update={"latency": Duration.of(loop.latency.value / 2, loop.latency.source, note=note)})
+    note = f"times multiplied by {by:.4g}: the declared share of processor time"
+    most = loop.message_bandwidth
+    return loop.model_copy(
+        update={
+            "latency": Duration.of(loop.latency.value / 2 * by, "assumed", note=note),
+            "bandwidth": Bandwidth.of(loop.bandwidth.value / by, "assumed", note=note),
+            "message_bandwidth": None if most is None else Bandwidth.of(most.value / by, "assumed", note=note),
+        }
+    )
+
+
 def _topology_of(declared: Declaration, placed: list[tuple[str, str]]) -> dict[str, Any]:
     """A host: its devices, each with a link among its own ranks; several meet in the host's memory."""
     edges = [{"between": (name, name), "link": LOOP} for name, _ in placed]
@@ -168,7 +194,7 @@ def _topology_of(declared: Declaration, placed: list[tuple[str, str]]) -> dict[s
     inner = placed[0][0]
     if len(placed) > 1:
         nodes["memory"], inner = "memory", "memory"
-        edges += [{"between": (name, inner), "link": STACK} for name, _ in placed]
+        edges += [{"between": (name, inner), "link": _stack(kind)} for name, kind in placed]
     if declared.hosts > 1:
         nodes["nic"] = "nic"
         edges.append({"between": (inner, "nic"), "link": STACK})

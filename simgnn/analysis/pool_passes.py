@@ -1,4 +1,4 @@
-"""Samples of several passes over the same probes, made one: a machine that changes speed is measured at several times."""
+"""Samples of several passes over the same probes, pooled: a machine that changes speed is measured at several times."""
 
 from collections.abc import Hashable, Sequence
 from math import sqrt
@@ -23,11 +23,10 @@ def pool_passes(files: Sequence[SampleFile]) -> list[SampleFile]:
 def _pool(passes: Sequence[SampleFile]) -> SampleFile:
     first = passes[0]
     for other in passes[1:]:
-        same = [(file.facts.host, file.facts.device, file.threads, file.quick, file.backend) for file in (first, other)]
-        if same[0] != same[1]:
+        if _where(first) != _where(other):
             raise HardwareError(
-                f"passes with {first.ranks} ranks on {first.facts.host} and {other.facts.host} differ in machine, "
-                "device, threads or sizes; expected the same measurement again: calibrate with --fresh"
+                f"passes with {first.ranks} ranks differ: got {_where(other)} after {_where(first)}, expected the same "
+                "hosts, devices, threads and sizes: calibrate again with --fresh"
             )
     found: dict[Hashable, list[Sample]] = {}
     for file in passes:
@@ -36,9 +35,15 @@ def _pool(passes: Sequence[SampleFile]) -> SampleFile:
     return first.model_copy(update={"samples": tuple(_mean(samples) for samples in found.values())})
 
 
+def _where(file: SampleFile) -> dict[str, object]:
+    """What passes have in common."""
+    hosts = [(host.facts.host, host.facts.device, host.ranks) for host in file.hosts]
+    return {"hosts": hosts, "threads": file.threads, "backend": file.backend, "quick": file.quick}
+
+
 def _probe(sample: Sample) -> Hashable:
     sizes = tuple(sorted(sample.sizes.items()))
-    return sample.primitive, sample.form, sizes, sample.ranks, sample.active, sample.threads
+    return sample.primitive, sample.form, sizes, sample.hosts, sample.ranks, sample.active, sample.threads
 
 
 def _mean(samples: Sequence[Sample]) -> Sample:

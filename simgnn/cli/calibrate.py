@@ -37,11 +37,15 @@ def command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: do not use what an interrupted calibration has measured.")
     ] = False,
+    passes: Annotated[
+        int, typer.Option("--passes", metavar="N", min=1, help="Measure everything N times in turn, and pool: for a "
+                          "machine whose speed changes over minutes.")
+    ] = 1,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Measure this machine and write its hardware profile, which later simulations use by default.
 
-    Full: at most five minutes, on an otherwise idle machine. Nothing is written unless everything was measured. A
+    Full: at most five minutes a pass, on an otherwise idle machine. Nothing is written unless all was measured. A
     calibration that was interrupted goes on where it stopped, for a day, if machine, sizes and code are the same.
     Under torchrun ([bold]torchrun ... -m simgnn calibrate[/bold]) its ranks measure, and rank 0 fits and writes; on
     several hosts each measures its own device, and every two hosts their link.
@@ -67,7 +71,7 @@ def command(
             check_output_file(path, option)
     if samples is not None:
         check_output_folder(samples, "--samples")
-    files = measure_groups(quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh)
+    files = measure_groups(quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes)
     if not leads:
         return
     calibration = _fit(files, Reporter(quiet=as_json))
@@ -110,15 +114,16 @@ def calibrate(
     quick: bool = False,
     ranks: Sequence[int] | None = None,
     reporter: Reporter | None = None,
+    passes: int = 1,
 ) -> "Profile":
     """Measure this machine and return its profile; where ``out`` is given, also write it there, whole or not at all.
 
-    ``ranks``: rank counts, measured one after another; default 1, 2 and 4, quick: 2.
+    ``ranks``: rank counts, measured one after another; default 1, 2 and 4, quick: 2. ``passes``: so often.
     Raises :class:`BackendError` when a measurement fails, :class:`HardwareError` when its samples fix no curve.
     """
     from simgnn.hardware.profile import save_profile
 
-    profile = measure_machine(quick, ranks, reporter or Reporter()).profile
+    profile = measure_machine(quick, ranks, reporter or Reporter(), passes=passes).profile
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         save_profile(profile, out)
@@ -126,10 +131,10 @@ def calibrate(
 
 
 def measure_machine(
-    quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None = None
+    quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None = None, passes: int = 1
 ) -> "Calibration":
     """Measure with each number of ranks, one after another, and fit. ``samples``: folder that keeps the raw samples."""
-    calibration = _fit(measure_groups(quick, ranks, reporter, samples, fresh=False), reporter)
+    calibration = _fit(measure_groups(quick, ranks, reporter, samples, False, passes), reporter)
     forget_kept(quick)
     return calibration
 

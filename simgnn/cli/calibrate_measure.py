@@ -5,6 +5,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,22 +52,28 @@ def kept_folder() -> Path:
 
 
 def forget_kept(quick: bool) -> None:
-    """Drop the samples that were kept for a calibration, quick or full: it is written."""
+    """Drop the samples that were kept for a calibration, quick or full, of every pass: it is written."""
     folder = kept_folder()
-    for path in folder.glob(f"{'quick' if quick else 'full'}-*.json"):
+    for path in folder.rglob(f"{'quick' if quick else 'full'}-*.json"):
         path.unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    for emptied in (*folder.glob("pass-*"), folder):
+        if emptied.is_dir() and not any(emptied.iterdir()):
+            emptied.rmdir()
 
 
 def measure_groups(
-    quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None, fresh: bool
+    quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None, fresh: bool, passes: int = 1
 ) -> "list[SampleFile]":
     """The samples of every group of ranks, one group after another; under torchrun those of its one group, on rank 0.
 
-    ``samples``: folder that keeps the raw samples. Raises :class:`BackendError` when a measurement fails.
+    ``samples``: folder that keeps the raw samples. ``passes``: so often all groups take their turn, and the samples of
+    a probe are pooled. Raises :class:`BackendError` when a measurement fails.
     """
+    from simgnn.analysis.pool_passes import pool_passes
+
     check_executor()
+    if passes < 1:
+        raise ConfigError(f"--passes: got {passes}, expected 1 or more")
     place = torchrun_place()
     if place is not None:
         if ranks is not None and tuple(ranks) != (place.ranks,):
@@ -85,14 +92,14 @@ def measure_groups(
         folder = Path(scratch) if samples is None else samples
         folder.mkdir(parents=True, exist_ok=True)
         with reporter.counting("calibrating", 1, share=True) as counter:
-            through = _Through(counter, len(groups))
-            for count in groups:
-                path = folder / f"samples-{count}.json"
+            through = _Through(counter, len(groups) * passes)
+            for turn, count in product(range(passes), groups):
+                path = folder / (f"samples-{count}.json" if turn == 0 else f"samples-{count}-pass-{turn + 1}.json")
                 arguments = [
                     "--out",
                     str(path),
                     "--keep",
-                    str(kept_folder()),
+                    str(kept_folder() if turn == 0 else kept_folder() / f"pass-{turn + 1}"),
                     *(["--quick"] if quick else []),
                 ]
                 if fresh:
@@ -105,7 +112,7 @@ def measure_groups(
                 through.group_done()
                 if place is None or place.rank == 0:
                     files.append(_read(path))
-    return files
+    return pool_passes(files)
 
 
 def check_counts(groups: Sequence[int]) -> None:

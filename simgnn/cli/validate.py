@@ -127,11 +127,11 @@ class CommandBackend:
         """A line of progress."""
         self._reporter.stage(text)
 
-    def calibrate(self, ranks: Sequence[int], quick: bool, out: Path) -> None:
+    def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
         """``simgnn calibrate``."""
         from simgnn.cli.calibrate import calibrate
 
-        calibrate(out, quick=quick, ranks=ranks, reporter=self._reporter)
+        calibrate(out, quick=quick, ranks=ranks, reporter=self._reporter, passes=passes)
 
     def declare(self, testbed: Path, base: Path, out: Path) -> None:
         """``executor testbed profile``."""

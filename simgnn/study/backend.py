@@ -25,8 +25,8 @@ class Predicted:
 class Backend(Protocol):
     """Each of these is one command's work. They raise :class:`simgnn.errors.SimgnnError`."""
 
-    def calibrate(self, ranks: Sequence[int], quick: bool, out: Path) -> None:
-        """Measure this machine and write its profile to ``out``, whole or not at all."""
+    def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
+        """Measure this machine, ``passes`` times over, and write its profile to ``out``, whole or not at all."""
 
     def declare(self, testbed: Path, base: Path, out: Path) -> None:
         """Write the profile of a testbed as its file declares it, on the devices of the profile ``base``."""

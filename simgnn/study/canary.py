@@ -11,7 +11,7 @@ import time
 
 from simgnn.errors import BackendError
 
-ROUNDS = 5
+ROUNDS = 40
 ROWS, EDGES_A_ROW, WIDTH, SIDE, ITEMS = 20_000, 10, 64, 512, 4_000_000
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -58,7 +58,8 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         return
     if not folder.profile.is_file():
         backend.tell(f"calibrating with {', '.join(map(str, suite.calibration.ranks))} ranks")
-        backend.calibrate(suite.calibration.ranks, suite.calibration.quick, folder.profile)
+        wanted = suite.calibration
+        backend.calibrate(wanted.ranks, wanted.quick, wanted.passes, folder.profile)
     canary_s = backend.canary()
     for case in suite.cases():
         _declare(suite.topology(case), case.ranks, folder, backend)

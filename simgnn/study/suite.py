@@ -57,10 +57,11 @@ class Draw(Strict):
 
 
 class Calibration(Strict):
-    """What is measured before the first run, on one host: rank counts, and whether quickly."""
+    """What is measured before the first run, on one host: rank counts, whether quickly, and in how many passes."""
 
     ranks: Annotated[tuple[Annotated[StrictInt, Field(ge=1)], ...], Field(min_length=1)]
     quick: StrictBool = False
+    passes: Annotated[StrictInt, Field(ge=1)] = 1
 
 
 class Bars(Strict):

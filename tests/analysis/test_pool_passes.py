@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.analysis.fit_samples import Facts, Sample, SampleFile
+from simgnn.analysis.fit_samples import Facts, MeasuredHost, Sample, SampleFile
 from simgnn.analysis.pool_passes import pool_passes
 from simgnn.errors import HardwareError
 
@@ -19,15 +19,16 @@ FACTS = Facts(
 def sample(seconds: float, repeats: int = 4, rows: float = 8.0, **more: float | None) -> Sample:
     given = {"jitter_s": 0.1, "drift_s": 0.2, **more}
     return Sample(
-        primitive="copy", form="clone", sizes={"rows": rows, "width": 4.0}, ranks=2, active=2, threads=1,
-        seconds=seconds, last_s=2 * seconds, mad_s=0.5, repeats=repeats, **given,
+        primitive="copy", form="clone", sizes={"rows": rows, "width": 4.0}, hosts=(0,), ranks=2, active=2,
+        threads=1,         seconds=seconds, last_s=2 * seconds, mad_s=0.5, repeats=repeats, **given,
     )  # fmt: skip
 
 
 def file(*samples: Sample, ranks: int = 2, host: str = "here") -> SampleFile:
     return SampleFile(
-        format="simgnn-samples", version=1, started=datetime(2026, 1, 1, tzinfo=UTC),
-        facts=FACTS.model_copy(update={"host": host}), backend="gloo", ranks=ranks, threads=1, quick=False,
+        format="simgnn-samples", version=2, started=datetime(2026, 1, 1, tzinfo=UTC),
+        hosts=(MeasuredHost(ranks=tuple(range(ranks)), facts=FACTS.model_copy(update={"host": host})),),
+        backend="gloo", ranks=ranks, threads=1, quick=False,
         samples=samples,
     )  # fmt: skip
 
@@ -71,5 +72,5 @@ def test_passes_too_short_to_tell_jitter_do_not_invent_it() -> None:
 
 
 def test_passes_of_two_machines_are_refused() -> None:
-    with pytest.raises(HardwareError, match="differ in machine"):
+    with pytest.raises(HardwareError, match="expected the same hosts"):
         pool_passes([file(sample(1.0)), file(sample(1.0), host="there")])

@@ -65,7 +65,7 @@ class Pretended:
         """The first word of every event."""
         return [event.split()[0] for event in self.events]
 
-    def calibrate(self, ranks: Sequence[int], quick: bool, out: Path) -> None:
+    def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
         self.events.append("calibrate")
         save_profile(load_profile(PROFILE), out)
 
