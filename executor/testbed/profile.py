@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from math import log
 from typing import Any
 
+from executor.testbed.backends import declared_backend
 from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
 from executor.testbed.places import RankPlace, rank_places
 from simgnn.errors import HardwareError
 from simgnn.hardware.devices import Cache, Curve, Device
-from simgnn.hardware.links import Backend, Collective, LinkType
+from simgnn.hardware.links import LinkType
 from simgnn.hardware.profile import Profile, parse_profile
 from simgnn.hardware.quantities import Bandwidth, CoreCount, Duration, Size
 from simgnn.tomlfile import without_none
@@ -47,7 +48,7 @@ def describe(declared: Declaration, base: Profile) -> Profile:
         "links": {name: link.model_dump(exclude_defaults=True) for name, link in links.items()},
         "topology": {"hosts": hosts, **_network(declared)},
         "backends": {
-            name: _across(declared, backend).model_dump(exclude_defaults=True)
+            name: declared_backend(declared, backend, max(slower.values())).model_dump(exclude_defaults=True)
             for name, backend in base.backends.items()
         },
     }
@@ -211,21 +212,6 @@ def _network(declared: Declaration) -> dict[str, Any]:
         "nodes": {"switch": "network-switch"},
         "edges": [{"between": (end, "switch"), "link": WIRE} for end in ends],
     }
-
-
-def _across(declared: Declaration, backend: Backend) -> Backend:
-    """Collectives inside a host as measured; across hosts no faster than so, and no faster than the links."""
-    if declared.hosts == 1:
-        return backend
-    found: list[Collective] = []
-    for entry in backend.collectives:
-        if entry.scope == "any":
-            found.append(entry.model_copy(update={"scope": "host"}))
-        bus = entry.bus_bandwidth
-        if bus is not None:
-            bus = bus.model_copy(update={"source": "assumed", "note": "as inside one machine, where links allow it"})
-        found.append(entry.model_copy(update={"scope": "cluster", "bus_bandwidth": bus}))
-    return backend.model_copy(update={"collectives": tuple(found)})
 
 
 def _meta(declared: Declaration, base: Profile) -> dict[str, Any]:

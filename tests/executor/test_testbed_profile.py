@@ -162,12 +162,15 @@ def test_inside_a_host_the_machine_s_own_numbers_stay() -> None:
 
 
 def test_a_slow_rank_is_slow_at_its_messages_too() -> None:
-    normal = Machine.place(base(), (0, 0)).message(0, 1, 1e6)
-    slow = placed(bed(ranks_per_host=2, slow={"0": 0.5})).message(0, 1, 1e6)
+    bare = placed(bed(hosts=1, ranks_per_host=2, link=None))
+    half = placed(bed(hosts=1, ranks_per_host=2, link=None, slow={"0": 0.5}))
+    # rank 0 has half a core, so that its calls and its half of the way take twice as long; rank 1 has a core of its own
     way = base().links["loop"].latency.value
-    # the host has one core: a quarter for rank 0, three for rank 1, each carrying half of the way
-    assert slow.latency_s == pytest.approx(normal.latency_s - way + way / 2 * (4 + 4 / 3))
-    assert slow.rate_bytes_per_s == pytest.approx(normal.rate_bytes_per_s / 4)
+    normal, slow = bare.message(0, 1, 1e6), half.message(0, 1, 1e6)
+    assert slow.latency_s == pytest.approx(2 * (normal.latency_s - way) + way / 2 * (2 + 1))
+    assert slow.rate_bytes_per_s == pytest.approx(normal.rate_bytes_per_s / 2)
+    times = [one.collective("allreduce", "gloo", 4e6, (0, 1)).seconds_alone for one in (bare, half)]
+    assert times[1] == pytest.approx(2 * times[0])
 
 
 def test_more_than_two_hosts_cross_their_own_links_to_the_switch() -> None:
