@@ -1,6 +1,7 @@
 """The model of one rank: its layers over its local graph, as functions that ops name."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,8 +23,13 @@ class LayerNetwork:
         self, specs: Sequence[LayerSpec], local: LocalGraph, seed: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
-        self.adjacency = LocalAdjacency.from_local_graph(local, dtype=dtype, device=device)
+        self._local, self._options = local, {"dtype": dtype, "device": device}
         self._position = {spec.index: position for position, spec in enumerate(specs)}
+
+    @cached_property
+    def adjacency(self) -> LocalAdjacency:
+        """The local edges as segments read them; programs that sum block by block have none that does."""
+        return LocalAdjacency.from_local_graph(self._local, **self._options)
 
     def set_training(self, training: bool) -> None:
         """Layers behave as in training, or as in an evaluation: what torch's ``train`` and ``eval`` mean."""

@@ -73,15 +73,23 @@ class Task:
 
 
 def load_task(
-    shard: Shard, dtype: torch.dtype, device: torch.device, train_total: int, classes: int, multilabel: bool
+    shard: Shard,
+    dtype: torch.dtype,
+    device: torch.device,
+    train_total: int,
+    classes: int,
+    multilabel: bool,
+    sparse_input: bool = True,
 ) -> Task:
-    """A rank's shard as tensors on its device; features and multi-labels in the training dtype."""
+    """A rank's shard as tensors on its device; features and multi-labels in the training dtype.
+
+    ``sparse_input``: sparse features stay sparse; else they become dense rows."""
     assert shard.labels is not None
     labels = torch.from_numpy(np.array(shard.labels))
     masks = (shard.train_mask, shard.validation_mask, shard.test_mask)
     rows = [torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in masks]
     return Task(
-        features=_features(shard, dtype).to(device),
+        features=_features(shard, dtype, sparse_input).to(device),
         labels=labels.to(device, dtype if multilabel else torch.int64),
         rows=(rows[0], rows[1], rows[2]),
         train_total=train_total,
@@ -90,8 +98,10 @@ def load_task(
     )
 
 
-def _features(shard: Shard, dtype: torch.dtype) -> torch.Tensor:
+def _features(shard: Shard, dtype: torch.dtype, sparse_input: bool) -> torch.Tensor:
     features = shard.features
+    if isinstance(features, sparse.csr_array) and not sparse_input:
+        return torch.from_numpy(features.toarray()).to(dtype)
     if isinstance(features, sparse.csr_array):
         return torch.sparse_csr_tensor(
             torch.from_numpy(features.indptr.astype(np.int32)),

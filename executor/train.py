@@ -22,6 +22,7 @@ from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import write_failure
 from executor.handlers.context import RankContext
 from executor.interpreter import Interpreter
+from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.memory import PeakMemory
 from executor.metrics import History
 from executor.network import LayerNetwork
@@ -150,7 +151,9 @@ class Session:
         local, shard = plan.local(world.rank), plan.shard(world.rank)
         dtype = getattr(torch, str(plan.train["dtype"]))
         trained = int(world.sum([float(shard.train_mask.sum())])[0])
-        task: Task = load_task(shard, dtype, world.device, trained, plan.classes, plan.multilabel)
+        task: Task = load_task(
+            shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
+        )
         network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device)
         optimizer = FlatOptimizer(network.layers, plan.train)
         constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
@@ -171,8 +174,16 @@ class Session:
             network=network,
             task=task,
             optimizer=optimizer,
+            blocks=self._blocks(dtype),
             left_out=frozenset(learned),
         )
+
+    def _blocks(self, dtype: torch.dtype) -> BlockAdjacency | None:
+        """The rank's edges by rank of their source, where the program sums them block by block."""
+        if not any("block" in op.options for _, op in self.plan.program.ops):
+            return None
+        world = self.world
+        return load_blocks(self.plan.local, world.rank, self.plan.ranks, dtype=dtype, device=world.device)
 
     def _recorder(self, resume: bool) -> Recorder:
         folder, rank = self.plan.trace, self.world.rank

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from executor.handlers import collectives, copies, decisions, fetch, pairwise, segments, tensors, training
+from executor.handlers import blocks, collectives, copies, decisions, fetch, pairwise, segments, tensors, training
 from executor.handlers.context import Factory
 from simgnn.program.kinds import OpKind
 
 HANDLERS: Mapping[OpKind, Factory] = {
-    OpKind.AGGREGATE: segments.segment,
+    OpKind.AGGREGATE: blocks.aggregate,
     OpKind.TRANSFORM: segments.segment,
     OpKind.ELEMENTWISE: tensors.elementwise,
     OpKind.LOSS: training.loss,

@@ -55,7 +55,9 @@ def side_by_side(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     """Rows of the op's ``root`` to every member of the group. The root reads them; all write them.
 
-    Their number is ``transfer.rows`` of the root, which every rank knows from the program.
+    Their number is ``transfer.rows`` of the root, which every rank knows from the program. Where the buffer written has
+    no rows on the root, the root keeps nothing there. A second buffer written holds versions (int64 [P, 1], in place):
+    the root's becomes the epoch; a third, on the root, what it sent last.
     """
     group = context.group(op)
     if op.root is None or op.root not in group.members:
@@ -64,6 +66,8 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     read, put = context.store.getter((op.reads or op.writes)[0]), context.store.setter(op.writes[0])
     place, dtype = context.store.place(buffer.name), TORCH_TYPES[buffer.dtype]
     transfer, sizes = op.transfer, context.program.sizes
+    versions = context.store.getter(op.writes[1]) if len(op.writes) > 1 else None
+    put_sent = context.store.setter(op.writes[2]) if len(op.writes) > 2 and context.rank == root else None
 
     def run(now: Now) -> Sent:
         if context.rank == root:
@@ -73,7 +77,12 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
             wire = torch.empty((rows, buffer.width), dtype=dtype, device=group.device)
         if group.process_group is not None:
             dist.broadcast(wire, src=root, group=group.process_group)
-        put(now, wire.to(place))
+        keeps = context.rank != root or context.store.rows(buffer.rows, now) > 0
+        put(now, (wire if keeps else wire[:0]).to(place))
+        if versions is not None:
+            versions(now)[root] = now.epoch
+        if put_sent is not None:
+            put_sent(now, read(now))
         return _sent(op, wire.numel() * wire.element_size() if context.rank == root else 0)
 
     return run

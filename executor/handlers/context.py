@@ -12,6 +12,7 @@ from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
 
 if TYPE_CHECKING:
+    from executor.layers.blocks import BlockAdjacency
     from executor.optimizer import FlatOptimizer
     from executor.task import Task
 
@@ -127,6 +128,7 @@ class RankContext:
     network: Network | None = None
     task: "Task | None" = None
     optimizer: "FlatOptimizer | None" = None
+    blocks: "BlockAdjacency | None" = None
     policies: Mapping[str, Any] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     decisions: dict[str, int] = field(default_factory=dict)

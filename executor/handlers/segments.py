@@ -147,7 +147,7 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
 def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[torch.Tensor], Now], None]:
     """Refuse rows of another width, and of a user's ``own`` layer of another number, than the program planned, priced
     and sends."""
-    planned = [context.program.buffers[access.buffer] for access in op.writes]
+    planned = [context.program.buffers[access.buffer] for access in op.writes if access.buffer not in context.left_out]
 
     def check(outputs: Sequence[torch.Tensor], now: Now) -> None:
         for buffer, output in zip(planned, outputs, strict=True):

@@ -17,6 +17,7 @@ class _Affine(torch.autograd.Function):
     def forward(
         ctx: Any,
         relu: bool,
+        limit: float,
         sparse_rows: tuple[SparseRows | None, ...],
         bias: torch.Tensor,
         added: torch.Tensor | None,
@@ -37,7 +38,7 @@ class _Affine(torch.autograd.Function):
             out = bias_activation(added, bias, relu)
         else:
             bias_activation(out, bias, relu, added, out)
-        ctx.relu, ctx.sparse_rows = relu, sparse_rows
+        ctx.limit, ctx.sparse_rows = limit, sparse_rows
         ctx.save_for_backward(out if relu else None, *operands)
         return out
 
@@ -46,18 +47,27 @@ class _Affine(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         output, *operands = ctx.saved_tensors
         gradient, bias_gradient = activation_backward(gradient.contiguous(), output)
+        if ctx.limit:
+            factor = clip_factor(gradient, ctx.limit)
+            gradient, bias_gradient = gradient * factor, bias_gradient * factor
         wanted = ctx.needs_input_grad
         results: list[torch.Tensor | None] = []
         for place, constant in enumerate(ctx.sparse_rows):
             x, weight = operands[2 * place], operands[2 * place + 1]
-            row_gradient = torch.mm(gradient, weight.t()) if constant is None and wanted[4 + 2 * place] else None
+            row_gradient = torch.mm(gradient, weight.t()) if constant is None and wanted[5 + 2 * place] else None
             weight_gradient = None
-            if wanted[5 + 2 * place]:
+            if wanted[6 + 2 * place]:
                 weight_gradient = (
                     transposed_product(x, gradient) if constant is None else constant.transposed_times(gradient)
                 )
             results += (row_gradient, weight_gradient)
-        return None, None, bias_gradient if wanted[2] else None, gradient if wanted[3] else None, *results
+        return None, None, None, bias_gradient if wanted[3] else None, gradient if wanted[4] else None, *results
+
+
+def clip_factor(gradient: torch.Tensor, limit: float) -> torch.Tensor:
+    """min(1, limit / norm) of a gradient [n, F], a scalar of its dtype; the norm is summed up in float64."""
+    norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+    return (limit / norm).clamp_(max=1.0).to(gradient.dtype)
 
 
 def transposed_product(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -73,18 +83,20 @@ def affine(
     added: torch.Tensor | None = None,
     relu: bool = False,
     call: Call = autograd,
+    limit: float = 0.0,
 ) -> torch.Tensor:
     """act(Σ x W + added + bias), [n, outer].
 
     ``products``: pairs of rows x [n, inner] (dense, or constant :class:`SparseRows`) and weights W [inner, outer];
     ``bias`` [outer]; ``added`` [n, outer] or None. Without products ``added`` is needed. Gradients go to all dense
-    tensors that ask for them.
+    tensors that ask for them. ``limit``: largest Frobenius norm of the gradient before the activation, which is scaled
+    down to it; 0: none.
     """
     operands: list[torch.Tensor | None] = []
     for rows, weight in products:
         operands += (None if isinstance(rows, SparseRows) else rows, weight)
     constants = tuple(rows if isinstance(rows, SparseRows) else None for rows, _ in products)
-    return call(_Affine, relu, constants, bias, added, *operands)
+    return call(_Affine, relu, limit, constants, bias, added, *operands)
 
 
 class _SparseProduct(torch.autograd.Function):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from executor.kernels.sparse import SparseRows, from_scipy, to_scipy
-from executor.layers.affine import Rows, affine, product
+from executor.layers.affine import Rows, affine, product, transposed_product
 from executor.layers.local import LocalAdjacency, aggregate
 from executor.layers.tape import Call, Sum, Transposed, autograd
 from simgnn.model.spec import LayerSpec
@@ -53,6 +53,15 @@ class Layer(nn.Module):
         """[n, width_out]."""
         raise NotImplementedError
 
+    def product_gradient(self, gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | tuple[()]:
+        """Backward of ``rows`` [n, width_in] times :meth:`prepared_weight`, from the product's gradient [n, width_out],
+        where the product itself was never taken: the weights' part is added to their ``.grad``, the rows' returned
+        (nothing by layer 1, whose rows do not learn)."""
+        weight = self.prepared_weight()
+        part = transposed_product(rows, gradient)
+        weight.grad = part.clone() if weight.grad is None else weight.grad.add_(part)
+        return torch.mm(gradient, weight.detach().t()) if self.spec.index > 1 else ()
+
     def operand(self, rows: torch.Tensor) -> Rows:
         """Rows as matrix products take them. A constant sparse matrix is wrapped once, with its transpose."""
         if rows.layout != torch.sparse_csr:
@@ -87,8 +96,15 @@ class GCN(Layer):
     ) -> torch.Tensor:
         """See :class:`Layer`."""
         if self.spec.has_prepare:
-            return affine([], self.bias, aggregated, self.spec.activation, call)
-        return affine([(self.operand(aggregated), self.weight)], self.bias, relu=self.spec.activation, call=call)
+            return affine([], self.bias, aggregated, self.spec.activation, call, self.spec.gradient_limit)
+        return affine(
+            [(self.operand(aggregated), self.weight)],
+            self.bias,
+            None,
+            self.spec.activation,
+            call,
+            self.spec.gradient_limit,
+        )
 
 
 class SAGE(Layer):
@@ -116,9 +132,9 @@ class SAGE(Layer):
         assert own is not None, "a SAGE layer reads its own rows"
         products = [(self.operand(own), self.weight_self)]
         if self.spec.has_prepare:
-            return affine(products, self.bias, aggregated, self.spec.activation, call)
+            return affine(products, self.bias, aggregated, self.spec.activation, call, self.spec.gradient_limit)
         products.append((self.operand(aggregated), self.weight_neighbor))
-        return affine(products, self.bias, relu=self.spec.activation, call=call)
+        return affine(products, self.bias, None, self.spec.activation, call, self.spec.gradient_limit)
 
 
 class GIN(Layer):
@@ -146,7 +162,8 @@ class GIN(Layer):
         total = self._total(aggregated, own) if own.layout == torch.sparse_csr else call(Sum, aggregated, own)
         first, last = self.mlp[0], self.mlp[2]
         inside = affine([(self.operand(total), call(Transposed, first.weight))], first.bias, relu=True, call=call)
-        return affine([(inside, call(Transposed, last.weight))], last.bias, relu=self.spec.activation, call=call)
+        weight = call(Transposed, last.weight)
+        return affine([(inside, weight)], last.bias, None, self.spec.activation, call, self.spec.gradient_limit)
 
     def _total(self, aggregated: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """The constant sum of two sparse matrices, made once."""

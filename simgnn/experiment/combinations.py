@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simgnn.experiment.problems import Origin, line
+from simgnn.experiment.slots import kinds
 from simgnn.partition.kinds import PARTITION_KINDS
 from simgnn.policies.communication.base import Communication
 
@@ -13,13 +14,19 @@ WHY_NOT: Mapping[str, str] = {
 }
 """Cut -> what a communication that needs it expects, and why the other one will not do."""
 
+CLIPPED = ("gcn", "sage", "gin")
+"""Kinds of layers that clip their gradients."""
+
 
 def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool = True) -> list[str]:
     """Faults between fields. ``values``: section or slot -> checked value, None where it has faults of its own.
 
     ``trains``: whether the partition is to be trained on, so that it must suit the communication.
     """
-    checks = (_metis_constraints, _hidden, _gin, _exchanged_rows, _momentum, _statistics, *((_cut,) if trains else ()))
+    checks = (
+        _metis_constraints, _hidden, _gin, _exchanged_rows, _momentum, _clipping, _statistics,
+        *((_cut, _moved) if trains else ()),
+    )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
 
 
@@ -41,6 +48,33 @@ def expected_cut(communication: Communication) -> str:
     """What partition a communication expects, why, and which kinds are of that cut."""
     fitting = ", ".join(kind for kind, policy in PARTITION_KINDS.items() if policy.cut == communication.cut)
     return f"expected a partition that {WHY_NOT[communication.cut]}; use {fitting}"
+
+
+def _moved(values: Mapping[str, Any]) -> Faults:
+    communication = values["communication"]
+    for slot in ("freshness", "codec"):
+        policy = values[slot]
+        if communication is None or policy is None or communication.moves in policy.serves:
+            continue
+        what = "whole blocks of rows" if communication.moves == "blocks" else "listed rows"
+        fitting = [kind for kind, other in kinds(slot).items() if communication.moves in getattr(other, "serves", ())]
+        yield (
+            (slot, "kind"),
+            f"got '{policy.kind}' with communication.kind = '{communication.kind}', which moves {what}, expected one "
+            f"of {', '.join(fitting)}: the other says nothing of those",
+        )
+
+
+def _clipping(values: Mapping[str, Any]) -> Faults:
+    train, model = values["train"], values["model"]
+    if train is None or model is None or not train.clip_norm:
+        return
+    if model.kind not in CLIPPED:
+        yield (
+            ("train", "clip_norm"),
+            f"got {train.clip_norm} with model.kind = '{model.kind}', expected 0: gradients are clipped inside "
+            f"{', '.join(CLIPPED)}; in a layer of your own, clip there",
+        )
 
 
 def _metis_constraints(values: Mapping[str, Any]) -> Faults:

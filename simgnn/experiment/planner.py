@@ -1,7 +1,6 @@
 """Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simgnn.errors import ConfigError
@@ -12,6 +11,7 @@ from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_u
 from simgnn.experiment.schema import Experiment
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.stats import PartitionStats
+from simgnn.policies.blocks import BlockSync, BlockTransfer
 from simgnn.policies.communication.base import Sizes
 from simgnn.policies.names import Names
 from simgnn.policies.segments import Segments
@@ -44,6 +44,9 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
     facts = stats.facts
     _check(experiment, stats)
     communication = experiment.communication
+    if communication.dense_inputs:
+        facts = replace(facts, feature_nonzeros=None)
+        stats = replace(stats, facts=facts)
     item_bytes = ITEM_BYTES[experiment.train.dtype]
     sizes = communication.sizes(stats, item_bytes)
     model = experiment.model
@@ -57,6 +60,7 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
             resend_inputs=communication.resends_inputs(),
             epochs=experiment.train.epochs,
             item_bytes=item_bytes,
+            transforms_copies=communication.transforms_copies,
         ),
         facts,
         sizes.input_bytes,
@@ -65,6 +69,10 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
     problems = communication.problems(planned.model.layers)
     if problems:
         raise ConfigError(problems)
+    orders = [layer.order for layer in planned.model.layers]
+    limit = experiment.train.gradient_limit(stats.ranks)
+    arranged = tuple(replace(communication.arranged(one), gradient_limit=limit) for one in planned.model.layers)
+    planned = replace(planned, model=replace(planned.model, layers=arranged))
     program = _program(experiment, stats, planned, sizes)
     validate(program)
     layers = planned.model.layers
@@ -75,7 +83,7 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
         classes=facts.classes,
         multilabel=facts.multilabel,
         resolved={
-            "model.order": [layer.order for layer in layers],
+            "model.order": orders,
             "model.hoist": [layer.hoisted for layer in layers],
             **communication.resolved(planned.rows),
         },
@@ -120,8 +128,7 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     optimizer = "sgd-momentum" if train_options.momentum > 0 else train_options.optimizer
     training_state(builder, layers, names, stats, optimizer)
     segments = Segments(builder, planned.model, names)
-    expand = partial(_expand, experiment, builder)
-    sums = sizes.sums(segments, expand, planned.rows, names.forward if resends else names.setup)
+    sums = sizes.sums(segments, _Expand(experiment, builder), planned.rows, names.forward if resends else names.setup)
     full_graph = FullGraphPlan(segments, sums)
     full_graph.inputs()
     for layer in layers:
@@ -134,5 +141,15 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
 
 
-def _expand(experiment: Experiment, builder: ProgramBuilder, sync: Sync) -> None:
-    experiment.freshness.expand(builder, sync, experiment.codec)
+@dataclass(frozen=True)
+class _Expand:
+    """See :class:`~simgnn.policies.sync.Expand`."""
+
+    experiment: Experiment
+    builder: ProgramBuilder
+
+    def __call__(self, sync: Sync) -> None:
+        self.experiment.freshness.expand(self.builder, sync, self.experiment.codec)
+
+    def blocks(self, sync: BlockSync) -> BlockTransfer:
+        return self.experiment.freshness.blocks(self.builder, sync, self.experiment.codec)

@@ -1,5 +1,6 @@
 """The sections of an experiment that are not slots."""
 
+import math
 import re
 from typing import Annotated, Literal
 
@@ -107,12 +108,25 @@ class TrainSection(Section):
         default=1,
         description="epochs between evaluations of validation and test vertices; 0: only after the last epoch",
     )
+    clip_norm: Annotated[float, Field(ge=0, le=1e30)] = Field(
+        default=0.0,
+        description="largest norm of all ranks' gradient rows of a layer's output; each rank clips its share; 0: off",
+    )
+    clip_scale: Literal["inverse-sqrt", "sqrt"] = Field(
+        default="inverse-sqrt", description="a rank's share of clip_norm: over, or times, the square root of the ranks"
+    )
     checkpoint_every: Annotated[int, Field(ge=0, le=10**7)] = Field(
         default=0, description="epochs between checkpoints; 0: none"
     )
     timeout: Annotated[float, Field(gt=0, le=10**6)] = Field(
         default=300.0, description="seconds after which a rank that others wait for counts as lost"
     )
+
+    def gradient_limit(self, ranks: int) -> float:
+        """What one of P ranks clips its gradient rows to; 0: nothing. Source: SANCUS, local clipping; its derivation
+        divides by the root of P, its conclusion multiplies (specs/sancus.md section 9 i)."""
+        share = math.sqrt(ranks)
+        return self.clip_norm / share if self.clip_scale == "inverse-sqrt" else self.clip_norm * share
 
 
 class HardwareSection(Section):

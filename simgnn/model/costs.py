@@ -93,6 +93,8 @@ def update_backward(
     rows = aggregated.rows
     copied = layer.order == "transform-first"
     pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3 if layer.activation or copied else 1)]
+    if layer.gradient_limit:
+        pieces.append(pass_over(rows, layer.width_out, 3))  # its norm, then scaled
     if layer.kind == "gin":
         pieces += product_backward(RowSet(rows), layer.hidden, layer.width_out, True)
         pieces.append(pass_over(rows, layer.hidden, 3))

@@ -16,6 +16,10 @@ class LayerSpec:
     and it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``: rows are a sparse
     feature matrix. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are aggregated
     and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
+
+    ``sums_inputs``: rows are summed first and transformed then, as a segment of its own, while backward has the order
+    of ``order`` (transform-first): (A x) W is A (x W), so that gradients are summed as wide as the layer's output.
+    ``gradient_limit``: largest Frobenius norm of a rank's gradient of the output before the activation; 0: none.
     """
 
     index: int
@@ -29,6 +33,8 @@ class LayerSpec:
     hidden: int = 0
     prepared_width: int = 0
     whole: bool = False
+    sums_inputs: bool = False
+    gradient_limit: float = 0.0
 
     @property
     def has_prepare(self) -> bool:

@@ -24,11 +24,13 @@ MASKS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class RankNumbers:
-    """What the statistics need of one rank; ``received`` and ``received_nonzeros`` int64 [P] are by owner."""
+    """What the statistics need of one rank; ``block_edges``, ``received`` and ``received_nonzeros`` int64 [P] are by
+    owner of the source."""
 
     rows: int
     edges: int
     cut_edges: int
+    block_edges: IntArray
     received: IntArray
     masked: tuple[int, ...]
     nonzeros: int
@@ -45,9 +47,13 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
     """Count what one rank holds, and profile the reuse of rows in its aggregation and in the transposed one."""
     received = np.zeros(ranks, dtype=np.int64)
     received_nonzeros = np.zeros(ranks, dtype=np.int64)
+    block_edges = np.zeros(ranks, dtype=np.int64)
+    reads = np.bincount(local.csr.indices, minlength=local.csr.columns)
+    block_edges[local.rank] = reads[: len(local.owned)].sum()
     stored = _stored_values(graph)
     for peer, part in local.receive.items():
         received[peer] = part.stop - part.start
+        block_edges[peer] = reads[len(local.owned) :][part].sum()
         received_nonzeros[peer] = stored[local.halo[part]].sum() if stored is not None else 0
     features, sums = graph.features, (0, 0)
     if isinstance(features, sparse.csr_array):
@@ -60,6 +66,7 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
         rows=len(local.owned),
         edges=local.csr.edges,
         cut_edges=int(np.count_nonzero(local.csr.indices >= len(local.owned))),
+        block_edges=block_edges,
         received=received,
         masked=tuple(0 if mask is None else int(np.count_nonzero(mask[local.owned])) for mask in masks),
         nonzeros=0 if stored is None else int(stored[local.owned].sum()),
@@ -80,6 +87,7 @@ def edge_cut_stats(graph: Graph, hosts: IntArray, numbers: Sequence[RankNumbers]
         for place, name in enumerate(MASKS)
     }
     tables["cut_edges"] = np.array([one.cut_edges for one in numbers], dtype=np.int64)
+    tables["block_edges"] = np.stack([one.block_edges for one in numbers])
     if graph.sparse_features:
         tables["feature_nonzeros"] = np.array([one.nonzeros for one in numbers], dtype=np.int64)
         tables["neighbor_feature_nonzeros"] = np.array([one.neighbor_nonzeros for one in numbers], dtype=np.int64)

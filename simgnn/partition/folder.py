@@ -19,7 +19,7 @@ from simgnn.errors import ConfigError
 from simgnn.hardware.library import CACHE_NAME
 from simgnn.outputs import check_output_folder
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "artifact.json"
 
 

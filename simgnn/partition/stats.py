@@ -27,6 +27,7 @@ class PartitionStats:
     - ``halo_feature_nonzeros`` int64 [P, P]: the same for the halo rows, [owner, rank];
     - ``aggregated_feature_nonzeros`` int64 [P]: places that can be non-zero in the sums of sparse features over each
       owned row and its in-neighbours; ``neighbor_feature_nonzeros``: over its in-neighbours alone;
+    - ``block_edges`` int64 [P, P]: local edges by owner of their source, [rank, owner];
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
     - ``locality/features/forward``, ``locality/features/backward`` float64 [P, bins]: as the two below, of the stored
       values of the sparse features of owned rows, read row by row (rows of a weight matrix), and column by column;

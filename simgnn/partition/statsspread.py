@@ -37,6 +37,8 @@ def spread_arrays(
     masked = {"train": facts.train_vertices, "validation": facts.validation_vertices, "test": facts.test_vertices}
     for name, count in masked.items():
         arrays[f"{TABLE}{name}_rows"] = _in_proportion(count, rows)
+    # as if neighbours were chosen at random; what a stated halo says of the cut is not told apart by owner
+    arrays[f"{TABLE}block_edges"] = np.stack([_in_proportion(int(count), rows) for count in edges])
     if facts.feature_nonzeros is not None:
         arrays[f"{TABLE}feature_nonzeros"] = _in_proportion(facts.feature_nonzeros, rows)
         per_row = facts.feature_nonzeros / facts.vertices

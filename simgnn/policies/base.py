@@ -1,8 +1,11 @@
 """What every policy is: a frozen value whose fields are its configuration."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+Moves = Literal["rows", "blocks"]
+"""What travels at a sync point: rows that lists name, or all rows of a rank."""
 
 
 class Policy(BaseModel):

@@ -1,6 +1,6 @@
 """Emits the segments of layers into a builder: an op for each, and for each its reverse."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simgnn.model import costs
 from simgnn.model.costs import Piece, RowSet
@@ -70,7 +70,7 @@ class Segments:
 
     def reverse(
         self, layer: LayerSpec, segment: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
-        work: tuple[Work, ...], gradients: dict[str, str],
+        work: tuple[Work, ...], gradients: dict[str, str], options: Mapping[str, str | int | float] | None = None,
     ) -> None:  # fmt: skip
         """A segment of a layer run backward. ``gradients``: gradient buffer -> forward buffer that it belongs to."""
         learned = segment != "aggregate"
@@ -79,7 +79,7 @@ class Segments:
             [*reads, *([f"parameters/{layer.index}"] if learned else [])],
             [*writes, *([f"gradients/{layer.index}"] if learned else [])], work,
             layer=layer.index, phase="backward", module=f"layers.{layer.index}.{segment}",
-            reverses=f"forward/{layer.index}/{segment}", gradients=gradients,
+            reverses=f"forward/{layer.index}/{segment}", gradients=gradients, options=options or {},
         )  # fmt: skip
 
     # -- the sum over in-neighbours --------------------------------------------------------------------------------

@@ -4,14 +4,16 @@ A communication says *which* rows travel; freshness and codec say *how*: each sy
 which emits its ops. Exact, unencoded transfers are what :func:`emit_plainly` emits.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Size
+
+if TYPE_CHECKING:
+    from simgnn.policies.blocks import BlockSync, BlockTransfer
 
 Phase = Literal["forward", "backward", "setup"]
 
@@ -69,8 +71,16 @@ class Sync:
         return "/".join(word for word in (self.phase, str(self.layer), stage.name, part) if word)
 
 
-Expand = Callable[[Sync], None]
-"""Emits the ops of a sync."""
+class Expand(Protocol):
+    """How freshness and codec carry out what a communication asks for."""
+
+    def __call__(self, sync: Sync) -> None:
+        """Emit the ops of a sync."""
+        ...
+
+    def blocks(self, sync: "BlockSync") -> "BlockTransfer":
+        """What emits the transfers of whole blocks."""
+        ...
 
 
 def emit_plainly(builder: ProgramBuilder, sync: Sync, row_bytes: int | None = None) -> None:

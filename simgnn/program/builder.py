@@ -9,7 +9,7 @@ import numpy as np
 from simgnn.model.costs import Piece
 from simgnn.program.derive import derive_dependencies
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Stream, Transfer, Work
+from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Space, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import Column, IntArray, Route, Size, SizeTable
 
@@ -43,9 +43,12 @@ class ProgramBuilder:
         self.routes[f"{name}/reverse"] = route.reversed()
         return name
 
-    def buffer(self, name: str, rows: Size, width: int, dtype: str | None = None, persistent: bool = False) -> str:
-        """Add a device buffer in the training dtype unless another is named."""
-        self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, persistent=persistent)
+    def buffer(
+        self, name: str, rows: Size, width: int, dtype: str | None = None, persistent: bool = False,
+        space: Space = "device",
+    ) -> str:  # fmt: skip
+        """Add a buffer: on the device and in the training dtype unless others are named."""
+        self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, space, persistent=persistent)
         return name
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
@@ -107,6 +110,44 @@ class ProgramBuilder:
                 reads=accesses(buffers),
                 writes=accesses(buffers),
                 transfer=Transfer(nbytes, control=control),
+                category="comm",
+                **fields,
+            ),
+        )
+
+    def broadcast(
+        self, templates: Sequence[str], name: str, root: int, reads: Sequence[str], writes: Sequence[str],
+        rows: Size, row_bytes: int, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Emit a broadcast of the root's rows: ``rows`` of the root, ``row_bytes`` each."""
+        self._emit(
+            templates,
+            Op(
+                name,
+                OpKind.BROADCAST,
+                "comm",
+                reads=accesses(reads),
+                writes=accesses(writes),
+                transfer=Transfer(row_bytes, rows),
+                root=root,
+                category="comm",
+                **fields,
+            ),
+        )
+
+    def allgather(
+        self, templates: Sequence[str], name: str, reads: str, writes: str, row_bytes: int, control: bool, **fields: Any
+    ) -> None:
+        """Emit an all-gather of one row a rank."""
+        self._emit(
+            templates,
+            Op(
+                name,
+                OpKind.ALLGATHER,
+                "comm",
+                reads=accesses([reads]),
+                writes=accesses([writes]),
+                transfer=Transfer(row_bytes, control=control),
                 category="comm",
                 **fields,
             ),

@@ -13,13 +13,13 @@ def derive_dependencies(program: Program) -> Program:
 
     For planners that emit ops in an order that is right, one step an epoch and buffers of depth 1: later uses depend on
     earlier ones of this epoch and of the one before. What other dependencies (or the order of a communicating stream)
-    already imply is left out, so that each that stays is needed.
+    already imply is left out, so that each that stays is needed. Dependencies that the planner stated stay.
     """
     assert program.calendar.steps == 1, "with several steps an epoch, state dependencies by hand"
     assert all(buffer.depth == 1 for buffer in program.buffers.values()), "rings need dependencies by hand"
     pairs = _neighbours(program)
     found: dict[str, dict[str, list[Dependency]]] = {
-        name: {op.name: [] for op in template.ops} for name, template in program.templates.items()
+        name: {op.name: list(op.after) for op in template.ops} for name, template in program.templates.items()
     }
     for before, name in pairs:
         _derive(program, before, name, found[name])
@@ -86,25 +86,16 @@ def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], inde
 
 def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[int]) -> list[int]:
     """The wanted predecessors that are no ancestors of other predecessors."""
-    parents = set(wanted)
-    op = graph.nodes[index].op
-    if graph.program.streams[op.stream].group is not None:
-        same = [o for o in range(index) if graph.nodes[o].op.stream == op.stream]
-        parents.update(same[-1:])
+    parents = wanted | set(graph.parents[index])
     return sorted(o for o in wanted if not any(ancestors[other] >> o & 1 for other in parents if other != o))
 
 
 def _closure(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]]) -> list[int]:
-    """Ancestors of every node when all conflicts and communicating streams are in order."""
+    """Ancestors of every node when all conflicts, stated dependencies and communicating streams are in order."""
     result: list[int] = []
-    last: dict[str, int] = {}
-    for index, node in enumerate(graph.nodes):
+    for index in range(len(graph.nodes)):
         bits = 0
-        parents = list(_conflicts(graph, uses, index))
-        if graph.program.streams[node.op.stream].group is not None:
-            parents += [last[node.op.stream]] if node.op.stream in last else []
-            last[node.op.stream] = index
-        for parent in parents:
+        for parent in (*_conflicts(graph, uses, index), *graph.parents[index]):
             bits |= result[parent] | (1 << parent)
         result.append(bits)
     return result

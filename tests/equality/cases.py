@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ class Case:
     def name(self) -> str:
         """A name for folders and reports."""
         parts = (self.graph, self.model, self.partition, f"{self.ranks}ranks", self.training, *self.extra)
-        return "-".join(parts).replace("=", "_")
+        whole = "-".join(parts).replace("=", "_")
+        # file systems end names at 255 bytes
+        return whole if len(whole) <= 160 else f"{whole[:140]}-{sha256(whole.encode()).hexdigest()[:16]}"
 
     def settings(self) -> tuple[str, ...]:
         """What the experiment is told."""
@@ -75,6 +78,8 @@ def make_graph(name: str, data: Path | None) -> Graph:
     if name.startswith("communities"):
         options = {**GENERATED, "multilabel": True} if name.endswith("multilabel") else GENERATED
         return load_graph("synthetic:communities", options=options, seed=3)
+    if name == "thousand":
+        return small_graph(1000, width=32)
     if name.startswith("small"):
         return small_graph(sparse_features=name.endswith("sparse"))
     if name in ("path", "islands"):

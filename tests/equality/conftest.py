@@ -36,14 +36,17 @@ class Bench:
     largest: dict[tuple[str, str, str], dict[str, float]]
     references: References = field(default_factory=References)
     pool: RankPool = field(default_factory=RankPool)
+    finished: dict[Case, Finished] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graph: Callable[[str], Graph] = lru_cache(None)(lambda name: make_graph(name, self.data))
 
     def run(self, case: Case) -> Finished:
-        """Prepare a case and carry it out."""
-        folder = prepared_run(self.graph(case.graph), self.root / case.name, case.ranks, *case.settings())
-        return Finished(folder, RunPlan.open(folder), self.pool.run(folder, case.ranks))
+        """Prepare a case and carry it out, once."""
+        if case not in self.finished:
+            folder = prepared_run(self.graph(case.graph), self.root / case.name, case.ranks, *case.settings())
+            self.finished[case] = Finished(folder, RunPlan.open(folder), self.pool.run(folder, case.ranks))
+        return self.finished[case]
 
     def errors(self, case: Case) -> dict[str, float]:
         """A case against the reference; the errors are noted for the table."""

@@ -15,13 +15,14 @@ Call = tuple[str, int, int]
 def tapped() -> Iterator[list[Call]]:
     """Calls on groups that the program asked for, in order; the driver's own messages use the default group."""
     calls: list[Call] = []
-    originals = {name: getattr(dist, name) for name in ("isend", "irecv", "all_reduce")}
+    originals = {name: getattr(dist, name) for name in ("isend", "irecv", "all_reduce", "broadcast", "all_gather")}
 
     def note(name: str) -> Callable[..., Any]:
         def tap(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-            if options["group"] is not dist.group.WORLD:
-                peer = options.get("group_dst", options.get("group_src", -1))
-                calls.append((name, peer, tensor.numel() * tensor.element_size()))
+            if options.get("group") not in (None, dist.group.WORLD):
+                peer = options.get("group_dst", options.get("group_src", options.get("src", -1)))
+                handed = arguments[0] if name == "all_gather" else tensor
+                calls.append((name, peer, handed.numel() * handed.element_size()))
             return originals[name](tensor, *arguments, **options)
 
         return tap

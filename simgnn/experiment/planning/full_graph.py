@@ -35,7 +35,7 @@ class FullGraphPlan:
             return
         segments, builder, index = self.segments, self.builder, layer.index
         own, source = segments.own_rows(layer), segments.own(layer)
-        if layer.has_prepare:
+        if layer.has_prepare and not layer.sums_inputs:
             source = builder.buffer(f"prepared/{index}", self.names.rows, layer.prepared_width)
             reads, writes, pieces = [segments.own(layer)], [source], segments.product(layer, own)
             copies = self.sums.copies(layer)
@@ -86,10 +86,15 @@ class FullGraphPlan:
             layer, self._aggregated_rows(layer), segments.own_rows(layer), through, own_gradient
         )
         work = builder.work(segments.work(layer, "update/backward", pieces))
-        segments.reverse(layer, "update", OpKind.TRANSFORM, [f"d/hidden/{index}", *saved], writes, work, gradients)
+        options = {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {}
+        reads = [f"d/hidden/{index}", *saved]
+        segments.reverse(layer, "update", OpKind.TRANSFORM, reads, writes, work, gradients, options)
 
     def _reverse_prepare(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
         segments, builder, index = self.segments, self.builder, layer.index
+        if layer.sums_inputs:
+            self._product_gradient(layer, target, below, trained)
+            return
         reads, writes = [target, segments.own(layer)], []
         gradients = {target: f"prepared/{index}"}
         pieces = segments.product_backward(layer, segments.own_rows(layer), trained)
@@ -103,6 +108,17 @@ class FullGraphPlan:
             writes.append(below)
         work = builder.work(pieces)
         segments.reverse(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, gradients)
+
+    def _product_gradient(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
+        """From gradients summed over the edges: the weights' with the layer's own rows, and those rows' own."""
+        segments, index = self.segments, layer.index
+        writes = [self.builder.buffer(below, self.names.rows, layer.width_in)] if trained else []
+        work = self.builder.work(segments.product_backward(layer, segments.own_rows(layer), trained))
+        self.builder.compute(
+            self.names.train, f"backward/{index}/product", OpKind.TRANSFORM,
+            [target, segments.own(layer), f"parameters/{index}"], [*writes, f"gradients/{index}"], work,
+            layer=index, phase="backward", module=f"layers.{index}.product_gradient",
+        )  # fmt: skip
 
     def _add_own(self, layer: LayerSpec, below: str) -> None:
         index = layer.index

@@ -10,7 +10,8 @@ from simgnn.model.user_layer import user_shape
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """What the experiment asks for. ``order``, ``hoist`` and ``rows`` may be "auto"."""
+    """What the experiment asks for. ``order``, ``hoist`` and ``rows`` may be "auto". ``transforms_copies``: copies of
+    input rows can be transformed where they are held."""
 
     kind: str
     hidden: tuple[int, ...]
@@ -20,6 +21,7 @@ class LayerChoice:
     resend_inputs: bool
     epochs: int
     item_bytes: int
+    transforms_copies: bool = True
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def _order(choice: LayerChoice, index: int, width_in: int, width_out: int, spars
 
 def _rows(choice: LayerChoice, order: Order, input_bytes: int, transformed_bytes: int, whole: bool) -> str:
     if choice.rows == "auto" and order == "transform-first" and not whole:
+        if not choice.transforms_copies:
+            return "transformed"
         sends = choice.epochs if choice.resend_inputs else 1
         return "input" if input_bytes * sends <= 2 * choice.epochs * transformed_bytes else "transformed"
     return "input" if choice.rows == "auto" else choice.rows

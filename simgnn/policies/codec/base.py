@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from simgnn.policies.base import Policy
+from simgnn.policies.base import Moves, Policy
 
 
 class Codec(Policy, ABC):
-    """A choice of slot ``codec``."""
+    """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks."""
 
     slot: ClassVar[str] = "codec"
+    serves: ClassVar[tuple[Moves, ...]] = ("rows",)
 
     @abstractmethod
     def row_bytes(self, width: int, dtype: str) -> int:

@@ -1,13 +1,16 @@
 """No encoding: rows travel in the type in which they are computed."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from simgnn.policies.base import Moves
 from simgnn.policies.codec.base import Codec
 from simgnn.program.ops import ITEM_BYTES
 
 
 class Plain(Codec):
     """Payload in ``train.dtype``."""
+
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
     kind: Literal["none"] = "none"
 

@@ -9,7 +9,7 @@ from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.base import Policy
+from simgnn.policies.base import Moves, Policy
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
@@ -19,11 +19,15 @@ from simgnn.program.sizes import Size
 class Communication(Policy, ABC):
     """A choice of slot ``communication``. The planner asks it for :class:`Sizes`, and those for :class:`Sums`.
 
-    ``cut``: the kind of partition that it serves.
+    ``cut``: the kind of partition that it serves. ``moves``: what travels. ``dense_inputs``: it takes sparse features
+    as dense rows. ``transforms_copies``: ranks hold copies of input rows, which they can transform themselves.
     """
 
     slot: ClassVar[str] = "communication"
     cut: ClassVar[PartitionKind]
+    moves: ClassVar[Moves] = "rows"
+    dense_inputs: ClassVar[bool] = False
+    transforms_copies: ClassVar[bool] = True
 
     @abstractmethod
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "Sizes":
@@ -40,6 +44,10 @@ class Communication(Policy, ABC):
     def resolved(self, rows: str) -> dict[str, Any]:
         """Key path -> value of what its ``auto`` became, where layer 1 exchanges ``rows``."""
         return {}
+
+    def arranged(self, layer: LayerSpec) -> LayerSpec:
+        """A layer as it is built and planned: the same result, its products where they suit what travels."""
+        return layer
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """Why it cannot serve these layers, in sentences."""

@@ -1,7 +1,8 @@
 """Exact training: every remote row is fresh."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from simgnn.policies.base import Moves
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.sync import Sync, emit_plainly
@@ -10,6 +11,8 @@ from simgnn.program.builder import ProgramBuilder
 
 class Always(Freshness):
     """Every transfer carries every row, every time."""
+
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
     kind: Literal["always"] = "always"
 

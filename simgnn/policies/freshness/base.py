@@ -1,20 +1,34 @@
 """What every freshness is: how a sync of a communication is carried out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
-from simgnn.policies.base import Policy
+from simgnn.policies.base import Moves, Policy
+from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Sync
 from simgnn.program.builder import ProgramBuilder
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
 
 
 class Freshness(Policy, ABC):
-    """A choice of slot ``freshness``."""
+    """A choice of slot ``freshness``. ``serves``: what it can say of a transfer, listed rows or whole blocks."""
 
     slot: ClassVar[str] = "freshness"
+    serves: ClassVar[tuple[Moves, ...]] = ("rows",)
 
     @abstractmethod
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, what becomes of those that are
         not sent."""
+
+    def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
+        """How whole blocks travel: every block, every time, unless a policy says otherwise."""
+        return PlainBlocks(builder, sync, codec.row_bytes(sync.width, builder.dtype))
+
+    def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
+        """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name: no activity is needed
+        to simulate them."""
+        return {}

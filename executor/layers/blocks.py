@@ -1,0 +1,146 @@
+"""A rank's edges as one block a source rank, in both directions: what systems that broadcast whole blocks sum over."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.kernels.aggregation import kernel_named
+from executor.kernels.blocks import VERTEX_SCALINGS, Block, BlockEdges, NumbaBlock, TorchBlock
+from simgnn.errors import BackendError
+from simgnn.graph.csr import CSR
+from simgnn.partition.local import LocalGraph
+
+Ints = NDArray[np.int64]
+
+
+class BlockAdjacency:
+    """P blocks of the edges into a rank's n rows (forward), and of the edges out of them (backward).
+
+    ``forward[j]``: rows n, columns m_j, which number the rows of rank j in its local order; ``backward[j]``: the same
+    shape, for the edges the other way round. The two are one object where they are equal, as in an undirected graph.
+    ``degrees[j]`` int64 [m_j]: in-degrees in the full graph. Blocks are summed in the order of ranks from ``start``,
+    the first rank that has rows. Source: CAGNET, 1D; specs/cagnet.md section 3.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        forward: Sequence[CSR],
+        backward: Sequence[CSR],
+        degrees: Sequence[Ints],
+        *,
+        kernel: str | None = None,
+        threads: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.rank, self.forward, self.backward, self.degrees = rank, forward, backward, degrees
+        self.start = next((root for root, degree in enumerate(degrees) if len(degree)), 0)
+        self._device, self._dtype, self._threads = torch.device(device), dtype, threads
+        self._numba = (kernel or ("numba" if self._device.type == "cpu" else "torch")) == "numba"
+        kernel_named(kernel, self._device)  # refuses a kernel that does not run there
+        self._made: dict[tuple[str, int, bool], Block] = {}
+        self._edges: dict[tuple[int, bool], BlockEdges] = {}
+
+    def block(self, scaling: str, root: int, transposed: bool) -> Block:
+        """The block of a source rank under a scaling of :data:`executor.kernels.blocks.VERTEX_SCALINGS`; made once."""
+        key = (scaling, root, transposed)
+        if key not in self._made:
+            self._made[key] = self._make(*key)
+        return self._made[key]
+
+    def _make(self, scaling: str, root: int, transposed: bool) -> Block:
+        if scaling not in VERTEX_SCALINGS:
+            raise BackendError(
+                f"sum over blocks: got the scaling '{scaling}', expected one of {', '.join(VERTEX_SCALINGS)}"
+            )
+        of_source, of_destination, loops = VERTEX_SCALINGS[scaling]
+        if transposed:
+            of_source, of_destination = of_destination, of_source
+        csr = (self.backward if transposed else self.forward)[root]
+        looped = loops and root == self.rank
+        source = None if of_source is None else self._floats(of_source(self.degrees[root]))
+        destination = None if of_destination is None else self._floats(of_destination(self.degrees[self.rank]))
+        if not self._numba:
+            return TorchBlock(_with_loops(csr) if looped else csr, source, destination, self._device)
+        key = (id(csr), looped)
+        if key not in self._edges:
+            self._edges[key] = BlockEdges(_with_loops(csr) if looped else csr, root == self.start)
+        return NumbaBlock(self._edges[key], source, destination, self._threads)
+
+    def _floats(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values.astype(np.float64 if self._dtype == torch.float64 else np.float32)
+
+
+def load_blocks(local: Callable[[int], LocalGraph], rank: int, ranks: int, **options: Any) -> BlockAdjacency:
+    """The blocks of ``rank``, from the local graphs of all ranks; ``options`` are those of :class:`BlockAdjacency`.
+
+    Positions of remote rows in their rank's own order, and the edges out of this rank's rows, are known to the others.
+    """
+    mine = local(rank)
+    forward: list[CSR] = []
+    backward: list[CSR] = []
+    degrees: list[Ints] = []
+    inward = _columns_by_rank(mine)
+    for root in range(ranks):
+        there = mine if root == rank else local(root)
+        rows = len(there.owned)
+        degrees.append(np.array(there.degree[:rows], dtype=np.int64))
+        targets, columns = inward.get(root, (np.empty(0, np.int64), np.empty(0, np.int64)))
+        places = columns if root == rank else np.asarray(there.send_rows.get(rank, columns))[columns]
+        forward.append(_csr(targets, places, len(mine.owned), rows))
+        sources, outward = (targets, columns) if root == rank else _columns_of(there, rank)
+        own = outward if root == rank else np.asarray(mine.send_rows.get(root, outward))[outward]
+        turned = _csr(own, sources, len(mine.owned), rows)
+        backward.append(forward[root] if _equal(turned, forward[root]) else turned)
+    return BlockAdjacency(rank, forward, backward, degrees, **options)
+
+
+def _columns_by_rank(local: LocalGraph) -> dict[int, tuple[Ints, Ints]]:
+    """Edges by the rank of their source: (own row, column counted from that rank's first), rows ascending."""
+    owner = np.full(local.csr.columns, local.rank, dtype=np.int32)
+    place = np.arange(local.csr.columns, dtype=np.int64)
+    own = len(local.owned)
+    for peer, part in local.receive.items():
+        owner[own + part.start : own + part.stop] = peer
+        place[own + part.start : own + part.stop] = np.arange(part.stop - part.start)
+    indices = np.asarray(local.csr.indices)
+    rows = np.repeat(np.arange(local.csr.rows, dtype=np.int64), np.diff(local.csr.indptr))
+    order = np.argsort(owner[indices], kind="stable")
+    by_rank = owner[indices[order]]
+    found = {}
+    for peer in np.unique(by_rank).tolist():
+        part = order[np.searchsorted(by_rank, peer) : np.searchsorted(by_rank, peer, side="right")]
+        found[int(peer)] = rows[part], place[indices[part]]
+    return found
+
+
+def _columns_of(local: LocalGraph, peer: int) -> tuple[Ints, Ints]:
+    """Edges of another rank whose source is ``peer``'s: (row there, column counted from the peer's first)."""
+    part = local.receive.get(peer, slice(0, 0))
+    own = len(local.owned)
+    indices = np.asarray(local.csr.indices)
+    chosen = np.flatnonzero((indices >= own + part.start) & (indices < own + part.stop))
+    rows = np.searchsorted(local.csr.indptr, chosen, side="right") - 1
+    return rows.astype(np.int64), indices[chosen].astype(np.int64) - own - part.start
+
+
+def _csr(rows: Ints, columns: NDArray[Any], height: int, width: int) -> CSR:
+    order = np.lexsort((columns, rows))
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=height)))).astype(np.int64)
+    kind = np.int32 if width <= np.iinfo(np.int32).max else np.int64
+    return CSR(indptr, np.asarray(columns)[order].astype(kind), width)
+
+
+def _with_loops(csr: CSR) -> CSR:
+    """The same edges, and one from every row to itself."""
+    rows = np.repeat(np.arange(csr.rows, dtype=np.int64), np.diff(csr.indptr))
+    own = np.arange(csr.rows, dtype=np.int64)
+    return _csr(np.concatenate((rows, own)), np.concatenate((csr.indices, own)), csr.rows, csr.columns)
+
+
+def _equal(one: CSR, other: CSR) -> bool:
+    return np.array_equal(one.indptr, other.indptr) and np.array_equal(one.indices, other.indices)

@@ -1,0 +1,120 @@
+"""Block broadcast: each rank in turn broadcasts its whole block of rows, and every rank adds what the block gives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from simgnn.model.spec import LayerSpec
+from simgnn.partition.partition import PartitionKind
+from simgnn.partition.stats import PartitionStats
+from simgnn.policies.base import Moves
+from simgnn.policies.communication.base import Communication, Sums
+from simgnn.policies.communication.block_sums import SCALINGS, BlockSums
+from simgnn.policies.segments import Segments
+from simgnn.policies.sync import Expand
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.sizes import IntArray
+
+
+class BlockBroadcast(Communication):
+    """Blocks of rows, one a rank, broadcast to all in rank order, forward and backward; edge-cuts only.
+
+    A rank holds the edges into its rows as one block a source rank, and adds the products of blocks and rows as they
+    arrive: no lists of rows, no sizes that depend on edges. Features count as dense.
+
+    ``resend_inputs``: broadcast the features in every epoch, as the original does; else they are broadcast once, and
+    their constant sum is kept (where layer 1 aggregates first). ``weight_gradient``: what a layer's weights learn from.
+    ``summed-gradient``: own rows times gradients summed over the edges, so that every layer broadcasts its gradients,
+    the first too; ``saved-sum``: the kept sum of rows times own gradients, which spares the first layer's. It matters
+    where rows are aggregated first; that of GIN's perceptron, and that of a sum that is kept for good, is always own.
+    ``blocks_ahead``: how many blocks may arrive while one is multiplied.
+    Source: CAGNET's 1D algorithm (specs/cagnet.md part A). Deviation: with ``saved-sum`` gradients travel as wide as
+    a layer's input, as they do for GIN.
+    """
+
+    cut: ClassVar[PartitionKind] = "edge-cut"
+    moves: ClassVar[Moves] = "blocks"
+    dense_inputs: ClassVar[bool] = True
+    transforms_copies: ClassVar[bool] = False
+
+    kind: Literal["block-broadcast"] = "block-broadcast"
+    resend_inputs: bool = Field(default=False, description="broadcast input features again in every epoch")
+    weight_gradient: Literal["summed-gradient", "saved-sum"] = Field(
+        default="summed-gradient", description="what the gradient of a layer's weights is computed from"
+    )
+    blocks_ahead: Annotated[int, Field(ge=0, le=1)] = Field(
+        default=0, description="blocks that may arrive while one is multiplied"
+    )
+
+    def sizes(self, stats: PartitionStats, item_bytes: int) -> "BlockSizes":
+        """See :class:`Communication`; needs the edges of every block."""
+        edges = stats.table("block_edges", "communication.kind = 'block-broadcast'")
+        return BlockSizes(stats, np.asarray(edges, dtype=np.int64), self)
+
+    def input_rows(self) -> str:
+        """See :class:`Communication`: what layer 1's order asks for."""
+        return "auto"
+
+    def resends_inputs(self) -> bool:
+        """See :class:`Communication`."""
+        return self.resend_inputs
+
+    def arranged(self, layer: LayerSpec) -> LayerSpec:
+        """See :class:`Communication`: gradients are summed over the edges before they meet the weights."""
+        apart = layer.order == "aggregate-first" and layer.kind != "gin" and not layer.hoisted
+        if not apart or self.weight_gradient == "saved-sum":
+            return layer
+        return replace(layer, order="transform-first", prepared_width=layer.width_out, sums_inputs=True)
+
+    def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
+        """See :class:`Communication`."""
+        unknown = sorted({layer.kind for layer in layers} - set(SCALINGS))
+        return [
+            f"model.kind: got '{kind}' with communication.kind = 'block-broadcast', expected one of "
+            f"{', '.join(SCALINGS)}: the sum of other layers cannot be cut into blocks; use communication.kind = 'halo'"
+            for kind in unknown
+        ]
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """See :class:`~simgnn.policies.communication.base.Sizes`. ``edges`` int64 [P, P]: edges of each block."""
+
+    stats: PartitionStats
+    edges: IntArray
+    policy: BlockBroadcast
+
+    @property
+    def fetches_inputs(self) -> bool:
+        """Whether input blocks travel, at least once."""
+        return self.stats.ranks > 1
+
+    @property
+    def input_bytes(self) -> int:
+        """None are transformed where they arrive."""
+        return 0
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows that arrive, over all ranks."""
+        return (self.stats.ranks - 1) * int(self.stats.rows.sum())
+
+    def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
+        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        stats = self.stats
+        total = np.full(stats.ranks, int(stats.rows.sum()), dtype=np.int64)
+        return {
+            "rows": builder.column("rows", stats.rows),
+            "sources": builder.column("sources", total),
+            "edges": builder.column("edges", stats.edges),
+            "train_rows": builder.column("train_rows", stats.table("train_rows", "the loss")),
+            "feature_nonzeros": None,
+            "aggregated_nonzeros": None,
+        }
+
+    def sums(self, segments: Segments, expand: Expand, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        return BlockSums(segments, self.stats, self.edges, expand, fetched_in, self.policy.blocks_ahead)

@@ -1,0 +1,151 @@
+"""Sums over blocks: as each rank's block of rows arrives, the edges from it add to the sums of own rows."""
+
+import numpy as np
+
+from simgnn.model import costs
+from simgnn.model.spec import LayerSpec
+from simgnn.partition.stats import PartitionStats
+from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.policies.communication.base import CopiedRows
+from simgnn.policies.segments import BACKWARD, FORWARD, Segments
+from simgnn.policies.sync import Expand, Phase
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Dependency
+from simgnn.program.program import EVALUATE
+from simgnn.program.sizes import Column, IntArray, Size
+
+SCALINGS = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
+"""Kind of a layer -> the weights of the edges that it sums over."""
+LAST_OP = "update/optimize"
+"""What the first broadcast of an epoch waits for, so that epochs follow one another."""
+
+
+class BlockSums:
+    """See :class:`~simgnn.policies.communication.base.Sums`.
+
+    ``edges`` [P, P]: edges of each block, [rank that sums, rank whose rows are summed]. ``sent_in``: the templates in
+    which input rows travel; ``ahead``: blocks that may arrive while one is multiplied.
+    """
+
+    def __init__(
+        self, segments: Segments, stats: PartitionStats, edges: IntArray, expand: Expand, sent_in: tuple[str, ...],
+        ahead: int,
+    ) -> None:  # fmt: skip
+        self.segments, self.builder, self.names = segments, segments.builder, segments.names
+        self.expand, self.sent_in, self.ahead = expand, sent_in, ahead
+        self.rows, self.ranks = tuple(stats.rows.tolist()), stats.ranks
+        self.roots = [root for root, rows in enumerate(self.rows) if rows]
+        self._edges = edges
+        self._epoch_began = False
+        others = [max((r for j, r in enumerate(self.rows) if j != i), default=0) for i in range(self.ranks)]
+        self._arriving = self.builder.column("block_rows", np.array(others, dtype=np.int64))
+
+    def fetch_inputs(self) -> None:
+        """Nothing: blocks are fetched where they are summed."""
+
+    def copies(self, layer: LayerSpec) -> CopiedRows | None:
+        """None: a rank transforms its own rows only."""
+        return None
+
+    def hoist(self, layer: LayerSpec) -> None:
+        """The constant sum of layer 1's inputs, whose blocks travel once."""
+        self.builder.buffer("aggregated/1", self.names.rows, layer.width_in, persistent=True)
+        self._sum(layer, "setup", "features", "aggregated/1", layer.width_in, self.names.setup, self.names.setup)
+
+    def forward(self, layer: LayerSpec, source: str) -> None:
+        """Sums of what is in ``source``; where inputs are summed, their product with the weights then."""
+        if layer.hoisted:
+            return
+        index, width = layer.index, layer.width_in if layer.sums_inputs else layer.prepared_width
+        target = self.builder.buffer(
+            f"{'summed' if layer.sums_inputs else 'aggregated'}/{index}", self.names.rows, width
+        )
+        once = source == "features" and self.sent_in != self.names.forward
+        if once:
+            self._sum(layer, "forward", source, target, width, self.names.forward, self.sent_in)
+        else:
+            for templates in (self.names.train, (EVALUATE,)):
+                self._sum(layer, "forward", source, target, width, templates, templates)
+        if layer.sums_inputs:
+            result = self.builder.buffer(f"aggregated/{index}", self.names.rows, layer.width_out)
+            pieces = costs.product(costs.RowSet[Size](self.names.rows), layer.width_in, layer.width_out)
+            self.segments.forward(layer, "prepare", OpKind.TRANSFORM, [target], [result], self.builder.work(pieces))
+
+    def backward(self, layer: LayerSpec, source: str, target: str) -> None:
+        """Sums of the blocks of ``d/aggregated/LAYER``, over the edges the other way round."""
+        gradient = f"d/aggregated/{layer.index}"
+        templates = self.names.train
+        self._sum(layer, "backward", gradient, target, layer.prepared_width, templates, templates)
+
+    def forward_whole(self, layer: LayerSpec) -> None:
+        """Refused when it was planned."""
+        raise AssertionError(f"layer {layer.index} has no sum that could be cut into blocks")
+
+    def backward_whole(self, layer: LayerSpec) -> None:
+        """Refused when it was planned."""
+        self.forward_whole(layer)
+
+    def _sum(
+        self, layer: LayerSpec, phase: Phase, source: str, target: str, width: int, templates: tuple[str, ...],
+        sent_in: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        if not templates:
+            return
+        sync = BlockSync(
+            templates, sent_in, layer.index, phase, width, source, self.rows, self.names.rows, self._arriving,
+            source == "features", self.ahead,
+        )  # fmt: skip
+        transfer = self._transfer(sync)
+        if self.ranks > 1:
+            transfer.begin()
+        for position, root in enumerate(self.roots):
+            reads = [source]
+            if self.ranks > 1:
+                arrived = transfer.send(root, self._after(sync, position))
+                reads = [arrived.own, arrived.block]
+            self._add_block(layer, sync, transfer, position, root, reads, target)
+
+    def _transfer(self, sync: BlockSync) -> BlockTransfer:
+        """Freshness has its say in training; evaluation is exact, and what travels once is sent as it is."""
+        if sync.templates == self.names.train:
+            return self.expand.blocks(sync)
+        return PlainBlocks(self.builder, sync, sync.width * self.builder.item_bytes)
+
+    def _after(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:
+        """Ops that a broadcast waits for, so that no more blocks than stated are ahead, and no epoch is."""
+        behind = position - 1 - self.ahead
+        if behind >= 0:
+            return (Dependency(sync.op(f"aggregate/{self.roots[behind]}")),)
+        if position == 0 and EVALUATE not in sync.templates and not self._epoch_began:
+            self._epoch_began = True
+            return (Dependency(LAST_OP, epochs_back=1),)
+        return ()
+
+    def _add_block(
+        self, layer: LayerSpec, sync: BlockSync, transfer: BlockTransfer, position: int, root: int, reads: list[str],
+        target: str,
+    ) -> None:  # fmt: skip
+        names, builder, finish = self.names, self.builder, position + 1 == len(self.roots)
+        transposed, scaling = sync.phase == "backward", SCALINGS[layer.kind]
+        options: dict[str, int | str] = {"block": root, "scaling": scaling, "transposed": int(transposed)}
+        options["finish"] = int(finish)
+        pieces = costs.aggregate(self._size(root, scaling, transposed), names.rows, self.rows[root], sync.width)
+        if position:
+            reads = [*reads, target]
+            pieces.append(costs.pass_over(names.rows, sync.width, 1))
+        if finish and self.ranks > 1:
+            checked, more = transfer.checks()
+            reads = reads if checked is None else [*reads, checked]
+            options |= more
+        builder.compute(
+            sync.templates, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, reads, [target],
+            builder.work(pieces, BACKWARD if transposed else FORWARD), layer=layer.index, phase=sync.phase,
+            options=options,
+        )  # fmt: skip
+
+    def _size(self, root: int, scaling: str, transposed: bool) -> Column:
+        """Edges of a root's block on each rank; with loops where the scaling counts a vertex among its own sources."""
+        edges = np.array(self._edges.T[:, root] if transposed else self._edges[:, root])
+        if scaling == "gcn":
+            edges[root] += self.rows[root]
+        return self.builder.column(f"block_edges/{root}{'/transposed' if transposed else ''}", edges)

@@ -1,0 +1,108 @@
+"""Blocks tile the adjacency, and sums over them are the sums over the whole graph."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from executor.kernels.blocks import VERTEX_SCALINGS
+from executor.layers.blocks import load_blocks
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+from simgnn.partition.build_stats import partition_stats
+from simgnn.partition.local import build_local_graphs
+from simgnn.partition.partition import Partition
+from simgnn.partition.simple import random_owner
+from tests.executor.runs import small_graph
+
+VERTICES = 41
+
+
+def directed(seed: int = 3) -> Graph:
+    """A graph of which most edges have no reverse."""
+    draw = np.random.default_rng(seed)
+    pairs = np.unique(draw.integers(0, VERTICES, (160, 2)), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(pairs[:, 0], minlength=VERTICES)))).astype(np.int64)
+    csr = CSR(indptr, pairs[:, 1].astype(np.int32), VERTICES).check()
+    return replace(small_graph(VERTICES), csr=csr, symmetric=False)
+
+
+def dense(csr: CSR) -> np.ndarray:
+    matrix = np.zeros((csr.rows, csr.columns))
+    matrix[np.repeat(np.arange(csr.rows), np.diff(csr.indptr)), csr.indices] = 1
+    return matrix
+
+
+def locals_of(graph: Graph, ranks: int, empty: bool):
+    owner = random_owner(graph.vertices, ranks, 1)
+    if empty:
+        owner[owner == 0] = ranks - 1  # a partition need not give every rank rows
+    return owner, list(build_local_graphs(graph.csr, Partition("edge-cut", ranks, owner)))
+
+
+@pytest.mark.parametrize("graph", [small_graph(VERTICES), directed()], ids=["symmetric", "directed"])
+@pytest.mark.parametrize(("ranks", "empty"), [(1, False), (2, False), (3, False), (4, False), (3, True)])
+def test_blocks_tile_the_adjacency(graph: Graph, ranks: int, empty: bool) -> None:
+    owner, parts = locals_of(graph, ranks, empty)
+    whole = dense(graph.csr)
+    stats = partition_stats(graph, Partition("edge-cut", ranks, owner), np.zeros(ranks, dtype=np.int64))
+    for rank in range(ranks):
+        blocks = load_blocks(lambda other: parts[other], rank, ranks)
+        for root in range(ranks):
+            mine, theirs = parts[rank].owned, parts[root].owned
+            assert np.array_equal(dense(blocks.forward[root]), whole[np.ix_(mine, theirs)])
+            assert np.array_equal(dense(blocks.backward[root]), whole.T[np.ix_(mine, theirs)])
+            assert blocks.degrees[root].tolist() == graph.csr.degrees()[theirs].tolist()
+            assert stats.tables["block_edges"][rank, root] == blocks.forward[root].edges
+            assert stats.tables["block_edges"].T[rank, root] == blocks.backward[root].edges
+            if graph.symmetric:
+                assert blocks.backward[root] is blocks.forward[root], "no second copy is held"
+    assert np.array_equal(stats.tables["block_edges"].sum(axis=1), stats.edges)
+
+
+def weights(graph: Graph, scaling: str) -> np.ndarray:
+    whole, degree = dense(graph.csr), graph.csr.degrees()
+    if scaling == "gcn":
+        root = np.diag(1 / np.sqrt(degree + 1))
+        return root @ (whole + np.eye(len(whole))) @ root
+    return np.diag(1 / np.maximum(degree, 1)) @ whole if scaling == "mean" else whole
+
+
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+@pytest.mark.parametrize("scaling", sorted(VERTEX_SCALINGS))
+@pytest.mark.parametrize("graph", [small_graph(VERTICES), directed()], ids=["symmetric", "directed"])
+@pytest.mark.parametrize(("ranks", "empty"), [(1, False), (3, False), (3, True)])
+def test_sums_over_blocks_are_sums_over_the_graph(
+    graph: Graph, scaling: str, kernel: str, ranks: int, empty: bool
+) -> None:
+    """Forward, and backward against the transposed dense matrix: the gradient that autograd would give."""
+    _, parts = locals_of(graph, ranks, empty)
+    rows = torch.from_numpy(np.random.default_rng(0).standard_normal((graph.vertices, 5)))
+    whole = torch.from_numpy(weights(graph, scaling))
+    for transposed, matrix in ((False, whole), (True, whole.T)):
+        for rank in range(ranks):
+            blocks = load_blocks(lambda other: parts[other], rank, ranks, kernel=kernel, dtype=torch.float64)
+            roots = [root for root in range(ranks) if len(parts[root].owned)]
+            total = None
+            for root in roots:
+                block = blocks.block(scaling, root, transposed)
+                total = block.add(rows[parts[root].owned], total, root == roots[-1])
+            assert total is not None
+            expected = (matrix @ rows)[parts[rank].owned]
+            assert torch.allclose(total, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    graph = small_graph(300)
+    _, parts = locals_of(graph, 2, False)
+    rows = torch.from_numpy(np.random.default_rng(0).standard_normal((300, 33)).astype(np.float32))
+    found = []
+    for threads in (1, 3):
+        blocks = load_blocks(lambda other: parts[other], 0, 2, threads=threads)
+        total = None
+        for root in (0, 1):
+            total = blocks.block("gcn", root, False).add(rows[parts[root].owned], total, root == 1)
+        found.append(total)
+    assert torch.equal(*found)
