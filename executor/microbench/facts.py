@@ -1,7 +1,9 @@
 """Facts of the machine that are read, not timed: cores, memory, processor, caches, accelerator, versions."""
 
+import os
 import platform
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import torch
 
 from executor.kernels.balance import available_cores
 
-CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+CORE_FOLDER = Path("/sys/devices/system/cpu")
+CACHE_FOLDER = CORE_FOLDER / "cpu0/cache"
 MULTIPLIERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -35,6 +38,14 @@ def read_caches(folder: Path = CACHE_FOLDER) -> list[dict[str, Any]]:
             {"level": level, "size_bytes": size_bytes, "sharers": _count_list(shared), "source": str(index / "size")}
         )
     return sorted(caches, key=lambda cache: cache["size_bytes"])
+
+
+def count_sockets(cores: Collection[int], folder: Path = CORE_FOLDER) -> int | None:
+    """Sockets that some cores lie on; None where the system does not tell."""
+    try:
+        return len({(folder / f"cpu{core}/topology/physical_package_id").read_text().strip() for core in cores})
+    except OSError:
+        return None
 
 
 def _count_list(text: str) -> int:
@@ -63,6 +74,7 @@ def read_facts(device: torch.device) -> dict[str, Any]:
         "system": platform.platform(),
         "cpu_model": read_cpu_model(),
         "cores": available_cores(),
+        "sockets": count_sockets(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": psutil.virtual_memory().total,
         "caches": read_caches(),
         "python": platform.python_version(),

@@ -6,6 +6,7 @@ One exchange of a middle size is timed before anything is measured, and sizes th
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log2
 
 import torch
 
@@ -13,7 +14,7 @@ from executor.handlers.wire import all_to_all
 from executor.microbench.suite import Suite
 from executor.microbench.world import World
 
-PILOT_BYTES = 256 << 10
+PILOT_BYTES = 1 << 20
 ITEM_BYTES = 4
 FEWEST = 3
 """Sizes, at least: of fewer no floor can be told from a rate."""
@@ -36,12 +37,14 @@ def slowest_pair_s(world: World) -> float:
 
 
 def affordable(suite: Suite, seconds_per_byte: float) -> Suite:
-    """The suite without messages and collectives that would take more than ``suite.longest_s``; but for the smallest
-    ``FEWEST``, without which nothing is fitted."""
+    """The suite without messages and collectives that would take more than ``suite.longest_s``, but for the smallest
+    ``FEWEST``, without which nothing is fitted; in their place the largest power of two that does not."""
     most = suite.longest_s / seconds_per_byte
 
     def fitting(sizes: Sequence[int]) -> tuple[int, ...]:
         ordered = sorted(sizes)
-        return tuple(size for place, size in enumerate(ordered) if size <= most or place < FEWEST)
+        kept = [size for place, size in enumerate(ordered) if size <= most or place < FEWEST]
+        largest = 1 << int(log2(max(most, 1.0)))
+        return tuple(kept if len(kept) == len(ordered) or largest <= kept[-1] else [*kept, largest])
 
     return replace(suite, messages=fitting(suite.messages), collectives=fitting(suite.collectives))

@@ -156,7 +156,7 @@ QUICK = Suite(
     compute=Plan(budget_s=5.0, least=2, most=6),
     communicate=Plan(budget_s=4.0, least=3, most=20),
     alone=None,
-    longest_s=0.15,
+    longest_s=0.3,
 )
 
 

@@ -109,7 +109,12 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> tuple[Co
 
 def relative_errors(predicted: Sequence[float], samples: Sequence[Sample]) -> tuple[float, float, int]:
     """Median and largest error relative to what was measured, and how many."""
-    errors = [abs(time / sample.seconds - 1) for time, sample in zip(predicted, samples, strict=True)]
+    return errors_of(predicted, [sample.seconds for sample in samples])
+
+
+def errors_of(predicted: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, int]:
+    """The same of times."""
+    errors = [abs(time / measured - 1) for time, measured in zip(predicted, seconds, strict=True)]
     return float(np.median(errors)), float(max(errors)), len(errors)
 
 

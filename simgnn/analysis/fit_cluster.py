@@ -15,8 +15,8 @@ from simgnn.analysis.fit_calls import (
     COLLECTIVES,
     Errors,
     exchange_entry,
-    exchange_floor,
     fit_collective,
+    floor_and_rates,
     of_kind,
     relative_errors,
 )
@@ -137,13 +137,13 @@ def _latencies(hosts: int, beyond: Mapping[tuple[int, int], float]) -> list[floa
 def _contention(file: SampleFile, pairs: Mapping[tuple[int, int], Pair], every: Sequence[Sample]) -> float:
     """How many times slower all hosts at once are than their links, measured pair by pair, predict; 1: not slower."""
     even = of_kind(every, "exchange", "even")
-    floor = exchange_floor(even)
+    floor, _ = floor_and_rates(even, [sample.last_s for sample in even])
     counts = [len(host.ranks) for host in file.hosts]
     rates = [_best(number, pairs).way_bytes_per_s for number in range(len(counts))]
     # of an even exchange a host sends to all ranks elsewhere, and its link carries nothing else
     slowest = max(count * (sum(counts) - count) / rate for count, rate in zip(counts, rates, strict=True))
     large = sorted(even, key=lambda sample: sample.sizes["bytes"])[-2:]
-    factors = [max(s.seconds - floor, s.seconds * 0.05) / (s.sizes["bytes"] * slowest) for s in large]
+    factors = [max(s.last_s - floor, s.last_s * 0.05) / (s.sizes["bytes"] * slowest) for s in large]
     factor = float(np.median(factors))
     return factor if factor > CONTENDED and len(counts) > 2 else 1.0
 

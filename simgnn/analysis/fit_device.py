@@ -29,11 +29,19 @@ def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[Cu
         kind="gpu" if gpu else "cpu",
         model=facts.device_name if gpu else facts.cpu_model,
         memory=Size.of(facts.device_memory_bytes or facts.memory_bytes, "measured", note="read from the system"),
-        cores=None if gpu else CoreCount.of(facts.cores, "measured", note="cores that this process may use"),
+        cores=None if gpu else CoreCount.of(facts.cores, "measured", note=_cores_note(facts)),
         caches=caches,
         curves=tuple(entry.curve for entry in curves),
     )
     return device, curves
+
+
+def _cores_note(facts: Facts) -> str:
+    """Ranks are bound to no socket, so what was measured is a blend of all: one device stands for them."""
+    several = facts.sockets is not None and facts.sockets > 1
+    return "cores that this process may use" + (
+        f", on {facts.sockets} sockets, over which ranks roam" if several else ""
+    )
 
 
 def host_of(facts: Facts, device: str, link: str) -> tuple[Host, str]:

@@ -8,10 +8,10 @@ import numpy as np
 from simgnn.analysis.fit_calls import (
     LARGE_BYTES,
     efficiency,
+    errors_of,
     floor_and_rates,
     message_rate,
     noise,
-    relative_errors,
 )
 from simgnn.analysis.fit_network import check_enough
 from simgnn.analysis.fit_samples import Sample
@@ -61,10 +61,11 @@ def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
     """Fit what was measured between two hosts. Raises :class:`HardwareError` for fewer than three sizes."""
     check_enough(sends, exchanges, "calibrate again with --fresh")
     floor, rates = floor_and_rates(sends, [sample.last_s for sample in sends])
-    exchange_floor, _ = floor_and_rates(exchanges, [sample.seconds for sample in exchanges])
+    # to the last rank: a link that many messages share is through with all bytes only then
+    exchange_floor, _ = floor_and_rates(exchanges, [sample.last_s for sample in exchanges])
     reach = max(sample.sizes["bytes"] for sample in exchanges)
     large = [sample for sample in exchanges if sample.sizes["bytes"] >= min(LARGE_BYTES, reach)]
-    way = float(np.median([s.sizes["way_bytes"] / max(s.seconds - exchange_floor, s.seconds * 0.05) for s in large]))
+    way = float(np.median([s.sizes["way_bytes"] / max(s.last_s - exchange_floor, s.last_s * 0.05) for s in large]))
     alone = message_rate(sends, floor, min(LARGE_BYTES, reach))
     predicted = [exchange_floor + sample.sizes["way_bytes"] / way for sample in exchanges]
     return Pair(
@@ -74,5 +75,5 @@ def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
         efficiency(sends, rates, floor, alone),
         noise(exchanges),
         float(max(reach, *(sample.sizes["bytes"] for sample in sends))),
-        relative_errors(predicted, exchanges),
+        errors_of(predicted, [sample.last_s for sample in exchanges]),
     )

@@ -54,6 +54,7 @@ class Facts(_Strict):
     system: str
     cpu_model: str
     cores: PositiveInt
+    sockets: PositiveInt | None = None
     memory_bytes: PositiveInt
     caches: tuple[Cache, ...]
     python: str

@@ -118,6 +118,15 @@ def test_different_devices_on_different_hosts_get_different_curves() -> None:
     assert machine.types[0] != machine.types[1]
 
 
+def test_a_host_of_two_sockets_is_one_device_that_says_so() -> None:
+    file = cluster([1e8, 1e8], [1, 1])
+    two = file.hosts[1].model_copy(update={"facts": FACTS.model_copy(update={"sockets": 2})})
+    devices = fitted(file.model_copy(update={"hosts": (file.hosts[0], two)})).devices
+    notes = {name: device.cores.note for name, device in devices.items() if device.cores is not None}
+    assert "on 2 sockets" in str(notes["node-1-cpu"])
+    assert "sockets" not in str(notes["node-0-cpu"])
+
+
 def test_the_slower_of_two_hosts_links_decides() -> None:
     machine = Machine.place(fitted(cluster([1e8, 5e7, 2e7], [1, 1, 1])), [0, 1, 2])
     rates = {pair: machine.message(*pair, 1e6).rate_bytes_per_s for pair in combinations(range(3), 2)}

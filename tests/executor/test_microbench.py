@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from executor.microbench.facts import read_caches
+from executor.microbench.facts import count_sockets, read_caches
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.streams import StreamSpec, make_stream
 from executor.microbench.timing import Probe, expected, samples_of
@@ -54,6 +54,16 @@ def test_caches_are_read_as_the_kernel_shows_them(tmp_path: Path) -> None:
     ]
 
 
+def test_sockets_of_the_usable_cores_are_counted(tmp_path: Path) -> None:
+    for core, package in enumerate("0011"):
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{package}\n")
+    assert count_sockets([0, 1, 2, 3], tmp_path) == 2
+    assert count_sockets([2, 3], tmp_path) == 1
+    assert count_sockets([4], tmp_path) is None
+
+
 def _rank(rank: int, port: int, out: str) -> None:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
@@ -74,7 +84,7 @@ def _rank(rank: int, port: int, out: str) -> None:
         *exchange_probes(circle, [1024, 65536], seed=0),
         *collective_probes(circle, [32]),
     ]
-    samples = measure(probes, world, Plan(budget_s=1.0, least=2, most=2))
+    samples = measure(probes, world, Plan(budget_s=30.0, least=2, most=2))
     header = {
         "started": "2026-01-01T00:00:00+00:00",
         "hosts": [{"ranks": [0, 1], "facts": read_facts(world.device)}],
@@ -171,4 +181,6 @@ def test_sizes_that_slow_links_would_take_too_long_for_are_left_out():
     most = affordable(FULL, FULL.longest_s / (1 << 20))  # 1 MiB takes as long as is allowed
     assert max(most.messages) == max(most.collectives) == 1 << 20
     assert most.messages == tuple(size for size in FULL.messages if size <= 1 << 20)
+    between = affordable(FULL, FULL.longest_s / (3 << 20))
+    assert between.messages == (*most.messages, 1 << 21), "the largest power of two that is affordable"
     assert len(affordable(FULL, 1.0).messages) == FEWEST
