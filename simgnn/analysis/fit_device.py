@@ -38,10 +38,8 @@ def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[Cu
 
 def _cores_note(facts: Facts) -> str:
     """Ranks are bound to no socket, so what was measured is a blend of all: one device stands for them."""
-    several = facts.sockets is not None and facts.sockets > 1
-    return "cores that this process may use" + (
-        f", on {facts.sockets} sockets, over which ranks roam" if several else ""
-    )
+    where = "" if (facts.sockets or 1) == 1 else f", on {facts.sockets} sockets, over which ranks roam"
+    return f"cores that this process may use{where}"
 
 
 def host_of(facts: Facts, device: str, link: str) -> tuple[Host, str]:
