@@ -10,7 +10,7 @@ from executor.layers import LocalAdjacency, build_layers
 from executor.layers.builtin import Layer
 from simgnn.errors import BackendError
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.local import LocalGraph
+from simgnn.partition.replicas import RankGraph
 
 OVER_EDGES = ("aggregate", "forward")
 """Segments that read the local adjacency."""
@@ -20,7 +20,7 @@ class LayerNetwork:
     """``layers``: modules in order, the same parameters on every rank."""
 
     def __init__(
-        self, specs: Sequence[LayerSpec], local: LocalGraph, seed: int, dtype: torch.dtype, device: torch.device
+        self, specs: Sequence[LayerSpec], local: RankGraph, seed: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
         self._local, self._options = local, {"dtype": dtype, "device": device}

@@ -16,7 +16,7 @@ from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from simgnn.partition.local import LocalGraph
+    from simgnn.partition.replicas import RankGraph
     from simgnn.partition.shards import Shard
 
 FORMAT = 1
@@ -118,7 +118,7 @@ class RunPlan:
             )
         return program
 
-    def local(self, rank: int) -> "LocalGraph":
+    def local(self, rank: int) -> "RankGraph":
         """What a rank holds of the graph."""
         from simgnn.partition.store import PartitionArtifact
 

@@ -1,4 +1,6 @@
-"""A program's routes as one rank sees them: row lists from the local graph, counts from the size table."""
+"""A program's routes as one rank sees them: row lists from the rank's graph, counts from the size table."""
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -6,16 +8,18 @@ from numpy.typing import NDArray
 
 from executor.handlers.context import LocalRoute
 from simgnn.errors import BackendError
-from simgnn.partition.local import LocalGraph
+from simgnn.partition.local import RowLists
+from simgnn.partition.replicas import RankGraph
 from simgnn.program.program import Program
 
-HALO, REVERSE = "halo", "/reverse"
+REVERSE = "/reverse"
 
 
-def local_routes(program: Program, local: LocalGraph, device: torch.device) -> dict[str, LocalRoute]:
-    """Every route of the program. Row lists belong to "halo" and its reverse; others travel packed as they are.
+def local_routes(program: Program, local: RankGraph, device: torch.device) -> dict[str, LocalRoute]:
+    """Every route of the program. Row lists belong to the routes that the rank's graph names, and to their reverses;
+    others travel packed as they are.
 
-    Raises :class:`BackendError` when the partition's halo is not the one that the program was planned for.
+    Raises :class:`BackendError` when the partition's rows are not those that the program was planned for.
     """
     result: dict[str, LocalRoute] = {}
     rank, ranks = local.rank, program.ranks
@@ -28,27 +32,31 @@ def local_routes(program: Program, local: LocalGraph, device: torch.device) -> d
         result[name] = LocalRoute(
             None, None, tuple(send.tolist()), tuple(receive.tolist()), empty=not bool(np.any(route.rows))
         )
-    if HALO in result:
-        _check(result[HALO], local)
-        result[HALO] = _with_rows(result[HALO], local, device)
-        if HALO + REVERSE in result:
-            result[HALO + REVERSE] = result[HALO].reversed()
+    for name, lists in local.row_lists.items():
+        if name in result:
+            _check(name, result[name], lists, rank)
+            result[name] = _with_rows(result[name], lists, device)
+        if name + REVERSE in result:
+            result[name + REVERSE] = result[name].reversed()
     return result
 
 
-def _with_rows(route: LocalRoute, local: LocalGraph, device: torch.device) -> LocalRoute:
-    lists = [local.send_rows[peer] for peer in sorted(local.send_rows)]
-    joined: NDArray[np.int32] = np.concatenate(lists) if lists else np.empty(0, dtype=np.int32)
-    rows = torch.from_numpy(joined.astype(np.int64)).to(device)
-    return LocalRoute(rows, None, route.send, route.receive, route.empty)
+def _with_rows(route: LocalRoute, lists: RowLists, device: torch.device) -> LocalRoute:
+    scatter = None if lists.arriving is None else _joined(lists.arriving, device)
+    return LocalRoute(_joined(lists.leaving, device), scatter, route.send, route.receive, route.empty)
 
 
-def _check(route: LocalRoute, local: LocalGraph) -> None:
-    sends = tuple(len(local.send_rows.get(peer, ())) for peer in range(len(route.send)))
-    slices = [local.receive.get(peer, slice(0, 0)) for peer in range(len(route.send))]
-    receives = tuple(part.stop - part.start for part in slices)
+def _joined(rows: Mapping[int, NDArray[np.int32]], device: torch.device) -> torch.Tensor:
+    """Rows of all peers, peers ascending."""
+    joined = np.concatenate([np.empty(0, dtype=np.int32), *(rows[peer] for peer in sorted(rows))])
+    return torch.from_numpy(joined.astype(np.int64)).to(device)
+
+
+def _check(name: str, route: LocalRoute, lists: RowLists, rank: int) -> None:
+    sends = tuple(len(lists.leaving.get(peer, ())) for peer in range(len(route.send)))
+    receives = tuple(lists.received.get(peer, 0) for peer in range(len(route.receive)))
     if sends != route.send or receives != route.receive:
         raise BackendError(
-            f"rank {local.rank}: the partition's halo sends {sends} and receives {receives} rows, the program says "
+            f"rank {rank}: the partition's route '{name}' sends {sends} and receives {receives} rows, the program says "
             f"{route.send} and {route.receive}: they belong to different partitions; prepare the run again"
         )

@@ -46,9 +46,19 @@ class LocalRoute:
     empty: bool = False
 
     @property
-    def rows(self) -> torch.Tensor | None:
-        """The local rows that the route names, whichever way it is travelled."""
+    def leaving(self) -> torch.Tensor | None:
+        """The local rows that are sent; those that arrive where the route names only these."""
+        return self.scatter if self.gather is None else self.gather
+
+    @property
+    def arriving(self) -> torch.Tensor | None:
+        """The local rows that arriving rows belong to; those that are sent where the route names only these."""
         return self.gather if self.scatter is None else self.scatter
+
+    @property
+    def arriving_counts(self) -> tuple[int, ...]:
+        """How many of :attr:`arriving` belong to each rank, [P]."""
+        return self.send if self.scatter is None else self.receive
 
     def reversed(self) -> "LocalRoute":
         """The same rows the other way round."""

@@ -5,7 +5,7 @@ import torch
 from executor.buffers import Now
 from executor.handlers.context import Handler, LocalRoute, RankContext
 from executor.handlers.sparse_rows import pack_rows, unpack_rows
-from executor.kernels.rows import gather_rows
+from executor.kernels.rows import gather_rows, put_rows
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -14,6 +14,7 @@ from simgnn.program.program import Template
 def copy(op: Op, template: Template, context: RankContext) -> Handler:
     """With a route: gather its rows into a send buffer, peers ascending. Without: a copy of what is read.
 
+    ``options["rows"] = "put"``: the other way, rows that arrived replace those that the route names, in place.
     ``options["encoding"] = "sparse"``: rows of a sparse matrix become one block of bytes a peer, and bytes become rows.
     """
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
@@ -22,9 +23,13 @@ def copy(op: Op, template: Template, context: RankContext) -> Handler:
     route = context.route(op)
     if op.options.get("encoding") == "sparse":
         return _sparse(op, route, context)
-    rows = route.rows
+    placing = op.options.get("rows") == "put"
+    rows = route.arriving if placing else route.leaving
     if rows is None:
-        raise BackendError(f"op '{op.name}' gathers along the route '{op.route}', which names no local rows")
+        raise BackendError(f"op '{op.name}' copies along the route '{op.route}', which names no local rows")
+    if placing:
+        target = context.store.getter(op.writes[0])
+        return lambda now: put_rows(target(now), rows, read(now))
     return lambda now: put(now, gather_rows(read(now), rows))
 
 

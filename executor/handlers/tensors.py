@@ -27,9 +27,9 @@ def add(op: Op, template: Template, context: RankContext) -> Handler:
 
         return add_all
     route = context.route(op)
-    if route.rows is None:
+    rows, counts = route.arriving, route.arriving_counts
+    if rows is None:
         raise BackendError(f"op '{op.name}' adds along the route '{op.route}', which names no local rows")
-    rows, counts = route.rows, route.send if route.scatter is None else route.receive
     return lambda now: _nothing(add_rows(target(now), rows, read(now), counts))
 
 

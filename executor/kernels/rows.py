@@ -1,4 +1,4 @@
-"""Rows picked by index into a send buffer, and received rows added to the rows that they belong to."""
+"""Rows picked by index into a send buffer, and received rows put or added where they belong."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,11 @@ def gather_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor | N
     if out is None:
         return torch.index_select(source, 0, index)
     return torch.index_select(source, 0, index, out=out)
+
+
+def put_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+    """target[index[k]] = rows[k], in place; ``target`` [n, F], ``index`` int [k] without repeats, ``rows`` [k, F]."""
+    target.index_copy_(0, index, rows)
 
 
 def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:

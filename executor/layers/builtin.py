@@ -159,9 +159,14 @@ class GIN(Layer):
     ) -> torch.Tensor:
         """See :class:`Layer`."""
         assert own is not None, "a GIN layer reads its own rows"
-        total = self._total(aggregated, own) if own.layout == torch.sparse_csr else call(Sum, aggregated, own)
         first, last = self.mlp[0], self.mlp[2]
-        inside = affine([(self.operand(total), call(Transposed, first.weight))], first.bias, relu=True, call=call)
+        weight = call(Transposed, first.weight)
+        if own.layout == aggregated.layout:
+            total = self._total(aggregated, own) if own.layout == torch.sparse_csr else call(Sum, aggregated, own)
+            products = [(self.operand(total), weight)]
+        else:  # sparse rows and their dense sums: (x + s) W = x W + s W
+            products = [(self.operand(own), weight), (aggregated, weight)]
+        inside = affine(products, first.bias, relu=True, call=call)
         weight = call(Transposed, last.weight)
         return affine([(inside, weight)], last.bias, None, self.spec.activation, call, self.spec.gradient_limit)
 

@@ -14,24 +14,27 @@ from executor.layers.tape import Call, autograd
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.transpose import is_symmetric
-from simgnn.partition.local import LocalGraph
+from simgnn.partition.replicas import RankGraph
 
 
-def _gcn(degree: torch.Tensor, rows: int) -> Scaling:
+def _gcn(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
     root = (degree + 1).rsqrt()
-    return Scaling(root, root[:rows], root[:rows])
+    own = root[:rows].clone()
+    own[looped:] = 0
+    return Scaling(root, root[:rows], own)
 
 
-def _mean(degree: torch.Tensor, rows: int) -> Scaling:
+def _mean(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
     return Scaling(destination=1 / degree[:rows].clamp(min=1))
 
 
-def _sum(degree: torch.Tensor, rows: int) -> Scaling:
+def _sum(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
     return Scaling()
 
 
-SCALINGS: Mapping[str, Callable[[torch.Tensor, int], Scaling]] = {"gcn": _gcn, "mean": _mean, "sum": _sum}
-"""Named weights of edges, from in-degrees in the full graph without self loops, floats [n + h]:
+SCALINGS: Mapping[str, Callable[[torch.Tensor, int, int], Scaling]] = {"gcn": _gcn, "mean": _mean, "sum": _sum}
+"""Named weights of edges, from in-degrees in the full graph without self loops, floats [n + h], for n rows of which the
+first ``looped`` have a self loop here (masters, of a vertex-cut):
 
 - ``gcn``: D^-1/2 (A + I) D^-1/2 with D = degree + 1 (Kipf and Welling, ICLR 2017);
 - ``mean``: mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);
@@ -43,7 +46,9 @@ class LocalAdjacency:
     """The in-edges of a rank's n rows from n own and h halo rows, with its kernels and scalings.
 
     ``structure`` and ``transpose`` share their arrays where nothing is remote and the graph is symmetric. ``kernel``:
-    "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch takes.
+    "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch takes. ``looped``: how
+    many rows, the first, have their self loop here (None: all). ``complete``: all in-edges of each row are here; where
+    they are not, sums of constant sparse rows are dense, since the sums of other ranks are added to them.
     """
 
     def __init__(
@@ -55,20 +60,23 @@ class LocalAdjacency:
         threads: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        looped: int | None = None,
+        complete: bool = True,
     ) -> None:
         assert csr.rows <= csr.columns == len(degree), "columns are own rows, then halo rows"
         self.structure = Structure.from_csr(csr, device)
         self.transpose = self.structure if is_symmetric(csr) else self.structure.transposed()
         self.degree = torch.from_numpy(np.array(degree, dtype=np.int64)).to(device)
         self.dtype, self.device, self.threads = dtype, torch.device(device), threads
+        self.looped, self.complete = csr.rows if looped is None else looped, complete
         self._kernel = kernel_named(kernel, self.device)
         self._scalings: dict[str, Scaling] = {}
         self._aggregations: dict[str, Aggregation] = {}
 
     @classmethod
-    def from_local_graph(cls, local: LocalGraph, **options: Any) -> "LocalAdjacency":
-        """From a rank's local graph; ``options`` are those of the constructor."""
-        return cls(local.csr, local.degree, **options)
+    def from_local_graph(cls, local: RankGraph, **options: Any) -> "LocalAdjacency":
+        """From a rank's graph; ``options`` are those of the constructor."""
+        return cls(local.csr, local.degree, looped=local.masters, complete=local.complete, **options)
 
     @property
     def rows(self) -> int:
@@ -86,7 +94,7 @@ class LocalAdjacency:
             raise ConfigError(f"scaling of a sum: got '{name}', expected one of {', '.join(SCALINGS)}")
         if name not in self._scalings:
             # degrees are exact in float64; the root of a large one is then rounded once
-            made = SCALINGS[name](self.degree.to(torch.float64), self.rows)
+            made = SCALINGS[name](self.degree.to(torch.float64), self.rows, self.looped)
             parts = (
                 None if part is None else part.to(self.dtype) for part in (made.source, made.destination, made.own)
             )
@@ -128,7 +136,8 @@ def aggregate(
     """Scaled sums of source rows, [n, F], from ``inner`` [n, F] and ``halo`` [h, F] (None where h = 0).
 
     Dense rows have the dtype of the adjacency; their gradients are (d_inner [n, F], d_halo [h, F]). Constant sparse
-    rows (torch CSR tensors) give a sparse result, computed by SciPy on the CPU: meant for setup.
+    rows (torch CSR tensors) give a sparse result (dense where in-edges are not complete), computed by SciPy on the CPU:
+    meant for setup.
     """
     expected = (adjacency.rows, adjacency.halo_rows)
     got = (len(inner), 0 if halo is None else len(halo))
@@ -158,6 +167,8 @@ def _aggregate_sparse(
     if scaling.own is not None:
         total = total + scaled(to_scipy(inner), scaling.own)
     total = sparse.csr_array(scaled(total, scaling.destination))
+    if not adjacency.complete:
+        return torch.from_numpy(total.toarray()).to(inner.device, inner.dtype)
     total.sort_indices()
     return from_scipy(total, inner.dtype).to(inner.device)
 

@@ -66,9 +66,15 @@ def _moved(values: Mapping[str, Any]) -> Faults:
 
 
 def _clipping(values: Mapping[str, Any]) -> Faults:
-    train, model = values["train"], values["model"]
+    train, model, communication = values["train"], values["model"], values["communication"]
     if train is None or model is None or not train.clip_norm:
         return
+    if communication is not None and communication.cut == "vertex-cut":
+        yield (
+            ("train", "clip_norm"),
+            f"got {train.clip_norm} with communication.kind = '{communication.kind}', expected 0: a rank holds parts "
+            "of gradient rows, whose norm says nothing of the whole",
+        )
     if model.kind not in CLIPPED:
         yield (
             ("train", "clip_norm"),

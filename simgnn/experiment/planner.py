@@ -97,7 +97,8 @@ def _check(experiment: Experiment, stats: PartitionStats) -> None:
     if stats.kind != experiment.communication.cut:
         communication = experiment.communication
         problems.append(
-            f"communication.kind = '{communication.label}': got a {stats.kind}, {expected_cut(communication)}"
+            f"communication.kind = '{communication.label}': the partition's kind is {stats.kind}, "
+            f"{expected_cut(communication)}"
         )
     if facts.feature_width == 0:
         problems.append(

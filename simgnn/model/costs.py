@@ -67,7 +67,10 @@ def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piec
     rows = aggregated.rows
     pieces: list[Piece[T]] = []
     if layer.kind == "gin":
-        if aggregated.nonzeros is None:
+        if own.nonzeros is not None and aggregated.nonzeros is None:
+            pieces += product(own, layer.width_in, layer.hidden)
+            pieces.append(pass_over(rows, layer.hidden, 1))
+        elif aggregated.nonzeros is None:
             pieces.append(pass_over(rows, layer.width_in, 3))
         pieces += product(aggregated, layer.width_in, layer.hidden)
         pieces.append(pass_over(rows, layer.hidden, 2))
@@ -98,6 +101,8 @@ def update_backward(
     if layer.kind == "gin":
         pieces += product_backward(RowSet(rows), layer.hidden, layer.width_out, True)
         pieces.append(pass_over(rows, layer.hidden, 3))
+        if own.nonzeros is not None and aggregated.nonzeros is None:
+            pieces += product_backward(own, layer.width_in, layer.hidden, False)
         pieces += product_backward(aggregated, layer.width_in, layer.hidden, aggregated_gradient)
         if own_gradient:
             pieces.append(pass_over(rows, layer.width_in, 2))

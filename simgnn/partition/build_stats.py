@@ -1,6 +1,6 @@
 """PartitionStats of an edge-cut, gathered from its local graphs one rank at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,7 @@ class RankNumbers:
     received_nonzeros: IntArray
     neighbor_nonzeros: int
     aggregated_nonzeros: int
-    forward: NDArray[np.float64]
-    backward: NDArray[np.float64]
-    features_forward: NDArray[np.float64] | None
-    features_backward: NDArray[np.float64] | None
+    locality: Mapping[str, NDArray[np.float64]]
 
 
 def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
@@ -60,7 +57,6 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
         ids = np.concatenate((local.owned, local.halo))
         parts = (features.indptr, features.indices, features.shape[1])
         sums = summed_nonzeros(local.csr.indptr, local.csr.indices, ids, *parts)
-    stream = _feature_stream(graph, local)
     masks = [getattr(graph, f"{name}_mask") for name in MASKS]
     return RankNumbers(
         rows=len(local.owned),
@@ -73,11 +69,25 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
         received_nonzeros=received_nonzeros,
         neighbor_nonzeros=int(sums[0]),
         aggregated_nonzeros=int(sums[1]),
-        forward=reuse_profile(local.csr),
-        backward=reuse_profile(transpose_csr(local.csr)),
-        features_forward=None if stream is None else reuse_profile(stream),
-        features_backward=None if stream is None else reuse_profile(transpose_csr(stream)),
+        locality=locality_profiles(graph, local.csr, local.owned),
     )
+
+
+def locality_profiles(graph: Graph, csr: CSR, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    """Reuse of rows in a rank's aggregation, float64 [bins] by the names of the tables of
+    :class:`~simgnn.partition.stats.PartitionStats`; ``rows``: the vertices whose features it holds."""
+    streams = {"locality": csr}
+    if isinstance(graph.features, sparse.csr_array):
+        # sparse features as the index stream that their product with a weight matrix reads
+        own = graph.features[rows]
+        streams["locality/features"] = CSR(own.indptr.astype(np.int64), own.indices.astype(np.int32), own.shape[1])
+    found = {f"{name}/forward": reuse_profile(stream) for name, stream in streams.items()}
+    return found | {f"{name}/backward": reuse_profile(transpose_csr(stream)) for name, stream in streams.items()}
+
+
+def stacked(profiles: Sequence[Mapping[str, NDArray[np.float64]]]) -> dict[str, NDArray[np.float64]]:
+    """Profiles of all ranks as tables, float64 [P, bins]."""
+    return {name: np.stack([one[name] for one in profiles]) for name in sorted(profiles[0])}
 
 
 def edge_cut_stats(graph: Graph, hosts: IntArray, numbers: Sequence[RankNumbers], digest: str) -> PartitionStats:
@@ -93,11 +103,7 @@ def edge_cut_stats(graph: Graph, hosts: IntArray, numbers: Sequence[RankNumbers]
         tables["neighbor_feature_nonzeros"] = np.array([one.neighbor_nonzeros for one in numbers], dtype=np.int64)
         tables["aggregated_feature_nonzeros"] = np.array([one.aggregated_nonzeros for one in numbers], dtype=np.int64)
         tables["halo_feature_nonzeros"] = np.stack([one.received_nonzeros for one in numbers], axis=1)
-        for direction in ("forward", "backward"):
-            profiles = [getattr(one, f"features_{direction}") for one in numbers]
-            tables[f"locality/features/{direction}"] = np.stack(profiles)
-    tables["locality/forward"] = np.stack([one.forward for one in numbers])
-    tables["locality/backward"] = np.stack([one.backward for one in numbers])
+    tables |= stacked([one.locality for one in numbers])
     return PartitionStats(
         facts=graph.facts(),
         kind="edge-cut",
@@ -116,9 +122,12 @@ def partition_stats(graph: Graph, partition: Partition, hosts: IntArray, reorder
 
     digest = stats_digest(graph_digest(graph), partition, hosts, reorder)
     if partition.kind == "vertex-cut":
+        from simgnn.partition.replicas import build_replica_graphs
         from simgnn.partition.vertex_stats import vertex_cut_stats
 
-        return vertex_cut_stats(graph, partition, hosts, digest)
+        replicas = build_replica_graphs(graph, partition, reorder)
+        profiles = [locality_profiles(graph, one.csr, one.vertices) for one in replicas]
+        return vertex_cut_stats(graph, partition, hosts, digest, profiles)
     numbers = [rank_numbers(graph, one, partition.ranks) for one in build_local_graphs(graph.csr, partition, reorder)]
     return edge_cut_stats(graph, hosts, numbers, digest)
 
@@ -132,11 +141,3 @@ def _stored_values(graph: Graph) -> NDArray[np.int64] | None:
     """Stored feature values of each vertex, int64 [V]; None for dense or absent features."""
     features = graph.features
     return np.diff(features.indptr).astype(np.int64) if isinstance(features, sparse.csr_array) else None
-
-
-def _feature_stream(graph: Graph, local: LocalGraph) -> CSR | None:
-    """Sparse features of the rank's own rows as the index stream that their product with a weight matrix reads."""
-    if not isinstance(graph.features, sparse.csr_array):
-        return None
-    own = graph.features[local.owned]
-    return CSR(own.indptr.astype(np.int64), own.indices.astype(np.int32), own.shape[1])

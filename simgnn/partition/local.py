@@ -16,6 +16,17 @@ from simgnn.partition.partition import Partition
 
 
 @dataclass(frozen=True)
+class RowLists:
+    """A route as one rank sees it. ``leaving``: for each peer the local rows to send, in the order of the wire.
+    ``received``: how many rows each peer sends; ``arriving``: the local rows that these belong to (None: they are
+    stored as they arrive)."""
+
+    leaving: Mapping[int, NDArray[np.int32]]
+    received: Mapping[int, int]
+    arriving: Mapping[int, NDArray[np.int32]] | None = None
+
+
+@dataclass(frozen=True)
 class LocalGraph:
     """The rows that ``rank`` owns (n), the halo rows that it needs (h) and all in-edges of the owned rows.
 
@@ -33,6 +44,26 @@ class LocalGraph:
     degree: NDArray[np.int64]
     send_rows: Mapping[int, NDArray[np.int32]]
     receive: Mapping[int, slice]
+
+    @property
+    def vertices(self) -> NDArray[np.int64]:
+        """Global ids of the rows that this rank computes."""
+        return self.owned
+
+    @property
+    def masters(self) -> int:
+        """How many of them, the first, are learned from and evaluated here: all."""
+        return len(self.owned)
+
+    @property
+    def complete(self) -> bool:
+        """True: all in-edges of these rows are here."""
+        return True
+
+    @property
+    def row_lists(self) -> Mapping[str, RowLists]:
+        """Rows of the route "halo", from owners to the ranks that need them."""
+        return {"halo": RowLists(self.send_rows, {p: part.stop - part.start for p, part in self.receive.items()})}
 
 
 @dataclass(frozen=True)

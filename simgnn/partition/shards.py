@@ -1,4 +1,4 @@
-"""Shards: features, labels and masks of each rank's own rows, in its local order, kept like partitions."""
+"""Shards: features, labels and masks of the rows that each rank holds, in its local order, kept like partitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,9 @@ MASKS = ("train_mask", "validation_mask", "test_mask")
 
 @dataclass(frozen=True)
 class Shard:
-    """Data of one rank's n own rows: ``features`` [n, F_0] dense or ``csr_array``, ``labels`` int64 [n] or bool
-    [n, classes] (None: the graph has none), masks bool [n]."""
+    """Data of the n rows that one rank computes: ``features`` [n, F_0] dense or ``csr_array``, ``labels`` int64 [n] or
+    bool [n, classes] (None: the graph has none), masks bool [n]. Mirrors of a vertex-cut have features, but no labels
+    (0) and no place in a mask: a vertex is learned from where its master is."""
 
     features: Features
     labels: NDArray[Any] | None
@@ -90,7 +91,8 @@ def shard_artifact(graph: Graph, partition: PartitionArtifact, dtype: str, cache
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
         assert graph.features is not None
         for rank in range(owner.ranks):
-            _write_shard(writer, graph, partition.local(rank).owned, rank, dtype)
+            local = partition.local(rank)
+            _write_shard(writer, graph, local.vertices, local.masters, rank, dtype)
         return {
             "ranks": owner.ranks,
             "partition": partition.digest,
@@ -102,21 +104,31 @@ def shard_artifact(graph: Graph, partition: PartitionArtifact, dtype: str, cache
     return ShardArtifact(*obtain(root / "shards" / name, WHAT, make))
 
 
-def _write_shard(writer: ArtifactWriter, graph: Graph, owned: NDArray[np.int64], rank: int, dtype: str) -> None:
+def _write_shard(
+    writer: ArtifactWriter, graph: Graph, held: NDArray[np.int64], masters: int, rank: int, dtype: str
+) -> None:
     prefix = f"rank-{rank}/"
     features = graph.features
     if isinstance(features, sparse.csr_array):
-        rows = features[owned]
+        rows = features[held]
         writer.array(prefix + "features_data", _converted(rows.data, dtype, graph.name))
         writer.array(prefix + "features_indices", rows.indices)
         writer.array(prefix + "features_indptr", rows.indptr)
     else:
-        writer.array(prefix + "features", _converted(np.asarray(features)[owned], dtype, graph.name))
+        writer.array(prefix + "features", _converted(np.asarray(features)[held], dtype, graph.name))
+    mirrors = np.arange(len(held)) >= masters
     if graph.labels is not None:
-        writer.array(prefix + "labels", graph.labels[owned])
+        writer.array(prefix + "labels", _cleared(graph.labels[held], mirrors))
     for name in MASKS:
         mask = getattr(graph, name)
-        writer.array(prefix + name, np.zeros(len(owned), dtype=np.bool_) if mask is None else mask[owned])
+        kept = np.zeros(len(held), dtype=np.bool_) if mask is None else mask[held]
+        writer.array(prefix + name, _cleared(kept, mirrors))
+
+
+def _cleared(values: NDArray[Any], where: NDArray[np.bool_]) -> NDArray[Any]:
+    values = np.array(values)
+    values[where] = 0
+    return values
 
 
 def _converted(values: NDArray[Any], dtype: str, graph: str) -> NDArray[Any]:

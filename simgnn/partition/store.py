@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.digest import graph_digest
 from simgnn.graph.graph import Graph, GraphFacts
-from simgnn.partition.build_stats import edge_cut_stats, rank_numbers, stats_digest
+from simgnn.partition.build_stats import edge_cut_stats, locality_profiles, rank_numbers, stats_digest
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.kinds import PartitionPolicy
 from simgnn.partition.local import LocalGraph, build_local_graphs
 from simgnn.partition.partition import Partition
 from simgnn.partition.quality import Quality, measure
+from simgnn.partition.replicas import RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.stats import PartitionStats
 from simgnn.partition.statscode import stats_from_parts, stats_to_parts
 from simgnn.partition.vertex_stats import vertex_cut_stats
@@ -83,15 +85,16 @@ class PartitionArtifact:
         """Edge cut, replication, balance, connections."""
         return measure(self.stats)
 
-    def local(self, rank: int) -> LocalGraph:
+    def local(self, rank: int) -> RankGraph:
         """What ``rank`` holds, checked against its digests."""
-        if self.kind != "edge-cut":
-            raise ConfigError(f"{self.path} is a {self.kind}; only an edge-cut has local graphs with halo rows")
         if not 0 <= rank < self.ranks:
             raise ConfigError(f"{self.path} was made for {self.ranks} ranks; there is no rank {rank}: partition again")
         prefix = f"rank-{rank}/"
         self.folder.verify(prefix)
-        part = {name: self.folder.array(prefix + name) for name in LOCAL_ARRAYS}
+        names = LOCAL_ARRAYS if self.kind == "edge-cut" else REPLICA_ARRAYS
+        part = {name: self.folder.array(prefix + name) for name in names}
+        if self.kind == "vertex-cut":
+            return _replica_graph(rank, part)
         rows, sent, received = part["send_rows"], part["send_starts"], part["receive_starts"]
         return LocalGraph(
             rank=rank,
@@ -99,14 +102,37 @@ class PartitionArtifact:
             halo=part["halo"],
             csr=CSR(part["indptr"], part["indices"], len(part["owned"]) + len(part["halo"])),
             degree=part["degree"],
-            send_rows={p: rows[sent[p] : sent[p + 1]] for p in np.flatnonzero(np.diff(sent)).tolist()},
-            receive={
-                p: slice(int(received[p]), int(received[p + 1])) for p in np.flatnonzero(np.diff(received)).tolist()
-            },
+            send_rows=_pieces(rows, sent),
+            receive=_slices(received),
         )
 
 
 LOCAL_ARRAYS = ("owned", "halo", "indptr", "indices", "degree", "send_rows", "send_starts", "receive_starts")
+REPLICA_ARRAYS = ("vertices", "counts", "indptr", "indices", "degree", "mirrored", "mirrored_starts", "mirror_starts")
+
+
+def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
+    vertices = part["vertices"]
+    return ReplicaGraph(
+        rank=rank,
+        vertices=vertices,
+        masters=int(part["counts"][0]),
+        internal=int(part["counts"][1]),
+        csr=CSR(part["indptr"], part["indices"], len(vertices)),
+        degree=part["degree"],
+        mirrored=_pieces(part["mirrored"], part["mirrored_starts"]),
+        mirrors=_slices(part["mirror_starts"]),
+    )
+
+
+def _pieces(rows: NDArray[Any], starts: NDArray[Any]) -> dict[int, NDArray[Any]]:
+    """Rows by peer, of the peers that have any; ``starts`` [P + 1]."""
+    return {p: rows[starts[p] : starts[p + 1]] for p in np.flatnonzero(np.diff(starts)).tolist()}
+
+
+def _slices(starts: NDArray[Any]) -> dict[int, slice]:
+    """The same as slices."""
+    return {p: slice(int(starts[p]), int(starts[p + 1])) for p in np.flatnonzero(np.diff(starts)).tolist()}
 
 
 def partition_artifact(
@@ -120,6 +146,8 @@ def partition_artifact(
     hosts = np.asarray(hosts, dtype=np.int64)
     source = graph_digest(graph)
     wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
+    if policy.cut == "vertex-cut":
+        wanted["holds"] = "replica graphs"  # vertex-cuts made by earlier versions do not
     name = f"{policy.label}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
@@ -135,7 +163,11 @@ def partition_artifact(
         else:
             assert partition.edge_part is not None
             writer.array("edge_part", partition.edge_part)
-            stats = vertex_cut_stats(graph, partition, hosts, digest)
+            profiles = []
+            for replica in build_replica_graphs(graph, partition, policy.reorder):
+                profiles.append(locality_profiles(graph, replica.csr, replica.vertices))
+                _write_replicas(writer, replica, partition.ranks)
+            stats = vertex_cut_stats(graph, partition, hosts, digest, profiles)
         described, arrays = stats_to_parts(stats)
         for part, array in arrays.items():
             writer.array(f"stats/{part}", array)
@@ -176,3 +208,24 @@ def _write_local(writer: ArtifactWriter, local: LocalGraph, ranks: int) -> None:
     }
     for name in LOCAL_ARRAYS:
         writer.array(f"rank-{local.rank}/{name}", arrays[name])
+
+
+def _write_replicas(writer: ArtifactWriter, replica: ReplicaGraph, ranks: int) -> None:
+    mirrored, mirrors = np.zeros(ranks + 1, dtype=np.int64), np.zeros(ranks + 1, dtype=np.int64)
+    for peer, rows in replica.mirrored.items():
+        mirrored[peer + 1] = len(rows)
+    for peer, part in replica.mirrors.items():
+        mirrors[peer + 1] = part.stop - part.start
+    lists = [np.empty(0, dtype=np.int32), *(replica.mirrored[peer] for peer in sorted(replica.mirrored))]
+    arrays = {
+        "vertices": replica.vertices,
+        "counts": np.array([replica.masters, replica.internal], dtype=np.int64),
+        "indptr": replica.csr.indptr,
+        "indices": replica.csr.indices,
+        "degree": replica.degree,
+        "mirrored": np.concatenate(lists),
+        "mirrored_starts": np.cumsum(mirrored),
+        "mirror_starts": replica.masters + np.cumsum(mirrors),
+    }
+    for name in REPLICA_ARRAYS:
+        writer.array(f"rank-{replica.rank}/{name}", arrays[name])

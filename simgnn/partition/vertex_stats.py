@@ -1,5 +1,6 @@
 """PartitionStats of a vertex-cut."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.graph.graph import Graph
+from simgnn.partition.build_stats import stacked
 from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
 from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.partition import Partition
@@ -16,9 +18,16 @@ from simgnn.program.sizes import IntArray, Route
 CHUNK_VERTICES = 1 << 20
 
 
-def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest: str) -> PartitionStats:
+def vertex_cut_stats(
+    graph: Graph,
+    partition: Partition,
+    hosts: IntArray,
+    digest: str,
+    locality: Sequence[Mapping[str, NDArray[Any]]] = (),
+) -> PartitionStats:
     """Statistics of a vertex-cut: ``rows`` are masters, ``edges`` local arcs, ``halo`` the route of mirrors from their
-    master's rank to their own.
+    master's rank to their own. ``locality``: profiles of each rank's arcs, by table; none
+    where nothing is to be priced.
 
     Tables besides those of the masks and features, which are as for edge-cuts with masters as owned rows:
 
@@ -51,6 +60,7 @@ def vertex_cut_stats(graph: Graph, partition: Partition, hosts: IntArray, digest
     if stored is not None:
         tables["feature_nonzeros"] = np.bincount(partition.owner, stored, minlength=ranks).astype(np.int64)
         tables["halo_feature_nonzeros"] = weighted
+    tables |= stacked(locality) if locality else {}
     return PartitionStats(
         facts=graph.facts(),
         kind="vertex-cut",

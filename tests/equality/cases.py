@@ -26,6 +26,8 @@ TRAININGS: Mapping[str, tuple[str, ...]] = {
     "float32-adam": ("train.dtype=float32", "train.optimizer=adam"),
     "float32-sgd": ("train.dtype=float32", "train.optimizer=sgd"),
 }
+CUTS: Mapping[str, tuple[str, ...]] = {"ebv": ("communication.kind=master-mirror",)}
+"""Partition -> the communication that it needs, where that is not the default."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Case:
         return (
             f"model.kind={self.model}", "model.hidden=16", f"partition.kind={self.partition}", f"train.epochs={EPOCHS}",
             f"train.learning_rate={self._learning_rate()}", "train.eval_every=0",
-            "hardware.threads_per_rank=1", *TRAININGS[self.training], *self.extra,
+            "hardware.threads_per_rank=1", *TRAININGS[self.training], *CUTS.get(self.partition, ()), *self.extra,
         )  # fmt: skip
 
     def _learning_rate(self) -> float:

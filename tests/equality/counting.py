@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.graph.graph import Graph
+from simgnn.partition.edges import undirected_edges
+from simgnn.partition.partition import Partition
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.ops import Op
 from simgnn.program.program import EVALUATE, Program, Turn
@@ -104,6 +106,20 @@ def counted_halo(graph: Graph, owner: NDArray[np.int32], ranks: int) -> NDArray[
     needed = np.unique(np.stack([owner[target][crossing], source[crossing]]), axis=1)
     matrix = np.zeros((ranks, ranks), dtype=np.int64)
     np.add.at(matrix, (owner[needed[1]], needed[0]), 1)
+    return matrix
+
+
+def counted_mirrors(graph: Graph, partition: Partition) -> NDArray[np.int64]:
+    """Mirrors [P, P] by (rank of the master, rank of the mirror), from the ranks of each vertex's edges."""
+    assert partition.edge_part is not None
+    holders = [{int(rank)} for rank in partition.owner]
+    for *ends, rank in zip(*undirected_edges(graph), partition.edge_part, strict=True):
+        for end in ends:
+            holders[end].add(int(rank))
+    matrix = np.zeros((partition.ranks, partition.ranks), dtype=np.int64)
+    for master, ranks in zip(partition.owner.tolist(), holders, strict=True):
+        for rank in ranks - {master}:
+            matrix[master, rank] += 1
     return matrix
 
 

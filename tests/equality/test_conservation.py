@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from executor.plan import RunPlan
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
 from simgnn.partition.store import PartitionArtifact
@@ -24,6 +23,7 @@ from tests.equality.conftest import Bench, Finished
 from tests.equality.counting import (
     Rows,
     counted_halo,
+    counted_mirrors,
     differences,
     planned_calls,
     planned_pairs,
@@ -58,6 +58,10 @@ def _cases() -> list[Case]:
             # ranks that have nothing to say to each other send no message
             Case("path", "gcn", "block-row", ranks, "float32-adam", SHORT),
             Case("islands", "sage", "block-row", ranks, "float32-adam", SHORT),
+            # masters and mirrors
+            Case("small", "gcn", "ebv", ranks, "float32-adam", (*SHORT, "model.hoist=never")),
+            Case("small", "gin", "ebv", ranks, "float64-adam", (*SHORT, "model.layers=3", "model.hidden=[7,5]")),
+            Case("small-sparse", "sage", "ebv", ranks, "float32-adam", SHORT),
         ]
     return cases
 
@@ -162,12 +166,15 @@ def test_the_simulation_sends_what_is_planned(run: Run, fast_forward: bool) -> N
     assert not differences(planned_rows(program, turns), _counted(simulation.trace))
 
 
-def test_the_route_is_the_halo_of_the_graph(run: Run, runs: _Runs, request: pytest.FixtureRequest) -> None:
+def test_the_route_is_that_of_the_graph(run: Run, runs: _Runs, request: pytest.FixtureRequest) -> None:
     case: Case = request.node.callspec.params["run"]
-    plan: RunPlan = run.finished.plan
-    owner = PartitionArtifact.open(plan.partition).partition.owner
-    planned = run.program.sizes.routes["halo"].matrix(run.program.ranks)
-    assert planned.tolist() == counted_halo(runs.bench.graph(case.graph), owner, run.program.ranks).tolist()
+    partition = PartitionArtifact.open(run.finished.plan.partition).partition
+    graph, ranks = runs.bench.graph(case.graph), run.program.ranks
+    if partition.kind == "vertex-cut":
+        name, expected = "mirrors", counted_mirrors(graph, partition)
+    else:
+        name, expected = "halo", counted_halo(graph, partition.owner, ranks)
+    assert run.program.sizes.routes[name].matrix(ranks).tolist() == expected.tolist()
 
 
 def test_what_is_sent_arrives_once(run: Run) -> None:

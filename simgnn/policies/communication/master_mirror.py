@@ -1,0 +1,108 @@
+"""Masters and mirrors: partial sums of a vertex are added at its master, and the sum goes back to its mirrors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
+from simgnn.model.user_layer import SEGMENTS, load_user_class
+from simgnn.partition.partition import PartitionKind
+from simgnn.partition.stats import PartitionStats
+from simgnn.policies.communication.base import Communication, Sums
+from simgnn.policies.communication.mirror_sums import MirrorSums
+from simgnn.policies.segments import Segments
+from simgnn.policies.sync import Expand
+from simgnn.program.builder import ProgramBuilder
+
+SPARSE = "sparse input features"
+
+
+class MasterMirror(Communication):
+    """Every rank sums over its own edges; one gather (mirrors to masters, added there in the order of ranks) and one
+    scatter (masters to mirrors) complete a layer's sums, and backward the gradients of sums; vertex-cuts only.
+
+    Masters and mirrors both hold input features, so these never travel. What comes between two sums is computed on
+    every copy of a row alike, backward with partial gradients: weights' gradients are right once ranks add them up.
+    Source: CDFGNN (arXiv 2408.00232), algorithm 2 and equations 3 and 4. Deviations: the sum itself is completed,
+    before the weights where rows are aggregated first, so that the narrower side travels; biases come after; constant
+    sums of layer 1 are completed once unless ``model.hoist = "never"``.
+    """
+
+    cut: ClassVar[PartitionKind] = "vertex-cut"
+
+    kind: Literal["master-mirror"] = "master-mirror"
+
+    def sizes(self, stats: PartitionStats, item_bytes: int) -> "MirrorSizes":
+        """See :class:`Communication`."""
+        return MirrorSizes(stats)
+
+    def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
+        """A user's layer must have segments, and say that sums over parts of its edges add up."""
+        kinds = dict.fromkeys(layer.kind for layer in layers if layer.kind not in BUILT_IN_LAYERS)
+        found = []
+        for kind in kinds:
+            owner = load_user_class(kind)
+            missing = [name for name in SEGMENTS if not callable(getattr(owner, name, None))]
+            if missing:
+                found.append(
+                    f"model.kind = '{kind}' with communication.kind = '{self.kind}': in-edges of a vertex lie on "
+                    f"several ranks, so the class needs prepare, aggregate and update; it lacks {', '.join(missing)}"
+                )
+            elif getattr(owner, "reduction", None) != "sum":
+                found.append(
+                    f"model.kind = '{kind}' with communication.kind = '{self.kind}': in-edges of a vertex lie on "
+                    'several ranks, whose aggregates are added up; set reduction = "sum" on the class if that is '
+                    "what its aggregate allows"
+                )
+        return found
+
+
+@dataclass(frozen=True)
+class MirrorSizes:
+    """Numbers of a vertex-cut; see :class:`~simgnn.policies.communication.base.Sizes`."""
+
+    stats: PartitionStats
+
+    @property
+    def fetches_inputs(self) -> bool:
+        """Never: mirrors have features of their own."""
+        return False
+
+    @property
+    def input_bytes(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def copied_rows(self) -> int:
+        """None."""
+        return 0
+
+    def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
+        """See :class:`~simgnn.policies.communication.base.Sizes`; sums are dense, whatever they are sums of."""
+        stats = self.stats
+        mirrors = stats.halo_rows()
+        mirrored = np.bincount(stats.halo.source, stats.halo.rows, minlength=stats.ranks).astype(np.int64)
+        builder.route("mirrors", stats.halo)
+        builder.column("mirror_rows", mirrors)
+        builder.column("mirrored_rows", mirrored)
+        rows = builder.column("rows", stats.rows + mirrors)
+        fields: dict[str, Any] = {
+            "rows": rows,
+            "sources": rows,
+            "edges": builder.column("edges", stats.edges),
+            "train_rows": builder.column("train_rows", stats.table("train_rows", "the loss")),
+            "feature_nonzeros": None,
+            "aggregated_nonzeros": None,
+        }
+        if stats.facts.feature_nonzeros is not None:
+            own = stats.table("feature_nonzeros", SPARSE)
+            copied = np.asarray(stats.table("halo_feature_nonzeros", SPARSE), dtype=np.int64)
+            fields["feature_nonzeros"] = builder.column("feature_nonzeros", own + copied.sum(axis=0))
+        return fields
+
+    def sums(self, segments: Segments, expand: Expand, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        return MirrorSums(segments, expand, len(self.stats.halo.source) > 0)

@@ -1,0 +1,111 @@
+"""Masters and mirrors on real ranks: local sums are parts of the whole, and a sync leaves the same bits everywhere."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from executor.interpreter import Interpreter
+from executor.layers import LocalAdjacency, aggregate
+from executor.routes import local_routes
+from simgnn.errors import BackendError
+from simgnn.graph.graph import Graph
+from simgnn.partition.build_stats import partition_stats
+from simgnn.partition.kinds import Ebv
+from simgnn.partition.partition import Partition
+from simgnn.partition.replicas import ReplicaGraph, build_replica_graphs
+from simgnn.policies.sync import Stage, Sync, emit_plainly
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.ops import Group, Stream
+from simgnn.program.program import Calendar, Program
+from tests.executor.harness import Notes, run_ranks, world_context
+from tests.executor.runs import small_graph
+
+WIDTH = 5
+
+
+def divided(ranks: int) -> tuple[Graph, Partition, list[ReplicaGraph]]:
+    graph = small_graph()
+    partition = Ebv().partition(graph, np.zeros(ranks, dtype=np.int64), seed=0)
+    return graph, partition, list(build_replica_graphs(graph, partition))
+
+
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+@pytest.mark.parametrize("scaling", ["gcn", "mean", "sum"])
+def test_parts_add_up_to_the_weights_of_the_whole_graph(scaling: str, kernel: str) -> None:
+    graph, _, replicas = divided(3)
+    options: dict[str, Any] = {"kernel": kernel, "dtype": torch.float64, "threads": 1}
+    eye = torch.eye(graph.vertices, dtype=torch.float64)
+    whole = aggregate(LocalAdjacency(graph.csr, graph.csr.degrees(), **options), eye, None, scaling)
+    total = torch.zeros_like(whole)
+    for one in replicas:
+        rows = torch.from_numpy(one.vertices)
+        total[rows] += aggregate(LocalAdjacency.from_local_graph(one, **options), eye[rows], None, scaling)
+    assert float((total - whole).abs().max()) < 1e-14
+
+
+def sync_program(ranks: int, graph: Graph, partition: Partition) -> Program:
+    """Gather and scatter of a buffer, in place."""
+    stats = partition_stats(graph, partition, np.zeros(ranks, dtype=np.int64))
+    builder = ProgramBuilder("sync", [0] * ranks, "float32")
+    builder.streams = {"compute": Stream("compute"), "comm": Stream("comm", group="world")}
+    builder.groups = {"world": Group("world")}
+    builder.route("mirrors", stats.halo)
+    mirrors = builder.column("mirrors", stats.halo_rows())
+    mirrored = builder.column("mirrored", np.bincount(stats.halo.source, stats.halo.rows, minlength=ranks))
+    builder.buffer("rows", builder.column("held", stats.rows + stats.halo_rows()), WIDTH, persistent=True)
+    stages = (
+        Stage("fold", "mirrors/reverse", "rows", "rows", mirrors, mirrored, "out/g", "add",
+              picked="mirrors/reverse", arrived="in/g", landed="mirrors/reverse", name="gather"),
+        Stage("publish", "mirrors", "rows", "rows", mirrored, mirrors, "out/s", "put",
+              picked="mirrors", arrived="in/s", landed="mirrors", name="scatter"),
+    )  # fmt: skip
+    emit_plainly(builder, Sync(("steady",), 1, "forward", WIDTH, stages))
+    return builder.build(Calendar("steady"))
+
+
+def _sync(rank: int, ranks: int) -> dict[str, Any]:
+    graph, partition, replicas = divided(ranks)
+    program, local = sync_program(ranks, graph, partition), replicas[rank]
+    drawn = torch.randn(len(local.vertices), WIDTH, generator=torch.Generator().manual_seed(rank))
+    routes = local_routes(program, local, torch.device("cpu"))
+    rows = drawn.clone()
+    context = world_context(program, rank, {"rows": rows}, routes)
+    Interpreter(program, context, Notes()).train(range(1))
+    return {"drawn": drawn, "rows": rows, "vertices": torch.from_numpy(local.vertices)}
+
+
+def test_a_sync_leaves_the_same_bits_on_every_copy(tmp_path: Path) -> None:
+    ranks = 3
+    graph, partition, replicas = divided(ranks)
+    assert max(len(one.mirrored) for one in replicas) == 2, "no vertex is shared by all"
+    found = run_ranks(ranks, _sync, tmp_path)
+    parts: dict[int, list[tuple[bool, torch.Tensor]]] = {}
+    for rank, one in enumerate(found):
+        for vertex, row in zip(one["vertices"].tolist(), one["drawn"], strict=True):
+            parts.setdefault(vertex, []).append((rank != partition.owner[vertex], row))
+    # at the master: its own part first, then those of mirrors, ranks ascending
+    sums = {vertex: _ordered_sum([row for _, row in sorted(held, key=lambda part: part[0])])
+            for vertex, held in parts.items()}  # fmt: skip
+    assert len(sums) == graph.vertices
+    for one in found:
+        for vertex, row in zip(one["vertices"].tolist(), one["rows"], strict=True):
+            assert torch.equal(row, sums[vertex]), f"vertex {vertex}"
+
+
+def _ordered_sum(rows: list[torch.Tensor]) -> torch.Tensor:
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total
+
+
+def test_routes_of_another_partition_are_refused() -> None:
+    graph, partition, _ = divided(3)
+    other = Ebv(master="first").partition(graph, np.zeros(3, dtype=np.int64), seed=0)
+    strangers = list(build_replica_graphs(graph, other))
+    program = sync_program(3, graph, partition)
+    with pytest.raises(BackendError, match=r"route 'mirrors'.*different partitions"):
+        local_routes(program, strangers[0], torch.device("cpu"))

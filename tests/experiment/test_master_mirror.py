@@ -1,0 +1,145 @@
+"""Plans on a vertex-cut: valid, minimal, and refused where a part of the experiment cannot work on one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgnn.errors import ConfigError, ProgramError
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import Planned, plan
+from simgnn.graph.graph import GraphFacts
+from simgnn.partition.stats import PartitionStats
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import Template
+from simgnn.program.sizes import Route
+from simgnn.program.validate import validate
+
+
+def statistics(ranks: int, width: int = 30, sparse: bool = False, rows: int = 100) -> PartitionStats:
+    """A made-up vertex-cut: rank j mirrors 3 i + j + 1 masters of rank i."""
+    mirrors = np.array([[0 if i == j else 3 * i + j + 1 for j in range(ranks)] for i in range(ranks)], dtype=np.int64)
+    tables = {"train_rows": np.full(ranks, rows // 2)}
+    if sparse:
+        tables |= {"feature_nonzeros": np.full(ranks, 7 * rows), "halo_feature_nonzeros": 5 * mirrors}
+    facts = GraphFacts("g", rows * ranks, 900 * ranks, width, 7 * rows * ranks if sparse else None, 4, False,
+                       rows * ranks // 2, 10, 10)  # fmt: skip
+    counts = np.full(ranks, rows), np.full(ranks, 900)
+    return PartitionStats(facts, "vertex-cut", np.zeros(ranks, int), *counts, Route.from_matrix(mirrors), "d", tables)
+
+
+def planned(stats: PartitionStats, *overrides: str) -> Planned:
+    cut = ["partition.kind=ebv", "communication.kind=master-mirror"]
+    return plan(load_experiment("vanilla", [*cut, *overrides]), stats)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["gcn", "sage", "gin"]),
+    ranks=st.integers(1, 5),
+    hidden=st.lists(st.integers(1, 40), min_size=0, max_size=3),
+    order=st.sampled_from(["auto", "aggregate-first", "transform-first"]),
+    sparse=st.booleans(),
+    hoist=st.sampled_from(["auto", "never"]),
+)
+def test_every_plan_is_valid(kind, ranks, hidden, order, sparse, hoist) -> None:
+    values = {"model.kind": kind, "model.layers": len(hidden) + 1, "model.hidden": hidden, "model.order": order,
+              "model.hoist": hoist}  # fmt: skip
+    try:
+        result = planned(statistics(ranks, sparse=sparse), *[f"{key}={value}" for key, value in values.items()])
+    except ConfigError:
+        # GIN cannot transform first; sparse rows are not aggregated anew in every epoch
+        assert order != "auto" or (kind == "gin" and sparse and hoist == "never")
+        return
+    program = validate(result.program)
+    assert "communication.rows" not in result.resolved
+    assert (OpKind.EXCHANGE in {op.kind for _, op in program.ops}) == (ranks > 1)
+    # whatever travels, travels between masters and mirrors
+    assert {op.route for _, op in program.ops if op.route} <= {"mirrors", "mirrors/reverse"}
+
+
+def test_each_derived_dependency_is_needed() -> None:
+    program = planned(statistics(3), "model.kind=sage", "model.layers=3", "model.hoist=never").program
+    checked = 0
+    for name, template in program.templates.items():
+        for position, op in enumerate(template.ops):
+            for dependency in op.after:
+                shorter = replace(op, after=tuple(d for d in op.after if d != dependency))
+                ops = (*template.ops[:position], shorter, *template.ops[position + 1 :])
+                with pytest.raises(ProgramError, match="nothing orders them"):
+                    validate(replace(program, templates={**program.templates, name: Template(name, ops)}))
+                checked += 1
+    assert checked > 60
+
+
+def test_nothing_is_gathered_at_the_top() -> None:
+    program = planned(statistics(3), "model.layers=3", "model.hidden=16", "model.hoist=never").program
+    exchanges = [op.name for op in program.templates["steady"].ops if op.kind is OpKind.EXCHANGE]
+    forward = [f"forward/{layer}/{stage}/exchange" for layer in (1, 2, 3) for stage in ("gather", "scatter")]
+    backward = [f"backward/{layer}/{stage}/exchange" for layer in (2, 1) for stage in ("gather", "scatter")]
+    assert exchanges == [*forward, "backward/3/scatter/exchange", *backward]
+
+
+LAYER = """
+import torch
+
+class Base(torch.nn.Module):
+    def __init__(self, width_in, width_out, activation):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(width_in, width_out))
+
+class Whole(Base):
+    def forward(self, csr, rows):
+        return rows @ self.weight
+
+class Silent(Base):
+    def prepare(self, rows):
+        return rows
+
+    def aggregate(self, csr, prepared):
+        return csr.sum(prepared)
+
+    def update(self, aggregated, own):
+        return aggregated @ self.weight
+
+    @staticmethod
+    def prepared_width(width_in, width_out):
+        return width_in
+
+class Adding(Silent):
+    reduction = "sum"
+"""
+
+
+@pytest.fixture
+def layers(tmp_path, monkeypatch) -> str:
+    (tmp_path / "mirror_layers.py").write_text(LAYER)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "mirror_layers"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("Whole", "lacks prepare, aggregate, update"), ("Silent", 'set reduction = "sum"')]
+)
+def test_a_layer_that_needs_all_in_edges_is_refused(layers: str, name: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        planned(statistics(2), f"model.kind={layers}:{name}")
+
+
+def test_a_layer_whose_parts_add_up_is_planned(layers: str) -> None:
+    program = validate(planned(statistics(2), f"model.kind={layers}:Adding", "model.hidden=8").program)
+    assert "forward/2/gather/exchange" in {op.name for _, op in program.ops}
+
+
+def test_parts_of_gradients_are_not_clipped() -> None:
+    with pytest.raises(ConfigError, match=r"train\.clip_norm: got 0\.5 .*parts of gradient rows"):
+        load_experiment("vanilla", ["partition.kind=ebv", "communication.kind=master-mirror", "train.clip_norm=0.5"])
+
+
+def test_a_cut_of_the_other_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"partition\.kind: got 'metis'.*'master-mirror'.*divides edges.*use ebv"):
+        load_experiment("vanilla", ["communication.kind=master-mirror"])
+    with pytest.raises(ConfigError, match=r"the partition's kind is edge-cut, expected .* that divides edges"):
+        planned(replace(statistics(2), kind="edge-cut"))
