@@ -3,63 +3,89 @@
 On a GPU the caching allocator counts what it has handed out and what it keeps. glibc does not, and with its blocks kept
 for reuse (:mod:`executor.allocator`) the resident memory depends on how they happen to lie: the same run took 116 to
 179 MiB. So until the first training epoch has ended, which no time is taken from, every large block is mapped by itself
-and returned at once: the high-water mark of that epoch is the peak of allocated memory. That of all later epochs, with
-blocks kept, is the resident peak, the allocator's slack included.
+and returned at once: the high-water mark of that epoch is the peak of allocated memory. Pages of files are taken out of
+it: code that is read on its first call, which ranks share and the system may drop. The peak of all later epochs, with
+blocks kept, is the resident one, the allocator's slack and pages of files included.
+
+The idle process has loaded its libraries and its program, made its process groups and run every kernel once.
 """
 
 import ctypes
+import gc
 import platform
 import resource
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
-from executor.allocator import LARGEST_THRESHOLD, M_MMAP_THRESHOLD, AllocatorSettings
+from executor.allocator import (
+    LARGEST_THRESHOLD,
+    M_MMAP_THRESHOLD,
+    M_TOP_PAD,
+    M_TRIM_THRESHOLD,
+    TOP_PAD,
+    AllocatorSettings,
+)
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 PIECE = 2**30
 """Bytes of one block when memory is touched ahead: below what is always mapped."""
+LARGEST_HOLE = 2**30
 MAPPED = 64 * 2**10
 """Bytes from which a block is mapped by itself while allocated memory is measured."""
+MEASURING = {M_MMAP_THRESHOLD: MAPPED, M_TRIM_THRESHOLD: MAPPED, M_TOP_PAD: 0}
+RUNNING = {M_MMAP_THRESHOLD: LARGEST_THRESHOLD, M_TRIM_THRESHOLD: LARGEST_THRESHOLD, M_TOP_PAD: TOP_PAD}
 
 
 @dataclass
 class PeakMemory:
-    """``baseline``: bytes resident before anything was loaded. ``method`` tells how the peak was taken.
+    """``baseline``: bytes resident in the idle process; ``idle``: of them those that are no pages of files.
+    ``method`` tells how the peak was taken.
 
     ``allocated``: peak of the first epoch with large blocks mapped; None: not possible here, or not yet known.
+    ``holes``: addresses of blocks that fill the heap's holes meanwhile.
     """
 
     device: torch.device
     baseline: int = 0
+    idle: int = 0
     method: str = ""
     allocated: int | None = None
+    holes: list[int] = field(default_factory=list)
 
     @classmethod
     def begin(cls, device: torch.device, settings: AllocatorSettings) -> "PeakMemory":
         """Note the idle process, without memory that it has freed but kept; from now on map large blocks, where the
         allocator can be told so and back. Blocks of the set-up would else leave holes that count as allocated."""
-        release_free_memory()
+        gc.collect()
         mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
-        mapped = mapped and _clear() and _mapped_from(MAPPED)
+        mapped = mapped and _status("RssFile") is not None and _clear() and _set(MEASURING)
+        holes = fill_holes() if mapped else []
         baseline = 0 if device.type == "cuda" else (_status("VmRSS") or _usage())
-        return cls(device, baseline, "", 0 if mapped else None)
+        return cls(device, baseline, baseline - (_status("RssFile") or 0), "", 0 if mapped else None, holes)
 
     def start(self) -> None:
         """Before the first epoch: forget the set-up."""
-        release_free_memory()
+        gc.collect()
         if self.allocated is not None:
+            self.holes += fill_holes()
             _clear()
 
     def reset(self) -> None:
         """After the first epoch: note its peak, keep blocks again, and forget the peak so far."""
         if self.allocated is not None:
             peak = _status("VmHWM") or 0
-            self.allocated = max(0, peak - self.baseline)
-            _mapped_from(LARGEST_THRESHOLD)
+            # code is only ever read in addition, so no more of it can have been there at the peak
+            self.allocated = max(0, peak - (_status("RssFile") or 0) - self.idle)
+            _set(RUNNING)
+            library = _library()
+            while self.holes:
+                library.free(self.holes.pop())
             release_free_memory()
             _touch(peak - (_status("VmRSS") or peak))
         if self.device.type == "cuda":
@@ -80,7 +106,7 @@ class PeakMemory:
     def peak_method(self) -> str:
         """How :meth:`peak_bytes` was taken."""
         if self.allocated:
-            return "VmHWM of the first epoch with large blocks mapped, less the idle process"
+            return "VmHWM of the first epoch with large blocks mapped, less pages of files and the idle process"
         return self.method
 
     def resident_bytes(self) -> int:
@@ -95,10 +121,44 @@ class PeakMemory:
 def release_free_memory() -> None:
     """Give freed memory of the set-up back to the system, so that it is not taken for memory of training.
 
-    glibc only; elsewhere nothing happens.
+    Objects that only refer to one another are freed first. glibc only; elsewhere nothing is given back.
     """
+    gc.collect()
     if sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def fill_holes() -> list[int]:
+    """Take the free pieces of the heap that blocks of MAPPED bytes would fit into; addresses of what was taken.
+
+    Such pieces would serve large blocks before any is mapped, and their pages would stay when those are freed. Nothing
+    is written to what is taken, so it costs no memory.
+    """
+    library, taken, size = _library(), [], LARGEST_HOLE
+    while size >= MAPPED:
+        mapped = library.mallinfo().hblks
+        block = library.malloc(size)
+        if block is None or library.mallinfo().hblks > mapped:
+            library.free(block)
+            size //= 2
+        else:
+            taken.append(int(block))
+    return taken
+
+
+class _Allocator(ctypes.Structure):
+    """glibc's ``struct mallinfo``; ``hblks`` counts the blocks that are mapped by themselves."""
+
+    names = "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    _fields_: ClassVar = [(name, ctypes.c_int) for name in names]
+
+
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(None)
+    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
+    library.mallinfo.argtypes, library.mallinfo.restype = [], _Allocator
+    return library
 
 
 def _clear() -> bool:
@@ -116,9 +176,10 @@ def _touch(nbytes: int) -> None:
     del blocks
 
 
-def _mapped_from(nbytes: int) -> bool:
-    """From how many bytes on a block is mapped by itself and returned when it is freed."""
-    return bool(ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, nbytes) == 1)
+def _set(parameters: Mapping[int, int]) -> bool:
+    """Set parameters of glibc's allocator; whether it took them all."""
+    mallopt = ctypes.CDLL(None).mallopt
+    return all([mallopt(name, value) == 1 for name, value in parameters.items()])
 
 
 def _status(field: str) -> int | None:

@@ -20,7 +20,7 @@ from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoin
 from executor.compile import metrics_buffers
 from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import write_failure
-from executor.handlers.context import RankContext
+from executor.handlers.context import GroupHandle, RankContext
 from executor.interpreter import Interpreter
 from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.memory import PeakMemory
@@ -35,6 +35,8 @@ from executor.trace import Recorder
 from executor.warmup import warm_up
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
+from simgnn.partition.local import LocalGraph
+from simgnn.partition.shards import Shard
 from simgnn.policies.schedule.pick import Pick
 from simgnn.record.rundir import RunDirectory
 
@@ -81,11 +83,14 @@ class Session:
         self.allocator = tune_allocator()
         self.world = join(plan.ranks, device, plan.timeout)
         dtype = getattr(torch, str(plan.train["dtype"]))
+        # what the idle process has: its program, its groups, code; graph and rows are mapped files until they are copied
+        groups = process_groups(plan.program, self.world, plan.timeout)
+        local, shard = plan.local(self.world.rank), plan.shard(self.world.rank)
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, self.world.device)
         self.memory = PeakMemory.begin(self.world.device, self.allocator)
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
-        self.context = self._context()
+        self.context = self._context(local, shard, groups)
         self.counts: dict[str, Any] = {"total": {}, "first": {}, "last": {}}
         # layers such as Dropout draw from torch's own generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
@@ -146,9 +151,8 @@ class Session:
         except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
 
-    def _context(self) -> RankContext:
+    def _context(self, local: LocalGraph, shard: Shard, groups: dict[str, GroupHandle]) -> RankContext:
         plan, world, program = self.plan, self.world, self.plan.program
-        local, shard = plan.local(world.rank), plan.shard(world.rank)
         dtype = getattr(torch, str(plan.train["dtype"]))
         trained = int(world.sum([float(shard.train_mask.sum())])[0])
         task: Task = load_task(
@@ -170,7 +174,7 @@ class Session:
             store=BufferStore(program, world.rank, world.device, constants),
             seed=plan.seed,
             routes=local_routes(program, local, world.device),
-            groups=process_groups(program, world, plan.timeout),
+            groups=groups,
             network=network,
             task=task,
             optimizer=optimizer,

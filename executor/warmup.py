@@ -19,6 +19,8 @@ from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.local import LocalGraph
 
 OWNED, HALO = 4, 2
+PRODUCT = 1024, 256, 256
+"""Rows, inner and outer width of a product from which on BLAS's packing buffers, which it keeps, hardly grow."""
 
 
 def warm_up(
@@ -33,6 +35,8 @@ def warm_up(
 
     A user's layers are not called before their time: for them only torch's own first backward is.
     """
+    torch.manual_seed(0)
+    _pack_buffers(dtype, device)
     leaf = torch.zeros(1, requires_grad=True)
     torch.autograd.backward([leaf * 1], [torch.ones(1)])
     if any(layer.kind not in BUILT_IN_LAYERS for layer in layers):
@@ -53,6 +57,15 @@ def warm_up(
     optimizer.step()
     packed = gather_rows(gradient, every)
     add_rows(gradient, every, packed, [OWNED])
+
+
+def _pack_buffers(dtype: torch.dtype, device: torch.device) -> None:
+    """Matrix products in the three forms of a layer and its backward."""
+    rows, inner, outer = PRODUCT
+    left, right = torch.zeros(rows, inner, dtype=dtype, device=device), torch.zeros(inner, outer, dtype=dtype, device=device)
+    product = torch.mm(left, right)
+    torch.mm(product, right.t(), out=left)
+    torch.mm(left.t(), product, out=right)
 
 
 def _layer(network: LayerNetwork, layer: LayerSpec, rows: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:

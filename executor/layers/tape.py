@@ -87,6 +87,7 @@ class Tape:
                     place.grad = result.clone()
                 else:
                     place.grad.add_(result)
+            del results, result  # before the next function makes its own: a parameter's gradient is as large as it is
         return self._own([found.get(number) for number in range(self._inputs)], gradients)
 
     def _place(self, argument: Any) -> int | torch.nn.Parameter | None:

@@ -85,7 +85,8 @@ class Result(BaseModel):
     control_bytes: list[int] = Field(default_factory=list)
     messages: list[list[int]] = Field(default_factory=list)
     buffer_bytes: list[int] = Field(default_factory=list, description="[P] largest sum of live buffers")
-    peak_memory_bytes: list[int] | None = Field(default=None, description="[P] peak of allocated memory, over idle")
+    peak_memory_bytes: list[int] | None = Field(default=None, description="[P] peak of allocated memory, over idle; of a GPU: on it")
+    host_memory_bytes: list[int] | None = Field(default=None, description="[P] peak in host memory beside a GPU's")
     resident_memory_bytes: list[int] | None = Field(default=None, description="[P] with what the allocator keeps")
     energy_J: float | None = None  # noqa: N815  the unit is part of the name
     loss: list[float] | None = None

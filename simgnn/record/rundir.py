@@ -49,6 +49,11 @@ class RunDirectory:
         return self.root / "traffic.parquet"
 
     @property
+    def memory(self) -> Path:
+        """What ranks hold over time, as predicted."""
+        return self.root / "memory.parquet"
+
+    @property
     def result(self) -> Path:
         """Summary."""
         return self.root / "result.json"

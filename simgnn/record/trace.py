@@ -43,3 +43,13 @@ TRAFFIC_SCHEMA = pa.schema(
     ]
 )
 """``traffic.parquet``: payload of pairwise ops by rank pair, summed over the run's turns."""
+
+MEMORY_SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.int32()),
+        pa.field("time_s", pa.float64()),
+        pa.field("device_bytes", pa.int64()),
+        pa.field("host_bytes", pa.int64()),
+    ]
+)
+"""``memory.parquet`` of a prediction: what a rank holds on its device and in its host's memory, from each change on."""

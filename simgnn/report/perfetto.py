@@ -1,5 +1,5 @@
 """Traces as Chrome trace-event JSON, which ui.perfetto.dev loads: one process a rank, one track a stream, counters for
-link use. Several runs may stand side by side in one file."""
+memory and link use. Several runs may stand side by side in one file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from simgnn.analysis.metrics import op_times
 from simgnn.record.result import write_text
-from simgnn.record.rundir import RunDirectory
+from simgnn.record.rundir import RunDirectory, read_table
 
 MICROSECONDS = 1e6
 PROCESSES = 10_000
@@ -44,6 +45,8 @@ def _events(label: str, run: RunDirectory, first_process: int, epochs: int | Non
         events.append(_name("process_name", process, 0, f"{label} rank {rank}"))
         events += [_name("thread_name", process, place, name) for name, place in streams.items()]
         events += _counter(process, frame[frame["rank"] == rank])
+    if run.memory.is_file() and not frame.empty:
+        events += _held(run, first_process, float(frame["ended_s"].max()))
     columns = ["rank", "epoch", "step", "op", "kind", "stream", "issued_s", "started_s", "ended_s", "bytes_sent"]
     rows: list[dict[Any, Any]] = frame[[*columns, "wait"]].to_dict("records")
     for row in rows:
@@ -74,6 +77,17 @@ def _links(label: str, run: RunDirectory, process: int, epochs: int | None) -> l
             for time, level in zip(times.tolist(), levels.tolist(), strict=True)
         ]
     return events
+
+
+def _held(run: RunDirectory, first_process: int, until_s: float) -> list[dict[str, Any]]:
+    """What each rank holds on its device and in its host's memory."""
+    table = read_table(run.memory)
+    rows: list[dict[str, Any]] = table.filter(pc.less_equal(table["time_s"], until_s)).to_pylist()
+    return [
+        {"ph": "C", "name": "memory bytes", "pid": first_process + row["rank"], "tid": 0,
+         "ts": row["time_s"] * MICROSECONDS, "args": {"device": row["device_bytes"], "host": row["host_bytes"]}}
+        for row in rows
+    ]  # fmt: skip
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:

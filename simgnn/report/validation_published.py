@@ -22,8 +22,8 @@ def print_published(board: PublishedBoard) -> None:
             str(row.layers),
             str(row.ranks),
             "-" if row.published_s is None else f"{row.published_s:.3g} s",
-            f"{row.predicted_s:.3g} s",
-            f"{row.low_s:.3g} .. {row.high_s:.3g} s",
+            "-" if row.predicted_s is None else f"{row.predicted_s:.3g} s",
+            "-" if row.low_s is None else f"{row.low_s:.3g} .. {row.high_s:.3g} s",
             "-" if row.factor is None else f"{row.factor:.2f}",
             f"{row.verdict} ({'oom' if row.published_status == 'oom' else 'fits'})",
         )

@@ -47,14 +47,33 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     return total
 
 
-def kept_beside(program: Program, sizes: Sizes) -> IntArray:
-    """Bytes that the executor keeps beside the buffers, int64 [P]: the transposes of sparse input rows."""
-    names: set[str] = set()
+def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
+    """Bytes that the executor keeps beside the buffers, by name, int64 [P] each.
+
+    - Of every local adjacency: in-degrees (int64) of all sources, and the scalings that stand for edge weights: at most
+      one a source and three a row.
+    - Of every route along which rows are packed or added: the local rows that it names, int64.
+    - Positions (int64) of training, validation and test rows: at most one a row of the loss.
+    - Of sparse input rows: their transpose, and the row pointers (int32) of both.
+    """
+    kept: dict[str, IntArray] = {}
     for _, op in program.ops:
-        if any(piece.primitive == "sparse_matmul" for piece in op.work):
-            names |= {a.buffer for a in op.reads if program.buffers[a.buffer].dtype == "uint8"}
-    found = [_bytes(program, sizes, name, 0, 0) for name in sorted(names)]
-    return np.asarray(np.sum([np.zeros(program.ranks, dtype=np.int64), *found], axis=0), dtype=np.int64)
+        for piece in op.work:
+            at = {name: sizes.at_most(size, 0, 0, op.name) for name, size in piece.sizes.items()}
+            if piece.primitive == "spmm" and op.reverses is None:
+                degrees, scalings = 8 * at["sources"], at["item_bytes"] * (at["sources"] + 3 * at["rows"])
+                kept[f"adjacency of {piece.sizes['sources']}"] = degrees + scalings
+            if piece.primitive == "loss":
+                kept["rows of the splits"] = 8 * sizes.at_most(program.buffers[op.reads[0].buffer].rows, 0, 0, op.name)
+            if piece.primitive == "sparse_matmul":
+                for name in (a.buffer for a in op.reads if program.buffers[a.buffer].dtype == "uint8"):
+                    pointers = 4 * (at["rows"] + at["sources"])
+                    kept[f"{name} transposed"] = _bytes(program, sizes, name, 0, 0) + pointers
+        if op.route is not None and op.kind in (OpKind.COPY, OpKind.ADD):
+            route = program.sizes.routes[op.route]
+            listed = np.bincount(route.source, route.at(0, 0), minlength=program.ranks)
+            kept[f"rows of route {op.route}"] = 8 * listed.astype(np.int64)
+    return kept
 
 
 def _bytes(program: Program, sizes: Sizes, name: str, epoch: int, step: int) -> IntArray:

@@ -98,7 +98,7 @@ class PublishedSuite(Strict):
 @dataclass(frozen=True)
 class PublishedRow:
     """One published result and its prediction. ``factor``: predicted over published time; ``low_s``, ``high_s``: least
-    and largest prediction over the varied assumptions."""
+    and largest prediction over the varied assumptions. None: out of memory is predicted, which takes no time."""
 
     label: str
     dataset: str
@@ -107,9 +107,9 @@ class PublishedRow:
     ranks: int
     published_s: float | None
     published_status: str
-    predicted_s: float
-    low_s: float
-    high_s: float
+    predicted_s: float | None
+    low_s: float | None
+    high_s: float | None
     factor: float | None
     verdict: Verdict
 
@@ -174,7 +174,7 @@ def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> Pu
     timed = [row for row in rows if row.factor is not None and row.published_s is not None]
     factors = np.array([row.factor for row in timed], dtype=np.float64)
     median = float(np.median(np.maximum(factors, 1 / factors))) if timed else None
-    predicted = np.array([row.predicted_s for row in timed])
+    predicted = np.array([row.predicted_s for row in timed], dtype=np.float64)
     published = np.array([row.published_s for row in timed], dtype=np.float64)
     tau, pairs = kendall_tau(predicted, published, np.zeros(len(timed)))
     decided = [row for row in rows if row.verdict != "undecided"]
@@ -246,10 +246,9 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Mapping[str, str],
                 },
             ]
             found = backend.predict(case_experiment(suite.extends, settings), load_profile(table.profile)).result
-            assert found.epoch_s_median is not None
             results.append((found.epoch_s_median, found.status == "oom"))
     predicted, full = results[0]
-    times = [seconds for seconds, _ in results]
+    times = [seconds for seconds, _ in results if seconds is not None]
     agree = all(verdict == full for _, verdict in results)
     published = float(entry[table.time]) / table.epochs if entry["status"] == "ok" else None
     return PublishedRow(
@@ -261,9 +260,9 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Mapping[str, str],
         published,
         entry["status"],
         predicted,
-        min(times),
-        max(times),
-        None if published is None else predicted / published,
+        min(times, default=None),
+        max(times, default=None),
+        None if published is None or predicted is None else predicted / published,
         ("oom" if full else "fits") if agree else "undecided",
     )
 

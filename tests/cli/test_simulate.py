@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
 from simgnn.cli.profiles import FALLBACK_PROFILE, default_cluster
+from simgnn.errors import ConfigError
 from simgnn.hardware.library import find_profile
 from simgnn.hardware.profile import load_profile
 from simgnn.record.result import read_result
@@ -35,6 +37,11 @@ def test_a_prediction_leaves_a_complete_run_directory_and_repeats_exactly(
         assert result.uncalibrated
         assert load_profile(RunDirectory(out).hardware).meta.name == FALLBACK_PROFILE
         assert set(read_table(RunDirectory(out).trace)["rank"].to_pylist()) == {0, 1}
+        held = read_table(RunDirectory(out).memory)
+        assert result.peak_memory_bytes is not None
+        assert max(held["device_bytes"].to_pylist()) == max(result.peak_memory_bytes)
+        counters = json.loads(RunDirectory(out).perfetto.read_text())["traceEvents"]
+        assert {event["pid"] for event in counters if event["name"] == "memory bytes"} == {0, 1}
         digests.append(result.digest)
     assert digests[0] == digests[1]
 
@@ -63,8 +70,20 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
     out = tmp_path / "out"
     arguments = ["simulate", str(small), "--hardware", str(tmp_path / "tiny.toml"), "--ranks", "2", "--out", str(out)]
     assert invoke(arguments) == 3
-    assert "out of memory" in capsys.readouterr().err
-    assert read_result(RunDirectory(out).result).status == "oom"
+    told = capsys.readouterr()
+    assert "out of memory" in told.err
+    assert "epoch, median" not in told.out, "what does not run takes no time"
+    assert "memory, fullest rank" in told.out
+    result = read_result(RunDirectory(out).result)
+    assert result.status == "oom"
+    assert (result.epoch_s, result.epoch_s_median, result.epoch_s_interval) == ([], None, None)
+    assert (result.per_rank, result.jitter, result.energy_J) == ([], None, None)
+    assert "interval" not in result.confidence
+    assert result.peak_memory_bytes is not None
+    assert max(result.peak_memory_bytes) > 16 * 2**10
+    assert not RunDirectory(out).trace.exists()
+    with pytest.raises(ConfigError, match="holds no finished run .status 'oom'.*out of memory"):
+        compare_runs(out, out)
 
 
 def test_a_simulation_never_loads_torch(small: Path) -> None:

@@ -31,10 +31,10 @@ def test_a_hidden_layers_backward_holds_its_masked_gradient_and_that_of_its_para
     assert output == held + 1024, "scores have no activation"
 
 
-def test_sparse_input_rows_are_kept_transposed_too() -> None:
+def test_sparse_input_rows_are_kept_transposed_too_with_their_pointers() -> None:
     product = (Work("sparse_matmul", {"nonzeros": 100, "rows": ROWS, "sources": 50, "width": 8, "item_bytes": 4}),)
     ops = [op("a", "transform", "compute", "features", "y", work=product)]
     buffers = [Buffer("features", 4000, 1, "uint8", persistent=True), Buffer("y", ROWS, 8)]
     prog = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0, 0))
-    assert run(prog, machine((0, 0))).memory.both.tolist() == [2 * 4000 + 4 * 8 * ROWS] * 2
+    assert run(prog, machine((0, 0))).memory.both.tolist() == [2 * 4000 + 4 * (ROWS + 50) + 4 * 8 * ROWS] * 2
     assert np.all(run(prog, machine((0, 0))).memory.device == run(prog, machine((0, 0))).memory.both)

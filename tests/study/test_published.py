@@ -79,9 +79,14 @@ def test_rows_are_predicted_and_judged(
     assert board.left_out == 1  # GAT; rows that ended otherwise, and of other systems, are none of it
     assert [row.verdict for row in board.rows] == ["fits", "fits", "oom"]
     assert (board.right, board.wrong, board.undecided) == (3, 0, 0)
-    for row in board.rows:
+    for row in board.rows[:2]:
+        assert row.low_s is not None
+        assert row.predicted_s is not None
+        assert row.high_s is not None
         assert 0 < row.low_s <= row.predicted_s <= row.high_s
-    assert board.rows[1].low_s < board.rows[1].high_s
+        assert row.low_s < row.high_s
+    huge = board.rows[2]
+    assert (huge.predicted_s, huge.low_s, huge.high_s) == (None, None, None), "what does not fit takes no time"
     factors = [max(row.factor, 1 / row.factor) for row in board.rows if row.factor is not None]
     assert board.median_factor == pytest.approx(sum(factors) / 2)
     assert board.holds

@@ -1,0 +1,117 @@
+"""Device memory that PyTorch keeps for what a rank holds: its caching allocator's rules, replayed.
+
+Requests are rounded up to 512 B. Up to 1 MiB they are cut from segments of 2 MiB; larger ones, kept apart, from
+segments of 20 MiB, or from 10 MiB on from one of their own, rounded up to 2 MiB. The smallest free block that is
+large enough serves; what is left over becomes a free block if it has 512 B (small) or more than 1 MiB (large). Blocks
+that are returned join their free neighbours; segments stay with the process. Source: PyTorch's notes on CUDA semantics
+("Memory management") and the constants of its header c10/core/AllocatorConfig.h.
+
+Assumed: no CUDA device has run a program here, so nothing of this was compared with ``max_memory_reserved``. Left out:
+a pool for each stream, memory that is returned to the device when a request fails, CUDA's context and NCCL's buffers.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+BLOCK = 512
+SMALL = 2**20
+"""The largest request that is served from small segments."""
+SMALL_SEGMENT, LARGE_SEGMENT = 2 * 2**20, 20 * 2**20
+OWN_SEGMENT = 10 * 2**20
+"""Requests from here on get a segment of their own, in steps of ``ROUND_LARGE``."""
+ROUND_LARGE = 2 * 2**20
+
+
+def reserved_bytes(always: Sequence[int], keys: Sequence[int], changes: Sequence[int]) -> int:
+    """Bytes of all segments after ``always`` (never returned) and then every change in order: ``changes[i]`` bytes are
+    taken for ``keys[i]``, or, where negative, what that key took is returned."""
+    small, large = _Pool(BLOCK), _Pool(SMALL + 1)
+
+    def pool(nbytes: int) -> "_Pool":
+        return small if nbytes <= SMALL else large
+
+    for nbytes in always:
+        pool(nbytes).take(nbytes)
+    taken: dict[int, tuple[int, int]] = {}
+    over: set[int] = set()
+    for key, change in zip(keys, changes, strict=True):
+        if key in taken:
+            pool(-change).give(taken.pop(key))
+        elif change < 0:
+            over.add(key)  # held from an instant to the same instant: its return comes first, and it is never taken
+        elif key not in over:
+            taken[key] = pool(change).take(change)
+    return small.reserved + large.reserved
+
+
+class _Pool:
+    """Segments of one kind. ``least``: bytes that must be left over for a block to be cut."""
+
+    def __init__(self, least: int) -> None:
+        self.reserved = 0
+        self._least = least
+        self._free: list[tuple[int, int, int]] = []
+        """(bytes, segment, start) of free blocks, ascending."""
+        self._starts: dict[tuple[int, int], int] = {}
+        """(segment, start) -> bytes of every free block."""
+        self._ends: dict[tuple[int, int], int] = {}
+        """(segment, end) -> start of every free block."""
+        self._sizes: dict[tuple[int, int], int] = {}
+        """(segment, start) -> bytes of every block that is taken."""
+        self._segments = 0
+
+    def take(self, nbytes: int) -> tuple[int, int]:
+        """A block for a request: its segment and where it starts there. Nothing is taken for no bytes."""
+        if nbytes == 0:
+            return (-1, 0)
+        size = -(-nbytes // BLOCK) * BLOCK
+        place = bisect_left(self._free, (size, -1, -1))
+        if place == len(self._free):
+            length = segment_bytes(size)
+            self.reserved += length
+            found = (length, self._segments, 0)
+            self._segments += 1
+        else:
+            found = self._free[place]
+            self._remove(found)
+        length, segment, start = found
+        if length - size >= self._least:
+            self._add(length - size, segment, start + size)
+        else:
+            size = length
+        self._sizes[segment, start] = size
+        return (segment, start)
+
+    def give(self, block: tuple[int, int]) -> None:
+        """Return what :meth:`take` gave."""
+        segment, start = block
+        if segment < 0:
+            return
+        size = self._sizes.pop(block)
+        before = self._ends.get((segment, start))
+        if before is not None:
+            self._remove((start - before, segment, before))
+            size, start = size + start - before, before
+        after = self._starts.get((segment, start + size))
+        if after is not None:
+            self._remove((after, segment, start + size))
+            size += after
+        self._add(size, segment, start)
+
+    def _add(self, size: int, segment: int, start: int) -> None:
+        insort(self._free, (size, segment, start))
+        self._starts[segment, start] = size
+        self._ends[segment, start + size] = start
+
+    def _remove(self, block: tuple[int, int, int]) -> None:
+        size, segment, start = block
+        del self._free[bisect_left(self._free, block)]
+        del self._starts[segment, start]
+        del self._ends[segment, start + size]
+
+
+def segment_bytes(size: int) -> int:
+    """Bytes that are asked of the device for a request that no free block serves."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if size < OWN_SEGMENT else -(-size // ROUND_LARGE) * ROUND_LARGE

@@ -1,0 +1,154 @@
+"""Who holds how many bytes from when to when: stretches of time of buffers, and of what ops hold only while they run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.program.lifetimes import carried
+from simgnn.program.ops import ITEM_BYTES
+from simgnn.program.program import Program
+from simgnn.program.sizes import Column, Decision, IntArray
+from simgnn.sim.decided import Sizes
+from simgnn.sim.maxmin import Ints
+from simgnn.sim.memory_work import work_space
+
+WORK_SPACE = "work space"
+"""Stands for a buffer's name where an op holds memory that no buffer of the program is."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Stretches of time, in ticks, in which a rank holds a buffer; int64 [n] each. ``op_id``: the op that takes it."""
+
+    rank: Ints
+    begin: Ints
+    end: Ints
+    nbytes: Ints
+    buffer: Ints
+    op_id: Ints
+    epoch: Ints
+    names: tuple[str, ...]
+
+    def where(self, mask: NDArray[np.bool_]) -> "Spans":
+        """Those that a mask [n] keeps."""
+        return Spans(
+            self.rank[mask], self.begin[mask], self.end[mask], self.nbytes[mask], self.buffer[mask], self.op_id[mask],
+            self.epoch[mask], self.names,
+        )  # fmt: skip
+
+    def joined(self, other: "Spans") -> "Spans":
+        """These and others, whose buffers are numbered after these."""
+
+        def both(name: str) -> Ints:
+            return np.concatenate((getattr(self, name), getattr(other, name)))
+
+        return Spans(
+            both("rank"), both("begin"), both("end"), both("nbytes"), both("buffer"), both("op_id"), both("epoch"),
+            (*self.names, *other.names),
+        )  # fmt: skip
+
+    def in_space(self, program: Program, space: str) -> NDArray[np.bool_]:
+        """Whose bytes lie in a space, bool [n]."""
+        inside = np.array([_space(program, name) == space for name in self.names], dtype=np.bool_)
+        return inside[self.buffer] if len(inside) else np.zeros(0, dtype=np.bool_)
+
+    def changes(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Every take and return, ordered by place and time, at one instant returns first: (place, span, tick, bytes,
+        negative where they are returned), [2 n] each."""
+        here = place[self.rank]
+        change = np.concatenate((self.nbytes, -self.nbytes))
+        tick = np.concatenate((self.begin, self.end))
+        order = np.lexsort((change, tick, np.concatenate((here, here))))
+        span = np.concatenate((np.arange(len(here)), np.arange(len(here))))[order]
+        return here[span], span, tick[order], change[order]
+
+    def levels(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Bytes held after each change, ordered by place and time: (place, span whose bytes come or go, tick, bytes)."""
+        here, span, tick, change = self.changes(place)
+        # Every stretch ends, so the running sum is back at zero where the next place begins.
+        return here, span, tick, np.cumsum(change)
+
+    def peaks(self, always: Ints, place: Ints) -> IntArray:
+        """Most bytes held at once in each place, on top of what is ``always`` there."""
+        here, _, _, level = self.levels(place)
+        most = np.zeros(len(always), dtype=np.int64)
+        np.maximum.at(most, here, level)
+        return np.asarray(always + most)
+
+
+def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
+    """A stretch for each turn and rank and buffer that dies with its turn."""
+    kept = carried(program)
+    names = tuple(sorted(name for name in program.buffers if name not in kept))
+    number = {name: place for place, name in enumerate(names)}
+    touched = [
+        sorted({number[access.buffer] for access in op.reads + op.writes if access.buffer in number})
+        for _, op in program.ops
+    ]
+    start = np.cumsum([0, *map(len, touched)])
+    flat = np.array([place for places in touched for place in places], dtype=np.int64)
+    counts = np.diff(start)[ticks["op_id"]]
+    row = np.repeat(np.arange(len(counts)), counts)
+    buffer = flat[start[ticks["op_id"][row]] + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)]
+    keys = [buffer, *(ticks[name][row] for name in ("rank", "step", "epoch"))]
+    order = np.lexsort((ticks["issued"][row], *keys))
+    fresh = np.ones(len(order), dtype=np.bool_)
+    fresh[1:] = np.logical_or.reduce([key[order][1:] != key[order][:-1] for key in keys])
+    heads = np.flatnonzero(fresh)
+    ends = np.maximum.reduceat(ticks["ended"][row[order]], heads) if len(heads) else heads
+    first, held = row[order][heads], buffer[order][heads]
+    columns = {name: ticks[name][first] for name in ("rank", "epoch", "step", "op_id")}
+    nbytes = _held_bytes(sizes, names, held, columns)
+    return Spans(columns["rank"], ticks["issued"][first], ends, nbytes, held, columns["op_id"], columns["epoch"], names)
+
+
+def work_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> Spans:
+    """A stretch for each op that holds memory while it runs; all are numbered as one more buffer, ``number``."""
+    nbytes = np.zeros(len(ticks["op_id"]), dtype=np.int64)
+    for op_id, (_, op) in enumerate(program.ops):
+        mine = np.flatnonzero(ticks["op_id"] == op_id)
+        turns = np.stack([ticks["epoch"][mine], ticks["step"][mine]])
+        static = sizes.is_static(op) and not any(_varies(sizes, a.buffer) for a in op.reads + op.writes)
+        for turn in np.unique(turns, axis=1).T.tolist()[: 1 if static else None]:
+            chosen = mine if static else mine[(turns[0] == turn[0]) & (turns[1] == turn[1])]
+            nbytes[chosen] = work_space(program, sizes, op, *turn)[ticks["rank"][chosen]]
+    held = np.flatnonzero(nbytes)
+    what = np.full(len(held), number, dtype=np.int64)
+    return Spans(
+        ticks["rank"][held], ticks["issued"][held], ticks["ended"][held], nbytes[held], what, ticks["op_id"][held],
+        ticks["epoch"][held], (WORK_SPACE,),
+    )  # fmt: skip
+
+
+def all_copies_bytes(sizes: Sizes, name: str, epoch: int, step: int) -> IntArray:
+    """Bytes of all copies of a buffer on every rank, int64 [P]."""
+    buffer = sizes.program.buffers[name]
+    rows = sizes.at_most(buffer.rows, epoch, step, f"buffer {name}")
+    return rows * (buffer.width * ITEM_BYTES[buffer.dtype] * buffer.depth)
+
+
+def _space(program: Program, name: str) -> str:
+    return "device" if name == WORK_SPACE else program.buffers[name].space
+
+
+def _held_bytes(sizes: Sizes, names: tuple[str, ...], held: Ints, columns: Mapping[str, Ints]) -> Ints:
+    """Bytes of each stretch's buffer on its rank, in its turn."""
+    nbytes = np.zeros(len(held), dtype=np.int64)
+    for place, name in enumerate(names):
+        mine = np.flatnonzero(held == place)
+        turns = np.stack([columns["epoch"][mine], columns["step"][mine]])
+        distinct = np.unique(turns, axis=1).T.tolist() if _varies(sizes, name) else [None]
+        for turn in distinct:
+            chosen = mine if turn is None else mine[(turns[0] == turn[0]) & (turns[1] == turn[1])]
+            epoch, step = (0, 0) if turn is None else turn
+            nbytes[chosen] = all_copies_bytes(sizes, name, epoch, step)[columns["rank"][chosen]]
+    return nbytes
+
+
+def _varies(sizes: Sizes, name: str) -> bool:
+    rows = sizes.program.buffers[name].rows
+    if isinstance(rows, Decision):
+        return rows.name in sizes.activity or isinstance(rows.bound, Column)
+    return isinstance(rows, Column) and sizes.program.sizes.columns[rows.name].ndim > 1

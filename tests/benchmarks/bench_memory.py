@@ -1,0 +1,98 @@
+"""Peak memory of a rank: predicted against measured, over graphs, models, widths and numbers of ranks.
+
+    python tests/benchmarks/bench_memory.py --ranks 1 2 4 --hidden 64 256
+
+Every case is planned once, simulated, and trained for two epochs in fresh processes, evaluated after the second.
+Memory is no time, so other work on the machine does not matter. Ends with status 1 where a case misses the bar (the
+fullest rank, relative). Graphs without features get stand-ins. Real graphs come from SIMGNN_DATA; those that are not
+there are left out, and said so.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from executor.launcher import launch
+from simgnn.cli.console import Reporter
+from simgnn.cli.train import write_run
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.prepare import prepare
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import load_profile
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
+from simgnn.sim.simulate import simulate
+
+BAR = 0.10
+MIB = 2**20
+PROFILE = "cpu-100gbe-8"
+"""Any profile of CPUs: memory asks nothing of it but the kind of its devices."""
+GRAPHS = {
+    "cora": ["graph.source={data}/cora.npz"],
+    "pubmed": ["graph.source={data}/pubmed.npz", "graph.stand_in_features=500"],
+    "coauthor_physics": ["graph.source={data}/coauthor_physics.npz"],
+    "ogbn_arxiv": ["graph.source={data}/ogbn_arxiv.npz", "graph.stand_in_features=128"],
+    "communities": ["graph.source=synthetic:communities", "graph.vertices=20000", "graph.edges=150000"],
+    "rmat": ["graph.source=synthetic:rmat", "graph.vertices=32768", "graph.edges=400000"],
+}
+
+
+def measure(settings: list[str], ranks: int, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted and measured peak bytes of each rank, int64 [P] each."""
+    experiment = load_experiment("vanilla", ["train.epochs=2", "train.eval_every=2", *settings])
+    prepared = prepare(experiment.with_cluster(1, ranks), need_graph=True, cache=folder / "cache")
+    profile = load_profile(PROFILE)
+    directory = write_run(prepared, profile, folder / "run", Reporter(quiet=True))
+    if launch(directory, ["--device", "cpu"]) != 0:
+        raise SystemExit(f"the run in {directory} failed")
+    machine = Machine.place(profile, prepared.experiment.rank_hosts())
+    simulation = simulate(prepared.planned.program, machine, stats=prepared.stats, epochs=2, evaluate_every=2)
+    measured = read_result(RunDirectory(directory).result).peak_memory_bytes
+    assert measured is not None
+    return simulation.memory.both, np.asarray(measured)
+
+
+def main() -> None:
+    """Print a line a case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--models", nargs="+", default=["gcn", "sage"])
+    parser.add_argument("--hidden", nargs="+", type=int, default=[64, 256])
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of the experiment")
+    options = parser.parse_args()
+    data = os.environ.get("SIMGNN_DATA", "")
+    errors = {}
+    print(f"{'case':34s} {'predicted':>10s} {'measured':>10s}  error of the fullest rank, of any rank")
+    for graph, ranks, model, hidden in product(options.graphs, options.ranks, options.models, options.hidden):
+        settings = [text.format(data=data) for text in GRAPHS[graph]]
+        source = Path(settings[0].partition("=")[2])
+        if source.suffix == ".npz" and not source.is_file():
+            print(f"{graph}: {source} is not there (SIMGNN_DATA): left out")
+            continue
+        settings += [f"model.kind={model}", f"model.hidden={hidden}", f"model.layers={options.layers}", *options.set]
+        with tempfile.TemporaryDirectory(prefix="simgnn-memory-") as scratch:
+            predicted, measured = measure(settings, ranks, Path(scratch))
+        name = f"{graph} P={ranks} {model} {hidden}"
+        errors[name] = float(predicted.max() / measured.max() - 1)
+        each = predicted / measured - 1
+        print(
+            f"{name:34s} {predicted.max() / MIB:6.1f} MiB {measured.max() / MIB:6.1f} MiB  {errors[name]:+7.1%}"
+            f"  {each[np.argmax(np.abs(each))]:+7.1%}",
+            flush=True,
+        )
+    missed = [name for name, error in errors.items() if abs(error) > BAR]
+    absolute = np.abs(list(errors.values()))
+    print(f"{len(errors)} cases: median {np.median(absolute):.1%}, largest {absolute.max():.1%}, bar {BAR:.0%}")
+    print(f"missed by {', '.join(missed)}" if missed else "every case holds it")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
