@@ -60,13 +60,16 @@ class PeakMemory:
 
     @classmethod
     def begin(cls, device: torch.device, settings: AllocatorSettings) -> "PeakMemory":
-        """Note the idle process, without memory that it has freed but kept; from now on map large blocks, where the
-        allocator can be told so and back. Blocks of the set-up would else leave holes that count as allocated."""
-        gc.collect()
+        """Note the idle process; from now on map large blocks, where the allocator can be told so and back. Blocks of
+        the set-up would else leave holes that count as allocated."""
+        gc.collect()  # but no trimming of the heap: small objects of a run would take its pages anew, as if they grew
         mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
-        mapped = mapped and _status("RssFile") is not None and _clear() and _set(MEASURING)
+        mapped = mapped and _status("RssFile") is not None and _clear()
+        if mapped and not _set(MEASURING):
+            _set(RUNNING)
+            mapped = False
         holes = fill_holes() if mapped else []
-        baseline = 0 if device.type == "cuda" else (_status("VmRSS") or _usage())
+        baseline = _status("VmRSS") or _usage()
         return cls(device, baseline, baseline - (_status("RssFile") or 0), "", 0 if mapped else None, holes)
 
     def start(self) -> None:
@@ -119,11 +122,7 @@ class PeakMemory:
 
 
 def release_free_memory() -> None:
-    """Give freed memory of the set-up back to the system, so that it is not taken for memory of training.
-
-    Objects that only refer to one another are freed first. glibc only; elsewhere nothing is given back.
-    """
-    gc.collect()
+    """Give freed memory back to the system. glibc only; elsewhere nothing happens."""
     if sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -179,7 +178,8 @@ def _touch(nbytes: int) -> None:
 def _set(parameters: Mapping[int, int]) -> bool:
     """Set parameters of glibc's allocator; whether it took them all."""
     mallopt = ctypes.CDLL(None).mallopt
-    return all([mallopt(name, value) == 1 for name, value in parameters.items()])
+    taken = [mallopt(name, value) == 1 for name, value in parameters.items()]
+    return all(taken)
 
 
 def _status(field: str) -> int | None:

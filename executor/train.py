@@ -83,7 +83,7 @@ class Session:
         self.allocator = tune_allocator()
         self.world = join(plan.ranks, device, plan.timeout)
         dtype = getattr(torch, str(plan.train["dtype"]))
-        # what the idle process has: its program, its groups, code; graph and rows are mapped files until they are copied
+        # what the idle process has: program, groups and code; graph and rows are mapped files until they are copied
         groups = process_groups(plan.program, self.world, plan.timeout)
         local, shard = plan.local(self.world.rank), plan.shard(self.world.rank)
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, self.world.device)
@@ -219,10 +219,12 @@ class Session:
 
     def _finish(self) -> None:
         plan, world = self.plan, self.world
-        measured = world.gather([float(self.memory.peak_bytes()), float(self.memory.resident_bytes())])
+        told = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        peak, resident, idle = zip(*world.gather([float(number) for number in told]), strict=True)
         memory = {
-            "peak_memory_bytes": [int(peak) for peak, _ in measured],
-            "resident_memory_bytes": [int(resident) for _, resident in measured],
+            "peak_memory_bytes": [int(number) for number in peak],
+            "resident_memory_bytes": [int(number) for number in resident],
+            "idle_memory_bytes": [int(number) for number in idle],
         }
         self.interpreter.close()
         self.recorder.close()

@@ -62,7 +62,8 @@ def warm_up(
 def _pack_buffers(dtype: torch.dtype, device: torch.device) -> None:
     """Matrix products in the three forms of a layer and its backward."""
     rows, inner, outer = PRODUCT
-    left, right = torch.zeros(rows, inner, dtype=dtype, device=device), torch.zeros(inner, outer, dtype=dtype, device=device)
+    left = torch.zeros(rows, inner, dtype=dtype, device=device)
+    right = torch.zeros(inner, outer, dtype=dtype, device=device)
     product = torch.mm(left, right)
     torch.mm(product, right.t(), out=left)
     torch.mm(left.t(), product, out=right)

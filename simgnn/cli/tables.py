@@ -104,6 +104,7 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
         ("payload per epoch", amount(bytes_per_epoch(result))),
         ("memory, fullest rank", amount(memory_bytes(result))),
         ("of it buffers, fullest rank", amount(max(result.buffer_bytes, default=None))),
+        ("idle process, fullest rank", amount(max(result.idle_memory_bytes or [], default=None))),
         ("memory of the host beside it", amount(max(result.host_memory_bytes or [], default=None))),
         ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),
         ("energy", UNMEASURED if result.energy_J is None else f"{result.energy_J:,.4g} J"),

@@ -85,9 +85,14 @@ class Result(BaseModel):
     control_bytes: list[int] = Field(default_factory=list)
     messages: list[list[int]] = Field(default_factory=list)
     buffer_bytes: list[int] = Field(default_factory=list, description="[P] largest sum of live buffers")
-    peak_memory_bytes: list[int] | None = Field(default=None, description="[P] peak of allocated memory, over idle; of a GPU: on it")
+    peak_memory_bytes: list[int] | None = Field(
+        default=None, description="[P] peak of what is allocated (of a GPU: on it), over the idle process"
+    )
     host_memory_bytes: list[int] | None = Field(default=None, description="[P] peak in host memory beside a GPU's")
     resident_memory_bytes: list[int] | None = Field(default=None, description="[P] with what the allocator keeps")
+    idle_memory_bytes: list[int] | None = Field(
+        default=None, description="[P] resident in a rank's process before it trains: no part of the others"
+    )
     energy_J: float | None = None  # noqa: N815  the unit is part of the name
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None

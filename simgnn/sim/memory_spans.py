@@ -1,4 +1,4 @@
-"""Who holds how many bytes from when to when: stretches of time of buffers, and of what ops hold only while they run."""
+"""Who holds how many bytes from when to when: stretches of time of buffers, and of what ops hold while they run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Spans:
         return here[span], span, tick[order], change[order]
 
     def levels(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Bytes held after each change, ordered by place and time: (place, span whose bytes come or go, tick, bytes)."""
+        """Bytes held after each change, ordered by place and time: (place, span that comes or goes, tick, bytes)."""
         here, span, tick, change = self.changes(place)
         # Every stretch ends, so the running sum is back at zero where the next place begins.
         return here, span, tick, np.cumsum(change)

@@ -82,7 +82,7 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
     assert result.peak_memory_bytes is not None
     assert max(result.peak_memory_bytes) > 16 * 2**10
     assert not RunDirectory(out).trace.exists()
-    with pytest.raises(ConfigError, match="holds no finished run .status 'oom'.*out of memory"):
+    with pytest.raises(ConfigError, match=r"no finished run \(status 'oom'\).*out of memory"):
         compare_runs(out, out)
 
 

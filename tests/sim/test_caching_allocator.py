@@ -22,7 +22,10 @@ def after(*changes: float, always: tuple[float, ...] = ()) -> float:
     return reserved_bytes([round(size * MIB) for size in always], keys, signed) / MIB
 
 
-@pytest.mark.parametrize(("asked", "segment"), [(1 / MIB, 2), (1, 2), (1 + 1 / 2048, 20), (9.9, 20), (10, 10), (11.5, 12)])
+ASKED = [(1 / MIB, 2), (1, 2), (1 + 1 / 2048, 20), (9.9, 20), (10, 10), (11.5, 12)]
+
+
+@pytest.mark.parametrize(("asked", "segment"), ASKED)
 def test_segments_come_in_the_documented_sizes(asked: float, segment: float) -> None:
     assert segment_bytes(round(asked * MIB)) == segment * MIB
     assert after(asked) == segment
@@ -71,4 +74,5 @@ def test_reserved_is_at_least_what_is_held_and_at_most_a_segment_each(steps: lis
             oldest = min(held)
             keys.append(oldest)
             changes.append(-held.pop(oldest))
-    assert most <= reserved_bytes([], keys, changes) <= sum(segment_bytes(-(-size // BLOCK) * BLOCK) for size, _ in steps)
+    segments = sum(segment_bytes(-(-size // BLOCK) * BLOCK) for size, _ in steps)
+    assert most <= reserved_bytes([], keys, changes) <= segments

@@ -38,7 +38,8 @@ def test_the_timeline_reaches_the_peaks_and_nothing_above(epochs: int) -> None:
     hosts = spread(4, 2)
     stats = statistics(hosts)
     memory = run(vanilla(stats), shipped("a800-pcie-ib-2x8", hosts), epochs=epochs, stats=stats).memory
-    table = {name: column.to_numpy() for name, column in zip(memory.timeline.column_names, memory.timeline, strict=True)}
+    found = memory.timeline
+    table = {name: found[name].to_numpy() for name in found.column_names}
     for rank in range(4):
         mine = table["rank"] == rank
         assert table["device_bytes"][mine].max() == memory.device[rank]
