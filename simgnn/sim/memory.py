@@ -83,7 +83,7 @@ class Memory:
         not of those that repeat them."""
         spans, ranks = self.holdings.spans, np.arange(len(self.device))
         here, span, tick, change = spans.changes(ranks)
-        rank = np.concatenate((ranks, here))
+        rank = np.concatenate((ranks, here)).astype(np.int32)
         seconds = np.concatenate((np.zeros(len(ranks)), tick / PICOSECONDS))
         levels = []
         for on_device, spaces in ((True, ("device",)), (False, ("host", "host-shared"))):
@@ -91,11 +91,11 @@ class Memory:
             part = np.where(self.holdings.on_device[span] == on_device, change, 0)
             levels.append(np.concatenate((always, np.cumsum(part) + always[here])))
         order = np.lexsort((np.arange(len(rank)), seconds, rank))
-        rank, seconds, device, host = (column[order] for column in (rank, seconds, *levels))
+        rank, seconds = rank[order], seconds[order]
         last = np.ones(len(rank), dtype=np.bool_)
         last[:-1] = (rank[1:] != rank[:-1]) | (seconds[1:] != seconds[:-1])
-        columns = (rank.astype(np.int32), seconds, device, host)
-        return pa.table([pa.array(column[last]) for column in columns], schema=MEMORY_SCHEMA)
+        columns = (rank[last], seconds[last], *(level[order][last] for level in levels))
+        return pa.table([pa.array(column) for column in columns], schema=MEMORY_SCHEMA)
 
     @cached_property
     def reserved(self) -> IntArray | None:

@@ -88,6 +88,8 @@ def test_a_ranks_peak_is_predicted_within_a_tenth(source: str, ranks: int, setti
     assert run.returncode == 0, run.stderr
     result = read_result(folder / "result.json")
     assert result.environment["peak_memory"].startswith("VmHWM of the first epoch")
+    assert result.idle_memory_bytes is not None
+    assert min(result.idle_memory_bytes) > 2**26, "an interpreter with torch in it"
     program = load_program(folder / "plan")
     machine = Machine.place(load_profile("cpu-100gbe-8"), program.hosts)
     predicted = simulate(program, machine, epochs=2, evaluate_every=2).memory.both
