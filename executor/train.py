@@ -35,7 +35,7 @@ from executor.trace import Recorder
 from executor.warmup import warm_up
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
-from simgnn.partition.local import LocalGraph
+from simgnn.partition.replicas import RankGraph
 from simgnn.partition.shards import Shard
 from simgnn.policies.schedule.pick import Pick
 from simgnn.record.rundir import RunDirectory
@@ -151,7 +151,7 @@ class Session:
         except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
 
-    def _context(self, local: LocalGraph, shard: Shard, groups: dict[str, GroupHandle]) -> RankContext:
+    def _context(self, local: RankGraph, shard: Shard, groups: dict[str, GroupHandle]) -> RankContext:
         plan, world, program = self.plan, self.world, self.plan.program
         dtype = getattr(torch, str(plan.train["dtype"]))
         trained = int(world.sum([float(shard.train_mask.sum())])[0])
