@@ -33,4 +33,5 @@ def test_the_demo_predicts_trains_and_compares_within_a_minute(
         "communication not hidden, slowest rank",
     ]
     events = json.loads((tmp_path / "demo" / "trace.perfetto.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in events} == {0, 1, 10_000, 10_001}
+    # ranks of both, and the links of the prediction
+    assert {event["pid"] for event in events} == {0, 1, 9_999, 10_000, 10_001}

@@ -58,7 +58,7 @@ def test_the_measured_link_is_the_declared_one_and_kept_stages_are_used_again(tm
 @pytest.mark.slow
 def test_hosts_of_different_speed_get_different_curves(tmp_path: Path, quotas: None) -> None:
     out = tmp_path / "cluster.toml"
-    declared = bed(link="200 Mbit/s", slow={"1": 0.3})
+    declared = bed(link="200 Mbit/s", slow={"1": 0.1})
     done = measured(declared, tmp_path, "simgnn", "calibrate", "--quick", "--json", "--out", out)
     told = json.loads(done.stdout)
     profile = load_profile(out)
@@ -68,7 +68,7 @@ def test_hosts_of_different_speed_get_different_curves(tmp_path: Path, quotas: N
     machine = Machine.place(profile, [0, 1])
     sizes = {"rows": 1e4, "inner": 256.0, "outer": 64.0, "item_bytes": 4.0}
     fast, slow = (machine.work_seconds(rank, "matmul", sizes).seconds for rank in (0, 1))
-    assert slow > 1.5 * fast
+    assert slow > 1.3 * fast, "ten times on an idle machine; on a busy one both get less than their quota"
     payload = 25e6 * PAYLOAD_BYTES / FRAME_BYTES
     assert machine.message(0, 1, 1e6).rate_bytes_per_s == pytest.approx(payload, rel=TOLERANCE)
 
