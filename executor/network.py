@@ -12,7 +12,7 @@ from simgnn.errors import BackendError
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.replicas import RankGraph
 
-OVER_EDGES = ("aggregate", "forward")
+OVER_EDGES = ("maximum", "aggregate", "forward")
 """Segments that read the local adjacency."""
 
 
@@ -53,8 +53,9 @@ class LayerNetwork:
     def segment(self, name: str) -> Callable[..., Any]:
         """A segment such as "layers.2.update" as a function on the tensors that its op reads.
 
-        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``aggregate`` and ``forward`` take own
-        and halo rows; ``update`` takes the aggregate and, where the layer uses them, own rows.
+        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
+        ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``update`` takes the
+        aggregate and, where the layer uses them, own rows.
         """
         segment = name.rpartition(".")[2]
         function: Callable[..., Any] | None = getattr(self._layer(name), segment, None)

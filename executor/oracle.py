@@ -17,7 +17,7 @@ from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
 from simgnn.model.spec import LayerSpec
 
-TURNED = ("fc_self.weight", "fc_neigh.weight")
+TURNED = ("fc_self.weight", "fc_neigh.weight", "fc.weight")
 """Parameters that DGL holds as [out, in], ours are [in, out]."""
 
 
@@ -105,7 +105,9 @@ def _module(layer: LayerSpec) -> torch.nn.Module:
             torch.nn.Linear(layer.hidden, layer.width_out),
         )
         return nn.GINConv(mlp, "sum")  # type: ignore[no-any-return]
-    raise BackendError(f"there is no reference for layers of kind '{layer.kind}'; there is one for gcn, sage, gin")
+    if layer.kind == "gat":
+        return nn.GATConv(layer.width_in, layer.width_out // layer.heads, layer.heads)  # type: ignore[no-any-return]
+    raise BackendError(f"there is no reference for layers of kind '{layer.kind}'; there is one for gcn, sage, gin, gat")
 
 
 def _names(layer: LayerSpec) -> list[tuple[str, str]]:
@@ -114,6 +116,9 @@ def _names(layer: LayerSpec) -> list[tuple[str, str]]:
         return [("weight", "weight"), ("bias", "bias")]
     if layer.kind == "sage":
         return [("weight_self", "fc_self.weight"), ("weight_neighbor", "fc_neigh.weight"), ("bias", "fc_self.bias")]
+    if layer.kind == "gat":
+        attention = [("attention_source", "attn_l"), ("attention_target", "attn_r")]
+        return [("weight", "fc.weight"), *attention, ("bias", "bias")]
     return [(f"mlp.{place}.{part}", f"apply_func.{place}.{part}") for place in (0, 2) for part in ("weight", "bias")]
 
 
@@ -124,7 +129,9 @@ def _forward(
 
     looped = dgl.add_self_loop(edges)
     for module, layer in zip(modules, layers, strict=True):
-        rows = module(looped if layer.kind == "gcn" else edges, rows)
+        rows = module(looped if layer.kind in ("gcn", "gat") else edges, rows)
+        if layer.kind == "gat":
+            rows = rows.flatten(1)  # heads side by side
         if layer.activation:
             rows = torch.relu(rows)
     return rows

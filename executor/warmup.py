@@ -74,6 +74,8 @@ def _layer(network: LayerNetwork, layer: LayerSpec, rows: torch.Tensor, halo: to
         return network.segment(f"layers.{layer.index}.{name}")(*arguments)
 
     prepared = segment("prepare", rows, halo) if layer.has_prepare else (rows, halo)
+    if layer.attends:
+        prepared = (*prepared, segment("maximum", *prepared))
     summed = segment("aggregate", *prepared)
     found: torch.Tensor = segment("update", summed, rows) if layer.uses_own_rows else segment("update", summed)
     return found

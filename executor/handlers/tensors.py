@@ -7,7 +7,7 @@ import torch
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
 from executor.handlers.segments import segment
-from executor.kernels.rows import add_rows
+from executor.kernels.rows import add_rows, max_rows
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -18,6 +18,7 @@ def add(op: Op, template: Template, context: RankContext) -> Handler:
 
     With a route, the first are rows that arrived, peers ascending, and each is added to the local row that the route
     names; rows named several times take all their parts, in the order of the peers, so that sums are repeatable.
+    ``options["function"] = "max"``: instead of sums the greater of each element is kept.
     """
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
     if op.route is None:
@@ -30,7 +31,8 @@ def add(op: Op, template: Template, context: RankContext) -> Handler:
     rows, counts = route.arriving, route.arriving_counts
     if rows is None:
         raise BackendError(f"op '{op.name}' adds along the route '{op.route}', which names no local rows")
-    return lambda now: _nothing(add_rows(target(now), rows, read(now), counts))
+    combine = max_rows if op.options.get("function") == "max" else add_rows
+    return lambda now: _nothing(combine(target(now), rows, read(now), counts))
 
 
 def _nothing(_: torch.Tensor) -> None:

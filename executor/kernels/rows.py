@@ -41,3 +41,10 @@ def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, coun
         else:
             target.index_add_(0, ids, part)
     return target
+
+
+def max_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """target[index[k]] = max(target[index[k]], rows[k]) by element, in place; arguments as in :func:`add_rows`."""
+    for ids, part in zip(torch.split(index, list(counts)), torch.split(rows, list(counts)), strict=True):
+        target.index_copy_(0, ids, torch.maximum(target.index_select(0, ids), part))
+    return target

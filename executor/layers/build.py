@@ -1,15 +1,18 @@
 """Modules from layer specifications, with the same parameters on every rank."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
-from executor.layers.builtin import BUILT_IN
+from executor.layers.attention import GAT
+from executor.layers.builtin import GCN, GIN, SAGE, Layer
 from executor.layers.user import UserLayer, segments
 from simgnn.model.spec import LayerSpec
 
 __all__ = ["build_layers", "segments"]
+
+BUILT_IN: Mapping[str, type[Layer]] = {"gcn": GCN, "sage": SAGE, "gin": GIN, "gat": GAT}
 
 
 def build_layers(

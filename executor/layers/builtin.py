@@ -178,6 +178,3 @@ class GIN(Layer):
             self.operand(own)
             self._totals[key] = from_scipy((to_scipy(aggregated) + to_scipy(own)).tocsr(), own.dtype).to(own.device)
         return self._totals[key]
-
-
-BUILT_IN: dict[str, type[Layer]] = {"gcn": GCN, "sage": SAGE, "gin": GIN}

@@ -1,6 +1,7 @@
 """What a layer aggregates over: the edges of one rank's rows, and sums over them with a hand-written backward."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from scipy import sparse
 
 from executor.kernels.aggregation import Aggregation, kernel_named
+from executor.kernels.attention import Attention
 from executor.kernels.sparse import from_scipy, to_scipy
 from executor.kernels.structure import Scaling, Structure
 from executor.layers.tape import Call, autograd
@@ -107,6 +109,11 @@ class LocalAdjacency:
             scaling = self.scaling(name)
             self._aggregations[name] = self._kernel(self.structure, self.transpose, scaling, self.threads)
         return self._aggregations[name]
+
+    @cached_property
+    def attention(self) -> Attention:
+        """Attention over the same edges, with self loops."""
+        return Attention(self.structure, self.transpose, self.looped, self.threads)
 
     def neighbourhood(self) -> "Neighbourhood":
         """What a user's layer sees of this adjacency."""

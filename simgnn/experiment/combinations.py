@@ -24,7 +24,7 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     ``trains``: whether the partition is to be trained on, so that it must suit the communication.
     """
     checks = (
-        _metis_constraints, _hidden, _gin, _exchanged_rows, _momentum, _clipping, _statistics,
+        _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _momentum, _clipping, _statistics,
         *((_cut, _moved) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
@@ -112,6 +112,32 @@ def _gin(values: Mapping[str, Any]) -> Faults:
             ("model", "order"),
             "got 'transform-first' with model.kind = 'gin', expected 'auto' or 'aggregate-first': its perceptron is "
             "not linear, so it cannot be moved before the sum",
+        )
+
+
+def _gat(values: Mapping[str, Any]) -> Faults:
+    model = values["model"]
+    if model is None:
+        return
+    if model.kind != "gat":
+        if "heads" in model.model_fields_set:
+            yield (
+                ("model", "heads"),
+                f"got {model.heads} with model.kind = '{model.kind}', expected none: only gat has attention heads",
+            )
+        return
+    if model.order == "aggregate-first":
+        yield (
+            ("model", "order"),
+            "got 'aggregate-first' with model.kind = 'gat', expected 'auto' or 'transform-first': attention compares "
+            "transformed rows",
+        )
+    uneven = [width for width in dict.fromkeys(model.hidden_widths()) if width % model.heads]
+    if uneven and (isinstance(model.hidden, int) or len(model.hidden) == model.layers - 1):
+        yield (
+            ("model", "hidden"),
+            f"got {', '.join(map(str, uneven))} with model.heads = {model.heads}, expected multiples of it: heads "
+            "share a layer's width evenly",
         )
 
 

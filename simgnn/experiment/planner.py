@@ -58,6 +58,7 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
             hoist=model.hoist,
             rows=communication.input_rows(),
             resend_inputs=communication.resends_inputs(),
+            heads=model.heads,
             epochs=experiment.train.epochs,
             item_bytes=item_bytes,
             transforms_copies=communication.transforms_copies,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 MAX_RANKS = 65_536
-BUILT_IN_MODELS = ("gcn", "sage", "gin")
+BUILT_IN_MODELS = ("gcn", "sage", "gin", "gat")
 MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
@@ -48,7 +48,7 @@ class GraphSection(Section):
 class ModelSection(Section):
     """``[model]``: the network. ``hidden`` is one width, or one for each of the layers - 1 hidden layers."""
 
-    kind: str = Field(default="gcn", description="gcn, sage, gin or package.module:Class")
+    kind: str = Field(default="gcn", description="gcn, sage, gin, gat or package.module:Class")
     layers: Annotated[int, Field(ge=1, le=1000)] = Field(default=2, description="layers")
     hidden: Width | Annotated[tuple[Width, ...], Field(max_length=999)] = Field(
         default=256, description="width of the hidden layers"
@@ -60,13 +60,13 @@ class ModelSection(Section):
         default="auto", description="whether the constant aggregate of layer 1's inputs may be computed once"
     )
 
+    heads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=4, description="attention heads of gat's hidden layers, which share their width; its last layer has one"
+    )
+
     @field_validator("kind")
     @classmethod
     def _known(cls, kind: str) -> str:
-        if kind == "gat":
-            raise ValueError(
-                f"not available in this version; available: {', '.join(BUILT_IN_MODELS)}, package.module:Class"
-            )
         if kind not in BUILT_IN_MODELS and not MODEL_CLASS.fullmatch(kind):
             raise ValueError(
                 f"expected one of {', '.join(BUILT_IN_MODELS)}, or a class of your own as package.module:Class"

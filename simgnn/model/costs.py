@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 from simgnn.model.spec import LayerSpec
 
 T = TypeVar("T")
+EXPONENTIAL_PASSES = 3
+"""Reads or writes of an element that computing its exponential is counted as."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,44 @@ def aggregate(edges: T, rows: T, sources: T, width: int) -> list[Piece[T]]:
     return [Piece("spmm", {"edges": edges, "rows": rows, "sources": sources, "width": width})]
 
 
+def attention_maximum(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
+    """Scores of sources and targets, then the greatest of each row and head."""
+    return [
+        pass_over(sources, layer.prepared_width, 1),
+        pass_over(rows, layer.prepared_width, 1),
+        *aggregate(edges, rows, sources, layer.heads),
+    ]
+
+
+def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
+    """What ``aggregate`` does: sums of source rows; with attention scores, weights and weighted rows.
+
+    The exponential of an edge's weight is counted as passes over it; nobody has measured attention yet.
+    """
+    if not layer.attends:
+        return aggregate(edges, rows, sources, layer.prepared_width)
+    return [
+        pass_over(sources, layer.prepared_width, 1),
+        pass_over(rows, layer.prepared_width, 1),
+        *aggregate(edges, rows, sources, layer.aggregated_width),
+        pass_over(edges, layer.heads, EXPONENTIAL_PASSES),
+    ]
+
+
+def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
+    """Its reverse. With attention: gradients of scores by target and of rows by source, each of which reads a row an
+    edge and computes its weight; then those of the attention's parameters, and of rows through scores."""
+    if not layer.attends:
+        return aggregate(edges, sources, rows, layer.prepared_width)
+    return [
+        *aggregate(edges, rows, sources, layer.aggregated_width),
+        *aggregate(edges, sources, rows, layer.aggregated_width),
+        pass_over(edges, layer.heads, 2 * EXPONENTIAL_PASSES),
+        pass_over(sources, layer.prepared_width, 3),
+        pass_over(rows, layer.prepared_width, 3),
+    ]
+
+
 def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piece[T]]:
     """Forward of what follows the aggregation: dense products, then bias and activation in one pass in place."""
     rows = aggregated.rows
@@ -82,6 +122,8 @@ def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piec
         pieces.append(pass_over(rows, layer.width_out, 1))
     if layer.order == "aggregate-first":
         pieces += product(aggregated, layer.width_in, layer.width_out)
+    if layer.attends:  # sums divided by weights
+        pieces.append(pass_over(rows, layer.width_out, 2))
     pieces.append(pass_over(rows, layer.width_out, 2))
     return pieces
 
@@ -98,6 +140,8 @@ def update_backward(
     pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3 if layer.activation or copied else 1)]
     if layer.gradient_limit:
         pieces.append(pass_over(rows, layer.width_out, 3))  # its norm, then scaled
+    if layer.attends:  # through the quotient, to sums and weights
+        pieces.append(pass_over(rows, layer.width_out, 4))
     if layer.kind == "gin":
         pieces += product_backward(RowSet(rows), layer.hidden, layer.width_out, True)
         pieces.append(pass_over(rows, layer.hidden, 3))

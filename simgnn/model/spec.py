@@ -4,18 +4,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 Order = Literal["aggregate-first", "transform-first"]
-BUILT_IN_LAYERS = ("gcn", "sage", "gin")
+BUILT_IN_LAYERS = ("gcn", "sage", "gin", "gat")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
     """One layer, on rows x of width ``width_in``; layers are numbered 1..L.
 
-    ``kind``: gcn, sage, gin or "package.module:Class". ``order``: whether rows are aggregated before or after the dense
-    transform. ``activation``: ReLU after the layer (all but the last). ``hoisted``: the aggregation's input is constant
-    and it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``: rows are a sparse
-    feature matrix. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are aggregated
-    and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
+    ``kind``: gcn, sage, gin, gat or "package.module:Class". ``order``: whether rows are aggregated before or after
+    the dense transform. ``activation``: ReLU after the layer (all but the last). ``hoisted``: the aggregation's input
+    is constant and it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``: rows are a
+    sparse feature matrix. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are
+    aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment. ``heads``: of
+    attention (gat only).
 
     ``sums_inputs``: rows are summed first and transformed then, as a segment of its own, while backward has the order
     of ``order`` (transform-first): (A x) W is A (x W), so that gradients are summed as wide as the layer's output.
@@ -33,6 +34,7 @@ class LayerSpec:
     hidden: int = 0
     prepared_width: int = 0
     whole: bool = False
+    heads: int = 0
     sums_inputs: bool = False
     gradient_limit: float = 0.0
 
@@ -44,7 +46,18 @@ class LayerSpec:
     @property
     def uses_own_rows(self) -> bool:
         """Whether the update reads the layer's own input rows besides the aggregate."""
-        return self.kind != "gcn"
+        return self.kind not in ("gcn", "gat")
+
+    @property
+    def attends(self) -> bool:
+        """Whether sums are weighed by attention: a maximum over in-edges comes first, then sums of weighted rows and of
+        weights. The attention's parameters are learned in these segments."""
+        return self.heads > 0
+
+    @property
+    def aggregated_width(self) -> int:
+        """Width of the sums: of prepared rows, and of each head's weights."""
+        return self.prepared_width + self.heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,14 @@ def parameter_shapes(layer: LayerSpec) -> tuple[tuple[str, tuple[int, ...]], ...
             ("mlp.0.bias", (layer.hidden,)),
             ("mlp.2.weight", (layer.width_out, layer.hidden)),
             ("mlp.2.bias", (layer.width_out,)),
+        )
+    if layer.kind == "gat":
+        per_head = (layer.heads, layer.width_out // layer.heads)
+        return (
+            ("weight", (layer.width_in, layer.width_out)),
+            ("attention_source", per_head),
+            ("attention_target", per_head),
+            ("bias", (layer.width_out,)),
         )
     raise AssertionError(f"parameter shapes of {layer.kind} are its module's own")
 

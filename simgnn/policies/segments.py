@@ -62,7 +62,7 @@ class Segments:
         work: tuple[Work, ...],
     ) -> None:  # fmt: skip
         """A segment of a layer, in training and in evaluation."""
-        parameters = [] if segment == "aggregate" else [f"parameters/{layer.index}"]
+        parameters = [f"parameters/{layer.index}"] if self._learns(layer, segment) else []
         self.builder.compute(
             self.names.forward, f"forward/{layer.index}/{segment}", kind, [*reads, *parameters], writes, work,
             layer=layer.index, phase="forward", module=f"layers.{layer.index}.{segment}",
@@ -73,7 +73,7 @@ class Segments:
         work: tuple[Work, ...], gradients: dict[str, str], options: Mapping[str, str | int | float] | None = None,
     ) -> None:  # fmt: skip
         """A segment of a layer run backward. ``gradients``: gradient buffer -> forward buffer that it belongs to."""
-        learned = segment != "aggregate"
+        learned = self._learns(layer, segment)
         self.builder.compute(
             self.names.train, f"backward/{layer.index}/{segment}", kind,
             [*reads, *([f"parameters/{layer.index}"] if learned else [])],
@@ -82,13 +82,26 @@ class Segments:
             reverses=f"forward/{layer.index}/{segment}", gradients=gradients, options=options or {},
         )  # fmt: skip
 
+    @staticmethod
+    def _learns(layer: LayerSpec, segment: str) -> bool:
+        return segment != "aggregate" or layer.attends
+
     # -- the sum over in-neighbours --------------------------------------------------------------------------------
+
+    def maximum(self, layer: LayerSpec, reads: Sequence[str]) -> str:
+        """Greatest attention scores over a rank's edges; returns the buffer [rows, heads]. It has no reverse: weighted
+        sums over sums of weights do not depend on it."""
+        names, builder, index = self.names, self.builder, layer.index
+        result = builder.buffer(f"maximum/{index}", names.rows, layer.heads)
+        pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
+        self.forward(layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, FORWARD))
+        return result
 
     def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:
         """The sum of prepared rows; returns the buffer that it is written to."""
         names, builder, index = self.names, self.builder, layer.index
-        result = builder.buffer(f"aggregated/{index}", names.rows, layer.prepared_width)
-        pieces: list[Piece[Size]] = costs.aggregate(names.edges, names.rows, names.sources, layer.prepared_width)
+        result = builder.buffer(f"aggregated/{index}", names.rows, layer.aggregated_width)
+        pieces: list[Piece[Size]] = costs.sums(layer, names.edges, names.rows, names.sources)
         work = builder.work(self.work(layer, "aggregate", pieces), FORWARD)
         self.forward(layer, "aggregate", OpKind.AGGREGATE, reads, [result], work)
         return result
@@ -96,11 +109,12 @@ class Segments:
     def aggregate_backward(self, layer: LayerSpec, writes: Sequence[str], gradients: dict[str, str]) -> None:
         """Its reverse, from the gradient of the sums to those of prepared rows; ``gradients`` as in :meth:`reverse`."""
         names, builder, index = self.names, self.builder, layer.index
-        pieces: list[Piece[Size]] = costs.aggregate(names.edges, names.sources, names.rows, layer.prepared_width)
+        pieces: list[Piece[Size]] = costs.sums_backward(layer, names.edges, names.rows, names.sources)
         work = builder.work(self.work(layer, "aggregate/backward", pieces), BACKWARD)
         incoming = f"d/aggregated/{index}"
+        saved = [*gradients.values(), f"maximum/{index}"] if layer.attends else []
         self.reverse(
-            layer, "aggregate", OpKind.AGGREGATE, [incoming], writes, work,
+            layer, "aggregate", OpKind.AGGREGATE, [incoming, *saved], writes, work,
             {incoming: f"aggregated/{index}", **gradients},
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ A communication says *which* rows travel; freshness and codec say *how*: each sy
 which emits its ops. Exact, unencoded transfers are what :func:`emit_plainly` emits.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from simgnn.policies.blocks import BlockSync, BlockTransfer
 
 Phase = Literal["forward", "backward", "setup"]
+LANDING_OPTIONS: Mapping[str, Mapping[str, str]] = {"put": {"rows": "put"}, "add": {}, "max": {"function": "max"}}
+"""How rows land -> options of the op that lands them."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,9 @@ class Stage:
 
     ``picked``: the route along which rows of ``source`` are gathered into the buffer ``packed``; None: ``source`` lies
     in the order of the wire already, and is ``packed`` itself. ``landing``: "store", what arrives is the whole of
-    ``target``; "put" and "add", it arrives in the buffer ``arrived`` and replaces, or is added to, the rows of
-    ``target`` that the route ``landed`` names. The order of the wire is that of the route's lists, peers ascending.
+    ``target``; "put", "add" and "max", it arrives in the buffer ``arrived`` and replaces, is added to, or where greater
+    replaces elements of, the rows of ``target`` that the route ``landed`` names. The order of the wire is that of the
+    route's lists, peers ascending.
     ``kept``: a stored target lives for the whole run.
     """
 
@@ -40,7 +44,7 @@ class Stage:
     leaving: Size
     arriving: Size
     packed: str
-    landing: Literal["store", "put", "add"]
+    landing: Literal["store", "put", "add", "max"]
     picked: str | None = None
     arrived: str | None = None
     landed: str | None = None
@@ -122,10 +126,10 @@ def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
     """Put or add what has arrived; rows that are stored have landed."""
     if stage.landing == "store" or stage.arrived is None:
         return
-    primitive, kind = ("scatter_add", OpKind.ADD) if stage.landing == "add" else ("gather", OpKind.COPY)
+    primitive, kind = ("gather", OpKind.COPY) if stage.landing == "put" else ("scatter_add", OpKind.ADD)
     work = (Work(primitive, {"rows": stage.arriving, "width": sync.width, "item_bytes": builder.item_bytes}),)
     builder.compute(
         sync.templates, sync.op(stage, stage.landing), kind, [stage.arrived, stage.target], [stage.target], work,
         layer=sync.layer, phase=sync.phase, route=stage.landed, category="comm_overhead",
-        options={} if stage.landing == "add" else {"rows": "put"},
+        options=LANDING_OPTIONS[stage.landing],
     )  # fmt: skip

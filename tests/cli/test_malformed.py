@@ -37,7 +37,15 @@ FILES = {
     "empty name": ('name = ""\n', ["name: got '', expected text that is not empty"]),
     "name that is a path": ('name = "a/../b"\n', ["name: got 'a/../b', expected a name of a folder"]),
     "unknown model": ('[model]\nkind = "gnc"\n', ["model.kind: got 'gnc', expected one of gcn, sage, gin"]),
-    "model not built yet": ('[model]\nkind = "gat"\n', ["model.kind: got 'gat', not available in this version"]),
+    "heads that do not share a width": (
+        '[model]\nkind = "gat"\nhidden = 30\n',
+        ["model.hidden: got 30 with model.heads = 4, expected multiples"],
+    ),
+    "heads of another model": ("[model]\nheads = 2\n", ["model.heads: got 2 with model.kind = 'gcn', expected none"]),
+    "attention before its transform": (
+        '[model]\nkind = "gat"\norder = "aggregate-first"\n',
+        ["model.order: got 'aggregate-first' with model.kind = 'gat'"],
+    ),
     "no layers": ("[model]\nlayers = 0\n", ["model.layers: got 0, expected a whole number >= 1"]),
     "hidden of zero": ("[model]\nhidden = 0\n", ["model.hidden: got 0, expected a whole number >= 1"]),
     "hidden of text": ('[model]\nhidden = ["a"]\n', ["model.hidden: got ['a'], expected a whole number"]),

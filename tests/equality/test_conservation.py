@@ -62,6 +62,8 @@ def _cases() -> list[Case]:
             Case("small", "gcn", "ebv", ranks, "float32-adam", (*SHORT, "model.hoist=never")),
             Case("small", "gin", "ebv", ranks, "float64-adam", (*SHORT, "model.layers=3", "model.hidden=[7,5]")),
             Case("small-sparse", "sage", "ebv", ranks, "float32-adam", SHORT),
+            Case("small", "gat", "ebv", ranks, "float32-adam", SHORT),
+            Case("small", "gat", "metis", ranks, "float32-adam", SHORT),
         ]
     return cases
 

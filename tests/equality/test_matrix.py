@@ -18,7 +18,7 @@ pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python
 LIMITS = {"float64": 1e-5, "float32": 1e-3}
 RANKS = (1, 2, 4)
 PARTITIONS = ("random", "metis", "block-row")
-MODELS = ("gcn", "sage", "gin")
+MODELS = ("gcn", "sage", "gin", "gat")
 EVERYWHERE = ("losses", "first gradients", "last gradients", "parameters")
 JUDGED = {
     "float64-adam": EVERYWHERE,
@@ -35,6 +35,7 @@ QUICK = [
     Case("communities", "sage", "random", 2, "float32-sgd"),
     Case("cora", "gcn", "metis", 2),
     Case("cora", "gin", "metis", 2),
+    Case("communities", "gat", "metis", 3),
 ]
 WHOLE = [
     Case(graph, model, partition, ranks, training)
@@ -43,17 +44,18 @@ WHOLE = [
     )
 ]
 VARIANTS = [
-    ("three layers", "communities", ("gcn", "sage", "gin"), ("model.layers=3",)),
+    ("three layers", "communities", ("gcn", "sage", "gin", "gat"), ("model.layers=3",)),
+    ("two heads of two widths", "communities", ("gat",), ("model.layers=3", "model.hidden=[20,6]", "model.heads=2")),
     ("aggregate first", "communities", ("gcn", "sage"), ("model.order=aggregate-first", "model.layers=3")),
     ("transform first", "communities", ("gcn", "sage"), ("model.order=transform-first", "model.layers=3")),
     ("inputs travel", "communities", ("gcn", "sage", "gin"), ("communication.rows=input",)),
-    ("transformed rows travel", "communities", ("gcn", "sage"), ("communication.rows=transformed",)),
-    ("sparse inputs travel", "cora", ("gcn", "sage", "gin"), ("communication.rows=input",)),
+    ("transformed rows travel", "communities", ("gcn", "sage", "gat"), ("communication.rows=transformed",)),
+    ("sparse inputs travel", "cora", ("gcn", "sage", "gin", "gat"), ("communication.rows=input",)),
     ("transformed sparse rows travel", "cora", ("gcn", "sage"), ("communication.rows=transformed",)),
     ("sparse sums hoisted", "cora", ("gcn", "sage"), ("model.order=aggregate-first",)),
     ("nothing hoisted", "communities", ("gcn", "sage", "gin"), ("model.hoist=never", "model.order=aggregate-first")),
     ("inputs sent again", "communities", ("gcn", "sage", "gin"), ("communication.resend_inputs=true",)),
-    ("several labels", "communities-multilabel", ("gcn", "sage", "gin"), ()),
+    ("several labels", "communities-multilabel", ("gcn", "sage", "gin", "gat"), ()),
     ("several labels, three layers", "communities-multilabel", ("gcn",), ("model.layers=3", "model.hidden=[20,9]")),
     ("momentum and decay", "communities", ("sage",), (
         "train.optimizer=sgd", "train.momentum=0.9", "train.weight_decay=0.01", "train.learning_rate=0.1",

@@ -15,12 +15,12 @@ from tests.equality.conftest import Bench, Finished
 pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
 
 LIMIT = 1e-9
-MODELS = ("gcn", "sage", "gin")
+MODELS = ("gcn", "sage", "gin", "gat")
 PAPER = ("model.hoist=never",)
-THREE = ("model.layers=3", "model.hidden=[20,9]")
+THREE = ("model.layers=3", "model.hidden=[20,8]")
 
 QUICK = [
-    *(Case("communities", model, "ebv", ranks) for model, ranks in zip(MODELS, (4, 3, 2), strict=True)),
+    *(Case("communities", model, "ebv", ranks) for model, ranks in zip(MODELS, (4, 3, 2, 3), strict=True)),
     Case("communities", "gcn", "ebv", 1),
     Case("communities", "gcn", "ebv", 3, extra=(*PAPER, *THREE)),
     Case("communities", "sage", "ebv", 2, extra=("model.order=aggregate-first", *PAPER, *THREE)),

@@ -1,6 +1,7 @@
 """Plans on a vertex-cut: valid, minimal, and refused where a part of the experiment cannot work on one."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +11,18 @@ from hypothesis import strategies as st
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import Planned, plan
+from simgnn.experiment.prepare import prepare
 from simgnn.graph.graph import GraphFacts
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import load_profile
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import Template
 from simgnn.program.sizes import Route
 from simgnn.program.validate import validate
+from simgnn.sim.simulate import simulate
+
+PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
 
 
 def statistics(ranks: int, width: int = 30, sparse: bool = False, rows: int = 100) -> PartitionStats:
@@ -37,7 +44,7 @@ def planned(stats: PartitionStats, *overrides: str) -> Planned:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    kind=st.sampled_from(["gcn", "sage", "gin"]),
+    kind=st.sampled_from(["gcn", "sage", "gin", "gat"]),
     ranks=st.integers(1, 5),
     hidden=st.lists(st.integers(1, 40), min_size=0, max_size=3),
     order=st.sampled_from(["auto", "aggregate-first", "transform-first"]),
@@ -47,10 +54,12 @@ def planned(stats: PartitionStats, *overrides: str) -> Planned:
 def test_every_plan_is_valid(kind, ranks, hidden, order, sparse, hoist) -> None:
     values = {"model.kind": kind, "model.layers": len(hidden) + 1, "model.hidden": hidden, "model.order": order,
               "model.hoist": hoist}  # fmt: skip
+    if kind == "gat":
+        values["model.heads"] = 1
     try:
         result = planned(statistics(ranks, sparse=sparse), *[f"{key}={value}" for key, value in values.items()])
     except ConfigError:
-        # GIN cannot transform first; sparse rows are not aggregated anew in every epoch
+        # GIN cannot transform first, GAT must; sparse rows are not aggregated anew in every epoch
         assert order != "auto" or (kind == "gin" and sparse and hoist == "never")
         return
     program = validate(result.program)
@@ -143,3 +152,39 @@ def test_a_cut_of_the_other_kind_is_refused() -> None:
         load_experiment("vanilla", ["communication.kind=master-mirror"])
     with pytest.raises(ConfigError, match=r"the partition's kind is edge-cut, expected .* that divides edges"):
         planned(replace(statistics(2), kind="edge-cut"))
+
+
+SUMMARY = """
+[graph]
+name = "far away"
+vertices = 1000
+edges = 9000
+feature_width = 128
+classes = 7
+train_vertices = 110
+
+[partition]
+kind = "vertex-cut"
+ranks = 4
+replication_factor = 2.5
+"""
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_a_statistics_file_is_enough(kind: str, tmp_path) -> None:
+    (tmp_path / "far.toml").write_text(SUMMARY)
+    settings = ["partition.kind=ebv", "communication.kind=master-mirror", f"graph.source=stats:{tmp_path / 'far.toml'}",
+                f"model.kind={kind}", "model.hidden=16", "model.hoist=never"]  # fmt: skip
+    experiment = load_experiment("vanilla", settings).with_cluster(1, 4)
+    prepared = prepare(experiment)
+    program = prepared.planned.program
+    rows = program.sizes.columns["rows"]
+    assert rows.sum() == 2500
+    simulation = simulate(program, Machine.place(load_profile(PROFILE), program.hosts), epochs=2, stats=prepared.stats)
+    traffic = simulation.traffic_table.to_pandas()
+    mirrors = 1500
+    # two syncs a layer, of which one gathers nothing; with attention the sums of weights, and maxima forward
+    heads = {"gcn": (0, 0), "gat": (4, 1)}[kind]
+    sums = 4 * (16 + heads[0] + 7 + heads[1])
+    expected = mirrors * (2 * sums * 2 - 4 * (7 + heads[1]) + 2 * 4 * sum(heads))
+    assert traffic["bytes"].sum() == 2 * expected

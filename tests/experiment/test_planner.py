@@ -48,7 +48,7 @@ def payload(result: Planned, template: str) -> int:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    kind=st.sampled_from(["gcn", "sage", "gin"]),
+    kind=st.sampled_from(["gcn", "sage", "gin", "gat"]),
     ranks=st.integers(1, 5),
     hidden=st.lists(st.integers(1, 40), min_size=0, max_size=3),
     order=st.sampled_from(["auto", "aggregate-first", "transform-first"]),
@@ -59,6 +59,8 @@ def payload(result: Planned, template: str) -> int:
 def test_every_plan_is_valid(kind, ranks, hidden, order, rows, sparse, hoist) -> None:
     values = {"model.kind": kind, "model.layers": len(hidden) + 1, "model.hidden": hidden, "model.order": order,
               "communication.rows": rows, "model.hoist": hoist}  # fmt: skip
+    if kind == "gat":
+        values["model.heads"] = 1
     overrides = [f"{key}={value}" for key, value in values.items()]
     try:
         result = planned(statistics(ranks, sparse=sparse), *overrides)

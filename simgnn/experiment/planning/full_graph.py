@@ -76,7 +76,7 @@ class FullGraphPlan:
         segments, builder, rows, index = self.segments, self.builder, self.names.rows, layer.index
         gradients, writes = {f"d/hidden/{index}": f"hidden/{index}"}, []
         if through:
-            gradients[builder.buffer(f"d/aggregated/{index}", rows, layer.prepared_width)] = f"aggregated/{index}"
+            gradients[builder.buffer(f"d/aggregated/{index}", rows, layer.aggregated_width)] = f"aggregated/{index}"
             writes.append(f"d/aggregated/{index}")
         if own_gradient:
             gradients[builder.buffer(f"d/own/{index}", rows, layer.width_in)] = segments.own(layer)

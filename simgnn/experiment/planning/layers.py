@@ -19,6 +19,7 @@ class LayerChoice:
     hoist: str
     rows: str
     resend_inputs: bool
+    heads: int
     epochs: int
     item_bytes: int
     transforms_copies: bool = True
@@ -45,6 +46,7 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
     whole, prepared = user_shape(choice.kind)
     layers: list[LayerSpec] = []
     rows = "input"
+    attending = choice.heads if choice.kind == "gat" else 0
     for index in range(1, len(widths)):
         width_in, width_out = widths[index - 1], widths[index]
         order = _order(choice, index, width_in, width_out, sparse, whole)
@@ -70,6 +72,7 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
                 hidden=width_out if choice.kind == "gin" else 0,
                 prepared_width=prepared(width_in, width_out) if prepared else _width(order, width_in, width_out),
                 whole=whole,
+                heads=1 if attending and index == len(widths) - 1 else attending,
             )
         )
     return PlannedLayers(ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows)
@@ -90,6 +93,13 @@ def _order(choice: LayerChoice, index: int, width_in: int, width_out: int, spars
                 f"order = '{choice.order}', rows = '{choice.rows}'"
             )
         return "aggregate-first"
+    if choice.kind == "gat":
+        if choice.order == "aggregate-first":
+            raise ConfigError(
+                "model.order: attention compares transformed rows, so that model.kind = 'gat' has only "
+                "'transform-first' (or 'auto'); got 'aggregate-first'"
+            )
+        return "transform-first"
     if index == 1 and choice.rows == "transformed":
         if choice.order == "aggregate-first":
             raise ConfigError(

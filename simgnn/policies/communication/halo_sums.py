@@ -70,7 +70,10 @@ class HaloSums:
         if self.moves(layer):
             self._arrive(layer, source, halo, layer.prepared_width)
         if not layer.hoisted:
-            self.segments.aggregate(layer, [source, halo] if self.exchanges else [source])
+            reads = [source, halo] if self.exchanges else [source]
+            if layer.attends:
+                reads = [*reads, self.segments.maximum(layer, reads)]
+            self.segments.aggregate(layer, reads)
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """Gradients of own and halo rows; those of the halo go to the owners, who add them to their own."""

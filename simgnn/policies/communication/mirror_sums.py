@@ -1,5 +1,7 @@
 """Sums on a vertex-cut: each rank sums over its own edges, and a sync over masters and mirrors adds them up."""
 
+from typing import Literal
+
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import Segments
@@ -41,10 +43,13 @@ class MirrorSums:
         """Local sums, completed."""
         if layer.hoisted:
             return
-        result = self.segments.aggregate(layer, [source])
+        reads = [source]
+        if layer.attends:
+            reads.append(self._maximum(layer, source))
+        result = self.segments.aggregate(layer, reads)
         if self.exchanges:
             stages = self._stages(layer, result)
-            self.expand(Sync(self.names.forward, layer.index, "forward", layer.prepared_width, stages))
+            self.expand(Sync(self.names.forward, layer.index, "forward", layer.aggregated_width, stages))
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """The gradient of the sums, completed, then handed to the sources of the local edges.
@@ -55,7 +60,7 @@ class MirrorSums:
         if self.exchanges:
             last = layer.index == len(self.segments.model.layers)
             stages = (scatter,) if last else (gather, scatter)
-            self.expand(Sync(self.names.train, layer.index, "backward", layer.prepared_width, stages))
+            self.expand(Sync(self.names.train, layer.index, "backward", layer.aggregated_width, stages))
         self.segments.aggregate_backward(layer, [target], {target: source})
 
     def forward_whole(self, layer: LayerSpec) -> None:
@@ -66,15 +71,27 @@ class MirrorSums:
         """See :meth:`forward_whole`."""
         raise AssertionError(f"layer {layer.index} has no segments")
 
-    def _stages(self, layer: LayerSpec, rows: str) -> tuple[Stage, Stage]:
-        """Gather and scatter of the buffer ``rows``, in place."""
+    def _maximum(self, layer: LayerSpec, source: str) -> str:
+        """Greatest scores over all edges of a vertex, the same on all its copies, exact whatever codec there is."""
+        result = self.segments.maximum(layer, [source])
+        if self.exchanges:
+            stages = self._stages(layer, result, "max", "maximum/")
+            sync = Sync(self.names.forward, layer.index, "forward", layer.heads, stages)
+            emit_plainly(self.segments.builder, sync)
+        return result
+
+    def _stages(
+        self, layer: LayerSpec, rows: str, landing: Literal["add", "max"] = "add", of: str = ""
+    ) -> tuple[Stage, Stage]:
+        """Gather and scatter of the buffer ``rows``, in place; names begin with ``of``."""
         index = layer.index
         gather = Stage(
-            "fold", "mirrors/reverse", rows, rows, MIRROR_ROWS, MIRRORED_ROWS, f"gather/send/{index}", "add",
-            picked="mirrors/reverse", arrived=f"gather/receive/{index}", landed="mirrors/reverse", name="gather",
+            "fold", "mirrors/reverse", rows, rows, MIRROR_ROWS, MIRRORED_ROWS, f"{of}gather/send/{index}", landing,
+            picked="mirrors/reverse", arrived=f"{of}gather/receive/{index}", landed="mirrors/reverse",
+            name=f"{of}gather",
         )  # fmt: skip
         scatter = Stage(
-            "publish", "mirrors", rows, rows, MIRRORED_ROWS, MIRROR_ROWS, f"scatter/send/{index}", "put",
-            picked="mirrors", arrived=f"scatter/receive/{index}", landed="mirrors", name="scatter",
+            "publish", "mirrors", rows, rows, MIRRORED_ROWS, MIRROR_ROWS, f"{of}scatter/send/{index}", "put",
+            picked="mirrors", arrived=f"{of}scatter/receive/{index}", landed="mirrors", name=f"{of}scatter",
         )  # fmt: skip
         return gather, scatter

@@ -1,0 +1,139 @@
+"""Attention: kernels against one another, parts against the whole, gradients against differences and DGL."""
+
+import numpy as np
+import pytest
+import torch
+from layer_cases import adjacency, graph, layer, randn, split
+
+from executor.kernels.attention import SLOPE, Attention, Scores
+from executor.kernels.structure import Structure
+from executor.layers import LocalAdjacency
+from executor.layers.attention import GAT
+from simgnn.graph.csr import CSR
+
+HEADS, PART = 3, 2
+WIDTH = HEADS * PART
+
+
+def made(width_in: int = 7, activation: bool = True) -> GAT:
+    found = layer("gat", width_in, WIDTH, "transform-first", heads=HEADS, prepared_width=WIDTH, activation=activation)
+    assert isinstance(found, GAT)
+    return found
+
+
+def run(module: GAT, over: LocalAdjacency, rows: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
+    prepared = [module.prepare(part) for part in (rows, halo) if part is not None]
+    return module.update(module.aggregate(over, *prepared, module.maximum(over, *prepared)))
+
+
+def inputs(csr: CSR, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None, Scores]:
+    rows = randn(csr.columns, WIDTH).to(dtype)
+    scores = Scores(randn(csr.columns, HEADS, seed=1).to(dtype), randn(csr.rows, HEADS, seed=2).to(dtype))
+    return rows[: csr.rows], rows[csr.rows :] if csr.columns > csr.rows else None, scores
+
+
+def by_definition(csr: CSR, looped: int, rows: torch.Tensor, scores: Scores) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maxima and [N | D], edge by edge."""
+    maximum = torch.full((csr.rows, HEADS), -torch.inf, dtype=rows.dtype)
+    out = torch.zeros(csr.rows, WIDTH + HEADS, dtype=rows.dtype)
+    for i in range(csr.rows):
+        sources = csr.indices[csr.indptr[i] : csr.indptr[i + 1]].tolist() + ([i] if i < looped else [])
+        found = [torch.nn.functional.leaky_relu(scores.source[j] + scores.target[i], SLOPE) for j in sources]
+        if found:
+            maximum[i] = torch.stack(found).amax(0)
+        for j, score in zip(sources, found, strict=True):
+            weight = torch.exp(score - maximum[i])
+            out[i, :WIDTH] += (rows[j].view(HEADS, PART) * weight[:, None]).flatten()
+            out[i, WIDTH:] += weight
+    return maximum, out
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("looped", [0, 8, 20])
+def test_kernels_compute_what_they_say(looped: int, dtype: torch.dtype, threads: int) -> None:
+    csr, _ = split(graph(symmetric=False), 20)
+    inner, halo, scores = inputs(csr, dtype)
+    structure = Structure.from_csr(csr)
+    kernel = Attention(structure, structure.transposed(), looped, threads)
+    assert halo is not None
+    maximum, expected = by_definition(csr, looped, torch.cat((inner, halo)), scores)
+    torch.testing.assert_close(kernel.maximum(scores), maximum)
+    torch.testing.assert_close(kernel.forward(inner, halo, scores, maximum), expected)
+
+
+def test_the_form_for_other_devices_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    csr, _ = split(graph(symmetric=False), 20)
+    inner, halo, scores = inputs(csr, torch.float64)
+    structure = Structure.from_csr(csr)
+    kernel = Attention(structure, structure.transposed(), 12)
+    gradient = randn(20, WIDTH + HEADS, seed=5)
+    finite = kernel.maximum(scores).nan_to_num(neginf=0.0)
+
+    def everything() -> list[torch.Tensor | None]:
+        of_inner, of_halo, of_scores = kernel.backward(gradient, inner, halo, scores, finite)
+        forward = kernel.forward(inner, halo, scores, finite)
+        return [kernel.maximum(scores), forward, of_inner, of_halo, of_scores.source, of_scores.target]
+
+    compiled = everything()
+    monkeypatch.setattr("executor.kernels.attention.compiled_for", lambda rows: False)
+    for ours, theirs in zip(compiled, everything(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_layer_equals_that_of_dgl(symmetric: bool) -> None:
+    dgl = pytest.importorskip("dgl", reason="DGL has no wheel for this Python")
+    from dgl.nn import GATConv
+
+    csr, module = graph(symmetric=symmetric), made()
+    x = randn(30, 7).requires_grad_()
+    targets = torch.repeat_interleave(torch.arange(30), torch.from_numpy(csr.degrees()))
+    theirs = dgl.add_self_loop(dgl.graph((torch.from_numpy(csr.indices.copy()).long(), targets), num_nodes=30))
+    other = GATConv(7, PART, HEADS).double()
+    with torch.no_grad():
+        other.fc.weight.copy_(module.weight.t())
+        other.attn_l.copy_(module.attention_source)
+        other.attn_r.copy_(module.attention_target)
+        other.bias.copy_(module.bias)
+    ours, expected = run(module, adjacency(csr), x), torch.relu(other(theirs, x).flatten(1))
+    torch.testing.assert_close(ours, expected)
+    weights = randn(30, WIDTH, seed=2)
+    mine = [x, module.weight, module.attention_source, module.attention_target, module.bias]
+    its = [x, other.fc.weight, other.attn_l, other.attn_r, other.bias]
+    found = torch.autograd.grad((ours * weights).sum(), mine)
+    wanted = torch.autograd.grad((expected * weights).sum(), its)
+    for one, two, shape in zip(found, wanted, mine, strict=True):
+        torch.testing.assert_close(one, two.t() if shape is module.weight else two.view_as(shape))
+
+
+def test_gradients_are_those_of_differences() -> None:
+    csr, degree = split(graph(), 20)
+    module, over = made(activation=False), adjacency(csr, degree)
+    own, halo = randn(20, 7).requires_grad_(), randn(10, 7, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda own, halo: run(module, over, own, halo), (own, halo))
+
+
+def test_any_common_shift_is_exact_and_parts_add_up() -> None:
+    csr, module = graph(), made()
+    x = randn(30, 7)
+    over = adjacency(csr)
+    expected = run(module, over, x)
+    prepared = module.prepare(x)
+    maximum = module.maximum(over, prepared)
+    for shift in (maximum + 3.0, torch.zeros_like(maximum)):
+        torch.testing.assert_close(module.update(module.aggregate(over, prepared, shift)), expected)
+    # edges divided between two ranks, self loops on the first
+    first = np.random.default_rng(0).random(csr.edges) < 0.5
+    parts = [_some(csr, first), _some(csr, ~first)]
+    overs = [adjacency(parts[0], csr.degrees()), adjacency(parts[1], csr.degrees(), looped=0)]
+    greatest = torch.maximum(*(module.maximum(part, prepared) for part in overs))
+    assert torch.equal(greatest, maximum)
+    total = sum(module.aggregate(part, prepared, greatest) for part in overs)
+    torch.testing.assert_close(module.update(total), expected)
+
+
+def _some(csr: CSR, kept: np.ndarray) -> CSR:
+    rows = np.repeat(np.arange(csr.rows), csr.degrees())[kept]
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=csr.rows)))).astype(np.int64)
+    return CSR(indptr, csr.indices[kept], csr.columns)
