@@ -15,8 +15,8 @@ class LayerSpec:
     the dense transform. ``activation``: ReLU after the layer (all but the last). ``hoisted``: the aggregation's input
     is constant and it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``: rows are a
     sparse feature matrix. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are
-    aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment. ``heads``: of
-    attention (gat only).
+    aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
+    ``heads``: of attention (gat only).
 
     ``sums_inputs``: rows are summed first and transformed then, as a segment of its own, while backward has the order
     of ``order`` (transform-first): (A x) W is A (x W), so that gradients are summed as wide as the layer's output.
