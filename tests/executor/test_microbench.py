@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,9 @@ def _rank(rank: int, port: int, out: str) -> None:
     from executor.microbench.world import join
 
     world = join("gloo")
+    # were they of two kernels, their clocks would be asked; here both are one
+    assert abs(replace(world, kernels=("one", "other")).clock_ahead_s()) < 1.0
+    assert world.clock_ahead_s() == 0.0
     circle = Circle(2, world.group((0, 1)), "host")
     probes = [
         *matmul_probes(Pool(1 << 16, world.device), [(50, 20, 10)]),
