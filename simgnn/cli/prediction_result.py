@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from simgnn.sim.spread import Spread
 
 NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
+BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
 RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here"
 
 
@@ -57,6 +58,7 @@ def prediction_result(
             *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
             *filter(None, [chosen.profile.assumptions()]),
             *prepared.stats.notes,
+            *([BUNDLED.format(len(simulation.bundled))] if simulation.bundled else []),
         ],
         confidence={
             "hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(told)}",

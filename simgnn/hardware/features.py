@@ -214,7 +214,7 @@ def features(
             f"work of primitive '{primitive}' lacks the size '{error.args[0]}'; got: {', '.join(sorted(sizes))}"
         ) from None
     count = len(next(iter(arrays.values())))
-    result = {name: np.broadcast_to(value, (count,)) for name, value in result.items()}
+    result = {name: _long(value, count) for name, value in result.items()}
     result["call"] = np.ones(count)
     for cache, size in caches.items():
         if "beyond_bytes" in per_cache:
@@ -254,4 +254,9 @@ def _arrays(primitive: str, sizes: Mapping[str, ArrayLike]) -> dict[str, FloatAr
     arrays = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in sizes.items()}
     arrays.setdefault("item_bytes", np.array([4.0]))
     count = max(len(array) for array in arrays.values())
-    return {name: np.broadcast_to(array, (count,)) for name, array in arrays.items()}
+    return {name: _long(array, count) for name, array in arrays.items()}
+
+
+def _long(value: FloatArray, count: int) -> FloatArray:
+    """A value, one for all or of [count], as [count]."""
+    return value if np.shape(value) == (count,) else np.broadcast_to(value, (count,))

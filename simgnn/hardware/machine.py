@@ -180,7 +180,7 @@ class Machine:
         ``sizes``: a number or an array [P] each; ``locality``: [P, bins] or None.
         """
         seconds, flags, spread = np.zeros(self.ranks), np.zeros(self.ranks, dtype=bool), np.full(self.ranks, np.nan)
-        table = {name: np.broadcast_to(np.asarray(size, dtype=np.float64), self.ranks) for name, size in sizes.items()}
+        table = {name: np.full(self.ranks, size, dtype=np.float64) for name, size in sizes.items()}
         profile = None if locality is None else np.broadcast_to(locality, (self.ranks, np.shape(locality)[-1]))
         for (kind, threads, at_once), ranks in self._classes.items():
             part = {name: size[ranks] for name, size in table.items()}

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from simgnn.hardware.links import LinkType
 from simgnn.hardware.quantities import Points
+from simgnn.hardware.routes import Route
 
 if TYPE_CHECKING:
     from simgnn.hardware.machine import Machine
@@ -38,13 +39,7 @@ def price_messages(
         rate = np.minimum(rate, min(described.ports.send.value, described.ports.receive.value))
     if described.message.efficiency is not None:
         rate = rate * _at(described.message.efficiency, nbytes)
-    names = list(dict.fromkeys(machine.devices))
-    place = {name: number for number, name in enumerate(names)}
-    device = np.array([place[name] for name in machine.devices], dtype=np.int64)
-    # messages between the same two devices take one route
-    source, target = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
-    found, which = np.unique(device[source] * len(names) + device[target], return_inverse=True)
-    routes = [machine.network.route(names[pair // len(names)], names[pair % len(names)]) for pair in found.tolist()]
+    which, routes = device_pairs(machine, np.asarray(source), np.asarray(target))
     latency = np.array([route.latency_s for route in routes])[which]
     alike: dict[tuple[int, ...], tuple[tuple[LinkType, ...], list[int]]] = {}
     for number, route in enumerate(routes):
@@ -56,6 +51,17 @@ def price_messages(
             rate[positions] = np.minimum(rate[positions], _link_rate(link, sizes))
             outside[positions] |= _outside(link.bandwidth.range, sizes)
     return MessagePrices(latency + described.message.floor.value, rate, outside)
+
+
+def device_pairs(machine: "Machine", source: Ints, target: Ints) -> tuple[Ints, list[Route]]:
+    """The route of each message, by its position in the routes that follow: messages between the same two devices take
+    one."""
+    names = list(dict.fromkeys(machine.devices))
+    place = {name: number for number, name in enumerate(names)}
+    device = np.array([place[name] for name in machine.devices], dtype=np.int64)
+    found, which = np.unique(device[source] * len(names) + device[target], return_inverse=True)
+    pairs = [divmod(pair, len(names)) for pair in found.tolist()]
+    return which, [machine.network.route(names[one], names[other]) for one, other in pairs]
 
 
 def _link_rate(link: LinkType, nbytes: Floats) -> Floats:

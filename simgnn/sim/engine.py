@@ -19,6 +19,7 @@ from simgnn.partition.stats import PartitionStats
 from simgnn.policies.schedule.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.program.program import EVALUATE, Turn
 from simgnn.sim.accounting import sent_by
+from simgnn.sim.bundles import BUNDLED_ABOVE
 from simgnn.sim.clock import FOREVER_PS, too_long
 from simgnn.sim.compiled import Compiled, turn_of_number
 from simgnn.sim.decided import Sizes
@@ -45,6 +46,7 @@ class Engine:
         evaluate_every: int = 0,
         pick: Pick | None = None,
         window: float = WINDOW,
+        bundle_above: int = BUNDLED_ABOVE,
     ) -> None:
         self.compiled = compiled
         self.program = compiled.program
@@ -56,7 +58,7 @@ class Engine:
         capacity = np.array([link.capacity_bytes_per_s for link in machine.links], dtype=np.float64)
         burst = np.array([link.burst_bytes for link in machine.links], dtype=np.float64)
         self.network = Network(self.env, capacity, names, burst=burst, window=window)
-        self.pricer = Pricer(sizes, machine, stats, self.network)
+        self.pricer = Pricer(sizes, machine, stats, self.network, bundle_above)
         self.cores = share_devices(self.env, self.program, machine)
         self.context = Context(self.env, self.network, self.pricer, self.cores, {})
         self.turns: dict[int, TurnState] = {}

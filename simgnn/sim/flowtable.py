@@ -12,38 +12,45 @@ class PathTable:
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[int, float], ...], int] = {}
-        self._rows: list[tuple[tuple[int, float], ...]] = []
+        self._fresh: list[tuple[tuple[int, float], ...]] = []
         self._arrays = Paths(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
-        self._built = 0
 
     def intern(self, shares: Mapping[int, float]) -> int:
         """Number of the path that takes ``shares`` of links (link -> share)."""
         row = tuple(sorted(shares.items()))
         if row not in self._known:
-            self._known[row] = len(self._rows)
-            self._rows.append(row)
+            self._known[row] = len(self._arrays.pointer) - 1 + len(self._fresh)
+            self._fresh.append(row)
         return self._known[row]
+
+    def extend(self, paths: Paths) -> int:
+        """Add paths that are not looked for among those that are there; number of the first."""
+        pointer, link, share = self.build()
+        self._arrays = Paths(
+            np.concatenate((pointer, pointer[-1] + paths.pointer[1:])),
+            np.concatenate((link, paths.link)),
+            np.concatenate((share, paths.share)),
+        )
+        return len(pointer) - 1
 
     def links(self, path: int) -> tuple[int, ...]:
         """Links of a path."""
-        return tuple(link for link, _ in self._rows[path])
+        return tuple(link for link, _ in self.crossed(path))
 
     def crossed(self, path: int) -> tuple[tuple[int, float], ...]:
         """Links of a path, each with what one unit of a flow's rate takes of it."""
-        return self._rows[path]
+        pointer, link, share = self.build()
+        part = slice(pointer[path], pointer[path + 1])
+        return tuple(zip(link[part].tolist(), share[part].tolist(), strict=True))
 
     def build(self) -> Paths:
         """The paths seen so far."""
-        fresh = self._rows[self._built :]
+        fresh, self._fresh = self._fresh, []
         if fresh:
-            pointer, link, share = self._arrays
             lengths = np.array([len(row) for row in fresh], dtype=np.int64)
-            self._arrays = Paths(
-                np.concatenate((pointer, pointer[-1] + np.cumsum(lengths))),
-                np.concatenate((link, np.array([i for row in fresh for i, _ in row], dtype=np.int64))),
-                np.concatenate((share, np.array([x for row in fresh for _, x in row], dtype=np.float64))),
-            )
-            self._built = len(self._rows)
+            link = np.array([i for row in fresh for i, _ in row], dtype=np.int64)
+            share = np.array([x for row in fresh for _, x in row], dtype=np.float64)
+            self.extend(Paths(np.append(0, np.cumsum(lengths)), link, share))
         return self._arrays
 
 

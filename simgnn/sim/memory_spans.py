@@ -109,11 +109,9 @@ def work_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number
     nbytes = np.zeros(len(ticks["op_id"]), dtype=np.int64)
     for op_id, (_, op) in enumerate(program.ops):
         mine = np.flatnonzero(ticks["op_id"] == op_id)
-        turns = np.stack([ticks["epoch"][mine], ticks["step"][mine]])
         static = sizes.is_static(op) and not any(_varies(sizes, a.buffer) for a in op.reads + op.writes)
-        for turn in np.unique(turns, axis=1).T.tolist()[: 1 if static else None]:
-            chosen = mine if static else mine[(turns[0] == turn[0]) & (turns[1] == turn[1])]
-            nbytes[chosen] = work_space(program, sizes, op, *turn)[ticks["rank"][chosen]]
+        for (epoch, step), chosen in _by_turn(ticks, mine, static):
+            nbytes[chosen] = work_space(program, sizes, op, epoch, step)[ticks["rank"][chosen]]
     held = np.flatnonzero(nbytes)
     what = np.full(len(held), number, dtype=np.int64)
     return Spans(
@@ -138,13 +136,21 @@ def _held_bytes(sizes: Sizes, names: tuple[str, ...], held: Ints, columns: Mappi
     nbytes = np.zeros(len(held), dtype=np.int64)
     for place, name in enumerate(names):
         mine = np.flatnonzero(held == place)
-        turns = np.stack([columns["epoch"][mine], columns["step"][mine]])
-        distinct = np.unique(turns, axis=1).T.tolist() if _varies(sizes, name) else [None]
-        for turn in distinct:
-            chosen = mine if turn is None else mine[(turns[0] == turn[0]) & (turns[1] == turn[1])]
-            epoch, step = (0, 0) if turn is None else turn
+        for (epoch, step), chosen in _by_turn(columns, mine, not _varies(sizes, name)):
             nbytes[chosen] = all_copies_bytes(sizes, name, epoch, step)[columns["rank"][chosen]]
     return nbytes
+
+
+def _by_turn(columns: Mapping[str, Ints], rows: Ints, static: bool) -> list[tuple[tuple[int, int], Ints]]:
+    """Some rows by their turns, as ((epoch, step), rows); all of them with the first's where sizes are the same."""
+    epoch, step = columns["epoch"][rows], columns["step"][rows]
+    if static:
+        return [((int(epoch[0]), int(step[0])), rows)] if len(rows) else []
+    order = np.lexsort((step, epoch))
+    epoch, step = epoch[order], step[order]
+    heads = np.flatnonzero(np.append(True, (np.diff(epoch) != 0) | (np.diff(step) != 0))[: len(rows)])
+    parts = np.split(rows[order], heads[1:])
+    return [((int(epoch[head]), int(step[head])), part) for head, part in zip(heads, parts, strict=True)]
 
 
 def _varies(sizes: Sizes, name: str) -> bool:

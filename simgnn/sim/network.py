@@ -12,7 +12,7 @@ quickest flow takes. A batch holds at most ``PART`` of the classes under way, so
 against exact events (``window = 0``) depends on no unit of time or size.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import simpy
 from simgnn.errors import BackendError
 from simgnn.sim.buckets import Buckets
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
-from simgnn.sim.crossings import Floats, Ints
+from simgnn.sim.crossings import Floats, Ints, Paths
 from simgnn.sim.flowtable import FlowTable
 from simgnn.sim.maxmin import patience, solve
 
@@ -101,14 +101,22 @@ class Network:
 
     def path(self, shares: Mapping[int, float]) -> int:
         """Number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
-        for link in shares:
+        self._check_capacity(shares)
+        return self._flows.paths.intern(shares or {len(self._names): 1.0})
+
+    def add_paths(self, paths: Paths) -> int:
+        """Paths by the hundred thousand, which are not looked for among those that are there; number of the first."""
+        self._check_capacity(np.unique(paths.link).tolist())
+        return self._flows.paths.extend(paths)
+
+    def _check_capacity(self, links: Iterable[int]) -> None:
+        for link in links:
             if not self._capacity[link] > 0.0:
                 raise BackendError(
                     f"a message would cross link '{self._names[link]}', whose bandwidth is {self._capacity[link]} "
                     f"bytes/s; expected more than zero: give the link a bandwidth in the hardware profile, or a route "
                     f"around it"
                 )
-        return self._flows.paths.intern(shares or {len(self._names): 1.0})
 
     def send(
         self, paths: Ints, sizes: Floats, caps: Floats, latencies: Ints, labels: Ints, on_end: OnEnd, tag: Tag

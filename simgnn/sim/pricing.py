@@ -14,6 +14,7 @@ from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Work
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
+from simgnn.sim.bundles import BUNDLED_ABOVE, bundle_paths
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, to_ps
 from simgnn.sim.compiled import CompiledOp
 from simgnn.sim.decided import Sizes
@@ -29,14 +30,15 @@ KEPT_PAIRS = 16
 
 
 class Pairs(NamedTuple):
-    """Who sends to whom in a round: senders and receivers, the path of each message; of each rank which messages it
-    sends or receives, and with whom."""
+    """Who sends to whom in a round: senders and receivers; of each rank which messages it sends or receives, with whom,
+    and over which path, the rank being the later of the two. ``bundled``: paths are those of bundles."""
 
     source: list[int]
     target: list[int]
-    paths: Ints
     of_rank: tuple[Ints, ...]
     peers: tuple[Ints, ...]
+    paths: tuple[Ints, ...]
+    bundled: bool
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,22 @@ class Stream(NamedTuple):
 
 
 class Pricer:
-    """Prices of a program's ops on a machine. ``flagged``: ops priced outside what was measured."""
+    """Prices of a program's ops on a machine. ``flagged``: ops priced outside what was measured; ``bundled``: ops with
+    rounds of more than ``bundle_above`` messages."""
 
-    def __init__(self, sizes: Sizes, machine: Machine, stats: PartitionStats | None, network: Network) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        machine: Machine,
+        stats: PartitionStats | None,
+        network: Network,
+        bundle_above: int = BUNDLED_ABOVE,
+    ) -> None:
         self.sizes = sizes
         self.machine = machine
         self.flagged: dict[str, None] = {}
+        self.bundled: dict[str, None] = {}
+        self._bundle_above = bundle_above
         self._stats = stats
         self._network = network
         self._static: dict[int, bool] = {}
@@ -157,8 +169,11 @@ class Pricer:
                 if price.extrapolated:
                     self.flagged[compiled.op.name] = None
         what = f"op '{compiled.op.name}'"
+        pairs = self._pairs(found, backend)
+        if pairs.bundled:
+            self.bundled[compiled.op.name] = None
         return Messages(
-            self._pairs(found, backend),
+            pairs,
             found.nbytes.astype(np.float64),
             prices.rate_bytes_per_s,
             self._ticks(prices.latency_s, what),
@@ -171,17 +186,23 @@ class Pricer:
         if key not in self._known_pairs:
             while len(self._known_pairs) >= KEPT_PAIRS:
                 del self._known_pairs[next(iter(self._known_pairs))]
-            source, target = found.source.tolist(), found.target.tolist()
-            rank, place = np.concatenate((found.source, found.target)), np.tile(np.arange(len(source)), 2)
+            rank, place = np.concatenate((found.source, found.target)), np.tile(np.arange(len(found.source)), 2)
             order = np.lexsort((place, rank))
             cuts = np.cumsum(np.bincount(rank, minlength=self.machine.ranks))[:-1]
-            other = np.concatenate((found.target, found.source))[order]
-            paths = [self._path_number(i, j, backend) for i, j in zip(source, target, strict=True)]
-            self._known_pairs[key] = Pairs(
-                source, target, np.array(paths, dtype=np.int64), tuple(np.split(place[order], cuts)),
-                tuple(np.split(other, cuts)),
-            )  # fmt: skip
+            bundled = len(found.source) > self._bundle_above
+            columns = place, np.concatenate((found.target, found.source)), self._paths(found, backend, bundled)
+            of_rank, peers, paths = (tuple(np.split(column[order], cuts)) for column in columns)
+            source, target = found.source.tolist(), found.target.tolist()
+            self._known_pairs[key] = Pairs(source, target, of_rank, peers, paths, bundled)
         return self._known_pairs[key]
+
+    def _paths(self, found: Round, backend: str, bundled: bool) -> Ints:
+        """Path of each message where its sender is the later of the two, then where its receiver is."""
+        if bundled:
+            bundles = bundle_paths(self.machine, found.source, found.target, backend)
+            return self._network.add_paths(bundles.paths) + np.concatenate((bundles.sent, bundles.received))
+        pairs = zip(found.source.tolist(), found.target.tolist(), strict=True)
+        return np.tile(np.array([self._path_number(i, j, backend) for i, j in pairs], dtype=np.int64), 2)
 
     def _path_number(self, i: int, j: int, backend: str) -> int:
         key = i, j, backend

@@ -7,6 +7,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simgnn.sim.bundles import even_out
 from simgnn.sim.network import Network, Tag
 
 if TYPE_CHECKING:
@@ -57,13 +58,16 @@ class Rounds:
         if not len(places):
             self._leave(number, rank, ready)
             return
-        peers = messages.pairs.peers[rank]
-        there = self._ready[number, peers]
-        places, there = places[there != ABSENT], there[there != ABSENT]
-        if len(places):
+        there = self._ready[number, messages.pairs.peers[rank]]
+        present = np.flatnonzero(there != ABSENT)
+        if len(present):
+            there, places = there[present], places[present]
             starts = np.maximum(np.maximum(there, ready) - int(self._env.now), 0) + messages.latencies[places]
+            paths, sizes, caps = messages.pairs.paths[rank][present], messages.sizes[places], messages.caps[places]
+            if messages.pairs.bundled:
+                sizes, caps = even_out(starts, paths, sizes), even_out(starts, paths, caps)
             self._network.send(
-                messages.pairs.paths[places], messages.sizes[places], messages.caps[places], starts, places,
+                paths, sizes, caps, starts, places,
                 lambda ended, end: self._end(number, ended, end), (*self._tag, number),
             )  # fmt: skip
 

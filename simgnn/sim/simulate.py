@@ -19,8 +19,9 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.record.trace import TRACE_SCHEMA
 from simgnn.sim.accounting import Traffic, count_traffic
+from simgnn.sim.bundles import BUNDLED_ABOVE
 from simgnn.sim.clock import PICOSECONDS
-from simgnn.sim.compiled import compile_program
+from simgnn.sim.compiled import Compiled, compile_program
 from simgnn.sim.decided import Activity, Sizes
 from simgnn.sim.energy import Energy, track_energy
 from simgnn.sim.engine import Engine
@@ -40,11 +41,12 @@ class Simulation:
     ``columns``: the trace, one array a column of ``TRACE_SCHEMA``, sorted by (epoch, step, op_id, rank). ``epoch_s``:
     training time of each epoch. ``compute_s``, ``wait_s``, ``comm_total_s``, ``comm_exposed_s`` float64 [epochs, P]:
     formulas in :func:`simgnn.sim.measures.rank_ticks`. ``status``: "oom" when ``memory.out_of_memory`` says where
-    memory runs out; the times are then those of a machine with enough. ``extrapolated``: names of ops that were priced
-    outside what was measured. ``copied``: (first epoch, how many) that were fast-forwarded.
+    memory runs out; the times are then those of a machine with enough. Names of ops that were priced outside what was
+    measured: ``extrapolated``; whose messages flowed in bundles (:mod:`simgnn.sim.bundles`): ``bundled``. ``copied``:
+    (first epoch, how many) that were fast-forwarded.
     """
 
-    program: Program
+    compiled: Compiled
     columns: Mapping[str, NDArray[Any]]
     epoch_s: list[float]
     compute_s: Floats
@@ -58,7 +60,13 @@ class Simulation:
     message: str
     extrapolated: tuple[str, ...]
     uncalibrated: bool
+    bundled: tuple[str, ...]
     copied: tuple[tuple[int, int], ...]
+
+    @property
+    def program(self) -> Program:
+        """What was simulated."""
+        return self.compiled.program
 
     @cached_property
     def trace(self) -> pa.Table:
@@ -111,14 +119,16 @@ def simulate(
     fast_forward: bool = True,
     evaluate_every: int = 0,
     window: float = WINDOW,
+    bundle_above: int = BUNDLED_ABOVE,
     pick: Pick | None = None,
 ) -> Simulation:
     """Simulate ``epochs`` epochs of a program on a machine.
 
     ``stats`` supply the locality tables that work names; without them aggregation is priced without, and flagged.
     ``activity``: values of decisions and guards (:mod:`simgnn.sim.decided`). ``evaluate_every``: evaluate after each so
-    many epochs and the last (0: never); never part of ``epoch_s``. ``window``: span of a batch of message ends,
-    relative to the mean age of the messages; 0 is exact.
+    many epochs and the last (0: never); never part of ``epoch_s``. ``window``: span of a batch of messages that begin
+    or end close together (:mod:`simgnn.sim.network`); 0 is exact. ``bundle_above``: rounds of more messages than this
+    flow in bundles.
 
     Raises :class:`BackendError` for a decision that no activity tells, a program that waits for ever or a message that
     gets no bandwidth, :class:`HardwareError` for a price that the profile lacks.
@@ -133,8 +143,9 @@ def simulate(
     compiled = compile_program(program)
     sizes = Sizes(program, {} if activity is None else activity)
     engine = Engine(
-        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, pick=pick, window=window
-    )
+        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, pick=pick, window=window,
+        bundle_above=bundle_above,
+    )  # fmt: skip
     forward = FastForward(engine) if fast_forward else None
     engine.run()
     return _collect(engine, machine, epochs, () if forward is None else tuple(forward.copied))
@@ -150,7 +161,7 @@ def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[
     memory = track_memory(program, engine.pricer.sizes, machine, engine.recorder.table(copies=False))
     energy = track_energy(machine, ticks, computes, int(ticks["ended"].max(initial=0)))
     return Simulation(
-        program=program,
+        compiled=compiled,
         columns=columns,
         epoch_s=(lengths / PICOSECONDS).tolist(),
         **{name: values / PICOSECONDS for name, values in times.items()},
@@ -161,6 +172,7 @@ def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[
         message="" if memory.out_of_memory is None else str(memory.out_of_memory),
         extrapolated=tuple(sorted(engine.pricer.flagged)),
         uncalibrated=_uncalibrated(machine),
+        bundled=tuple(sorted(engine.pricer.bundled)),
         copied=copied,
     )
 

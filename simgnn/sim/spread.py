@@ -20,7 +20,7 @@ from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
 from simgnn.sim.clock import PICOSECONDS
-from simgnn.sim.compiled import CompiledOp, compile_program
+from simgnn.sim.compiled import CompiledOp
 from simgnn.sim.decided import Activity, Sizes
 from simgnn.sim.maxmin import Bools, Floats
 from simgnn.sim.simulate import Simulation
@@ -125,7 +125,7 @@ class _Walk:
     def __init__(self, simulation: Simulation, machine: Machine, stats: PartitionStats | None, activity: Activity):
         self.simulation = simulation
         self.program = simulation.program
-        self.compiled = compile_program(self.program)
+        self.compiled = simulation.compiled
         self.origins = Origins(self.compiled, machine, Sizes(self.program, activity), stats)
         self._ops = {op.op_id: op for template in self.compiled.templates.values() for op in template.ops}
         columns = simulation.columns

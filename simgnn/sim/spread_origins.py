@@ -50,7 +50,7 @@ class Origins:
         self._classes = {key: np.array(ranks) for key, ranks in classes.items()}
 
     def parts(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
-        """Share of an op's time that has each origin, float64 [P] each: one in all, zero where nothing is priced."""
+        """Share of an op's time that has each origin, float64 [P] each: one in all, or zero where nothing is priced."""
         found: dict[int, Floats] = {}
         op = compiled.op
         if op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
@@ -61,8 +61,11 @@ class Origins:
             return found
         copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
         work: Sequence[Work] = (Work("copy", {"bytes": 1, "item_bytes": 1}),) if copied else op.work
-        for piece in work:
-            self._add_work(found, piece, turn, op)
+        of_pieces = [self._origins(piece, op) for piece in work]
+        if len({origin for origins in of_pieces for origin in origins}) == 1:
+            return {self._number(of_pieces[0][0]): np.ones(self._machine.ranks)}
+        for piece, origins in zip(work, of_pieces, strict=True):
+            self._add_work(found, piece, origins, turn, op)
         total = np.sum(list(found.values()), axis=0) if found else np.zeros(self._machine.ranks)
         safe = np.where(total > 0, total, 1.0)
         return {number: seconds / safe for number, seconds in found.items()}
@@ -70,21 +73,28 @@ class Origins:
     def _number(self, origin: Origin) -> int:
         return self.known.setdefault(origin, len(self.known))
 
-    def _add_work(self, found: dict[int, Floats], piece: Work, turn: Turn, op: Op) -> None:
+    def _origins(self, piece: Work, op: Op) -> list[Origin]:
+        """The origin of a piece of work on each class of ranks."""
+        found = []
+        for kind, threads, at_once in self._classes:
+            device = self._machine.profile.devices[kind]
+            if op.kind in COPIES and device.kind == "gpu":
+                found.append(Origin("copies between host and device", None, None))
+                continue
+            curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
+            found.append(Origin(f"{piece.primitive} on {kind}", curve.spread, curve.jitter, curve.drift))
+        return found
+
+    def _add_work(self, found: dict[int, Floats], piece: Work, origins: list[Origin], turn: Turn, op: Op) -> None:
+        """Seconds of a piece of work, by origin; copies between host and device, which links price, count one."""
         machine = self._machine
         sizes = {name: self._sizes.per_rank(size, turn.epoch, turn.step, op.name) for name, size in piece.sizes.items()}
         table = None if self._stats is None or piece.locality is None else self._stats.tables.get(piece.locality)
-        for (kind, threads, at_once), ranks in self._classes.items():
-            device = machine.profile.devices[kind]
-            if op.kind in COPIES and device.kind == "gpu":
-                here = self._number(Origin("copies between host and device", None, None))
-                found.setdefault(here, np.zeros(machine.ranks))[ranks] += 1.0
-                continue
-            curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
-            name = f"{piece.primitive} on {kind}"
-            here = self._number(Origin(name, curve.spread, curve.jitter, curve.drift))
-            seconds, _, _ = machine.work_seconds_all(piece.primitive, sizes, table, at_once)
-            found.setdefault(here, np.zeros(machine.ranks))[ranks] += seconds[ranks]
+        for ((kind, _, at_once), ranks), origin in zip(self._classes.items(), origins, strict=True):
+            seconds = np.ones(machine.ranks)
+            if op.kind not in COPIES or machine.profile.devices[kind].kind != "gpu":
+                seconds, _, _ = machine.work_seconds_all(piece.primitive, sizes, table, at_once)
+            found.setdefault(self._number(origin), np.zeros(machine.ranks))[ranks] += seconds[ranks]
 
     def _communication(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> Origin:
         """A group call. Its own jitter is that of its floor; how far its model misses the largest spread it is told."""

@@ -1,9 +1,10 @@
 """Simulating one epoch of a 3-layer GCN with METIS-like traffic (<= 32 peers a rank), in process, warm, on one core.
 
-Prints wall and CPU seconds, peak memory of the process, what 100 epochs take against 2, and how far batched ends lie
-from exact events. Each size runs in a fresh process, so that its peak memory is its own.
+Prints wall and CPU seconds, peak memory of the process, what 100 epochs take against 2, the estimate of the spread
+against an epoch, and how far batches lie from exact events (--exact) and dense rounds in bundles from rounds of single
+messages (--dense). Each size runs in a fresh process, so that its peak memory is its own.
 
-python tests/benchmarks/bench_simulate.py [--rounds 5] [--ranks 8 64 1024] [--exact]
+python tests/benchmarks/bench_simulate.py [--rounds 5] [--ranks 8 64 1024] [--exact] [--dense]
 """
 
 import argparse
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -27,10 +28,11 @@ from simgnn.hardware.profile import load_profile
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.program import Program
 from simgnn.program.sizes import Route
-from simgnn.sim.simulate import simulate
+from simgnn.sim.simulate import Simulation, simulate
+from simgnn.sim.spread import estimate_spread
 
 PROFILE = Path(__file__).resolve().parent.parent / "hardware" / "data" / "invented-8x8.toml"
-HOSTS = {8: 1, 16: 2, 64: 8, 256: 32, 1024: 128}
+HOSTS = {8: 1, 16: 2, 64: 8, 256: 32, 320: 40, 1024: 128}
 BARS = {8: 0.05, 64: 1.0, 1024: 20.0}
 MEMORY_BAR_GIB = 4.0
 
@@ -63,10 +65,14 @@ def cluster(folder: Path, hosts: int) -> Path:
     return path
 
 
-def planned(ranks: int, hosts: int, peers: int | None = 32, seed: int = 0) -> tuple[Program, Machine, PartitionStats]:
+def planned(
+    ranks: int, hosts: int, peers: int | None = 32, seed: int = 0, layers: int = 3
+) -> tuple[Program, Machine, PartitionStats]:
     """A program, from statistics alone, and the invented cluster with as many hosts as it takes."""
     stats = metis_like(ranks, hosts, 31_250 * max(ranks, 64), seed, peers)
-    program = plan(load_experiment("vanilla", ["model.layers=3"]).with_cluster(hosts, ranks // hosts), stats).program
+    program = plan(
+        load_experiment("vanilla", [f"model.layers={layers}"]).with_cluster(hosts, ranks // hosts), stats
+    ).program
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine.place(load_profile(str(cluster(Path(folder), hosts))), [int(host) for host in stats.hosts])
     return program, machine, stats
@@ -83,6 +89,33 @@ def timed(run: Callable[[], object], rounds: int) -> tuple[list[float], list[flo
     return wall, cpu
 
 
+def compare(name: str, found: Sequence[Simulation], expected: Sequence[Simulation]) -> None:
+    """Print how far epochs, ends of ops and durations of ops lie from those expected."""
+    epoch = max(abs(one.epoch_s[0] / other.epoch_s[0] - 1) for one, other in zip(found, expected, strict=True))
+    end, took = 0.0, 0.0
+    for one, other in zip(found, expected, strict=True):
+        ends = one.columns["ended_s"], other.columns["ended_s"]
+        spans = ends[0] - one.columns["issued_s"], ends[1] - other.columns["issued_s"]
+        end = max(end, float(np.max(np.abs(ends[0] / ends[1] - 1))))
+        took = max(took, float(np.max(np.abs(spans[0] - spans[1]) / np.maximum(spans[1], 1e-12))))
+    print(
+        f"  {name}, {len(found)} seeds: epoch {epoch:.4%}, any op's end {end:.3%}, its duration {took:.2%}", flush=True
+    )
+
+
+def measure_dense(ranks: int) -> None:
+    """One layer of traffic between all ranks: in bundles, and message by message."""
+    found: dict[bool, list[Simulation]] = {True: [], False: []}
+    for seed in range(2):
+        program, machine, stats = planned(ranks, HOSTS[ranks], None, seed, layers=1)
+        for bundled, above in ((True, 0), (False, ranks * ranks)):
+            began = time.process_time()
+            found[bundled].append(simulate(program, machine, stats=stats, epochs=1, bundle_above=above))
+            taken = time.process_time() - began
+            print(f"{ranks} ranks, dense, bundled {bundled}: CPU {taken:.1f} s", flush=True)
+    compare("bundles against messages", found[True], found[False])
+
+
 def measure(ranks: int, rounds: int, exact: bool) -> None:
     """One size, in this process."""
     hosts = HOSTS[ranks]
@@ -93,27 +126,26 @@ def measure(ranks: int, rounds: int, exact: bool) -> None:
     wall, cpu = timed(lambda: simulate(program, machine, stats=stats, epochs=1), rounds)
     two, _ = timed(lambda: simulate(program, machine, stats=stats, epochs=2), min(rounds, 3))
     hundred, _ = timed(lambda: simulate(program, machine, stats=stats, epochs=100), min(rounds, 3))
+    estimate_spread(simulation, machine, stats)
+    spread, _ = timed(lambda: estimate_spread(simulation, machine, stats), rounds)
     low, high = np.percentile(wall, [25, 75])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     bar = f" (bar {BARS[ranks]} s)" if ranks in BARS else ""
     print(
         f"{ranks} ranks on {hosts} hosts: {median(wall):.3f} s [{low:.3f}, {high:.3f}]{bar}, CPU {median(cpu):.3f} s, "
         f"planned and placed in {ready:.2f} s, peak {peak:.2f} GiB (bar {MEMORY_BAR_GIB} GiB), "
-        f"100 epochs {median(hundred) / median(two):.2f}x of 2 (bar 1.5x), {len(simulation.columns['rank'])} ops, "
+        f"spread {median(spread):.3f} s, 100 epochs {median(hundred) / median(two):.2f}x of 2 (bar 1.5x), "
+        f"{len(simulation.columns['rank'])} ops, "
         f"epoch {simulation.epoch_s[0] * 1e3:.1f} ms, digest {simulation.digest[:12]}",
         flush=True,
     )
     if exact:
-        errors = []
+        found = []
         for seed in range(5):
             program, machine, stats = planned(ranks, hosts, seed=seed)
-            batched, precise = (
-                simulate(program, machine, stats=stats, epochs=1, **options) for options in ({}, {"window": 0.0})
-            )
-            ends = [found.columns["ended_s"] for found in (batched, precise)]
-            errors.append((batched.epoch_s[0] / precise.epoch_s[0] - 1, np.max(np.abs(ends[0] / ends[1] - 1))))
-        print(f"  batched against exact over 5 seeds: epoch {max(abs(e) for e, _ in errors):.3%}, "
-              f"any op's end {max(e for _, e in errors):.3%} (bar 1 %)", flush=True)  # fmt: skip
+            found.append([simulate(program, machine, stats=stats, epochs=1, **o) for o in ({}, {"window": 0.0})])
+        batched, precise = zip(*found, strict=True)
+        compare("batched against exact", batched, precise)
 
 
 def main() -> None:
@@ -122,13 +154,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, nargs="+", choices=sorted(HOSTS), default=[8, 64, 1024])
     parser.add_argument("--exact", action="store_true", help="also compare with exact events (minutes above 64 ranks)")
+    parser.add_argument("--dense", action="store_true", help="instead: every rank talks to every other")
     arguments = parser.parse_args()
+    if len(arguments.ranks) == 1 and arguments.dense:
+        measure_dense(arguments.ranks[0])
+        return
     if len(arguments.ranks) == 1:
         measure(arguments.ranks[0], arguments.rounds, arguments.exact)
         return
     for ranks in arguments.ranks:
         command = [sys.executable, __file__, "--rounds", str(arguments.rounds), "--ranks", str(ranks)]
-        subprocess.run(command + ["--exact"] * arguments.exact, check=True, env=os.environ)
+        command += ["--exact"] * arguments.exact + ["--dense"] * arguments.dense
+        subprocess.run(command, check=True, env=os.environ)
 
 
 if __name__ == "__main__":

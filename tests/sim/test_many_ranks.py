@@ -27,10 +27,13 @@ profile = "{profile}"
 """
 
 
-@pytest.mark.parametrize("ranks", [64, pytest.param(1024, marks=pytest.mark.slow)])
-def test_a_statistics_file_is_planned_and_simulated(ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "peers"),
+    [(64, 32), pytest.param(1024, 32, marks=pytest.mark.slow), pytest.param(320, None, marks=pytest.mark.slow)],
+)
+def test_a_statistics_file_is_planned_and_simulated(ranks: int, peers: int | None, tmp_path: Path) -> None:
     hosts = HOSTS[ranks]
-    stats = metis_like(ranks, hosts, 31_250 * ranks, peers=32)
+    stats = metis_like(ranks, hosts, 31_250 * ranks, peers=peers)
     save_stats(stats, tmp_path / "stats.toml")
     profile = cluster(tmp_path, hosts)
     experiment = tmp_path / "experiment.toml"
@@ -47,6 +50,8 @@ def test_a_statistics_file_is_planned_and_simulated(ranks: int, tmp_path: Path) 
     assert (result["status"], result["ranks"], result["hosts"]) == ("ok", ranks, hosts)
     assert len(result["epoch_s"]) == 3
     assert min(result["epoch_s"]) > 0.0
+    told = [note for note in result["notes"] if "those between a rank and a host flow as one" in note]
+    assert len(told) == (1 if peers is None else 0), "only dense rounds of more than 256 ranks flow in bundles"
     rows, sent = stats.halo.matrix(ranks), np.array(result["bytes_sent"])
     assert np.array_equal(sent > 0, (rows > 0) | (rows.T > 0)), "rows go to where they are needed, gradients back"
     assert sent.sum() % rows.sum() == 0
