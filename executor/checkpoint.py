@@ -20,8 +20,8 @@ def save_checkpoint(
 ) -> None:
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
 
-    Holds parameters, optimizer, the modules' own buffers, torch's generators, carried buffers, policies' states,
-    decisions, counted traffic, and ``history``: what the run remembers of the epochs before.
+    Holds parameters, optimizer, the modules' own buffers, torch's generators, carried buffers (policies' states among
+    them), decisions, counted traffic, and ``history``: what the run remembers of the epochs before.
     """
     place = folder / f"epoch-{epoch}"
     place.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,6 @@ def save_checkpoint(
         "modules": context.network.state(),
         "generators": _generators(context.device),
         "buffers": context.store.state(),
-        "states": context.states,
         "decisions": context.decisions,
         "pairs": [[*key, *value] for key, value in context.pairs.items()],
         "history": dict(history),
@@ -91,7 +90,6 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     if context.device.type == "cuda":
         torch.cuda.set_rng_state(state["generators"][1], context.device)
     context.store.load_state(state["buffers"])
-    context.states.update(state["states"])
     context.decisions.update(state["decisions"])
     for op_id, target, messages, nbytes in state["pairs"]:
         context.pairs[op_id, target] = [messages, nbytes]

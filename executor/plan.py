@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgnn.errors import BackendError, ConfigError
+from simgnn.experiment.slots import kinds
 from simgnn.model.spec import LayerSpec
+from simgnn.policies.base import Policy
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
@@ -24,7 +26,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``plan/plan.json`` of a run directory, checked. ``train`` holds the fields of ``[train]``."""
+    """``plan/plan.json`` of a run directory, checked. ``train`` holds the fields of ``[train]``; ``policies``: slot ->
+    the policy that acts while training."""
 
     root: Path
     name: str
@@ -39,6 +42,7 @@ class RunPlan:
     digest: str
     threads_per_rank: int | None
     synthetic: tuple[str, ...]
+    policies: Mapping[str, Policy] = field(default_factory=dict)
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":
@@ -75,6 +79,7 @@ class RunPlan:
             digest=table["program_digest"],
             threads_per_rank=table.get("threads_per_rank"),
             synthetic=tuple(marks),
+            policies={slot: kinds(slot)[t["kind"]].model_validate(t) for slot, t in table.get("policies", {}).items()},
         )
 
     def check_unfinished(self) -> None:

@@ -92,7 +92,14 @@ def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
 
 
-def read_part(path: Path) -> tuple[pa.Table, int]:
+def put_aside(path: Path) -> None:
+    """Keep what an earlier start of this run wrote: ``rank-0.arrow`` becomes ``rank-0.part-K.arrow``."""
+    if path.is_file():
+        earlier = list(path.parent.glob(f"{path.stem}.part-*.arrow"))
+        path.rename(path.with_name(f"{path.stem}.part-{len(earlier)}.arrow"))
+
+
+def read_part(path: Path, schema: pa.Schema = TRACE_SCHEMA) -> tuple[pa.Table, int]:
     """The whole batches of a rank's file, also of a rank that was killed, and the epoch that it began with."""
     batches = []
     try:
@@ -104,8 +111,8 @@ def read_part(path: Path) -> tuple[pa.Table, int]:
         pass
     except (pa.ArrowInvalid, OSError):
         if not batches:
-            return TRACE_SCHEMA.empty_table(), 0
+            return schema.empty_table(), 0
     if not batches:
-        return TRACE_SCHEMA.empty_table(), 0
+        return schema.empty_table(), 0
     start = int((batches[0].schema.metadata or {}).get(START_EPOCH, b"0"))
     return pa.Table.from_batches(batches).replace_schema_metadata(None), start

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from executor.activity import ActivityRecorder, activity_file
 from executor.allocator import tune_allocator
 from executor.buffers import BufferStore, Value
 from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
@@ -28,16 +29,18 @@ from executor.metrics import History
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
+from executor.policies import carried_out
 from executor.report import write_counts, write_report
 from executor.routes import local_routes
 from executor.task import Task, load_task
-from executor.trace import Recorder
+from executor.trace import Recorder, put_aside
 from executor.warmup import warm_up
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
 from simgnn.partition.replicas import RankGraph
 from simgnn.partition.shards import Shard
 from simgnn.policies.schedule.pick import Pick
+from simgnn.record.activity import decisions_in
 from simgnn.record.rundir import RunDirectory
 
 SPAN = 512
@@ -99,6 +102,7 @@ class Session:
             self.history.load(before)
             self.counts["first"] = {(op_id, target): counted for op_id, target, *counted in before["first"]}
         self.recorder = self._recorder(resume)
+        self.activity = self._activity(resume)
         training, evaluation = metrics_buffers(plan.program)
         observers = {training: self.history.observe, evaluation: self.history.observe_evaluation}
         self.interpreter = Interpreter(
@@ -129,6 +133,8 @@ class Session:
             saving = bool(keep) and done % keep == 0 and done < plan.epochs
             # a run that goes on from the checkpoint has these epochs' times from this trace alone
             self.recorder.flush(force=saving)
+            if self.activity is not None:
+                self.activity.flush(force=saving)
             if saving:
                 state = {
                     **self.history.state(),
@@ -148,6 +154,8 @@ class Session:
         """Keep what was traced of a run that failed."""
         try:
             self.recorder.flush()
+            if self.activity is not None:
+                self.activity.flush()
         except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
 
@@ -179,6 +187,7 @@ class Session:
             task=task,
             optimizer=optimizer,
             blocks=self._blocks(dtype),
+            policies=carried_out(plan.policies),
             left_out=frozenset(learned),
         )
 
@@ -193,17 +202,29 @@ class Session:
         folder, rank = self.plan.trace, self.world.rank
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"rank-{rank}.arrow"
-        if resume and path.is_file():
-            path.rename(folder / f"rank-{rank}.part-{len(list(folder.glob(f'rank-{rank}.part-*.arrow')))}.arrow")
-        elif not resume:
+        if resume:
+            put_aside(path)
+        else:
             # an earlier run in this folder must not be taken for a part of this one
-            for old in [*folder.glob(f"rank-{rank}.part-*.arrow"), *folder.glob(f"rank-{rank}.traffic.json")]:
+            parts = f"rank-{rank}.part-*.arrow", f"rank-{rank}.activity*.arrow", f"rank-{rank}.traffic.json"
+            for old in [old for pattern in parts for old in folder.glob(pattern)]:
                 old.unlink()
             if rank == 0:
                 shutil.rmtree(self.plan.checkpoints, ignore_errors=True)
         if rank == 0:
             RunDirectory(self.plan.root).result.unlink(missing_ok=True)
         return Recorder(path, rank, self.world.device, self.start)
+
+    def _activity(self, resume: bool) -> ActivityRecorder | None:
+        """Where decisions are written down; None where the program leaves nothing to decide."""
+        if not decisions_in(self.plan.program):
+            return None
+        path = activity_file(self.plan.trace, self.world.rank)
+        if resume:
+            put_aside(path)
+        recorder = ActivityRecorder(path, self.world.rank, self.start)
+        self.context.note = recorder.note
+        return recorder
 
     def _progress(self, done: int) -> None:
         now = time.monotonic()
@@ -228,12 +249,16 @@ class Session:
         }
         self.interpreter.close()
         self.recorder.close()
+        if self.activity is not None:
+            self.activity.close()
         self.counts["total"] = self.context.pairs
-        counts = write_counts(plan.trace, world.rank, self.counts)
+        write_counts(plan.trace, world.rank, self.counts)
         world.barrier()
         for source, near in enumerate(world.near):
             if not near and world.rank in (0, source):
-                for path in (plan.trace / f"rank-{source}.arrow", counts.with_name(f"rank-{source}.traffic.json")):
+                files = [plan.trace / f"rank-{source}.{kind}" for kind in ("arrow", "traffic.json")]
+                files += [] if self.activity is None else [activity_file(plan.trace, source)]
+                for path in files:
                     world.fetch_file(path, source)
         if world.rank == 0:
             write_report(plan, "ok", history=self.history, memory=memory, facts=self._facts())

@@ -117,7 +117,8 @@ def allgather(op: Op, template: Template, context: RankContext) -> Handler:
         gathered = torch.cat(out).to(place)
         put(now, gathered)
         if policy is not None:
-            context.decisions.update(policy.agree(where(now), gathered))
+            for name, value in policy.agree(where(now), gathered).items():
+                context.decide(now, name, int(value))
         return _sent(op, wire.numel() * wire.element_size())
 
     return run

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from executor.buffers import BufferStore, Now, Value
+from executor.buffers import TORCH_TYPES, BufferStore, Now, Value
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
@@ -27,6 +27,8 @@ class Sent(NamedTuple):
 
 
 NOTHING = Sent()
+NOBODY = -1
+"""Stands for the peer of a decision that concerns no single other rank."""
 Handler = Callable[[Now], Sent | None]
 
 
@@ -123,10 +125,18 @@ class Kept:
         return self._turns.pop(now.count)
 
 
+Note = Callable[[Now, str, int, int], None]
+"""Where decisions are written down: (turn, decision, peer, value)."""
+
+
+def _unrecorded(now: Now, decision: str, peer: int, value: int) -> None:
+    """Nobody writes decisions down."""
+
+
 @dataclass
 class RankContext:
     """Everything that handlers of one rank share. ``decisions``: named integers that policies have decided so far;
-    ``states``: a policy's state by sync point; ``pairs``: payload by (op id, target) as [messages, bytes]."""
+    ``pairs``: payload by (op id, target) as [messages, bytes]; ``note``: where decisions are written down."""
 
     program: Program
     rank: int
@@ -142,9 +152,15 @@ class RankContext:
     policies: Mapping[str, Any] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     decisions: dict[str, int] = field(default_factory=dict)
-    states: dict[str, Any] = field(default_factory=dict)
     pairs: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    note: Note = _unrecorded
+
+    def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
+        """A policy has decided: guards and schedules see it (unless it concerns one peer), the activity has it."""
+        if peer == NOBODY:
+            self.decisions[name] = value
+        self.note(now, name, peer, value)
 
     def reads(self, op: Op) -> list[Callable[[Now], Any]]:
         """Getters of what an op reads, parameters left out."""
@@ -193,7 +209,8 @@ class RankContext:
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What a policy may know at run time; frozen."""
+    """What a policy may know at run time; frozen. ``send``, ``receive``: rows of the op's route to and from each rank;
+    ``width``, ``dtype``: of the rows of the buffer that the op writes first."""
 
     seed: int
     epoch: int
@@ -202,12 +219,22 @@ class PolicyContext:
     phase: str
     rank: int
     ranks: int
+    send: tuple[int, ...] = ()
+    receive: tuple[int, ...] = ()
+    width: int = 0
+    dtype: torch.dtype = torch.float32
 
 
 def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContext]:
     """A function that tells an op's policy where it is."""
-    ranks = context.program.ranks
-    return lambda now: PolicyContext(context.seed, now.epoch, now.step, op.layer, op.phase, context.rank, ranks)
+    rank, ranks = context.rank, context.program.ranks
+    route = None if op.route is None else context.route(op)
+    send, receive = ((), ()) if route is None else (route.send, route.receive)
+    written = [context.program.buffers[access.buffer] for access in op.writes[:1]]
+    width, dtype = (written[0].width, TORCH_TYPES[written[0].dtype]) if written else (0, torch.float32)
+    return lambda now: PolicyContext(
+        context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype
+    )
 
 
 Factory = Callable[[Op, Template, RankContext], Handler]

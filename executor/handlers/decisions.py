@@ -1,35 +1,22 @@
-"""Ops that a policy carries out: selecting rows, encoding and decoding them, sampling. The policy comes by name."""
+"""Ops that a policy carries out: selecting rows, encoding and decoding them, sampling. The policy comes by name.
 
+A policy's face is called with where it is and what the op reads, in order; what it returns is put where the op writes.
+State is a buffer that the op reads and writes: it is donated, so a face may change it and returns it. Before the first
+write it reads as zeros.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext, policy_context
-from simgnn.program.ops import Op
+from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 
 
 def select(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.select(context, rows, state) -> state, mask, message``: which rows travel, and what of them.
-
-    The op reads the rows first and writes mask and message. State is kept by sync point (``options["point"]``, else the
-    op's name) and made by ``policy.init(context, shape)``; it is donated: select may change it and returns it.
-    ``options["decision"]`` names the decision that the number of selected rows is recorded under.
-    """
-    policy, where = context.policy(op), policy_context(context, op)
-    read, setters = context.store.getter(op.reads[0]), context.writes(op)
-    point = str(op.options.get("point", op.name))
-    decision = op.options.get("decision")
-
-    def run(now: Now) -> None:
-        rows, here = read(now), where(now)
-        state = _state(context, policy, point, here, tuple(rows.shape))
-        context.states[point], mask, message = policy.select(here, rows, state)
-        for put, value in zip(setters, (mask, message), strict=True):
-            put(now, value)
-        if decision is not None:
-            context.decisions[str(decision)] = int(mask.sum())
-
-    return run
+    """``policy.select(context, *read) -> written``: which rows travel, and what of them."""
+    return _applied(op, context, "select")
 
 
 def encode(op: Op, template: Template, context: RankContext) -> Handler:
@@ -38,25 +25,8 @@ def encode(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def decode(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.decode(context, *read) -> written``.
-
-    With a point, ``policy.commit(context, state, mask, decoded)`` follows, and the op reads the mask last.
-    """
-    point = op.options.get("point")
-    if point is None:
-        return _applied(op, context, "decode")
-    policy, where = context.policy(op), policy_context(context, op)
-    getters, put, key = context.reads(op), context.writes(op)[0], str(point)
-
-    def run(now: Now) -> None:
-        here = where(now)
-        *packed, mask = [get(now) for get in getters]
-        decoded = policy.decode(here, *packed)
-        state = _state(context, policy, key, here, tuple(decoded.shape))
-        context.states[key] = policy.commit(here, state, mask, decoded)
-        put(now, decoded)
-
-    return run
+    """``policy.decode(context, *read) -> written``: what arrived becomes rows."""
+    return _applied(op, context, "decode")
 
 
 def sample(op: Op, template: Template, context: RankContext) -> Handler:
@@ -65,9 +35,26 @@ def sample(op: Op, template: Template, context: RankContext) -> Handler:
     return _applied(op, context, "__call__")
 
 
+def end_epoch(op: Op, template: Template, context: RankContext) -> Handler:
+    """``policy.end_epoch(context, metrics, state) -> state``, after the metrics were summed over ranks.
+
+    Their counts are recorded as decisions of ``options["point"]``: with them the policy's choices can be repeated.
+    """
+    run, point = _applied(op, context, "end_epoch"), str(op.options["point"])
+    read = context.store.getter(op.reads[0])
+
+    def judge(now: Now) -> None:
+        _, correct, count, _ = read(now).flatten().tolist()
+        context.decide(now, f"{point}/correct", int(correct))
+        context.decide(now, f"{point}/count", int(count))
+        run(now)
+
+    return judge
+
+
 def _applied(op: Op, context: RankContext, face: str) -> Handler:
     function, where = getattr(context.policy(op), face), policy_context(context, op)
-    getters, setters = context.reads(op), context.writes(op)
+    getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
 
     def run(now: Now) -> None:
         written = function(where(now), *[get(now) for get in getters])
@@ -78,7 +65,11 @@ def _applied(op: Op, context: RankContext, face: str) -> Handler:
     return run
 
 
-def _state(context: RankContext, policy: Any, point: str, here: Any, shape: tuple[int, ...]) -> Any:
-    if point not in context.states:
-        context.states[point] = policy.init(here, shape)
-    return context.states[point]
+def _state_or_rows(access: Access, context: RankContext) -> Callable[[Now], Any]:
+    get, buffer = context.store.getter(access), context.program.buffers[access.buffer]
+
+    def read(now: Now) -> Any:
+        found = get(now)
+        return context.store.zeros(buffer, now) if found is None else found
+
+    return read

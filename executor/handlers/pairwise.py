@@ -1,38 +1,33 @@
 """Ops between pairs of ranks whose payload is counted as ``bytes_sent``: uneven all-to-all, point-to-point rows."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 
 from executor.buffers import Now
 from executor.handlers.context import GroupHandle, Handler, LocalRoute, RankContext, Sent
 from executor.handlers.wire import all_to_all, count_pairs, counts_of, row_bytes
+from executor.kernels.masks import wire_mask
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
+from simgnn.program.sizes import Decision
 
 
 def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     """Uneven all-to-all of a packed buffer (peers ascending); what arrives is written, peers ascending.
 
     Rows of each pair come from the route. With ``transfer.decision`` they are what the sender decided: the op reads the
-    counts (int64 [P]) second, and sends them ahead as control bytes. A route that is empty on every rank is skipped.
+    counts (int64 [P]) second, and sends them ahead as control bytes; with ``transfer.announced`` it reads the masks
+    that have gone ahead instead, its own and those that arrived. A route that is empty on every rank is skipped.
     """
     group, op_id = context.group(op), context.op_id(template, op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place = context.store.place(op.writes[0].buffer)
     control = op.transfer is not None and op.transfer.control
     if op.transfer is not None and op.transfer.decision is not None:
-        decided = context.store.getter(op.reads[1])
-
-        def exchange_decided(now: Now) -> Sent:
-            packed, send = read(now), decided(now)
-            receive, header = counts_of(send, group)
-            received = all_to_all(packed, send.tolist(), receive, group)
-            put(now, received.to(place))
-            sent, messages = count_pairs(context, op_id, group, send.tolist(), row_bytes(packed))
-            return Sent(sent, 0, header, messages)
-
-        return exchange_decided
+        return _decided_exchange(op, context, group, op_id)
     route = context.route(op)
     if route.empty:
         return lambda now: put(now, read(now).new_empty((0, *read(now).shape[1:]), device=place))
@@ -48,6 +43,61 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         return Sent(0, 0, sent, messages) if control else Sent(sent, 0, 0, messages)
 
     return run
+
+
+def _decided_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: int) -> Handler:
+    """An exchange whose rows were decided in this turn. What is sent to each peer is recorded, and where the rows of
+    the written buffer are a decision too, how many arrived."""
+    assert op.transfer is not None
+    assert op.transfer.decision is not None
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    written = context.program.buffers[op.writes[0].buffer]
+    place, name = context.store.place(written.name), op.transfer.decision.name
+    arrivals = written.rows.name if isinstance(written.rows, Decision) and written.rows.name != name else None
+    counts = _counts_from_masks(op, context) if op.transfer.announced else _counts_sent_ahead(op, context, group)
+
+    def run(now: Now) -> Sent:
+        packed = read(now)
+        send, receive, header = counts(now)
+        put(now, all_to_all(packed, send, receive, group).to(place))
+        for member, rows in zip(group.members, send, strict=True):
+            if member != context.rank:
+                context.decide(now, name, rows, member)
+        if arrivals is not None:
+            context.decide(now, arrivals, sum(receive))
+        sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
+        return Sent(sent, 0, header, messages)
+
+    return run
+
+
+Counts = Callable[[Now], tuple[list[int], list[int], int]]
+"""Rows to and from each member in a turn, and the bytes of agreeing on them."""
+
+
+def _counts_sent_ahead(op: Op, context: RankContext, group: GroupHandle) -> Counts:
+    decided = context.store.getter(op.reads[1])
+
+    def counts(now: Now) -> tuple[list[int], list[int], int]:
+        send = decided(now)
+        receive, header = counts_of(send, group)
+        return send.tolist(), receive, header
+
+    return counts
+
+
+def _counts_from_masks(op: Op, context: RankContext) -> Counts:
+    """Both ends know the masks, so no counts travel."""
+    leaving, arriving = (context.store.getter(access) for access in op.reads[1:3])
+    route, members = context.route(op), context.group(op).members
+
+    def counts(now: Now) -> tuple[list[int], list[int], int]:
+        ours, theirs = leaving(now), arriving(now)
+        send = wire_mask(route.send, ours.device).chosen_of_peers(ours)
+        receive = wire_mask(route.receive, theirs.device).chosen_of_peers(theirs)
+        return [send[member] for member in members], [receive[member] for member in members], 0
+
+    return counts
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:

@@ -12,6 +12,7 @@ from executor.microbench.aggregation import (
     spmm_probes,
     stream_subject,
 )
+from executor.microbench.coding import coding_probes, select_probes
 from executor.microbench.dense import (
     copy_probes,
     elementwise_probes,
@@ -33,8 +34,9 @@ Widths = tuple[int, ...]
 @dataclass(frozen=True)
 class Suite:
     """Sizes of one calibration. Shapes are (rows, inner, outer), (rows, width) or (rows, width, sources); ``sparse``:
-    (rows, features, stored values a row, width). ``alone``: how long one rank is measured while the others wait.
-    ``longest_s``: of a single message or collective between hosts; larger ones are left out."""
+    (rows, features, stored values a row, width); ``codes``: (rows, width, bits). ``alone``: how long one rank is
+    measured while the others wait. ``longest_s``: of a single message or collective between hosts; larger ones are left
+    out."""
 
     pool_items: int
     matmul: Sequence[tuple[int, int, int]]
@@ -45,6 +47,8 @@ class Suite:
     gathers: Sequence[tuple[int, int, int]]
     losses: Sequence[tuple[int, int]]
     optimizers: Sequence[int]
+    selects: Sequence[tuple[int, int]]
+    codes: Sequence[tuple[int, int, int]]
     messages: Sequence[int]
     collectives: Sequence[int]
     compute: Plan
@@ -116,6 +120,18 @@ FULL = Suite(
     ),
     losses=((100, 7), (1_000, 40), (2_000, 10), (10_000, 5), (10_000, 47), (20_000, 16), (45_000, 40)),
     optimizers=(256, 10_000, 60_000, 200_000, 600_000, 1_500_000, 3_000_000),
+    selects=((16, 16), (1_000, 64), (4_000, 256), (17_000, 40), (17_000, 256), (60_000, 64), (60_000, 256)),
+    codes=(
+        (16, 16, 8),
+        (1_000, 64, 8),
+        (4_000, 256, 8),
+        (4_000, 256, 2),
+        (17_000, 40, 8),
+        (17_000, 256, 4),
+        (17_000, 256, 8),
+        (20_000, 128, 16),
+        (40_000, 256, 8),
+    ),
     messages=tuple(4**power * KIB for power in range(9)),
     collectives=(32, KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB),
     compute=Plan(budget_s=70.0, least=3, most=15),
@@ -151,6 +167,8 @@ QUICK = Suite(
     ),
     losses=((100, 8), (1_000, 16), (2_000, 4), (3_000, 40), (10_000, 16)),
     optimizers=(256, 10_000, 100_000, 400_000, 1_500_000),
+    selects=((16, 16), (1_000, 64), (4_000, 128), (10_000, 64), (20_000, 256)),
+    codes=((16, 16, 8), (1_000, 64, 8), (4_000, 128, 2), (8_000, 64, 8), (8_000, 256, 8), (10_000, 128, 16)),
     messages=(KIB, 16 * KIB, 256 * KIB, 2 * MIB, 8 * MIB),
     collectives=(32, 16 * KIB, 512 * KIB),
     compute=Plan(budget_s=5.0, least=2, most=6),
@@ -188,6 +206,8 @@ class Bench:
             *gather_probes(pool, suite.gathers, who),
             *loss_probes(pool, suite.losses, who),
             *optimizer_probes(suite.optimizers, who),
+            *select_probes(pool, suite.selects, who),
+            *coding_probes(pool, suite.codes, who),
         ]
 
 

@@ -28,6 +28,9 @@ TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "scatter_add": ("call", "rows", "bytes", "beyond_bytes"),
         "loss": ("call", "rows", "elements"),
         "optimizer": ("call", "elements", "beyond_bytes"),
+        "select": ("call", "rows", "bytes", "beyond_bytes"),
+        "encode": ("call", "rows", "elements", "coded_bytes"),
+        "decode": ("call", "rows", "elements", "coded_bytes"),
     }
 )
 """Primitive -> features of its curve (``simgnn.hardware.features``). ``missed_bytes`` and ``beyond_bytes`` stand for
@@ -43,6 +46,9 @@ RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "scatter_add": ("bytes",),
         "loss": ("elements",),
         "optimizer": ("elements",),
+        "select": ("bytes",),
+        "encode": ("elements",),
+        "decode": ("elements",),
     }
 )
 """Primitive -> sizes or features whose measured range the curve keeps. Smaller work than measured costs a call, and so

@@ -55,6 +55,7 @@ def command(
     elements: Annotated[str | None, _size("Elements (optimizer).")] = None,
     vertices: Annotated[str | None, _size("Vertices (sample).")] = None,
     item_bytes: Annotated[str | None, _size("Bytes of an element; default 4.")] = None,
+    row_bytes: Annotated[str | None, _size("Bytes of a row as it is encoded: 72B.")] = None,
     backend: Annotated[str, typer.Option("--backend", help="gloo, nccl, or the profile's default.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output, numbers in SI units.")] = False,
 ) -> None:  # fmt: skip
@@ -72,7 +73,8 @@ def command(
 
     sizes = {"bytes": bytes_, "from": from_, "to": to, "root": root, "edges": edges, "rows": rows, "width": width,
              "sources": sources, "nonzeros": nonzeros, "inner": inner, "outer": outer, "crossed": crossed,
-             "passes": passes, "elements": elements, "vertices": vertices, "item_bytes": item_bytes}  # fmt: skip
+             "passes": passes, "elements": elements, "vertices": vertices, "item_bytes": item_bytes,
+             "row_bytes": row_bytes}  # fmt: skip
     given = {name: text for name, text in sizes.items() if text is not None}
     table = None if matrix is None else read_matrix(matrix)
     question = read_question(op, given, ranks=ranks, matrix=table, backend=backend)

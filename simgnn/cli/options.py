@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simgnn.errors import ConfigError
-
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
 
@@ -56,12 +54,3 @@ def experiment_of(
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a user's own layer lies where the command is started; last, so it hides nothing
     return load_experiment(argument, overrides or (), ranks=ranks, epochs=epochs, hardware=hardware, trains=trains)
-
-
-def check_activity(activity: Path | None) -> None:
-    """Refuse ``--activity`` with the reason: no policy of this version makes decisions that could be replayed."""
-    if activity is not None:
-        raise ConfigError(
-            f"--activity: got {activity}, expected no activity: every policy of this version sends all rows every "
-            "time, so there are no decisions to replay; leave the option out"
-        )

@@ -29,9 +29,17 @@ class Prediction:
     result: "Result"
 
 
-def predict(experiment: "Experiment", reporter: Reporter, chosen: "ChosenProfile | None" = None) -> Prediction:
-    """Simulate an experiment on its profile (or on ``chosen``). Raises :class:`ConfigError` for layers that declare no
-    cost."""
+def predict(
+    experiment: "Experiment",
+    reporter: Reporter,
+    chosen: "ChosenProfile | None" = None,
+    activity: Path | None = None,
+) -> Prediction:
+    """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``.
+
+    Raises :class:`ConfigError` for layers that declare no cost, and for decisions that no activity tells.
+    """
+    from simgnn.cli.activity import find_activity
     from simgnn.cli.prediction_result import prediction_result
     from simgnn.cli.profiles import choose_profile, default_cluster
     from simgnn.errors import ConfigError
@@ -47,6 +55,7 @@ def predict(experiment: "Experiment", reporter: Reporter, chosen: "ChosenProfile
             f"model.kind: got '{prepared.planned.undeclared[0]}', expected a layer that declares its cost, so that it "
             "can be simulated: give the class a static method 'work' (README, 'Your own layer')"
         )
+    found = find_activity(prepared, activity)
     threads = experiment.hardware.threads_per_rank
     hosts = prepared.experiment.rank_hosts()
     machine = Machine.place(chosen.profile, hosts, None if threads == "auto" else threads)
@@ -56,10 +65,12 @@ def predict(experiment: "Experiment", reporter: Reporter, chosen: "ChosenProfile
         machine,
         stats=prepared.stats,
         epochs=experiment.train.epochs,
+        activity=found.activity,
         evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
     )
-    spread = estimate_spread(simulation, machine, prepared.stats)
-    return Prediction(prepared, chosen, simulation, spread, prediction_result(prepared, chosen, simulation, spread))
+    spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
+    result = prediction_result(prepared, chosen, simulation, spread, found)
+    return Prediction(prepared, chosen, simulation, spread, result)
 
 
 def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> Path:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simgnn.analysis.replay import Replay
     from simgnn.cli.profiles import ChosenProfile
     from simgnn.experiment.prepare import Prepared
     from simgnn.record.result import JitterCorrection, Result
@@ -16,9 +17,10 @@ RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA
 
 
 def prediction_result(
-    prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulation", spread: "Spread"
+    prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulation", spread: "Spread", found: "Replay"
 ) -> "Result":
-    """The result of a prediction; where memory runs out there is no epoch, so it tells no times and no energy."""
+    """The result of a prediction with the decisions that were ``found``; where memory runs out there is no epoch, so it
+    tells no times and no energy."""
     from simgnn.program.digest import program_digest
     from simgnn.record.provenance import environment, versions
     from simgnn.record.result import Result
@@ -52,6 +54,7 @@ def prediction_result(
         **_memory(simulation.memory),
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         extrapolated=list(simulation.extrapolated),
+        transferred=found.transferred,
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],
         notes=[
@@ -59,6 +62,7 @@ def prediction_result(
             *filter(None, [chosen.profile.assumptions()]),
             *prepared.stats.notes,
             *([BUNDLED.format(len(simulation.bundled))] if simulation.bundled else []),
+            *found.notes,
         ],
         confidence={
             "hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(told)}",

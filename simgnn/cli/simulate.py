@@ -10,7 +10,6 @@ from simgnn.cli.options import (
     OutOption,
     RanksOption,
     SetOption,
-    check_activity,
     experiment_of,
 )
 
@@ -31,7 +30,6 @@ def command(
     Without --hardware: this machine's last calibration. Exit status 3: it runs out of memory. Example:
     [bold]simgnn simulate vanilla --hardware a800-pcie-ib-2x8 --ranks 8 --epochs 20 --out runs/predicted[/bold]
     """
-    check_activity(activity)
     loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # what is slow to load comes after the faults that are quick to tell
     import typer
@@ -43,7 +41,7 @@ def command(
 
     if out is not None:
         check_free(out, force)
-    prediction = predict(loaded, Reporter(quiet=as_json))
+    prediction = predict(loaded, Reporter(quiet=as_json), activity=activity)
     written = None if out is None else write_prediction(prediction, out, force)
     show_result(prediction.result, as_json, written)
     if prediction.result.status == "oom":

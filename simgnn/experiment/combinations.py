@@ -24,7 +24,8 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     ``trains``: whether the partition is to be trained on, so that it must suit the communication.
     """
     checks = (
-        _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _momentum, _clipping, _statistics,
+        _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _momentum, _clipping,
+        _statistics,
         *((_cut, _moved) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
@@ -157,6 +158,32 @@ def _exchanged_rows(values: Mapping[str, Any]) -> Faults:
             f"got 'transformed' with {why}, expected 'auto' or 'input': rows are aggregated before "
             "they are transformed",
         )
+
+
+def _resent_inputs(values: Mapping[str, Any]) -> Faults:
+    communication, freshness, codec = values["communication"], values["freshness"], values["codec"]
+    if communication is None or freshness is None or codec is None or not communication.resends_inputs():
+        return
+    if freshness.kind != "always" or codec.encodes:
+        what = f"codec.kind = '{codec.kind}'" if freshness.kind == "always" else f"freshness.kind = '{freshness.kind}'"
+        yield (
+            ("communication", "resend_inputs"),
+            f"got true with {what}, expected false: input rows never change, so they are sent once, exactly; leave it "
+            "out, or send all rows as they are (freshness.kind = 'always', codec.kind = 'none')",
+        )
+
+
+def _replicas(values: Mapping[str, Any]) -> Faults:
+    communication, freshness, codec = values["communication"], values["freshness"], values["codec"]
+    if communication is None or communication.cut != "vertex-cut":
+        return
+    for slot, policy, plain in (("freshness", freshness, "always"), ("codec", codec, "none")):
+        if policy is not None and policy.kind != plain:
+            yield (
+                (slot, "kind"),
+                f"got '{policy.kind}' with communication.kind = '{communication.kind}', expected '{plain}': sums over "
+                "copies of a vertex are exact in this version; use communication.kind = 'halo' on an edge-cut",
+            )
 
 
 def _momentum(values: Mapping[str, Any]) -> Faults:

@@ -20,6 +20,8 @@ from simgnn.tomlfile import leaves, load_toml, write_toml
 
 EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
 PLAN_FORMAT = 1
+RUN_TIME_SLOTS = ("freshness", "codec")
+"""Slots whose policies act while training."""
 
 
 def check_free(directory: Path, force: bool) -> None:
@@ -100,6 +102,7 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "multilabel": facts.multilabel,
         "graph": asdict(facts),
         "train": experiment.train.model_dump(mode="json"),
+        "policies": {slot: getattr(experiment, slot).model_dump(mode="json") for slot in RUN_TIME_SLOTS},
         "threads_per_rank": None if threads == "auto" else threads,
         "seed": experiment.seed,
         "program_digest": program_digest(prepared.planned.program),

@@ -139,6 +139,7 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     for layer in reversed(layers):
         full_graph.backward(layer)
     emit_update(builder, layers, names, stats.ranks, optimizer)
+    experiment.freshness.end_epoch(builder, names.train)
     emit_evaluation(builder, planned.model, names, stats.ranks)
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
 

@@ -13,7 +13,9 @@ from simgnn.names import nearest
 if TYPE_CHECKING:
     from simgnn.hardware.profile import Profile
 
-TRAINING_PRIMITIVES = tuple(primitive for primitive in PRIMITIVES if primitive != "sample")
+SOME_SYSTEMS = ("sample", "select", "encode", "decode")
+"""Primitives that only some policies use: without a curve, programs of theirs are refused."""
+TRAINING_PRIMITIVES = tuple(primitive for primitive in PRIMITIVES if primitive not in SOME_SYSTEMS)
 """What full-graph training is priced from."""
 TRAINING_COLLECTIVES = ("allreduce", "exchange")
 

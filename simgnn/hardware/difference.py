@@ -132,6 +132,8 @@ def grid(primitive: str) -> Grid:
             columns["sources"] = columns["rows"]
     if primitive == "elementwise":
         columns["passes"] = np.full(len(columns["rows"]), 2.0)
+    if primitive in ("encode", "decode"):
+        columns["row_bytes"] = 8 + columns["width"]  # a header, and a byte an element
     return MappingProxyType(columns)
 
 

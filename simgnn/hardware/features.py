@@ -23,6 +23,11 @@ scatter_add    rows, width                                 rows, bytes (once), b
 sample         vertices, edges                             vertices, edges
 loss           rows, width (or rows, elements)             rows, elements, bytes
 optimizer      elements                                    elements, bytes, beyond_bytes/C
+select         rows, width                                 rows, bytes (of rows and of those they are compared with),
+                                                           beyond_bytes/C
+encode         rows, width, row_bytes                      rows, elements, bytes (before), coded_bytes = rows x
+                                                           row_bytes, beyond_bytes/C
+decode         rows, width, row_bytes                      the same
 =============  ==========================================  ============================================================
 
 Every primitive has ``call`` = 1. C is a cache of the device: ``missed_*/C`` counts edges whose source row was last read
@@ -56,6 +61,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "gathered_bytes": "B",
         "written_bytes": "B",
         "index_bytes": "B",
+        "coded_bytes": "B",
         "missed_bytes": "B",
         "beyond_bytes": "B",
         "missed_rows": "rows",
@@ -81,6 +87,7 @@ SIZE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
         "vertices": "vertices",
         "bytes": "bytes",
         "item_bytes": "bytes",
+        "row_bytes": "bytes",
     }
 )
 """Dimension of every size."""
@@ -147,6 +154,16 @@ def _optimizer(s: Sizes) -> dict[str, FloatArray]:
     return {"elements": elements, "bytes": elements * s["item_bytes"]}
 
 
+def _select(s: Sizes) -> dict[str, FloatArray]:
+    return {"rows": s["rows"], "bytes": 2 * s["rows"] * s["width"] * s["item_bytes"]}
+
+
+def _code(s: Sizes) -> dict[str, FloatArray]:
+    elements = s["rows"] * s["width"]
+    coded = s["rows"] * s["row_bytes"]
+    return {"rows": s["rows"], "elements": elements, "bytes": elements * s["item_bytes"], "coded_bytes": coded}
+
+
 def _elements(s: Sizes) -> FloatArray:
     return s["elements"] if "elements" in s else s["rows"] * s["width"]
 
@@ -176,6 +193,9 @@ _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, 
             "sample": (_sample, ("vertices", "edges"), ()),
             "loss": (_loss, ("rows", "elements", "bytes"), ("beyond_bytes",)),
             "optimizer": (_optimizer, ("elements", "bytes"), ("beyond_bytes",)),
+            "select": (_select, ("rows", "bytes"), ("beyond_bytes",)),
+            "encode": (_code, ("rows", "elements", "bytes", "coded_bytes"), ("beyond_bytes",)),
+            "decode": (_code, ("rows", "elements", "bytes", "coded_bytes"), ("beyond_bytes",)),
         }
     )
 )

@@ -56,6 +56,9 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "scatter_add": _work("scatter_add", "--rows --width", rows=None, width=None),
         "loss": _work("loss", "--rows --width", rows=None, width=None),
         "optimizer": _work("optimizer", "--elements", elements=None),
+        "select": _work("select", "--rows --width", rows=None, width=None),
+        "encode": _work("encode", "--rows --width --row-bytes", rows=None, width=None, row_bytes=None),
+        "decode": _work("decode", "--rows --width --row-bytes", rows=None, width=None, row_bytes=None),
         "sample": _work("sample", "--vertices --edges", vertices=None, edges=None),
     }
 )

@@ -87,17 +87,14 @@ class Expand(Protocol):
         ...
 
 
-def emit_plainly(builder: ProgramBuilder, sync: Sync, row_bytes: int | None = None) -> None:
-    """Every row of every stage, as it is: pack, exchange, put or add.
-
-    ``row_bytes``: bytes of a row on the wire; None: those of its elements in the builder's dtype.
-    """
+def emit_plainly(builder: ProgramBuilder, sync: Sync) -> None:
+    """Every row of every stage, as it is: pack, exchange, put or add."""
     for stage in sync.stages:
         pack(builder, sync, stage)
         receive = receiving_buffer(builder, sync, stage)
         builder.exchange(
-            sync.templates, sync.op(stage, "exchange"), stage.route, stage.packed, receive,
-            sync.width * builder.item_bytes if row_bytes is None else row_bytes, layer=sync.layer, phase=sync.phase,
+            sync.templates, sync.op(stage, "exchange"), stage.route, [stage.packed], receive,
+            sync.width * builder.item_bytes, layer=sync.layer, phase=sync.phase,
         )  # fmt: skip
         land(builder, sync, stage)
 

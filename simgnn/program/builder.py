@@ -11,7 +11,7 @@ from simgnn.program.derive import derive_dependencies
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Space, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
-from simgnn.program.sizes import Column, IntArray, Route, Size, SizeTable
+from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable
 
 
 class ProgramBuilder:
@@ -79,18 +79,19 @@ class ProgramBuilder:
         )
 
     def exchange(
-        self, templates: Sequence[str], name: str, route: str, reads: str, writes: str, row_bytes: int, **fields: Any
-    ) -> None:
-        """Emit an uneven all-to-all of a packed buffer."""
+        self, templates: Sequence[str], name: str, route: str, reads: Sequence[str], writes: str, row_bytes: int, *,
+        control: bool = False, decision: Decision | None = None, announced: bool = False, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Emit an uneven all-to-all of a packed buffer, the first that it reads; see :class:`Transfer`."""
         self._emit(
             templates,
             Op(
                 name,
                 OpKind.EXCHANGE,
                 "comm",
-                reads=accesses([reads]),
+                reads=accesses(reads),
                 writes=accesses([writes]),
-                transfer=Transfer(row_bytes),
+                transfer=Transfer(row_bytes, decision=decision, control=control, announced=announced),
                 route=route,
                 category="comm",
                 **fields,

@@ -69,8 +69,9 @@ class Work:
     rows; ``sparse_matmul`` (nonzeros, rows, sources, width): sparse features times a dense matrix of ``sources`` rows;
     ``elementwise`` (rows, width, passes): ``passes`` reads or writes of [rows, width]; ``copy`` (rows, width);
     ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows, width): rows added to rows picked by an
-    index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges). All have ``item_bytes`` too,
-    the size of an element.
+    index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges); ``select`` (rows, width):
+    rows compared with others; ``encode``, ``decode`` (rows, width, row_bytes): rows to, from ``row_bytes`` bytes each.
+    All have ``item_bytes`` too, the size of an element.
     ``locality`` names the table of the partition that tells how local the index stream is.
     """
 
@@ -82,13 +83,15 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """What a communication op carries. With a route: ``row_bytes`` times the rows of each pair; without: ``rows`` rows
-    of each member. ``decision`` replaces the route's rows by what was decided, pair by pair. ``control`` bytes (masks,
-    counts, flags) are counted apart from payload."""
+    of each member. ``decision`` replaces the route's rows by what was decided, pair by pair; ``announced``: receivers
+    know how many already (masks went ahead), else counts go ahead. ``control`` bytes (masks, counts, flags) are counted
+    apart from payload."""
 
     row_bytes: int
     rows: Size = 1
     decision: Decision | None = None
     control: bool = False
+    announced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

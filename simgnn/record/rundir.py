@@ -54,6 +54,11 @@ class RunDirectory:
         return self.root / "memory.parquet"
 
     @property
+    def activity(self) -> Path:
+        """What policies decided, of a run whose program leaves something to decide."""
+        return self.root / "activity.parquet"
+
+    @property
     def result(self) -> Path:
         """Summary."""
         return self.root / "result.json"

@@ -27,6 +27,8 @@ _KINDS = {
     "gather": OpKind.SELECT,
     "scatter_add": OpKind.ADD,
     "optimizer": OpKind.OPTIMIZE,
+    "encode": OpKind.ENCODE,
+    "decode": OpKind.DECODE,
 }
 
 

@@ -1,7 +1,8 @@
 """What pairwise ops send: rounds of messages between pairs of ranks, from routes and decisions.
 
-An exchange is one round. With decided counts a header round goes ahead; a fetch is counts, positions, rows, as often as
-its rounds say. These are the messages that the executor hands to its library, and the bytes that it counts.
+An exchange is one round. With decided counts a header round goes ahead, unless masks have announced them; a fetch is
+counts, positions, rows, as often as its rounds say. These are the messages that the executor hands to its library, and
+the bytes that it counts.
 """
 
 from typing import NamedTuple
@@ -39,7 +40,7 @@ def pairwise_rounds(compiled: CompiledOp, sizes: Sizes, turn: Turn) -> tuple[Rou
     if op.kind is OpKind.FETCH:
         return _fetch_rounds(compiled, matrix, transfer)
     rows = _round(matrix * transfer.row_bytes, transfer.control)
-    if transfer.decision is not None:
+    if transfer.decision is not None and not transfer.announced:
         return (_header(compiled), rows)
     return (rows,) if len(rows.source) else ()
 

@@ -36,6 +36,9 @@ TRUTH: Mapping[str, Mapping[str, float]] = {
     "scatter_add": {"call": 1e-5, "rows": 5e-9, "bytes": 2e-10},
     "loss": {"call": 3e-4, "rows": 1e-7, "elements": 1e-8},
     "optimizer": {"call": 2e-4, "elements": 2e-9},
+    "select": {"call": 1e-5, "bytes": 1e-10},
+    "encode": {"call": 1e-5, "elements": 2e-9, "coded_bytes": 1e-9},
+    "decode": {"call": 1e-5, "rows": 5e-9, "elements": 1e-9},
 }
 SIZES = {
     "matmul": ("rows", "inner", "outer"),
@@ -47,9 +50,12 @@ SIZES = {
     "scatter_add": ("rows", "width"),
     "loss": ("rows", "width"),
     "optimizer": ("elements",),
+    "select": ("rows", "width"),
+    "encode": ("rows", "width", "row_bytes"),
+    "decode": ("rows", "width", "row_bytes"),
 }
 LARGEST = {"rows": 1e5, "inner": 512, "outer": 256, "edges": 2e6, "nonzeros": 1e6, "sources": 1e5, "width": 256,
-           "passes": 3, "elements": 1e6}  # fmt: skip
+           "passes": 3, "elements": 1e6, "row_bytes": 512}  # fmt: skip
 
 
 def machine_samples(primitive: str, count: int, noise: float, active: int = 2, seed: int = 0) -> list[Sample]:

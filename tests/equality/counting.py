@@ -19,6 +19,11 @@ Rows = dict[tuple[int, int, int, int], tuple[int, int, int, int]]
 """(rank, epoch, step, op id) -> (bytes sent, collective bytes, control bytes, messages)."""
 
 
+Decided = Mapping[str, NDArray[np.int64]]
+"""What a run's policies decided, as ``simgnn.record.activity.decisions_of`` gives it."""
+NOTHING: Decided = {}
+
+
 def turns_of(program: Program, epochs: int, evaluations: Iterable[int]) -> list[Turn]:
     """All turns of a run, an evaluation after each of the named epochs."""
     after = set(evaluations)
@@ -30,10 +35,12 @@ def turns_of(program: Program, epochs: int, evaluations: Iterable[int]) -> list[
     return turns
 
 
-def pair_bytes(program: Program, op: Op, turn: Turn) -> NDArray[np.int64]:
-    """Payload [P, P] of a pairwise op in one turn."""
+def pair_bytes(program: Program, op: Op, turn: Turn, decided: Decided = NOTHING) -> NDArray[np.int64]:
+    """Bytes [P, P] of a pairwise op in one turn; decided rows as the activity tells them."""
     assert op.route is not None
     assert op.transfer is not None
+    if op.transfer.decision is not None:
+        return np.asarray(decided[op.transfer.decision.name][:, :, turn.epoch, turn.step] * op.transfer.row_bytes)
     return program.sizes.routes[op.route].matrix(program.ranks, turn.epoch, max(turn.step, 0)) * op.transfer.row_bytes
 
 
@@ -43,14 +50,14 @@ def member_bytes(program: Program, op: Op, turn: Turn) -> NDArray[np.int64]:
     return program.sizes.per_rank(op.transfer.rows, turn.epoch, max(turn.step, 0)) * op.transfer.row_bytes
 
 
-def planned_pairs(program: Program, turns: Iterable[Turn]) -> Pairs:
+def planned_pairs(program: Program, turns: Iterable[Turn], decided: Decided = NOTHING) -> Pairs:
     """Messages and bytes by op and rank pair; pairs without rows send no message."""
     found: Pairs = {}
     for turn in turns:
         for op in program.templates[turn.template].ops:
             if op.kind not in PAIRWISE_KINDS:
                 continue
-            matrix = pair_bytes(program, op, turn)
+            matrix = pair_bytes(program, op, turn, decided)
             for source, target in zip(*np.nonzero(matrix), strict=True):
                 key = (program.op_ids[turn.template, op.name], int(source), int(target))
                 messages, nbytes = found.get(key, (0, 0))
@@ -58,15 +65,17 @@ def planned_pairs(program: Program, turns: Iterable[Turn]) -> Pairs:
     return found
 
 
-def planned_rows(program: Program, turns: Iterable[Turn]) -> Rows:
+def planned_rows(program: Program, turns: Iterable[Turn], decided: Decided = NOTHING) -> Rows:
     """The counted columns of the trace, for every op of every turn on every rank."""
     found: Rows = {}
     for turn in turns:
         for op in program.templates[turn.template].ops:
             sent, collective, control, messages = (np.zeros(program.ranks, dtype=np.int64) for _ in range(4))
             if op.kind in PAIRWISE_KINDS:
-                matrix = pair_bytes(program, op, turn)
-                sent, messages = matrix.sum(axis=1), (matrix > 0).sum(axis=1)
+                matrix = pair_bytes(program, op, turn, decided)
+                assert op.transfer is not None
+                moved, messages = matrix.sum(axis=1), (matrix > 0).sum(axis=1)
+                sent, control = (sent, moved) if op.transfer.control else (moved, control)
             elif op.kind in COLLECTIVE_KINDS and op.transfer is not None:
                 if op.transfer.control:
                     control = member_bytes(program, op, turn)
@@ -79,13 +88,13 @@ def planned_rows(program: Program, turns: Iterable[Turn]) -> Rows:
     return found
 
 
-def planned_calls(program: Program, turns: Iterable[Turn], rank: int) -> list[Call]:
+def planned_calls(program: Program, turns: Iterable[Turn], rank: int, decided: Decided = NOTHING) -> list[Call]:
     """What a rank hands to ``torch.distributed``, in order."""
     calls: list[Call] = []
     for turn in turns:
         for op in program.templates[turn.template].ops:
             if op.kind in PAIRWISE_KINDS:
-                matrix = pair_bytes(program, op, turn)
+                matrix = pair_bytes(program, op, turn, decided)
                 calls += _messages("irecv", rank, matrix[:, rank].tolist())
                 calls += _messages("isend", rank, matrix[rank].tolist())
             elif op.kind in COLLECTIVE_KINDS:

@@ -24,13 +24,9 @@ ROWS, WIDTH = 4, 8
 class TenTimes:
     """A policy with every face: keeps all rows, halves their precision, finds id k at rank k // ROWS."""
 
-    def init(self, context: Any, shape: tuple[int, ...]) -> int:
-        """Number of selections so far."""
-        return 0
-
-    def select(self, context: Any, rows: torch.Tensor, state: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+    def select(self, context: Any, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """All rows."""
-        return state + 1, torch.ones(len(rows), dtype=torch.bool, device=rows.device), rows
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device), rows
 
     def encode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
         """Half precision."""
@@ -96,8 +92,7 @@ def every_kind(ranks: int) -> Program:
         Op("back", OpKind.EXCHANGE, "comm", reads("halo"), reads("returned"), route="halo/reverse"),
         Op("add", OpKind.ADD, "compute", reads("returned", "sum"), reads("sum"), route="halo"),
         Op("relu", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("relu"), options={"function": "relu"}),
-        Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy",
-           options={"decision": "selected"}),
+        Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy"),
         Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="policy"),
         Op("decided", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
            transfer=Transfer(2 * WIDTH, decision=Decision("selected", ROWS))),

@@ -66,6 +66,12 @@ def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: 
     return write_run_directory(prepared, folder, None, shards=shards.path)
 
 
+def _caches(session: Session) -> dict[str, Any]:
+    """What both ends of cached transfers hold, and the controller's state, by buffer."""
+    state = session.context.store.state()
+    return {name: value for name, value in state.items() if name.startswith(("sent/", "kept/", "threshold"))}
+
+
 def train_in_process(
     rank: int,
     ranks: int,
@@ -113,6 +119,7 @@ def train_in_process(
                 "gradients": first,
                 "parameters": optimizer.flat.detach().clone(),
                 "buffers": [] if session.context.network is None else session.context.network.state(),
+                "caches": _caches(session),
                 "serial": session.interpreter.serial,
                 "alive": sum(value is not None for value in session.context.store.values),
             }

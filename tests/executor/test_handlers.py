@@ -121,13 +121,10 @@ class _LargeRows:
 
     bound: float
 
-    def init(self, context: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.zeros(shape)
-
     def select(self, context: Any, rows: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
         mask = (rows - state).sum(1) > self.bound
         state[mask] = rows[mask]
-        return state, mask, rows[mask]
+        return mask, rows[mask], state
 
     def agree(self, context: Any, gathered: torch.Tensor) -> dict[str, int]:
         return {"go": int(gathered.any())}
@@ -137,9 +134,6 @@ class _LargeRows:
 
     def decode(self, context: Any, packed: torch.Tensor) -> torch.Tensor:
         return packed.float()
-
-    def commit(self, context: Any, state: torch.Tensor, mask: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
-        return state + decoded.sum()
 
     def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return ids // 10, ids % 10
@@ -153,16 +147,14 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
         ranks,
         {
             "steady": [
-                Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="large",
-                   options={"decision": "rows"}),
+                Op("select", OpKind.SELECT, "compute", reads("rows", "last"), reads("mask", "message", "last"),
+                   module="large"),
                 Op("counts", OpKind.ELEMENTWISE, "compute", reads("peer_counts"), reads("counts"),
                    options={"function": "sum"}),
                 Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="large"),
                 Op("exchange", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
                    transfer=Transfer(8, decision=Decision("rows", 4))),
                 Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="large"),
-                Op("commit", OpKind.DECODE, "compute", reads("arrived", "mask"), reads("again"), module="large",
-                   options={"point": "commit"}),
                 Op("agree", OpKind.ALLGATHER, "comm", reads("mask_rows"), reads("every"), module="large",
                    transfer=Transfer(1, rows=Column("rows"), control=True)),
                 Op("root", OpKind.BROADCAST, "comm", reads("own"), reads("shared"), root=1,
@@ -175,8 +167,8 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
             ]
         },
         [
-            Buffer(name, 0, 4, persistent=True)
-            for name in ("rows", "mask", "message", "packed", "arrived", "decoded", "again", "mask_rows", "every",
+            Buffer(name, {"last": 3, "shared": 1}.get(name, 0), 4, persistent=True)
+            for name in ("rows", "mask", "message", "packed", "arrived", "decoded", "last", "mask_rows", "every",
                          "own", "shared", "ids", "fetched", "block", "device", "host", "counts", "peer_counts")
         ],
         columns={"rows": np.array([3, 1])},
@@ -190,12 +182,16 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
         "own": torch.full((1, 4), 7.0) if rank == 1 else torch.zeros(0, 4),
         "ids": torch.tensor([12, 0, 11, 2, 10]) if rank == 0 else torch.tensor([1]),
     }
-    context = world_context(program, rank, constants, policies={"large": _LargeRows(20.0)})
+    told: list[tuple[int, str, int, int]] = []
+    context = world_context(
+        program, rank, constants, policies={"large": _LargeRows(20.0)},
+        note=lambda now, name, peer, value: told.append((now.epoch, name, peer, value)),
+    )  # fmt: skip
     notes = Notes()
     Interpreter(program, context, notes).train(range(1))
-    names = ("arrived", "decoded", "every", "shared", "fetched", "block", "device", "host")
+    names = ("arrived", "decoded", "last", "every", "shared", "fetched", "block", "device", "host")
     values = {name: context.store.values[context.store.slot(name)] for name in names}
-    return {**values, "sent": _sent(notes), "decisions": dict(context.decisions), "rows": rows}
+    return {**values, "sent": _sent(notes), "decisions": dict(context.decisions), "told": told, "rows": rows}
 
 
 def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
@@ -203,8 +199,12 @@ def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
     assert torch.equal(first["decoded"], second["rows"])  # all three rows of rank 1 are large
     assert torch.equal(second["decoded"], first["rows"][1:])
     assert first["arrived"].dtype == torch.float16
-    assert first["decisions"] == {"rows": 2, "go": 1}
-    assert second["decisions"] == {"rows": 3, "go": 1}
+    # state reads as zeros before it is written, and is written where rows were sent
+    assert torch.equal(first["last"][1:], first["rows"][1:])
+    assert not first["last"][0].any()
+    assert first["decisions"] == second["decisions"] == {"go": 1}
+    assert first["told"] == [(0, "rows", 1, 2), (0, "go", -1, 1)]
+    assert second["told"] == [(0, "rows", 0, 3), (0, "go", -1, 1)]
     for result in (first, second):
         assert result["every"].tolist() == [[1.0], [1.0], [1.0], [0.0]]
         assert result["shared"].tolist() == [[7.0] * 4]
@@ -216,11 +216,11 @@ def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
     assert first["block"].tolist() == [120, 0, 110, 20, 100]
     sent = first["sent"]
     assert sent[3] == [2 * 8, 0, 8, 1]  # two half rows, one count ahead
-    assert sent[6] == [0, 0, 12, 0]  # three flags
-    assert second["sent"][7] == [0, 16, 0, 0]  # only the root's rows count
-    assert first["sent"][7] == [0, 0, 0, 0]
+    assert sent[5] == [0, 0, 12, 0]  # three flags
+    assert second["sent"][6] == [0, 16, 0, 0]  # only the root's rows count
+    assert first["sent"][6] == [0, 0, 0, 0]
     # three rounds of at most two ids: three ids leave for rank 1 (8 bytes each), and one row of 16 goes there
-    assert sent[8] == [3 * 8 + 16, 0, 8 + 3 * 8, 4]
+    assert sent[7] == [3 * 8 + 16, 0, 8 + 3 * 8, 4]
 
 
 def test_an_unknown_policy_is_named() -> None:

@@ -225,7 +225,11 @@ def test_every_op_has_a_time_on_a_shipped_profile(op: str) -> None:
     if op == "sample":
         pytest.skip("no shipped profile has a curve of 'sample': full-graph training samples nothing")
     profile = load_profile("a800-pcie-ib-2x8")
-    given_sizes = {name: "1000 B" if name == "bytes" else "100" for name, size in FORMS[op].sizes.items() if not size}
+    given_sizes = {
+        name: "1000 B" if name in ("bytes", "row_bytes") else "100"
+        for name, size in FORMS[op].sizes.items()
+        if not size
+    }
     given_sizes = {k: v for k, v in given_sizes.items() if k not in ("from", "to", "root", "crossed")}
     question = read_question(op, {**given_sizes, **({"bytes": "1 kB"} if op == "exchange" else {})}, ranks=4)
     assert time_op(question, Machine.place(profile, spread_ranks(profile, question.ranks))).seconds > 0

@@ -25,6 +25,9 @@ SIZES = {
     "sample": {"vertices": 10, "edges": 100},
     "loss": {"rows": 100, "width": 7},
     "optimizer": {"elements": 320},
+    "select": {"rows": 100, "width": 16},
+    "encode": {"rows": 100, "width": 16, "row_bytes": 24},
+    "decode": {"rows": 100, "width": 16, "row_bytes": 24},
 }
 
 
@@ -46,6 +49,9 @@ def test_features_in_closed_form() -> None:
     assert value("loss", "elements") == 700
     assert value("optimizer", "bytes") == 1280
     assert value("sample", "vertices") == 10
+    assert value("select", "bytes") == 2 * 100 * 16 * 4
+    assert value("encode", "coded_bytes") == value("decode", "coded_bytes") == 2400
+    assert value("encode", "elements") == 1600
 
 
 @pytest.mark.parametrize("primitive", PRIMITIVES)

@@ -46,7 +46,8 @@ def machine(
 
     costs = {
         "elementwise": "bytes", "copy": "bytes", "gather": "bytes", "scatter_add": "bytes", "matmul": "bytes",
-        "optimizer": "bytes", "loss": "bytes", "spmm": "gathered_bytes", "sparse_matmul": "gathered_bytes",
+        "optimizer": "bytes", "loss": "bytes", "select": "bytes", "encode": "bytes", "decode": "bytes",
+        "spmm": "gathered_bytes", "sparse_matmul": "gathered_bytes",
     }  # fmt: skip
     curves = [
         {"primitive": name, "source": "assumed",

@@ -4,14 +4,26 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from simgnn.policies.base import Moves, Policy
+from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.sizes import Size
 
 
 class Codec(Policy, ABC):
-    """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks."""
+    """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks; ``encodes``: what
+    travels are bytes that ops encode and decode, not the rows."""
 
     slot: ClassVar[str] = "codec"
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
+    encodes: ClassVar[bool] = True
 
     @abstractmethod
     def row_bytes(self, width: int, dtype: str) -> int:
         """Bytes of one encoded row of ``width`` elements of ``dtype``."""
+
+    def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
+        """What encoding ``rows`` rows costs: here one pass that reads and writes."""
+        return (Work("elementwise", {"rows": rows, "width": width, "passes": 2, "item_bytes": ITEM_BYTES[dtype]}),)
+
+    def decode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
+        """What decoding them costs."""
+        return self.encode_work(rows, width, dtype)

@@ -145,7 +145,14 @@ class HaloSums:
         builder.buffer("halo/0", names.halo_nonzeros, entry, "uint8", persistent=True)
         self._recode("setup/1/pack", "features", "send/0", "send_feature_bytes")
         builder.exchange(
-            self.fetched_in, "setup/1/exchange", "halo_feature_bytes", "send/0", "receive/0", 1, layer=1, phase="setup"
+            self.fetched_in,
+            "setup/1/exchange",
+            "halo_feature_bytes",
+            ["send/0"],
+            "receive/0",
+            1,
+            layer=1,
+            phase="setup",
         )
         self._recode("setup/1/unpack", "receive/0", "halo/0", "halo_feature_bytes")
 

@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from simgnn.policies.base import Moves
 from simgnn.policies.codec.base import Codec
+from simgnn.policies.encoded import emit_encoded
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.sync import Sync, emit_plainly
 from simgnn.program.builder import ProgramBuilder
@@ -18,4 +19,7 @@ class Always(Freshness):
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         """See :class:`Freshness`."""
-        emit_plainly(builder, sync, codec.row_bytes(sync.width, builder.dtype))
+        if codec.encodes:
+            emit_encoded(builder, sync, codec)
+        else:
+            emit_plainly(builder, sync)

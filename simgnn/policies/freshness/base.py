@@ -32,3 +32,6 @@ class Freshness(Policy, ABC):
         """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name: no activity is needed
         to simulate them."""
         return {}
+
+    def end_epoch(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
+        """Emit what follows the update in each epoch: the step of a controller, for example."""

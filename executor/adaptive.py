@@ -1,0 +1,84 @@
+"""The adaptive cache of vertices at work on one rank: what ops of :class:`AdaptiveVertex` call, on the rows of one
+transfer. Both ends keep the rows as last sent, in buffers of the program."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from executor.codecs import Codec
+from executor.kernels import quantise
+from executor.kernels.balance import default_threads
+from executor.kernels.launch import even_parts, launch
+from executor.kernels.masks import wire_mask
+from executor.kernels.views import array, compiled_for
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex, Threshold
+
+if TYPE_CHECKING:
+    from executor.handlers.context import PolicyContext
+
+Rows = torch.Tensor
+
+
+class AdaptiveRows:
+    """Faces of the policy for a run. ``codec`` None: rows travel as they are."""
+
+    def __init__(self, policy: AdaptiveVertex, codec: Codec | None) -> None:
+        self.policy = policy
+        self.codec = codec
+
+    def select(self, context: "PolicyContext", rows: Rows, cached: Rows, threshold: Rows) -> tuple[Rows, Rows]:
+        """Mask (uint8, as :class:`WireMask` of the rows to each peer) and positions int64 [k] of the rows that moved.
+
+        ``rows``, ``cached`` [n, F] in the order of the wire; ``threshold``: the controller's state.
+        """
+        epsilon = self._state(threshold).epsilon
+        chosen = moved_rows(self.policy, rows, cached, epsilon)
+        return wire_mask(context.send, rows.device).pack(chosen), chosen.nonzero().flatten()
+
+    def encode(self, context: "PolicyContext", rows: Rows, chosen: Rows, cached: Rows) -> tuple[Rows, Rows]:
+        """What travels of the chosen rows, and the cache as the receiver will have it."""
+        picked = rows.index_select(0, chosen)
+        if self.codec is None:
+            return picked, cached.index_copy_(0, chosen, picked)
+        old = cached.index_select(0, chosen)
+        packed = self.codec.encode(picked.sub_(old))
+        return packed, self._moved_on(packed, chosen, old, cached)
+
+    def decode(self, context: "PolicyContext", arrived: Rows, mask: Rows, cached: Rows) -> tuple[Rows, Rows]:
+        """All rows [n, F] that this rank goes on with, and the cache, which holds the same values."""
+        chosen = wire_mask(context.receive, cached.device).unpack(mask).nonzero().flatten()
+        if self.codec is None:
+            cached.index_copy_(0, chosen, arrived)
+        else:
+            self._moved_on(arrived, chosen, cached.index_select(0, chosen), cached)
+        return cached.clone(), cached
+
+    def end_epoch(self, context: "PolicyContext", metrics: Rows, threshold: Rows) -> Rows:
+        """The controller's state after an epoch with these metrics, summed over ranks."""
+        _, correct, count, _ = metrics.flatten().tolist()
+        state = self.policy.adjusted(self._state(threshold), correct / count if count else None)
+        known = state.mean_accuracy is not None
+        numbers = [state.epsilon, state.mean_accuracy if known else 0.0, 2.0 if known else 1.0]
+        return torch.tensor([numbers], dtype=threshold.dtype, device=threshold.device)
+
+    def _moved_on(self, packed: Rows, chosen: Rows, old: Rows, cached: Rows) -> Rows:
+        """One expression on both ends, so that their caches hold the same bits."""
+        assert self.codec is not None
+        return cached.index_copy_(0, chosen, old + self.codec.decode(packed, cached.shape[1], cached.dtype))
+
+    def _state(self, threshold: Rows) -> Threshold:
+        epsilon, mean, stage = threshold.flatten().tolist()
+        if not stage:
+            return self.policy.start()
+        return Threshold(epsilon, mean if stage == 2.0 else None)
+
+
+def moved_rows(policy: AdaptiveVertex, rows: Rows, cached: Rows, epsilon: float) -> Rows:
+    """:meth:`AdaptiveVertex.moved` as bool [n]: compiled on the CPU, by the policy's own lines elsewhere."""
+    if not (compiled_for(rows) and compiled_for(cached)):
+        return policy.moved(rows, cached, rows.new_tensor(epsilon))  # type: ignore[no-any-return]
+    chosen = torch.empty(len(rows), dtype=torch.bool)
+    here = array(rows)
+    arguments = here, array(cached), here.dtype.type(epsilon), policy.reference == "cached", chosen.numpy()
+    launch(quantise.moved, quantise.moved_parallel, arguments, even_parts(len(rows), default_threads()))
+    return chosen

@@ -1,0 +1,118 @@
+"""Linear quantisation of rows on the CPU, in Numba: one pass for a row's range, one for its codes.
+
+A coded row is its smallest value and its step, in the type of the rows, then B bits an element, little-endian, padded
+to a byte (:class:`simgnn.policies.codec.linear.Linear`). Each kernel has a serial form (rows first..last) and a
+parallel one, for :func:`executor.kernels.launch.launch`.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def encode(rows, bits, packed, bad, first, last):  # type: ignore[no-untyped-def]
+    """packed [n, bytes] uint8 from rows [n, F]; bad[i] becomes 1 where row i or its range is not finite."""
+    width = rows.shape[1]
+    kind = rows.dtype.type
+    header = np.empty(2, rows.dtype)
+    raw = header.view(np.uint8)
+    half, top = kind(0.5), kind((1 << bits) - 1)
+    most = (1 << bits) - 1
+    for i in range(first, last):
+        row, out = rows[i], packed[i]
+        low = high = row[0]
+        finite = True
+        for c in range(width):
+            value = row[c]
+            finite = finite and np.isfinite(value)
+            low = min(low, value)
+            high = max(high, value)
+        step = (high - low) / top
+        if not (finite and np.isfinite(step)):
+            bad[i] = 1
+            continue
+        header[0], header[1] = low, step
+        for b in range(len(raw)):
+            out[b] = raw[b]
+        place = len(raw)
+        if bits == 16:
+            for c in range(width):
+                code = _code(row[c], low, step, half, most)
+                out[place + 2 * c] = code & 255
+                out[place + 2 * c + 1] = code >> 8
+        else:
+            each = 8 // bits
+            for c in range(0, width, each):
+                byte = 0
+                for k in range(min(each, width - c)):
+                    byte |= _code(row[c + k], low, step, half, most) << (k * bits)
+                out[place] = byte
+                place += 1
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _code(value, low, step, half, most):  # type: ignore[no-untyped-def]
+    """The code of one element: 0 in a row whose values are all one."""
+    if step == 0:
+        return 0
+    return min(max(int(np.floor((value - low) / step + half)), 0), most)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def encode_parallel(rows, bits, packed, bad, bounds):  # type: ignore[no-untyped-def]
+    """The same on several threads."""
+    for part in prange(len(bounds) - 1):
+        encode(rows, bits, packed, bad, bounds[part], bounds[part + 1])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def decode(packed, bits, rows, first, last):  # type: ignore[no-untyped-def]
+    """rows [n, F] = min + step x code, in the type of the rows, from packed [n, bytes] uint8."""
+    width = rows.shape[1]
+    kind = rows.dtype.type
+    header = np.empty(2, rows.dtype)
+    raw = header.view(np.uint8)
+    each, mask = max(8 // bits, 1), (1 << bits) - 1
+    for i in range(first, last):
+        row, coded = rows[i], packed[i]
+        for b in range(len(raw)):
+            raw[b] = coded[b]
+        low, step = header[0], header[1]
+        place = len(raw)
+        for c in range(width):
+            if bits == 16:
+                code = coded[place + 2 * c] | (np.int64(coded[place + 2 * c + 1]) << 8)
+            else:
+                code = (np.int64(coded[place + c // each]) >> ((c % each) * bits)) & mask
+            row[c] = low + step * kind(code)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def decode_parallel(packed, bits, rows, bounds):  # type: ignore[no-untyped-def]
+    """The same on several threads."""
+    for part in prange(len(bounds) - 1):
+        decode(packed, bits, rows, bounds[part], bounds[part + 1])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def moved(rows, cached, epsilon, against_cached, chosen, first, last):  # type: ignore[no-untyped-def]
+    """chosen[i] = 1 unless max|rows[i] - cached[i]| is finite and at most epsilon times max|rows[i]| (or cached)."""
+    width = rows.shape[1]
+    zero = rows.dtype.type(0)
+    for i in range(first, last):
+        row, old = rows[i], cached[i]
+        change = size = zero
+        finite = True
+        for c in range(width):
+            apart = abs(row[c] - old[c])
+            finite = finite and np.isfinite(apart)
+            change = max(change, apart)
+            size = max(size, abs(old[c]) if against_cached else abs(row[c]))
+        chosen[i] = not (finite and change <= epsilon * size)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def moved_parallel(rows, cached, epsilon, against_cached, chosen, bounds):  # type: ignore[no-untyped-def]
+    """The same on several threads."""
+    for part in prange(len(bounds) - 1):
+        moved(rows, cached, epsilon, against_cached, chosen, bounds[part], bounds[part + 1])

@@ -1,0 +1,47 @@
+"""Probes of what policies do with rows: choosing those that moved, encoding and decoding them, as training does."""
+
+from collections.abc import Sequence
+
+import torch
+
+from executor.adaptive import moved_rows
+from executor.codecs import LinearCodec
+from executor.microbench.pool import Pool
+from executor.microbench.timing import Probe, Run, Who
+from executor.microbench.world import World
+from simgnn.policies.codec.linear import Linear
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+
+ITEM_BYTES, DTYPE = 4, "float32"
+
+
+def select_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
+    """For each (rows, width): which rows moved from those that were sent last."""
+
+    def build(rows: int, width: int) -> Probe:
+        def make(world: World) -> Run:
+            policy, table, cached = AdaptiveVertex(), pool.matrix(rows, width), pool.matrix(rows, width).clone()
+            return lambda: moved_rows(policy, table, cached, policy.epsilon)
+
+        return Probe("select", "moved", {"rows": rows, "width": width, "item_bytes": ITEM_BYTES}, make, who)
+
+    return [build(*shape) for shape in shapes]
+
+
+def coding_probes(pool: Pool, shapes: Sequence[tuple[int, int, int]], who: Who = "all") -> list[Probe]:
+    """For each (rows, width, bits): linear codes of dense rows, and rows from them."""
+
+    def build(rows: int, width: int, bits: int, primitive: str) -> Probe:
+        policy = Linear.model_validate({"bits": bits})
+
+        def make(world: World) -> Run:
+            codec, table = LinearCodec(policy), pool.matrix(rows, width)
+            if primitive == "encode":
+                return lambda: codec.encode(table)
+            packed = codec.encode(table)
+            return lambda: codec.decode(packed, width, torch.float32)
+
+        sizes = {"rows": rows, "width": width, "row_bytes": policy.row_bytes(width, DTYPE), "item_bytes": ITEM_BYTES}
+        return Probe(primitive, f"{bits}-bit", sizes, make, who)
+
+    return [build(*shape, primitive) for shape in shapes for primitive in ("encode", "decode")]

@@ -1,0 +1,107 @@
+"""Adaptive cache of vertices: a row travels only when it has moved by more than epsilon since it was last sent."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from array_api_compat import array_namespace
+from pydantic import Field, model_validator
+
+from simgnn.policies.cached import emit_cached, emit_threshold
+from simgnn.policies.codec.base import Codec
+from simgnn.policies.encoded import training_part
+from simgnn.policies.freshness.base import Freshness
+from simgnn.policies.sync import Sync
+from simgnn.program.builder import ProgramBuilder
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The controller's state, the same on all ranks. ``mean_accuracy`` None: no epoch has been judged yet."""
+
+    epsilon: float
+    mean_accuracy: float | None = None
+
+
+class AdaptiveVertex(Freshness):
+    """Rows of hidden values and gradients that barely changed are not sent; their receivers go on with the last ones.
+
+    Per sync point (a layer and a direction) both ends of a transfer keep the rows as last sent. A row z with the cached
+    row c is held back iff max|z - c| is finite and at most ``epsilon`` times max|z| (``reference = "cached"``: max|c|);
+    so a row that holds NaN is sent, and seen. What is sent is the row itself (codec "none"), else the encoded
+    difference from c, of which both ends add what the receiver decodes: their caches stay bit-identical, and errors of
+    the codec do not pile up. A bit mask over the rows of each pair goes ahead, so sizes follow from it.
+
+    After each epoch the threshold moves with the training accuracy: it rises (times ``rise_factor``, by at most
+    ``largest_change``, up to ``largest_epsilon``) where the accuracy exceeds its running mean by ``rise_margin``, and
+    falls (times ``fall_factor``, likewise, down to ``smallest_epsilon``) where it misses it by ``fall_margin``; then
+    mean = ``mean_share`` mean + (1 - ``mean_share``) accuracy. It holds for all points and both directions.
+
+    On halo rows (communication "halo") the sender is the owner forward and the holder of the halo row backward. A row
+    that several peers need has equal cached rows for each of them, so it goes to all of them or to none; the cache, the
+    test and the encoding are done once for each (row, peer). Input features, sent once, and evaluations are exact.
+
+    Source: CDFGNN (arXiv 2408.00232), sections 4 and 5, equation 6. Deviations: the prose's direction of equation 6 (as
+    printed it is the opposite: ``direction = "printed"``, for study), clamped after the step; ``epsilon`` starts at
+    0.01, which the paper leaves open; on a vertex-cut it was stated for replicas, here for halo rows too.
+    """
+
+    kind: Literal["adaptive-vertex"] = "adaptive-vertex"
+    epsilon: float = Field(default=0.01, ge=0, lt=1, description="threshold of the first epoch; 0: whatever moved")
+    adapt: bool = Field(default=True, description="move the threshold with the training accuracy")
+    rise_factor: float = Field(default=1.05, gt=1, le=100, description="factor by which the threshold rises")
+    fall_factor: float = Field(default=0.9, gt=0, lt=1, description="factor by which it falls")
+    largest_change: float = Field(default=0.01, gt=0, lt=1, description="most that it changes in one epoch")
+    rise_margin: float = Field(default=0.02, ge=0, lt=1, description="gain over the mean accuracy from which it rises")
+    fall_margin: float = Field(default=0.001, ge=0, lt=1, description="loss against it from which it falls")
+    largest_epsilon: float = Field(default=0.3, gt=0, lt=1, description="it never rises above")
+    smallest_epsilon: float = Field(default=0.001, gt=0, lt=1, description="it never falls below")
+    mean_share: float = Field(default=0.8, ge=0, lt=1, description="share of the old mean in the new one")
+    reference: Literal["current", "cached"] = Field(default="current", description="row that changes are relative to")
+    direction: Literal["prose", "printed"] = Field(default="prose", description="printed: as equation 6, for study")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.adapt and not self.smallest_epsilon <= self.epsilon <= self.largest_epsilon:
+            raise ValueError(
+                f"epsilon: got {self.epsilon}, expected smallest_epsilon ({self.smallest_epsilon}) to largest_epsilon "
+                f"({self.largest_epsilon}), between which the threshold adapts; for a fixed one set adapt = false"
+            )
+        return self
+
+    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
+        """See :class:`Freshness`; evaluations are exact."""
+        emit_cached(builder, training_part(builder, sync), codec)
+
+    def end_epoch(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
+        """See :class:`Freshness`: the threshold moves with the accuracy."""
+        emit_threshold(builder, templates)
+
+    def start(self) -> Threshold:
+        """The controller before the first epoch."""
+        return Threshold(self.epsilon)
+
+    def adjusted(self, state: Threshold, accuracy: float | None) -> Threshold:
+        """The controller after an epoch of this training accuracy (None: there are no training vertices).
+
+        A pure function of state and accuracy in float64, so ranks that agree on both agree on the result.
+        """
+        if not self.adapt or accuracy is None:
+            return state
+        mean = accuracy if state.mean_accuracy is None else state.mean_accuracy
+        gain = accuracy - mean if self.direction == "prose" else mean - accuracy
+        epsilon = state.epsilon
+        if gain > self.rise_margin and epsilon < self.largest_epsilon:
+            epsilon = min(self.rise_factor * epsilon, epsilon + self.largest_change, self.largest_epsilon)
+        elif gain < -self.fall_margin and epsilon > self.smallest_epsilon:
+            epsilon = max(self.fall_factor * epsilon, epsilon - self.largest_change, self.smallest_epsilon)
+        return Threshold(epsilon, self.mean_share * mean + (1 - self.mean_share) * accuracy)
+
+    def moved(self, rows: Any, cached: Any, epsilon: Any) -> Any:
+        """Which rows [n, F] are sent: bool [n]. ``epsilon``: a scalar of the rows' type.
+
+        Written in the Python array API: NumPy arrays and tensors of any device alike.
+        """
+        xp = array_namespace(rows)
+        change = xp.max(xp.abs(rows - cached), axis=1)
+        size = xp.max(xp.abs(rows if self.reference == "current" else cached), axis=1)
+        return ~(xp.isfinite(change) & (change <= epsilon * size))

@@ -1,0 +1,318 @@
+"""Codecs and the adaptive cache on an edge-cut: identity settings are exact training, both ends hold the same bits,
+errors are bounded, and what a run decided is what its program, replayed, sends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from simgnn.analysis.replay import read_recording, replay
+from simgnn.cli.activity import find_activity
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.experiment.prepare import Prepared
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import load_profile
+from simgnn.partition.store import PartitionArtifact
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.program.program import Program
+from simgnn.record.activity import decisions_in, decisions_of, read_activity
+from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.sim.simulate import simulate
+from tests.equality.cases import EPOCHS, Case
+from tests.equality.conftest import Bench, Finished
+from tests.equality.counting import Decided, differences, planned_calls, planned_pairs, planned_rows, turns_of
+from tests.equality.test_conservation import _counted
+
+pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
+
+PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
+FIXED = ("freshness.kind=adaptive-vertex", "freshness.epsilon=0", "freshness.adapt=false")
+CACHE = ("freshness.kind=adaptive-vertex", "freshness.epsilon=0.03")
+EIGHT_BITS = ("codec.kind=linear",)
+TRANSFORMED = ("communication.rows=transformed",)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run, its program and what it decided."""
+
+    finished: Finished
+    program: Program
+    decided: Decided
+
+
+class Runs:
+    """Each case is carried out once."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.of = lru_cache(None)(self._of)
+
+    def _of(self, case: Case) -> Recorded:
+        finished = self.bench.run(case)
+        program = finished.plan.program
+        path = RunDirectory(finished.folder).activity
+        return Recorded(finished, program, decisions_of(read_activity(path), case.ranks) if path.is_file() else {})
+
+
+@pytest.fixture(scope="module")
+def runs(bench: Bench) -> Runs:
+    return Runs(bench)
+
+
+def case(*extra: str, ranks: int = 2, model: str = "gcn", graph: str = "communities") -> Case:
+    return Case(graph, model, "metis", ranks, extra=extra)
+
+
+# -- identity ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        case(*FIXED, *TRANSFORMED),
+        case(*FIXED, *TRANSFORMED, ranks=3, model="sage"),
+        case(*FIXED, ranks=4, model="gin"),
+        case(*FIXED, ranks=1),
+    ],
+    ids=lambda one: one.name,
+)
+def test_a_threshold_of_zero_is_exact_training(bench: Bench, one: Case) -> None:
+    found = bench.errors(one)
+    assert max(found[name] for name in ("losses", "first gradients", "last gradients", "parameters")) <= 1e-9
+
+
+def test_a_threshold_of_zero_gives_the_bits_of_vanilla(runs: Runs) -> None:
+    plain, cached = (runs.of(case(*TRANSFORMED, *more)).finished for more in ((), FIXED))
+    assert cached.ranks[0]["parameters"].equal(plain.ranks[0]["parameters"])
+    assert cached.ranks[0]["losses"] == plain.ranks[0]["losses"]
+
+
+def test_float32_on_the_wire_is_nothing_for_float32_training(runs: Runs) -> None:
+    losses = [
+        runs.of(Case("communities", "gcn", "metis", 2, "float32-adam", extra)).finished.ranks[0]["losses"]
+        for extra in ((), ("codec.kind=float32",))
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [CACHE, (*CACHE, *EIGHT_BITS), EIGHT_BITS, ("codec.kind=linear", "codec.bits=16"), ("codec.kind=bfloat16",)],
+    ids="-".join,
+)
+def test_lossy_training_still_learns(runs: Runs, extra: Sequence[str]) -> None:
+    one = case(*extra, *TRANSFORMED)
+    exact = runs.of(case(*TRANSFORMED)).finished.ranks[0]["losses"]
+    losses = runs.of(one).finished.ranks[0]["losses"]
+    assert losses != exact, "the codec or the cache did nothing"
+    assert losses[-1] < losses[0]
+    assert abs(losses[-1] - exact[-1]) <= 0.1 * exact[0]
+
+
+# -- caches --------------------------------------------------------------------------------------------------------
+
+LOSSY = [(*CACHE, *TRANSFORMED), (*CACHE, *EIGHT_BITS, *TRANSFORMED), (*CACHE, "codec.kind=linear", "codec.bits=2")]
+
+
+@pytest.mark.parametrize("extra", LOSSY, ids="-".join)
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_both_ends_hold_the_same_bits(runs: Runs, extra: tuple[str, ...], ranks: int) -> None:
+    recorded = runs.of(case(*extra, ranks=ranks))
+    caches = [rank["caches"] for rank in recorded.finished.ranks]
+    points = sorted({name.split("/", 1)[1] for name in caches[0] if name.startswith("sent/")})
+    assert points
+    for point in points:
+        route = "halo" if "forward" in point else "halo/reverse"
+        rows = recorded.program.sizes.routes[route].matrix(ranks)
+        for source in range(ranks):
+            sent = caches[source][f"sent/{point}"].split(rows[source].tolist())
+            for target in range(ranks):
+                kept = caches[target][f"kept/{point}"].split(rows[:, target].tolist())
+                assert sent[target].equal(kept[source]), (point, source, target)
+                assert not rows[source, target] or sent[target].any()
+    assert all(other["threshold#0"].equal(caches[0]["threshold#0"]) for other in caches)
+
+
+def test_no_cached_row_is_further_off_than_allowed(tmp_path: Path) -> None:
+    """After each round, |row - cached| is at most epsilon |row|, or for a sent row the codec's bound."""
+    from executor.adaptive import AdaptiveRows
+    from executor.codecs import codec_of
+    from executor.handlers.context import PolicyContext
+    from simgnn.policies.codec.linear import Linear
+
+    generator = torch.Generator().manual_seed(5)
+    for bits in (None, 1, 8):
+        policy = AdaptiveVertex(epsilon=0.05, adapt=False)
+        codec = None if bits is None else codec_of(Linear.model_validate({"bits": bits}))
+        rows = torch.randn(40, 9, generator=generator)
+        faces, threshold = AdaptiveRows(policy, codec), torch.zeros(1, 3, dtype=torch.float64)
+        sent, kept = torch.zeros(40, 9), torch.zeros(40, 9)
+        here = PolicyContext(0, 0, 0, 1, "forward", 0, 2, (0, 40), (40, 0))
+        for _ in range(12):
+            rows = rows + 0.02 * torch.randn(40, 9, generator=generator)
+            before = sent.clone()
+            mask, chosen = faces.select(here, rows, sent, threshold)
+            packed, sent = faces.encode(here, rows, chosen, sent)
+            out, kept = faces.decode(here, packed, mask, kept)
+            assert out.equal(kept)
+            assert kept.equal(sent)
+            off = (rows - sent).abs().amax(1)
+            allowed = 0.05 * rows.abs().amax(1)
+            if codec is not None:
+                change = rows - before
+                spread = change.amax(1) - change.amin(1)
+                coded = spread / (2 * (2**bits - 1)) + 1e-5
+                allowed = torch.where(torch.isin(torch.arange(40), chosen), coded, allowed)
+            else:
+                assert rows[chosen].equal(sent[chosen])
+            assert bool((off <= allowed * (1 + 1e-6)).all())
+
+
+def test_two_runs_are_alike_bit_for_bit(bench: Bench, runs: Runs) -> None:
+    one = case(*LOSSY[1])
+    again = bench.run(Case(one.graph, one.model, one.partition, one.ranks, extra=(*one.extra, "train.timeout=299")))
+    first = runs.of(one).finished
+    assert again.ranks[0]["parameters"].equal(first.ranks[0]["parameters"])
+    tables = [read_activity(RunDirectory(run.folder).activity) for run in (first, again)]
+    assert tables[0].equals(tables[1])
+
+
+# -- activity ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", [*LOSSY, (*EIGHT_BITS, *TRANSFORMED)], ids="-".join)
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_program_simulation_and_transport_agree(runs: Runs, extra: tuple[str, ...], ranks: int) -> None:
+    recorded = runs.of(case(*extra, ranks=ranks))
+    program, decided, folder = recorded.program, recorded.decided, recorded.finished.folder
+    turns = turns_of(program, EPOCHS, (EPOCHS - 1,))
+    pairs, rows = planned_pairs(program, turns, decided), planned_rows(program, turns, decided)
+    told = {
+        (row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"])
+        for row in read_table(RunDirectory(folder).traffic).to_pylist()
+    }
+    assert not differences(pairs, told)
+    assert not differences(rows, _counted(read_table(RunDirectory(folder).trace)))
+    for rank, result in enumerate(recorded.finished.ranks):
+        assert [tuple(call) for call in result["calls"]] == planned_calls(program, turns, rank, decided), f"rank {rank}"
+    machine = Machine.place(load_profile(PROFILE), program.hosts)
+    activity = {name: decided[name] for name in decisions_in(program)}
+    simulation = simulate(program, machine, epochs=EPOCHS, activity=activity, evaluate_every=EPOCHS)
+    assert not differences(rows, _counted(simulation.trace))
+    for name in decided:
+        if name.endswith("/arrived"):
+            assert np.array_equal(decided[name], decided[name.replace("/arrived", "/rows")].sum(axis=0))
+
+
+def test_bytes_in_closed_form(runs: Runs) -> None:
+    """ceil(n / 8) bytes of mask a pair and sync, and 16 + ceil(w B / 8) a row (float64: a header of 16)."""
+    recorded = runs.of(case(*LOSSY[1]))
+    program, result = recorded.program, recorded.finished
+    rows = program.sizes.routes["halo"].matrix(2)
+    ops = {op.name: op for op in program.templates["steady"].ops}
+    for layer, width in ((1, 16), (2, 6)):
+        for phase, route in (("forward", rows), ("backward", rows.T)):
+            masks = planned_pairs(program, turns_of(program, 1, ()), recorded.decided)
+            op = ops[f"{phase}/{layer}/mask"]
+            steady = program.op_ids["steady", op.name]
+            assert masks[steady, 0, 1] == (1, -(-int(route[0, 1]) // 8))
+            transfer = ops[f"{phase}/{layer}/exchange"].transfer
+            assert transfer is not None
+            assert transfer.row_bytes == 16 + width
+    assert result.plan.policies["codec"].label == "linear"
+
+
+def test_every_row_is_sent_at_first_and_fewer_later(runs: Runs) -> None:
+    recorded = runs.of(case(*CACHE, *TRANSFORMED))
+    limit = recorded.program.sizes.routes["halo"].matrix(2)
+    rows = recorded.decided["sync/1/forward/rows"][..., 0]
+    assert np.array_equal(rows[:, :, 0], limit)
+    assert rows[:, :, -1].sum() < limit.sum()
+
+
+def test_the_threshold_follows_from_the_recorded_accuracies(runs: Runs) -> None:
+    recorded = runs.of(case(*CACHE, *TRANSFORMED))
+    policy = recorded.finished.plan.policies["freshness"]
+    assert isinstance(policy, AdaptiveVertex)
+    accuracies = read_recording(recorded.finished.folder).accuracies
+    assert accuracies is not None
+    state = policy.start()
+    for accuracy in accuracies:
+        state = policy.adjusted(state, accuracy)
+    epsilon, mean, _ = recorded.finished.ranks[0]["caches"]["threshold#0"][0].tolist()
+    assert (state.epsilon, state.mean_accuracy) == (epsilon, mean)
+    assert epsilon != policy.epsilon
+
+
+def _prepared(folder: Path, ranks: int, *settings: str) -> Prepared:
+    """The recorded experiment again, planned as ``simulate`` does, with other settings."""
+    experiment = load_experiment(str(folder / "experiment.toml"), list(settings))
+    artifact = PartitionArtifact.open(Path(folder_plan(folder)["partition"]))
+    return Prepared(experiment.with_cluster(1, ranks), artifact.stats, plan(experiment, artifact.stats), None, artifact)
+
+
+def folder_plan(folder: Path) -> dict[str, str]:
+    import json
+
+    found: dict[str, str] = json.loads((folder / "plan" / "plan.json").read_text())
+    return found
+
+
+def test_an_activity_is_replayed_as_it_was(runs: Runs) -> None:
+    recorded = runs.of(case(*CACHE, *TRANSFORMED))
+    found = find_activity(_prepared(recorded.finished.folder, 2), recorded.finished.folder)
+    assert not found.transferred
+    assert not found.notes
+    assert set(found.activity) == decisions_in(recorded.program)
+    for name, values in found.activity.items():
+        assert np.array_equal(values, recorded.decided[name])
+
+
+def test_a_longer_simulation_follows_a_curve_and_says_so(runs: Runs) -> None:
+    recorded = runs.of(case(*CACHE, *TRANSFORMED))
+    found = find_activity(_prepared(recorded.finished.folder, 2, "train.epochs=60"), recorded.finished.folder)
+    assert "the 40 after them follow a curve" in found.notes[0]
+    rows = found.activity["sync/1/forward/rows"]
+    assert rows.shape == (2, 2, 60, 1)
+    assert np.array_equal(rows[:, :, :EPOCHS], recorded.decided["sync/1/forward/rows"])
+    limit = recorded.program.sizes.routes["halo"].matrix(2)
+    assert np.all(rows[..., 0] <= limit[:, :, None])
+    assert np.array_equal(found.activity["sync/1/forward/arrived"], rows.sum(axis=0))
+
+
+def test_an_activity_of_another_partition_is_used_as_fractions(runs: Runs) -> None:
+    two, three = (runs.of(case(*CACHE, *TRANSFORMED, ranks=ranks)) for ranks in (2, 3))
+    recording = read_recording(two.finished.folder)
+    found = replay(recording, three.program, decisions_in(three.program), "another", EPOCHS, 0, None)
+    assert found.transferred
+    sent = [0, 0]
+    for name in ("sync/1/forward/rows", "sync/2/backward/rows"):
+        route = "halo" if "forward" in name else "halo/reverse"
+        limits = [one.program.sizes.routes[route].matrix(ranks) for one, ranks in ((two, 2), (three, 3))]
+        share = two.decided[name].sum(axis=(0, 1))[:, 0] / limits[0].sum()
+        rows = found.activity[name][..., 0]
+        assert np.all(np.abs(rows - limits[1][:, :, None] * share) <= 0.5)
+        sent = [sent[0] + int(rows.sum()), sent[1] + int(three.decided[name].sum())]
+    assert abs(sent[0] - sent[1]) <= 0.25 * sent[1]
+
+
+def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
+    folder = runs.of(case(*CACHE, *TRANSFORMED)).finished.folder
+    with pytest.raises(ConfigError, match=r"freshness.kind = 'adaptive-vertex'.*--activity DIR"):
+        find_activity(_prepared(folder, 2), None)
+    with pytest.raises(ConfigError, match=r"freshness\.epsilon: got 0\.05, expected 0\.03"):
+        find_activity(_prepared(folder, 2, "freshness.epsilon=0.05"), folder)
+    with pytest.raises(ConfigError, match="no decisions to replay"):
+        find_activity(_prepared(folder, 2, "freshness={kind='always'}"), folder)
+    with pytest.raises(ConfigError, match=r"holds no activity\.parquet"):
+        find_activity(_prepared(folder, 2), tmp_path)
+    deeper = _prepared(folder, 2, "model.layers=3")
+    with pytest.raises(ConfigError, match=r"no record of the decision 'sync/3/.*' \(4 are missing"):
+        find_activity(deeper, folder)

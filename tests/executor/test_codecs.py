@@ -1,0 +1,166 @@
+"""Codecs: bounds of their error, exact cases, refusals, the bytes themselves, and one arithmetic on both devices."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from executor import codecs
+from executor.adaptive import moved_rows
+from executor.codecs import LinearCodec, codec_of
+from executor.kernels.masks import WireMask
+from simgnn.errors import BackendError
+from simgnn.policies.codec.bfloat16 import Bfloat16
+from simgnn.policies.codec.float32 import Float32
+from simgnn.policies.codec.linear import Linear
+from simgnn.policies.codec.none import Plain
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+
+BITS = (1, 2, 4, 8, 16)
+FINITE = st.floats(-(2.0**99), 2.0**99, width=32)
+ROWS = arrays(np.float32, st.tuples(st.integers(0, 6), st.integers(1, 19)), elements=FINITE)
+
+
+def linear(bits: int) -> LinearCodec:
+    return LinearCodec(Linear.model_validate({"bits": bits}))
+
+
+def check_bound(rows: torch.Tensor, bits: int) -> torch.Tensor:
+    """Encode and decode; every element within the codec's bound of what it was."""
+    codec = linear(bits)
+    packed = codec.encode(rows)
+    kind = str(rows.dtype).removeprefix("torch.")
+    assert packed.shape == (len(rows), codec.policy.row_bytes(rows.shape[1], kind))
+    found = codec.decode(packed, rows.shape[1], rows.dtype)
+    if len(rows):
+        low, high = rows.amin(1).double(), rows.amax(1).double()
+        rounding = 4 * torch.finfo(rows.dtype).eps / 2 * torch.maximum(low.abs(), high.abs())
+        bound = (high - low) / (2 * (2**bits - 1)) + rounding + 1e-35
+        assert bool(((found.double() - rows.double()).abs() <= bound[:, None]).all())
+    return found
+
+
+@pytest.mark.parametrize("bits", BITS)
+@settings(deadline=None, max_examples=60)
+@given(values=ROWS)
+def test_every_element_is_within_the_bound(bits: int, values: np.ndarray) -> None:
+    check_bound(torch.from_numpy(values), bits)
+    check_bound(torch.from_numpy(values.astype(np.float64)), bits)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0.0],
+        [3.0],
+        [1e-45, 3e-45, 0.0],
+        [1e30, -1e30, 5e29],
+        [1e-38, 1.1e-38, -1e-38],
+        [1.0, 1.0 + 2**-23],
+        [-0.0, 0.0],
+    ],
+    ids=str,
+)
+def test_the_edges_of_the_numbers(bits: int, row: list[float]) -> None:
+    check_bound(torch.tensor([row], dtype=torch.float32), bits)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_one_value_and_their_ends_are_exact(bits: int, dtype: torch.dtype) -> None:
+    constant = torch.full((3, 7), 1 / 3, dtype=dtype)
+    assert linear(bits).decode(linear(bits).encode(constant), 7, dtype).equal(constant)
+    rows = torch.tensor([[-1.0, 2.0, 2.0, -1.0]], dtype=dtype)
+    assert linear(bits).decode(linear(bits).encode(rows), 4, dtype).tolist() == rows.tolist()
+
+
+def test_the_bytes_of_a_row() -> None:
+    """Smallest value, step, then codes from the lowest bits up, padded to a byte."""
+    rows = torch.tensor([[0.0, 3.0, 1.0, 2.0, 3.0]])
+    packed = linear(2).encode(rows)[0]
+    assert packed[:8].contiguous().view(torch.float32).tolist() == [0.0, 1.0]
+    assert packed[8:].tolist() == [0b10_01_11_00, 0b11]
+    wide = linear(16).encode(torch.tensor([[0.0, 65535.0, 258.0]]))[0]
+    assert wide[8:].tolist() == [0, 0, 255, 255, 2, 1]
+
+
+@pytest.mark.parametrize("bits", BITS)
+@settings(deadline=None, max_examples=40)
+@given(values=ROWS)
+def test_compiled_and_plain_operations_give_the_same_bytes(bits: int, values: np.ndarray) -> None:
+    rows = torch.from_numpy(values)
+    if not len(rows):
+        return
+    packed, bad = codecs._encode(rows, bits)
+    assert not bad.any()
+    assert linear(bits).encode(rows).equal(packed)
+    width = rows.shape[1]
+    assert linear(bits).decode(packed, width, rows.dtype).equal(codecs._decode(packed, bits, width, rows.dtype))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_rows_that_are_not_finite_are_refused(value: float) -> None:
+    rows = torch.ones(5, 4)
+    rows[3, 2] = value
+    with pytest.raises(BackendError, match="row 3 of 5"):
+        linear(8).encode(rows)
+    assert codecs._encode(rows, 8)[1].tolist() == [False, False, False, True, False]
+
+
+def test_a_range_that_overflows_is_refused() -> None:
+    with pytest.raises(BackendError, match="its range overflows float32"):
+        linear(8).encode(torch.tensor([[3e38, -3e38]]))
+
+
+def test_narrower_types() -> None:
+    rows = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for policy, dtype, error in ((Float32(), torch.float32, 2**-24), (Bfloat16(), torch.bfloat16, 2**-8)):
+        codec = codec_of(policy)
+        packed = codec.encode(rows)
+        assert packed.shape == (6, policy.row_bytes(5, "float64"))
+        found = codec.decode(packed, 5, rows.dtype)
+        assert found.equal(rows.to(dtype).double())
+        assert bool(((found - rows).abs() <= error * rows.abs()).all())
+
+
+def test_a_codec_that_does_nothing_is_not_asked() -> None:
+    assert not Plain().encodes
+    with pytest.raises(BackendError, match=r"codec\.kind = 'none'"):
+        codec_of(Plain())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    values=st.integers(1, 12).flatmap(
+        lambda width: arrays(np.float32, (2, 5, width), elements=st.floats(-2, 2, width=32) | st.just(np.nan))
+    ),
+    epsilon=st.sampled_from([0.0, 0.01, 0.3]),
+    reference=st.sampled_from(["current", "cached"]),
+)
+def test_the_compiled_test_of_rows_is_the_policy(values: np.ndarray, epsilon: float, reference: str) -> None:
+    policy = AdaptiveVertex.model_validate({"epsilon": epsilon, "adapt": False, "reference": reference})
+    rows, cached = (torch.from_numpy(part.copy()) for part in values)
+    with np.errstate(invalid="ignore"):
+        expected = policy.moved(*values, np.float32(epsilon))
+    assert moved_rows(policy, rows, cached, epsilon).tolist() == expected.tolist()
+    assert policy.moved(rows, cached, rows.new_tensor(epsilon)).tolist() == expected.tolist()
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=20), max_size=5))
+def test_masks_come_back_as_they_were(peers: list[list[bool]]) -> None:
+    mask = WireMask([len(rows) for rows in peers], torch.device("cpu"))
+    chosen = torch.tensor([bit for rows in peers for bit in rows], dtype=torch.bool)
+    packed = mask.pack(chosen)
+    assert len(packed) == sum(-(-len(rows) // 8) for rows in peers)
+    assert mask.unpack(packed).equal(chosen)
+    if peers:
+        assert mask.chosen_of_peers(packed) == [sum(rows) for rows in peers]
+
+
+def test_the_bits_of_a_mask() -> None:
+    mask = WireMask([3, 0, 9], torch.device("cpu"))
+    chosen = torch.tensor([1, 0, 1, *[0] * 8, 1], dtype=torch.bool)
+    assert mask.pack(chosen).tolist() == [0b101, 0, 0b1]

@@ -1,0 +1,109 @@
+"""The adaptive cache's test of rows and the controller of its threshold, as pure functions."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex, Threshold
+
+ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=60)
+
+
+def thresholds(policy: AdaptiveVertex, accuracies: list[float]) -> list[float]:
+    state, found = policy.start(), []
+    for accuracy in accuracies:
+        state = policy.adjusted(state, accuracy)
+        found.append(state.epsilon)
+    return found
+
+
+@given(ACCURACIES, st.sampled_from(["prose", "printed"]))
+def test_the_threshold_stays_between_its_limits(accuracies: list[float], direction: str) -> None:
+    policy = AdaptiveVertex.model_validate({"direction": direction})
+    found = thresholds(policy, accuracies)
+    assert all(policy.smallest_epsilon <= epsilon <= policy.largest_epsilon for epsilon in found)
+    # nothing but the accuracies decides: the same ones give the same float64
+    assert found == thresholds(policy, accuracies)
+
+
+@given(ACCURACIES)
+def test_one_epoch_changes_it_by_little(accuracies: list[float]) -> None:
+    policy = AdaptiveVertex()
+    path = [policy.epsilon, *thresholds(policy, accuracies)]
+    for before, after in pairwise(path):
+        assert abs(after - before) <= policy.largest_change + 1e-15
+        assert policy.fall_factor * before - 1e-15 <= after <= policy.rise_factor * before + 1e-15
+
+
+def test_it_rises_with_the_accuracy_and_falls_with_it() -> None:
+    policy = AdaptiveVertex()
+    start = policy.adjusted(policy.start(), 0.5)
+    assert start == Threshold(0.01, 0.5)  # the first accuracy is its own mean: no change
+    up = policy.adjusted(start, 0.53)
+    assert up.epsilon == pytest.approx(0.0105)
+    assert up.mean_accuracy == pytest.approx(0.8 * 0.5 + 0.2 * 0.53)
+    assert policy.adjusted(start, 0.52 - 1e-9).epsilon == 0.01  # within the margin
+    assert policy.adjusted(start, 0.498).epsilon == pytest.approx(0.009)
+    assert policy.adjusted(start, 0.4995).epsilon == 0.01
+    # steps are absolute where factors would be larger
+    assert policy.adjusted(Threshold(0.25, 0.5), 0.6).epsilon == pytest.approx(0.26)
+    assert policy.adjusted(Threshold(0.295, 0.5), 0.6).epsilon == 0.3
+    assert policy.adjusted(Threshold(0.0010001, 0.5), 0.1).epsilon == 0.001
+
+
+def test_the_printed_direction_is_the_opposite() -> None:
+    policy = AdaptiveVertex(direction="printed")
+    assert policy.adjusted(Threshold(0.01, 0.5), 0.6).epsilon < 0.01
+    assert policy.adjusted(Threshold(0.01, 0.5), 0.4).epsilon > 0.01
+
+
+def test_a_fixed_threshold_and_an_empty_training_set_change_nothing() -> None:
+    fixed = AdaptiveVertex(epsilon=0.0, adapt=False)
+    assert fixed.adjusted(fixed.start(), 0.9) == fixed.start()
+    policy = AdaptiveVertex()
+    assert policy.adjusted(Threshold(0.01, 0.4), None) == Threshold(0.01, 0.4)
+
+
+def test_what_moved_in_closed_form() -> None:
+    policy = AdaptiveVertex()
+    rows = np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0], [0.0, 1e-30], [np.nan, 1.0], [np.inf, 1.0], [2.0, 0.0]])
+    cached = np.array([[1.0, 1.81], [1.0, 1.79], [0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [np.inf, 1.0], [1.0, 0.0]])
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
+        moved = policy.moved(rows, cached, 0.1)
+    assert moved.tolist() == [False, True, False, True, True, True, True]
+    # against the cached row, a doubled value has moved by all of it
+    assert not AdaptiveVertex(reference="current").moved(rows[6:], cached[6:], 0.6)[0]
+    assert AdaptiveVertex(reference="cached").moved(rows[6:], cached[6:], 0.6)[0]
+
+
+def test_a_zero_threshold_sends_whatever_differs() -> None:
+    rows = np.arange(12.0).reshape(4, 3)
+    cached = rows.copy()
+    cached[2, 1] = np.nextafter(cached[2, 1], 9)
+    assert AdaptiveVertex().moved(rows, cached, 0.0).tolist() == [False, False, True, False]
+
+
+def test_a_start_outside_the_limits_is_refused_with_the_key() -> None:
+    with pytest.raises(ConfigError, match=r"freshness.*epsilon: got 0.5.*adapt = false"):
+        load_experiment("vanilla", ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.5"])
+    load_experiment("vanilla", ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.5", "freshness.adapt=false"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["codec.kind=linear", "codec.bits=3"], r"codec\.bits: got 3"),
+        (["freshness.kind=adaptive-vertex", "freshness.eps0=0.1"], r"freshness\.eps0: unknown key"),
+        (["freshness.kind=adaptive-vertex", "communication.resend_inputs=true"], r"communication\.resend_inputs"),
+        (["codec.kind=linear", "communication.resend_inputs=true"], r"communication\.resend_inputs"),
+        (["codec.kind=linear", "partition.kind=ebv", "communication.kind=master-mirror"], r"codec\.kind: got 'linear'"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_experiment("vanilla", settings)

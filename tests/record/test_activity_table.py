@@ -1,0 +1,91 @@
+"""Activity: names of decisions, tables and back, what is refused, parts of a resumed run."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.activity import ActivityRecorder, activity_file, merge_activity
+from executor.buffers import Now
+from executor.trace import put_aside
+from simgnn.errors import ConfigError
+from simgnn.record.activity import ACTIVITY_SCHEMA, decision_of, decisions_of, parts_of, read_activity
+from simgnn.record.rundir import write_table
+
+
+def table(*rows: tuple[int, int, str, int, int, int]) -> pa.Table:
+    """Rows (epoch, step, decision, rank, peer, value)."""
+    return pa.Table.from_pylist(
+        [
+            dict(zip(ACTIVITY_SCHEMA.names, (epoch, step, *parts_of(name)[:2], rank, peer, parts_of(name)[2], value),
+                     strict=True))
+            for epoch, step, name, rank, peer, value in rows
+        ],
+        schema=ACTIVITY_SCHEMA,
+    )  # fmt: skip
+
+
+@given(st.lists(st.text("abc1-", min_size=1), min_size=1, max_size=5))
+def test_names_come_apart_and_together(parts: list[str]) -> None:
+    name = "/".join(parts)
+    assert decision_of(*parts_of(name)) == name
+
+
+def test_the_parts_of_a_name() -> None:
+    assert parts_of("sync/1/forward/rows") == ("sync/1", "forward", "rows")
+    assert parts_of("agreed/go") == ("", "agreed", "go")
+
+
+def test_decisions_with_and_without_peers() -> None:
+    found = decisions_of(
+        table(
+            (0, 0, "a/f/rows", 0, 1, 5), (0, 0, "a/f/rows", 1, 0, 7), (1, 0, "a/f/rows", 0, 1, 0),
+            (0, 0, "agreed/go", 0, -1, 1), (0, 0, "agreed/go", 1, -1, 1), (1, 0, "agreed/go", 0, -1, 0),
+        ),
+        2,
+    )  # fmt: skip
+    assert found["a/f/rows"].shape == (2, 2, 2, 1)
+    assert found["a/f/rows"][..., 0, 0].tolist() == [[0, 5], [7, 0]]
+    # rank 1 decided nothing in epoch 1
+    assert found["a/f/rows"][..., 1, 0].tolist() == [[0, 0], [-1, -1]]
+    assert found["agreed/go"][..., 0].tolist() == [[1, 0], [1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(0, 0, "a/b/c", 2, -1, 1)], "rank 2.*expected ranks below 2"),
+        ([(0, 1, "a/b/c", 0, -1, 1)], "step 1.*steps below 1"),
+        ([(0, 0, "a/b/c", 0, 1, 1), (0, 0, "a/b/c", 1, -1, 1)], "with a peer and without"),
+        ([(0, 0, "a/b/c", 0, 1, 1), (0, 0, "a/b/c", 0, 1, 2)], "told twice"),
+    ],
+)
+def test_broken_tables_are_refused(rows: list[tuple[int, int, str, int, int, int]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decisions_of(table(*rows), 2)
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no activity\.parquet"):
+        read_activity(tmp_path / "activity.parquet")
+    write_table(pa.table({"epoch": [1]}), tmp_path / "activity.parquet")
+    with pytest.raises(ConfigError, match="written by another version"):
+        read_activity(tmp_path / "activity.parquet")
+
+
+def test_a_resumed_run_tells_every_epoch_once(tmp_path: Path) -> None:
+    for rank in range(2):
+        path = activity_file(tmp_path, rank)
+        # broken off in epoch 3, after a checkpoint of two epochs
+        for start, stop in ((0, 4), (2, 5)):
+            put_aside(path)
+            recorder = ActivityRecorder(path, rank, start)
+            for epoch in range(start, stop):
+                recorder.note(Now(epoch, 0, epoch), "a/f/rows", 1 - rank, 100 * start + epoch)
+            recorder.close()
+    found = decisions_of(merge_activity(tmp_path), 2)
+    assert found["a/f/rows"][0, 1, :, 0].tolist() == [0, 1, 202, 203, 204]
+    assert np.array_equal(found["a/f/rows"][1, 0], found["a/f/rows"][0, 1])
