@@ -20,8 +20,9 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     """Bytes that an op holds on every rank while it runs, beside the buffers that it names; int64 [P].
 
     - A backward op that multiplies by the incoming gradient of an activation (every layer's update but the last's)
-      holds that gradient, masked.
-    - A backward op holds the gradient of its parameters before it is added to theirs.
+      holds that gradient, masked; where one of the gradients that it writes is just that, it is no more.
+    - A backward op holds the gradients of its parameters before they are added to theirs: of all its products at once,
+      or, where own and halo rows are prepared apart, of the larger.
     - A loss holds LOSS_COPIES tensors of its rows.
     """
     total = np.zeros(program.ranks, dtype=np.int64)
@@ -35,16 +36,35 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     if op.reverses is None or op.kind is not OpKind.TRANSFORM:
         return total
     outgoing = set(op.gradients) & {access.buffer for access in op.writes}
-    for access in op.writes:
-        if access.buffer not in outgoing:
-            total += _bytes(program, sizes, access.buffer, epoch, step)
+    learned = _parameter_gradients(sizes, op, epoch, step)
+    if op.reverses.endswith("/prepare") and learned:
+        total += np.max(learned, axis=0)
+    elif learned:
+        total += np.sum(learned, axis=0)
+    else:
+        for access in op.writes:
+            if access.buffer not in outgoing:
+                total += _bytes(program, sizes, access.buffer, epoch, step)
     updates = (op.module or "").endswith(".update") or op.reverses.endswith("/update")
     last = max((other.layer for _, other in program.ops), default=0)
-    if updates and op.layer < last and any(piece.primitive.endswith("matmul") for piece in op.work):
+    products = [piece for piece in op.work if piece.primitive == "matmul" and "crossed" not in piece.sizes]
+    multiplies = any(piece.primitive.endswith("matmul") for piece in op.work)
+    if updates and op.layer < last and multiplies and len(products) >= len(outgoing):
         for access in op.reads:
             if access.buffer in op.gradients:
                 total += _bytes(program, sizes, access.buffer, epoch, step)
     return total
+
+
+def _parameter_gradients(sizes: Sizes, op: Op, epoch: int, step: int) -> list[IntArray]:
+    """Bytes of the gradient of each weight matrix that a backward op multiplies out, int64 [P] each."""
+    found = []
+    for piece in op.work:
+        width = {"matmul": "outer", "sparse_matmul": "width"}.get(piece.primitive)
+        if width is not None and (piece.primitive == "sparse_matmul" or "crossed" in piece.sizes):
+            shape = [sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", width, "item_bytes")]
+            found.append(np.asarray(shape[0] * shape[1] * shape[2], dtype=np.int64))
+    return found
 
 
 def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:

@@ -6,6 +6,8 @@ from programs.notation import op, program
 from sim.worlds import machine, run
 from simgnn.program.ops import Buffer, Stream, Work
 from simgnn.program.program import Calendar, Program
+from simgnn.sim.decided import Sizes
+from simgnn.sim.memory_work import work_space
 
 ROWS, WIDE, NARROW = 1000, 64, 8
 
@@ -38,3 +40,35 @@ def test_sparse_input_rows_are_kept_transposed_too_with_their_pointers() -> None
     prog = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0, 0))
     assert run(prog, machine((0, 0))).memory.both.tolist() == [2 * 4000 + 4 * (ROWS + 50) + 4 * 8 * ROWS] * 2
     assert np.all(run(prog, machine((0, 0))).memory.device == run(prog, machine((0, 0))).memory.both)
+
+
+def sums(reverses: str, writes: str, gradients: dict[str, str], *pieces: Work) -> int:
+    """Bytes that a backward op of a hidden layer with these products holds; [1000, 64] gradient "dy" comes in."""
+    ops = [op("forward/1/prepare", "transform", "compute", "x", "z", layer=1, module="layers.1.prepare"),
+           op("forward/1/update", "transform", "compute", "z", "y", layer=1, module="layers.1.update"),
+           op("b", "transform", "compute", "dy x", writes, reverses=reverses, gradients=gradients, layer=1,
+              work=pieces),
+           op("end", "optimize", "compute", "g", "g", layer=2)]  # fmt: skip
+    buffers = [Buffer(name, ROWS, WIDE) for name in ("x", "y", "z", "dy", "dx", "dz")]
+    made = program("p", {"epoch": ops}, Calendar("epoch"), [*buffers, Buffer("g", 10**6, 1, persistent=True)],
+                   [Stream("compute")], (0,))  # fmt: skip
+    return int(work_space(made, Sizes(made), ops[2], 0, 0)[0])
+
+
+WEIGHTS = Work("matmul", {"rows": WIDE, "inner": ROWS, "outer": WIDE, "item_bytes": 4, "crossed": 1})
+ROWS_GRADIENT = Work("matmul", {"rows": ROWS, "inner": WIDE, "outer": WIDE, "item_bytes": 4})
+SPARSE = Work("sparse_matmul", {"nonzeros": 9, "rows": 500, "sources": ROWS, "width": WIDE, "item_bytes": 4})
+
+
+def test_gradients_of_weights_are_held_together_or_one_after_the_other() -> None:
+    square, sparse, masked = 4 * WIDE * WIDE, 4 * 500 * WIDE, 4 * ROWS * WIDE
+    update, into = "forward/1/update", {"dy": "y", "dx": "x"}
+    assert sums(update, "dx g", into, WEIGHTS, ROWS_GRADIENT) == masked + square
+    assert sums(update, "dx g", into, WEIGHTS, SPARSE, ROWS_GRADIENT) == masked + square + sparse
+    assert sums("forward/1/prepare", "dx g", into, WEIGHTS, SPARSE, ROWS_GRADIENT) == sparse, "own and halo rows apart"
+
+
+def test_a_gradient_that_is_written_as_it_is_masked_is_held_once() -> None:
+    into = {"dy": "y", "dz": "z", "dx": "x"}
+    assert sums("forward/1/update", "dz dx g", into, WEIGHTS, ROWS_GRADIENT) == 4 * WIDE * WIDE
+    assert sums("forward/1/update", "dz g", into, SPARSE) == 4 * 500 * WIDE
