@@ -27,8 +27,11 @@ CLUSTERS = {
     "dgx-h100": (1, 8),
     "mixed-pcie3-8": (1, 8),
     "p100-10gbe-4x2": (4, 2),
+    "vm-epyc-2": (1, 2),
 }
 """Hosts and ranks a host of each shipped machine."""
+CALIBRATED = {"vm-epyc-2"}
+"""Written by `simgnn calibrate`: nothing in them is derived."""
 
 
 def place(name: str) -> Machine:
@@ -77,15 +80,18 @@ def test_a_full_run_is_predicted_and_says_what_it_rests_on(name: str, tmp_path: 
     assert told.exit_code == 0, told.output
     result = read_result(tmp_path / "run" / "result.json")
     assert (result.status, result.ranks, result.hosts) == ("ok", hosts * ranks, hosts)
-    assert result.uncalibrated
     assert result.epoch_s_median is not None
     assert result.epoch_s_median > 0
+    assert result.uncalibrated is (name not in CALIBRATED)
+    if name in CALIBRATED:
+        assert "assumed:" not in told.output
+        return
     assert re.search(r"\d+ assumed", result.confidence["hardware"])
     assert any(note.startswith("assumed:") for note in result.notes)
     assert "assumed:" in re.sub(r"\s+", " ", told.output)
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", sorted(set(CLUSTERS) - CALIBRATED))
 def test_what_is_derived_or_assumed_says_from_what(name: str) -> None:
     profile = load_profile(name)
     for device in profile.devices.values():
