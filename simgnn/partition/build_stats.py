@@ -125,9 +125,11 @@ def partition_stats(graph: Graph, partition: Partition, hosts: IntArray, reorder
         from simgnn.partition.replicas import build_replica_graphs
         from simgnn.partition.vertex_stats import vertex_cut_stats
 
-        replicas = build_replica_graphs(graph, partition, reorder)
-        profiles = [locality_profiles(graph, one.csr, one.vertices) for one in replicas]
-        return vertex_cut_stats(graph, partition, hosts, digest, profiles)
+        profiles, levels = [], []
+        for one in build_replica_graphs(graph, partition, reorder, np.asarray(hosts, dtype=np.int64)):
+            profiles.append(locality_profiles(graph, one.csr, one.vertices))
+            levels.append({name: lists.received for name, lists in one.levels.items()})
+        return vertex_cut_stats(graph, partition, hosts, digest, profiles, levels)
     numbers = [rank_numbers(graph, one, partition.ranks) for one in build_local_graphs(graph.csr, partition, reorder)]
     return edge_cut_stats(graph, hosts, numbers, digest)
 

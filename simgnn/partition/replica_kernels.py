@@ -83,3 +83,33 @@ def local_rows(targets, sources, lookup, rows, into):  # type: ignore[no-untyped
     for row in range(rows):
         into[pointers[row] : pointers[row + 1]].sort()
     return pointers
+
+
+@njit(cache=True)
+def parents(replicas, owner, host, rank, mirrors, members):  # type: ignore[no-untyped-def]
+    """For each of the ``mirrors`` that ``rank`` holds, the rank that it trades with when hosts add up first, int32 [k].
+
+    Of a vertex's replicas on a host, one stands for the host: its master where that is there, else the replica at place
+    id modulo their number, so that vertices spread over ranks. A mirror that stands for its host trades with the
+    master, another with the one that stands for the host. ``members`` [P] is scratch.
+    """
+    found = np.empty(len(mirrors), dtype=np.int32)
+    for place in range(len(mirrors)):
+        vertex = mirrors[place]
+        master = owner[vertex]
+        if host[master] == host[rank]:
+            found[place] = master
+            continue
+        count = 0
+        for word in range(replicas.shape[1]):
+            left = replicas[vertex, word]
+            while left != 0:
+                bit = lowest_bit(left)
+                left ^= bit
+                other = word * 64 + bit_position(bit)
+                if host[other] == host[rank]:
+                    members[count] = other
+                    count += 1
+        standing = members[vertex % count]
+        found[place] = master if standing == rank else standing
+    return found

@@ -1,7 +1,7 @@
 """Replica graphs: what one rank of a vertex-cut holds of the graph, and the lists of rows that it trades."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from simgnn.partition.kinds import Reorder
 from simgnn.partition.local import LocalGraph, RowLists
 from simgnn.partition.masters import replica_sets
 from simgnn.partition.partition import Partition
-from simgnn.partition.replica_kernels import group_arcs, held_vertices, local_rows
+from simgnn.partition.replica_kernels import group_arcs, held_vertices, local_rows, parents
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,10 @@ class ReplicaGraph:
     ``csr``: n rows and columns, the part of each row's in-edges that this rank owns; no self loops. ``degree`` int64
     [n]: in-degrees in the full graph. ``mirrored``: for each peer that mirrors masters of this rank, int32 local rows,
     ascending by global id; the peer's mirrors lie in the same order. ``mirrors``: for each peer that has masters of
-    this rank's mirrors, the slice of local rows. Source: CDFGNN, sections 3 and 4 (section 3 of our spec).
+    this rank's mirrors, the slice of local rows. ``levels``, where ranks lie on several hosts: rows of the routes
+    "mirrors/across" and "mirrors/within", by which hosts add up first: from masters to one mirror on each other host,
+    and from the replica that stands for a host to its other ones; ascending by global id.
+    Source: CDFGNN, sections 3 and 4 (section 3 of our spec); that hosts add up first is our own.
     """
 
     rank: int
@@ -38,6 +41,7 @@ class ReplicaGraph:
     degree: NDArray[np.int64]
     mirrored: Mapping[int, NDArray[np.int32]]
     mirrors: Mapping[int, slice]
+    levels: Mapping[str, RowLists] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -46,18 +50,25 @@ class ReplicaGraph:
 
     @property
     def row_lists(self) -> Mapping[str, RowLists]:
-        """Rows of the route "mirrors", from masters to their mirrors."""
+        """Rows of the route "mirrors", from masters to their mirrors, and of those by level."""
         arriving = {peer: np.arange(part.start, part.stop, dtype=np.int32) for peer, part in self.mirrors.items()}
-        return {"mirrors": RowLists(self.mirrored, {p: len(rows) for p, rows in arriving.items()}, arriving)}
+        direct = RowLists(self.mirrored, {p: len(rows) for p, rows in arriving.items()}, arriving)
+        return {"mirrors": direct, **self.levels}
 
 
 RankGraph = LocalGraph | ReplicaGraph
 """What a rank holds of a graph, by the kind of its partition."""
 
 
-def build_replica_graphs(graph: Graph, partition: Partition, reorder: Reorder = "rcm") -> Iterator[ReplicaGraph]:
+LEVELS = ("mirrors/across", "mirrors/within")
+
+
+def build_replica_graphs(
+    graph: Graph, partition: Partition, reorder: Reorder = "rcm", hosts: NDArray[np.int64] | None = None
+) -> Iterator[ReplicaGraph]:
     """The replica graph of each rank, in rank order, one at a time. Raises :class:`ConfigError` for an edge-cut.
 
+    ``hosts`` int64 [P]: host of each rank (None: one host).
     ``reorder`` is the order of masters within those with and those without mirrors ("none": ascending id, as the paper
     has it); mirrors always lie in the order of the wire.
     """
@@ -75,6 +86,9 @@ def build_replica_graphs(graph: Graph, partition: Partition, reorder: Reorder = 
     arcs = group_arcs(csr.indptr, csr.indices, starts, high, partition.edge_part, ranks, targets, sources)
     mirrors = [_mirrors(held[firsts[rank] : firsts[rank + 1]], owner, rank) for rank in range(ranks)]
     bounds = np.array([np.searchsorted(owner[ids], np.arange(ranks + 1)) for ids in mirrors])
+    levels: list[dict[str, _Arriving]] = []
+    if hosts is not None and len(np.unique(hosts)) > 1:
+        levels = [_levels(replicas, owner, hosts, rank, mirrors[rank]) for rank in range(ranks)]
     degrees = csr.degrees()
     lookup = np.empty(graph.vertices, dtype=np.int64)
     for rank in range(ranks):
@@ -97,7 +111,8 @@ def build_replica_graphs(graph: Graph, partition: Partition, reorder: Reorder = 
             for peer in np.flatnonzero(np.diff(bounds[rank]) > 0).tolist()
         }
         internal = int(np.count_nonzero(~shared[masters]))
-        yield ReplicaGraph(rank, vertices, len(masters), internal, local, degrees[vertices], mirrored, slices)
+        lists = {name: _row_lists([one[name] for one in levels], rank, lookup) for name in LEVELS if levels}
+        yield ReplicaGraph(rank, vertices, len(masters), internal, local, degrees[vertices], mirrored, slices, lists)
 
 
 def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> NDArray[np.int64]:
@@ -105,6 +120,42 @@ def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> ND
     found = here[owner[here] != rank]
     order = np.argsort(owner[found], kind="stable")
     return np.asarray(found[order], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Arriving:
+    """Mirrors of a rank whose rows arrive by one route: global ids by (rank that sends them, id) and the first place of
+    each such rank, int64 [P + 1]."""
+
+    ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    def of(self, peer: int) -> NDArray[np.int64]:
+        """Those that ``peer`` sends."""
+        return self.ids[self.starts[peer] : self.starts[peer + 1]]
+
+
+def _levels(
+    replicas: NDArray[np.uint64], owner: NDArray[np.int32], hosts: NDArray[np.int64], rank: int,
+    mirrors: NDArray[np.int64],
+) -> dict[str, _Arriving]:  # fmt: skip
+    """The mirrors of a rank by the route of ``LEVELS`` that brings their rows."""
+    sender = parents(replicas, owner, hosts, rank, mirrors, np.empty(len(hosts), dtype=np.int64))
+    near = hosts[sender] == hosts[rank]
+    found = {}
+    for name, chosen in zip(LEVELS, (~near, near), strict=True):
+        ids, of = mirrors[chosen], sender[chosen]
+        order = np.lexsort((ids, of))
+        found[name] = _Arriving(ids[order], np.searchsorted(of[order], np.arange(len(hosts) + 1)))
+    return found
+
+
+def _row_lists(arriving: Sequence[_Arriving], rank: int, lookup: NDArray[np.int64]) -> RowLists:
+    """One route as ``rank`` sees it, from what arrives at every rank; ``lookup``: local row of each vertex held."""
+    peers = range(len(arriving))
+    leaving = {peer: lookup[arriving[peer].of(rank)].astype(np.int32) for peer in peers if len(arriving[peer].of(rank))}
+    mine = {peer: lookup[arriving[rank].of(peer)].astype(np.int32) for peer in peers if len(arriving[rank].of(peer))}
+    return RowLists(leaving, {peer: len(rows) for peer, rows in mine.items()}, mine)
 
 
 def _local_csr(

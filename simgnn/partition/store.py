@@ -18,10 +18,10 @@ from simgnn.graph.graph import Graph, GraphFacts
 from simgnn.partition.build_stats import edge_cut_stats, locality_profiles, rank_numbers, stats_digest
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.kinds import PartitionPolicy
-from simgnn.partition.local import LocalGraph, build_local_graphs
+from simgnn.partition.local import LocalGraph, RowLists, build_local_graphs
 from simgnn.partition.partition import Partition
 from simgnn.partition.quality import Quality, measure
-from simgnn.partition.replicas import RankGraph, ReplicaGraph, build_replica_graphs
+from simgnn.partition.replicas import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.stats import PartitionStats
 from simgnn.partition.statscode import stats_from_parts, stats_to_parts
 from simgnn.partition.vertex_stats import vertex_cut_stats
@@ -91,7 +91,7 @@ class PartitionArtifact:
             raise ConfigError(f"{self.path} was made for {self.ranks} ranks; there is no rank {rank}: partition again")
         prefix = f"rank-{rank}/"
         self.folder.verify(prefix)
-        names = LOCAL_ARRAYS if self.kind == "edge-cut" else REPLICA_ARRAYS
+        names = [name.removeprefix(prefix) for name in self.folder.files if name.startswith(prefix)]
         part = {name: self.folder.array(prefix + name) for name in names}
         if self.kind == "vertex-cut":
             return _replica_graph(rank, part)
@@ -108,7 +108,6 @@ class PartitionArtifact:
 
 
 LOCAL_ARRAYS = ("owned", "halo", "indptr", "indices", "degree", "send_rows", "send_starts", "receive_starts")
-REPLICA_ARRAYS = ("vertices", "counts", "indptr", "indices", "degree", "mirrored", "mirrored_starts", "mirror_starts")
 
 
 def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
@@ -122,7 +121,15 @@ def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
         degree=part["degree"],
         mirrored=_pieces(part["mirrored"], part["mirrored_starts"]),
         mirrors=_slices(part["mirror_starts"]),
+        levels={name: _level(part, name) for name in LEVELS if f"{name}/leaving" in part},
     )
+
+
+def _level(part: Mapping[str, NDArray[Any]], name: str) -> RowLists:
+    leaving, arriving = (
+        _pieces(part[f"{name}/{way}"], part[f"{name}/{way}_starts"]) for way in ("leaving", "arriving")
+    )
+    return RowLists(leaving, {peer: len(rows) for peer, rows in arriving.items()}, arriving)
 
 
 def _pieces(rows: NDArray[Any], starts: NDArray[Any]) -> dict[int, NDArray[Any]]:
@@ -147,7 +154,7 @@ def partition_artifact(
     source = graph_digest(graph)
     wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
     if policy.cut == "vertex-cut":
-        wanted["holds"] = "replica graphs"  # vertex-cuts made by earlier versions do not
+        wanted["holds"] = "replica graphs, levels"  # vertex-cuts made by earlier versions do not
     name = f"{policy.label}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
@@ -163,11 +170,12 @@ def partition_artifact(
         else:
             assert partition.edge_part is not None
             writer.array("edge_part", partition.edge_part)
-            profiles = []
-            for replica in build_replica_graphs(graph, partition, policy.reorder):
+            profiles, levels = [], []
+            for replica in build_replica_graphs(graph, partition, policy.reorder, hosts):
                 profiles.append(locality_profiles(graph, replica.csr, replica.vertices))
                 _write_replicas(writer, replica, partition.ranks)
-            stats = vertex_cut_stats(graph, partition, hosts, digest, profiles)
+                levels.append({name: lists.received for name, lists in replica.levels.items()})
+            stats = vertex_cut_stats(graph, partition, hosts, digest, profiles, levels)
         described, arrays = stats_to_parts(stats)
         for part, array in arrays.items():
             writer.array(f"stats/{part}", array)
@@ -211,21 +219,29 @@ def _write_local(writer: ArtifactWriter, local: LocalGraph, ranks: int) -> None:
 
 
 def _write_replicas(writer: ArtifactWriter, replica: ReplicaGraph, ranks: int) -> None:
-    mirrored, mirrors = np.zeros(ranks + 1, dtype=np.int64), np.zeros(ranks + 1, dtype=np.int64)
-    for peer, rows in replica.mirrored.items():
-        mirrored[peer + 1] = len(rows)
+    mirrors = np.zeros(ranks + 1, dtype=np.int64)
     for peer, part in replica.mirrors.items():
         mirrors[peer + 1] = part.stop - part.start
-    lists = [np.empty(0, dtype=np.int32), *(replica.mirrored[peer] for peer in sorted(replica.mirrored))]
     arrays = {
         "vertices": replica.vertices,
         "counts": np.array([replica.masters, replica.internal], dtype=np.int64),
         "indptr": replica.csr.indptr,
         "indices": replica.csr.indices,
         "degree": replica.degree,
-        "mirrored": np.concatenate(lists),
-        "mirrored_starts": np.cumsum(mirrored),
+        **_joined("mirrored", replica.mirrored, ranks),
         "mirror_starts": replica.masters + np.cumsum(mirrors),
     }
-    for name in REPLICA_ARRAYS:
-        writer.array(f"rank-{replica.rank}/{name}", arrays[name])
+    for name, lists in replica.levels.items():
+        arrays |= _joined(f"{name}/leaving", lists.leaving, ranks) | _joined(f"{name}/arriving", lists.arriving, ranks)
+    for name, array in arrays.items():
+        writer.array(f"rank-{replica.rank}/{name}", array)
+
+
+def _joined(name: str, rows: Mapping[int, NDArray[Any]] | None, ranks: int) -> dict[str, NDArray[Any]]:
+    """Rows by peer as one array, and the first place of each peer; :func:`_pieces` takes them apart."""
+    rows = rows or {}
+    counts = np.zeros(ranks + 1, dtype=np.int64)
+    for peer, found in rows.items():
+        counts[peer + 1] = len(found)
+    lists = [np.empty(0, dtype=np.int32), *(rows[peer] for peer in sorted(rows))]
+    return {name: np.concatenate(lists), f"{name}_starts": np.cumsum(counts)}

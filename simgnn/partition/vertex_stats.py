@@ -24,13 +24,17 @@ def vertex_cut_stats(
     hosts: IntArray,
     digest: str,
     locality: Sequence[Mapping[str, NDArray[Any]]] = (),
+    levels: Sequence[Mapping[str, Mapping[int, int]]] = (),
 ) -> PartitionStats:
     """Statistics of a vertex-cut: ``rows`` are masters, ``edges`` local arcs, ``halo`` the route of mirrors from their
     master's rank to their own. ``locality``: profiles of each rank's arcs, by table; none
-    where nothing is to be priced.
+    where nothing is to be priced. ``levels``: rows that each rank receives of each other by the routes that hosts add
+    up by, by table.
 
     Tables besides those of the masks and features, which are as for edge-cuts with masters as owned rows:
 
+    - ``mirrors/across``, ``mirrors/within`` int64 [k, 3], where ranks lie on several hosts: (sender, receiver, rows) of
+      the routes of :class:`~simgnn.partition.replicas.ReplicaGraph`, sorted;
     - ``shared_masters`` int64 [P]: masters that have mirrors;
     - ``mirrors/histogram`` int64 [k, 3]: (pair, r, mirrors of that pair whose vertex has r replicas), sorted, without
       zeros; pairs are places in ``halo``.
@@ -61,6 +65,9 @@ def vertex_cut_stats(
         tables["feature_nonzeros"] = np.bincount(partition.owner, stored, minlength=ranks).astype(np.int64)
         tables["halo_feature_nonzeros"] = weighted
     tables |= stacked(locality) if locality else {}
+    for name in levels[0] if levels else ():
+        rows = [(sender, rank, count) for rank, one in enumerate(levels) for sender, count in one[name].items()]
+        tables[name] = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)
     return PartitionStats(
         facts=graph.facts(),
         kind="vertex-cut",

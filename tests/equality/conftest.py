@@ -44,7 +44,8 @@ class Bench:
     def run(self, case: Case) -> Finished:
         """Prepare a case and carry it out, once."""
         if case not in self.finished:
-            folder = prepared_run(self.graph(case.graph), self.root / case.name, case.ranks, *case.settings())
+            graph, folder = self.graph(case.graph), self.root / case.name
+            folder = prepared_run(graph, folder, case.ranks, *case.settings(), hosts=case.hosts)
             self.finished[case] = Finished(folder, RunPlan.open(folder), self.pool.run(folder, case.ranks))
         return self.finished[case]
 

@@ -9,6 +9,7 @@ import pytest
 from simgnn.partition.shards import ShardArtifact
 from simgnn.partition.store import PartitionArtifact
 from simgnn.program.kinds import OpKind
+from simgnn.program.program import Program
 from tests.equality.cases import REAL, Case
 from tests.equality.conftest import Bench, Finished
 
@@ -17,6 +18,7 @@ pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python
 LIMIT = 1e-9
 MODELS = ("gcn", "sage", "gin", "gat")
 PAPER = ("model.hoist=never",)
+HOSTS = ("communication.exchange=host-aggregated",)
 THREE = ("model.layers=3", "model.hidden=[20,8]")
 
 QUICK = [
@@ -25,6 +27,7 @@ QUICK = [
     Case("communities", "gcn", "ebv", 3, extra=(*PAPER, *THREE)),
     Case("communities", "sage", "ebv", 2, extra=("model.order=aggregate-first", *PAPER, *THREE)),
     Case("cora", "gin", "ebv", 2),
+    Case("communities", "gat", "ebv", 4, extra=(*HOSTS, *THREE), hosts=2),
 ]
 WHOLE = [
     *(
@@ -46,6 +49,8 @@ WHOLE = [
     ),
     *(Case("communities-multilabel", model, "ebv", 3, extra=THREE) for model in MODELS),
     *(Case("cora", model, "ebv", 3, extra=("model.order=aggregate-first",)) for model in ("gcn", "sage")),
+    *(Case("communities", model, "ebv", 4, extra=HOSTS, hosts=2) for model in MODELS),
+    Case("communities", "sage", "ebv", 3, extra=(*HOSTS, *PAPER), hosts=3),
     Case("path", "gcn", "ebv", 4),
     Case("islands", "sage", "ebv", 4),
 ]
@@ -135,3 +140,25 @@ def test_an_epoch_sends_what_the_paper_says(bench: Bench, paper: Finished) -> No
     hoisted = bench.run(Case("communities", "gcn", "ebv", 4, extra=("train.epochs=3", *THREE))).plan.program
     assert {op.layer for op in hoisted.templates["steady"].ops if op.kind is OpKind.EXCHANGE} == {2, 3}
     assert {"setup/1/gather/exchange", "setup/1/scatter/exchange"} <= {op.name for op in hoisted.templates["first"].ops}
+
+
+def test_hosts_that_add_up_first_send_less_between_them(bench: Bench) -> None:
+    program, direct = (
+        bench.run(Case("communities", "gcn", "ebv", 4, extra=(*SHORT, *extra), hosts=2)).plan.program
+        for extra in (HOSTS, ())
+    )
+    host = np.array(program.hosts)
+    across = host[:, None] != host[None, :]
+
+    def sent(one: Program) -> int:
+        matrices = [
+            one.sizes.routes[op.route].matrix(4) * op.transfer.row_bytes
+            for op in one.templates["steady"].ops
+            if op.kind is OpKind.EXCHANGE and op.route is not None and op.transfer is not None
+        ]
+        return int(sum(matrix[across].sum() for matrix in matrices))
+
+    assert 0 < sent(program) < sent(direct)
+    # inside a host nothing of the exchange between hosts travels, and the other way round
+    assert not program.sizes.routes["mirrors/across"].matrix(4)[~across].any()
+    assert not program.sizes.routes["mirrors/within"].matrix(4)[across].any()

@@ -147,6 +147,24 @@ def test_parts_of_gradients_are_not_clipped() -> None:
         load_experiment("vanilla", ["partition.kind=ebv", "communication.kind=master-mirror", "train.clip_norm=0.5"])
 
 
+def test_levels_of_other_hosts_are_refused() -> None:
+    # rank 0 has a mirror on each of three others; ranks 0, 1 and 2, 3 share a host
+    matrix = np.array([[0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    tables = {"train_rows": np.full(4, 50), "mirrors/across": np.array([[0, 2, 1]]),
+              "mirrors/within": np.array([[0, 1, 1], [2, 3, 1]])}  # fmt: skip
+    stats = replace(statistics(4), hosts=np.array([0, 0, 1, 1]), halo=Route.from_matrix(matrix), tables=tables)
+    overrides = ["communication.exchange=host-aggregated", "model.hidden=8", "model.hoist=never"]
+    ops = planned(stats, *overrides).program.templates["steady"].ops
+    names = [op.name for op in ops if op.kind is OpKind.EXCHANGE]
+    hops = ["gather/within", "gather/across", "scatter/across", "scatter/within"]
+    assert names[:4] == [f"forward/1/{hop}/exchange" for hop in hops]
+    for other in (np.array([0, 1, 1, 1]), np.array([0, 1, 2, 3])):
+        with pytest.raises(ConfigError, match=r"communication\.exchange.*not those of this cluster's hosts"):
+            planned(replace(stats, hosts=other), *overrides)
+    with pytest.raises(ConfigError, match="no table 'mirrors/across'"):
+        planned(replace(stats, tables={"train_rows": np.full(4, 50)}), *overrides)
+
+
 def test_a_cut_of_the_other_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"partition\.kind: got 'metis'.*'master-mirror'.*divides edges.*use ebv"):
         load_experiment("vanilla", ["communication.kind=master-mirror"])

@@ -14,7 +14,7 @@ from simgnn.partition.kinds import Ebv, Reorder
 from simgnn.partition.masters import choose_masters, replica_sets
 from simgnn.partition.partition import Partition
 from simgnn.partition.quality import connections
-from simgnn.partition.replicas import ReplicaGraph, build_replica_graphs
+from simgnn.partition.replicas import LEVELS, ReplicaGraph, build_replica_graphs
 
 
 def any_vertex_cut(graph: Graph, ranks: int, seed: int) -> Partition:
@@ -82,6 +82,45 @@ def test_what_ebv_makes_is_cut_exactly(symmetric: bool, ranks: int) -> None:
     graph = random_graph(150, 700, symmetric=symmetric)
     partition = Ebv().partition(graph, np.arange(ranks) // 4, seed=0)
     check_replica_graphs(graph, partition, list(build_replica_graphs(graph, partition)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs(), st.integers(2, 7), st.integers(1, 3), st.integers(0, 5))
+def test_hosts_trade_one_row_a_vertex(graph: Graph, ranks: int, each: int, seed: int) -> None:
+    partition, hosts = any_vertex_cut(graph, ranks, seed), np.arange(ranks) // each
+    replicas = list(build_replica_graphs(graph, partition, "rcm", hosts))
+    if len(np.unique(hosts)) == 1:
+        assert all(not one.levels for one in replicas)
+        return
+    received: dict[str, list[tuple[int, int]]] = {name: [] for name in LEVELS}
+    for one in replicas:
+        for name, lists in one.levels.items():
+            assert lists.arriving is not None
+            for peer, rows in lists.arriving.items():
+                sent = replicas[peer].levels[name].leaving[one.rank]
+                found = one.vertices[rows]
+                np.testing.assert_array_equal(replicas[peer].vertices[sent], found)
+                assert (np.diff(found) > 0).all()
+                assert lists.received[peer] == len(rows)
+                assert (hosts[peer] == hosts[one.rank]) == (name == "mirrors/within")
+                if name == "mirrors/across":
+                    assert (partition.owner[found] == peer).all()
+                received[name] += [(one.rank, vertex) for vertex in found.tolist()]
+            assert all(one.rank in replicas[peer].levels[name].arriving for peer in lists.leaving)
+    sets = held(graph, partition)
+    mirrors = [(rank, v) for v, ranks_of in enumerate(sets) for rank in ranks_of - {int(partition.owner[v])}]
+    assert sorted(received["mirrors/across"] + received["mirrors/within"]) == sorted(mirrors)
+    hosts_of = [{int(hosts[rank]) for rank in ranks_of} for ranks_of in sets]
+    assert len(received["mirrors/across"]) == sum(len(found) - 1 for found in hosts_of)
+    # who brings a vertex inside a host has it from the master, or is the master
+    arrived = set(received["mirrors/across"])
+    for one in replicas:
+        for rows in one.levels["mirrors/within"].leaving.values():
+            for vertex in one.vertices[rows].tolist():
+                assert partition.owner[vertex] == one.rank or (one.rank, vertex) in arrived
+    stats = partition_stats(graph, partition, hosts)
+    for name in LEVELS:
+        assert stats.tables[name][:, 2].sum() == len(received[name])
 
 
 def test_masters_lie_in_the_wanted_order() -> None:

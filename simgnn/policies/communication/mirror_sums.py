@@ -1,29 +1,48 @@
 """Sums on a vertex-cut: each rank sums over its own edges, and a sync over masters and mirrors adds them up."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
-from simgnn.program.sizes import Column
+from simgnn.program.sizes import Column, Route
 
-MIRROR_ROWS, MIRRORED_ROWS = Column("mirror_rows"), Column("mirrored_rows")
-"""Mirrors that a rank holds, and mirrors that other ranks hold of its masters."""
+
+@dataclass(frozen=True)
+class Level:
+    """One hop between a master and its mirrors. ``route``: from what is nearer to the master, by name, and its
+    ``rows``; ``name`` is part of the names of ops ("" where there is one hop)."""
+
+    name: str
+    route: str
+    rows: Route
+
+    @property
+    def mirrors(self) -> Column:
+        """Rows that each rank receives along the route."""
+        return Column(f"mirror_rows/{self.name}" if self.name else "mirror_rows")
+
+    @property
+    def mirrored(self) -> Column:
+        """Rows that each rank sends along it."""
+        return Column(f"mirrored_rows/{self.name}" if self.name else "mirrored_rows")
 
 
 class MirrorSums:
-    """See :class:`~simgnn.policies.communication.base.Sums`. ``exchanges``: any vertex has a mirror.
+    """See :class:`~simgnn.policies.communication.base.Sums`. ``levels``: hops from masters outward; none where no
+    vertex has a mirror.
 
     y = S x, where S adds the rows of a vertex up over its copies and gives all of them the sum, is its own adjoint, so
     the gradient of a sum is completed by the same sync. Source: section 5.3 of our spec of CDFGNN.
     """
 
-    def __init__(self, segments: Segments, expand: Expand, exchanges: bool) -> None:
+    def __init__(self, segments: Segments, expand: Expand, levels: tuple[Level, ...]) -> None:
         self.segments = segments
         self.names = segments.names
         self.expand = expand
-        self.exchanges = exchanges
+        self.levels = levels
 
     def fetch_inputs(self) -> None:
         """Nothing: mirrors hold features."""
@@ -31,7 +50,7 @@ class MirrorSums:
     def hoist(self, layer: LayerSpec) -> None:
         """The constant sum of layer 1's inputs, completed once."""
         result = self.segments.hoisted(layer, ["features"])
-        if self.exchanges:
+        if self.levels:
             sync = Sync(self.names.setup, layer.index, "setup", layer.width_in, self._stages(layer, result))
             emit_plainly(self.segments.builder, sync)
 
@@ -47,7 +66,7 @@ class MirrorSums:
         if layer.attends:
             reads.append(self._maximum(layer, source))
         result = self.segments.aggregate(layer, reads)
-        if self.exchanges:
+        if self.levels:
             stages = self._stages(layer, result)
             self.expand(Sync(self.names.forward, layer.index, "forward", layer.aggregated_width, stages))
 
@@ -56,10 +75,9 @@ class MirrorSums:
 
         Of the last layer only masters have gradients, since the loss is theirs: nothing to gather.
         """
-        gather, scatter = self._stages(layer, f"d/aggregated/{layer.index}")
-        if self.exchanges:
-            last = layer.index == len(self.segments.model.layers)
-            stages = (scatter,) if last else (gather, scatter)
+        if self.levels:
+            rows, last = f"d/aggregated/{layer.index}", layer.index == len(self.segments.model.layers)
+            stages = tuple(stage for stage in self._stages(layer, rows) if not last or stage.role == "publish")
             self.expand(Sync(self.names.train, layer.index, "backward", layer.aggregated_width, stages))
         self.segments.aggregate_backward(layer, [target], {target: source})
 
@@ -74,7 +92,7 @@ class MirrorSums:
     def _maximum(self, layer: LayerSpec, source: str) -> str:
         """Greatest scores over all edges of a vertex, the same on all its copies, exact whatever codec there is."""
         result = self.segments.maximum(layer, [source])
-        if self.exchanges:
+        if self.levels:
             stages = self._stages(layer, result, "max", "maximum/")
             sync = Sync(self.names.forward, layer.index, "forward", layer.heads, stages)
             emit_plainly(self.segments.builder, sync)
@@ -82,16 +100,21 @@ class MirrorSums:
 
     def _stages(
         self, layer: LayerSpec, rows: str, landing: Literal["add", "max"] = "add", of: str = ""
-    ) -> tuple[Stage, Stage]:
-        """Gather and scatter of the buffer ``rows``, in place; names begin with ``of``."""
-        index = layer.index
-        gather = Stage(
-            "fold", "mirrors/reverse", rows, rows, MIRROR_ROWS, MIRRORED_ROWS, f"{of}gather/send/{index}", landing,
-            picked="mirrors/reverse", arrived=f"{of}gather/receive/{index}", landed="mirrors/reverse",
-            name=f"{of}gather",
+    ) -> tuple[Stage, ...]:
+        """Gather, from the outermost hop inward, and scatter, outward, of the buffer ``rows``, in place; names begin
+        with ``of``."""
+        inward = [self._stage(layer, rows, level, landing, f"{of}gather") for level in reversed(self.levels)]
+        outward = [self._stage(layer, rows, level, "put", f"{of}scatter") for level in self.levels]
+        return (*inward, *outward)
+
+    def _stage(
+        self, layer: LayerSpec, rows: str, level: Level, landing: Literal["add", "max", "put"], name: str
+    ) -> Stage:
+        name = f"{name}/{level.name}" if level.name else name
+        outward = landing == "put"
+        route = level.route if outward else f"{level.route}/reverse"
+        ends = (level.mirrored, level.mirrors) if outward else (level.mirrors, level.mirrored)
+        return Stage(
+            "publish" if outward else "fold", route, rows, rows, *ends, f"{name}/send/{layer.index}", landing,
+            picked=route, arrived=f"{name}/receive/{layer.index}", landed=route, name=name,
         )  # fmt: skip
-        scatter = Stage(
-            "publish", "mirrors", rows, rows, MIRRORED_ROWS, MIRROR_ROWS, f"{of}scatter/send/{index}", "put",
-            picked="mirrors", arrived=f"{of}scatter/receive/{index}", landed="mirrors", name=f"{of}scatter",
-        )  # fmt: skip
-        return gather, scatter
