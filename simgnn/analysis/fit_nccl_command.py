@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.analysis.fit_nccl import fit_machine, fit_messages
+from simgnn.analysis.fit_nccl_choice import LARGE_BYTES
 from simgnn.analysis.fit_nccl_score import Score, interpolation, left_out
 from simgnn.analysis.fit_nccl_tables import Table, find_tables, read_tables
 from simgnn.errors import SimgnnError
@@ -43,8 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _toml(gpu: str, tables: Sequence[Table], across_hosts: bool) -> str:
     import tomli_w
 
-    entries = fit_machine(tables, gpu, across_hosts)
-    table = {"collectives": [without_none(entry.model_dump(exclude_defaults=True)) for entry in entries]}
+    fitted = fit_machine(tables, gpu, across_hosts)
+    table = {
+        "collectives": [without_none(entry.model_dump(exclude_defaults=True)) for entry in fitted.entries],
+        "choices": [without_none(choice.model_dump(exclude_defaults=True)) for choice in fitted.choices],
+    }
     links = {}
     for one in tables:
         if (one.gpu, one.collective) == (gpu, "send_recv"):
@@ -57,8 +61,7 @@ def _toml(gpu: str, tables: Sequence[Table], across_hosts: bool) -> str:
 
 
 def _scores(gpu: str, name: str, tables: Sequence[Table], across_hosts: bool) -> str:
-    mine = [table for table in tables if table.gpu == gpu and table.collective == "all_reduce"]
-    mine = [table for table in mine if across_hosts or table.scope == "host"]
+    mine = [table for table in tables if table.gpu == gpu and (across_hosts or table.scope == "host")]
     profile = load_profile(name)
     lines = []
     for title, found in (
@@ -71,8 +74,9 @@ def _scores(gpu: str, name: str, tables: Sequence[Table], across_hosts: bool) ->
 
 
 def _line(score: Score) -> str:
-    jumps = "" if score.steady else ", its rate jumps between sizes"
-    return f"{score.table}: mean {score.mean:.1%}, {score.mean_known_to(0.1):.1%} where measured to 10 %{jumps}"
+    ends = [LARGE_BYTES * 4**place for place in range(4)]
+    parts = [f"{score.mean_from(low, high):.1%}" for low, high in zip(ends, [*ends[1:], float("inf")], strict=True)]
+    return f"{score.table}: mean {score.mean:.1%}; from 256 KiB, 1, 4, 16 MiB: {', '.join(parts)}"
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simgnn.analysis.fit_nccl import LARGE_BYTES, fit_law, fit_table, regimes
+from simgnn.analysis.fit_nccl import Fitted, fit_scope
+from simgnn.analysis.fit_nccl_choice import LARGE_BYTES
+from simgnn.analysis.fit_nccl_law import fit_law
 from simgnn.analysis.fit_nccl_tables import Floats, Table
 from simgnn.errors import HardwareError
-from simgnn.hardware.links import Collective
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile
 
@@ -20,31 +21,31 @@ FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Relative errors [n] of the held-out rows of one table from ``LARGE_BYTES`` on.
+    """Relative errors [n] of the held-out rows of one table from ``LARGE_BYTES`` on, whose sizes are ``nbytes`` [n].
 
-    ``noise`` [n]: twice the standard error of each measured median as a share of it; ``steady``: whether the table's
-    rate has no jumps between sizes.
+    ``noise`` [n]: twice the standard error of each measured median as a share of it.
     """
 
     table: str
+    nbytes: Floats
     errors: Floats
     noise: Floats
-    steady: bool
 
     @property
     def mean(self) -> float:
         """Mean relative error."""
         return float(self.errors.mean())
 
-    def mean_known_to(self, bar: float) -> float:
-        """Mean over the rows whose own median is known to within ``bar``; NaN where there is none."""
-        known = self.errors[self.noise <= bar]
-        return float(known.mean()) if len(known) else float("nan")
+    def mean_from(self, low: float, high: float) -> float:
+        """Mean over the sizes from ``low`` up to but not with ``high``; NaN where there is none."""
+        inside = (self.nbytes >= low) & (self.nbytes < high)
+        return float(self.errors[inside].mean()) if inside.any() else float("nan")
 
 
-def predict(profile: Profile, entries: Sequence[Collective], table: Table) -> Floats:
+def predict(profile: Profile, fitted: Fitted, table: Table) -> Floats:
     """Seconds [n] of an all-reduce of each size of a table, on a profile with these collectives instead of its own."""
-    backend = profile.backends["nccl"].model_copy(update={"collectives": tuple(entries)})
+    update = {"collectives": fitted.entries, "choices": fitted.choices}
+    backend = profile.backends["nccl"].model_copy(update=update)
     changed = profile.model_copy(update={"backends": {**profile.backends, "nccl": backend}})
     machine = Machine.place(changed, table.hosts)
     members = range(table.ranks)
@@ -52,38 +53,42 @@ def predict(profile: Profile, entries: Sequence[Collective], table: Table) -> Fl
 
 
 def interpolation(profile: Profile, tables: Sequence[Table], seed: int = 0) -> list[Score]:
-    """Every size predicted from the other sizes of its table, in ``FOLDS`` parts drawn by ``seed``."""
+    """Every size of an all-reduce predicted from the other sizes of its table, in ``FOLDS`` parts drawn by ``seed``."""
     scores = []
     for table in tables:
+        if table.collective != "all_reduce":
+            continue
         law = fit_law([one for one in tables if one.gpu == table.gpu], table.scope)
         fold = np.random.default_rng(seed).permutation(len(table.nbytes)) % FOLDS
         predicted = np.empty(len(fold))
         for part in range(FOLDS):
             held = fold == part
-            predicted[held] = predict(profile, fit_table(table.where(~held), law), table.where(held))
+            predicted[held] = predict(profile, fit_scope([table.where(~held)], law), table.where(held))
         scores.append(_score(table, predicted))
     return scores
 
 
 def left_out(profiles: dict[str, Profile], tables: Sequence[Table]) -> list[Score]:
-    """Every table predicted without any table of its machine and rank count.
+    """Every all-reduce table predicted without any all-reduce of its machine and rank count.
 
-    ``profiles``: of each GPU of the tables, one with room for the group. All is learnt from the tables of the same
-    machine that are left. Those whose rate jumps between sizes are predicted too, but nothing is learnt from them.
+    ``profiles``: of each GPU of the tables, one with room for the group. All is learnt from the all-reduces of the same
+    machine that are left, and from its single messages.
     """
     scores = []
     for table in tables:
-        rest = [one for one in tables if one.gpu == table.gpu and one.ranks != table.ranks]
-        law = fit_law(rest, table.scope)
-        mine = [one for one in rest if one.scope == table.scope and len(regimes(one)) == 1]
+        if table.collective != "all_reduce":
+            continue
+        rest = [one for one in tables if one.gpu == table.gpu]
+        rest = [one for one in rest if one.collective != "all_reduce" or one.ranks != table.ranks]
+        mine = [one for one in rest if (one.collective, one.scope) == ("all_reduce", table.scope)]
         if not mine:
             raise HardwareError(f"{table.name}: no other rank count of its machine and scope to predict it from")
-        entries = [entry for one in mine for entry in fit_table(one, law)]
-        scores.append(_score(table, predict(profiles[table.gpu], entries, table)))
+        fitted = fit_scope(mine, fit_law(rest, table.scope))
+        scores.append(_score(table, predict(profiles[table.gpu], fitted, table)))
     return scores
 
 
 def _score(table: Table, predicted: Floats) -> Score:
     large = table.nbytes >= LARGE_BYTES
     errors = np.abs(predicted / table.seconds - 1.0)[large]
-    return Score(table.name, errors, 2.0 * table.noise[large], len(regimes(table)) == 1)
+    return Score(table.name, table.nbytes[large], errors, 2.0 * table.noise[large])

@@ -17,13 +17,19 @@ REPEATS = 3
 """Calls behind each row of the tables: their means are thirds of whole microseconds."""
 MEDIAN_ERROR = 1.2533
 """Standard error of a median of normal samples over that of their mean."""
+NEIGHBOURS = 10
+"""Sizes on either side of one whose times tell how far a median is from its neighbours'."""
+MEAN_TO_SIGMA = 0.8862
+"""Standard deviation of normal samples over the mean difference of two of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Times of one collective: ``nbytes`` [n] ascending, none twice, and ``seconds`` [n], the median of each size.
 
-    ``noise`` [n]: standard error of that median as a share of it, from the spread of the calls.
+    ``noise`` [n]: standard error of that median as a share of it: from the spread of its calls, or, where that is
+    larger, from the spread of the medians of neighbouring sizes. Calls of one size follow one another and wait for one
+    another alike; up to 1 MiB inside a host medians of sizes 1 % apart differ by a factor of two or three.
     """
 
     name: str
@@ -49,6 +55,10 @@ class Table:
         """Some of the rows."""
         rows = self.nbytes[chosen], self.seconds[chosen], self.noise[chosen]
         return Table(self.name, self.gpu, self.collective, self.ranks, self.ranks_per_host, *rows)
+
+    def where_every(self, nth: int) -> "Table":
+        """Every nth row."""
+        return self.where(np.arange(len(self.nbytes)) % nth == 0)
 
 
 def find_tables(folder: Path | None = None) -> Path | None:
@@ -91,7 +101,18 @@ def _read(path: Path) -> Table:
     spread = np.array([np.median(found[:, 2]) for found in alike])
     # the tables' deviation is of the population; the median's error needs the sample's
     doubt = MEDIAN_ERROR * spread * np.sqrt(REPEATS / (REPEATS - 1)) / np.sqrt(REPEATS)
-    return Table(path.stem, gpu, collective, ranks, each, nbytes, seconds, doubt / seconds)
+    noise = np.maximum(doubt / seconds, _scatter(seconds))
+    return Table(path.stem, gpu, collective, ranks, each, nbytes, seconds, noise)
+
+
+def _scatter(seconds: Floats) -> Floats:
+    """Standard deviation [n] of the logarithm of times about those of neighbouring sizes."""
+    if len(seconds) < 2:
+        return np.zeros(len(seconds))
+    steps = np.abs(np.diff(np.log(seconds)))
+    near = np.minimum(NEIGHBOURS, len(steps))
+    ends = [(max(place - near, 0), place + near) for place in range(len(seconds))]
+    return np.array([MEAN_TO_SIGMA * steps[low:high].mean() for low, high in ends])
 
 
 def _one(path: Path, name: str, values: Iterable[str]) -> str:

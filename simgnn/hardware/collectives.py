@@ -13,6 +13,10 @@ from simgnn.names import nearest
 TOUCHING = 1e-12
 """A regime that ends just where a size lies is farther from it than the one that begins there."""
 
+FIRST_ROUND = 0.5
+"""By how much of a round the first takes longer than those after it, whose hops hide in part behind its bytes: a chunk
+goes as two slices, and nothing moves on before the first of them has arrived."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -52,7 +56,7 @@ def steps(kind: str, algorithm: str, ranks: int) -> int:
 
 
 def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
-    """Bytes that the bus bandwidth is counted over; ``nbytes``: the buffer (all-gather: one rank's part)."""
+    """Bytes that pass each rank of a ring; ``nbytes``: the buffer (all-gather: one rank's part)."""
     if ranks < 2:
         return 0.0
     shares = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "allgather": ranks - 1.0}
@@ -84,36 +88,46 @@ def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:
     return nbytes if both_ways else bytes_moved(kind, ranks, nbytes)
 
 
-def measure(entry: Collective, ranks: int, rails: int, nbytes: float) -> float:
-    """The size that an entry's regime and residual go by: bytes of the buffer, or bytes that one rail moves."""
-    return nbytes if entry.per == "buffer" else _passed(entry, ranks, rails, nbytes)
+def hops(entry: Collective, ranks: int, nbytes: float) -> float:
+    """Messages that follow one another in one call: the steps of the algorithm, in chunks those of every round."""
+    count = steps(entry.kind, entry.algorithm, ranks)
+    if entry.chunk is None or ranks < 2:
+        return count
+    return (count + 1) * (max(ceil(nbytes / ranks / entry.chunk), 1) + FIRST_ROUND)
 
 
-def bus_seconds(entry: Collective, ranks: int, rails: int, nbytes: float) -> float:
-    """Seconds in which the bytes of a collective flow, by its own bus bandwidth, fill and residual."""
+def rails(entry: Collective, ranks_per_host: int) -> int:
+    """Rails of a group whose smallest host has so many of its ranks."""
+    return 1 if entry.ranks_per_rail is None else ceil(ranks_per_host / entry.ranks_per_rail)
+
+
+def bus_seconds(entry: Collective, ranks: int, ranks_per_host: int, nbytes: float) -> float:
+    """Seconds in which the bytes of a collective flow, by its own bus bandwidth and residual."""
     assert entry.bus_bandwidth is not None
-    seconds = _passed(entry, ranks, rails, nbytes) / entry.bus_bandwidth.value
+    passed = _passed(entry, ranks, ranks_per_host, nbytes)
+    seconds = passed / entry.bus_bandwidth.value
     if entry.residual is not None:
-        seconds *= entry.residual.at(measure(entry, ranks, rails, nbytes))
-    if entry.inside is not None and rails > 1:  # one rank a host has nothing to cross inside
-        seconds += bytes_moved(entry.kind, ranks, nbytes) / entry.inside.value
+        seconds *= entry.residual.at(nbytes if entry.per == "buffer" else passed)
+    if entry.inside is not None:
+        seconds += flow_bytes(entry.kind, entry.algorithm, ranks, nbytes) / entry.inside.value
     return seconds
 
 
-def _passed(entry: Collective, ranks: int, rails: int, nbytes: float) -> float:
+def _passed(entry: Collective, ranks: int, ranks_per_host: int, nbytes: float) -> float:
     """Bytes that one rail (without rails: one rank) moves, those included that only fill the pipeline."""
     longer = 1.0 + (entry.fill or 0.0) / max(steps(entry.kind, entry.algorithm, ranks), 1)
-    return bytes_moved(entry.kind, ranks, nbytes) * longer / (rails if entry.rails else 1)
+    return flow_bytes(entry.kind, entry.algorithm, ranks, nbytes) * longer / rails(entry, ranks_per_host)
 
 
 def choose_collective(
-    backend: Backend, name: str, kind: str, ranks: int, across_hosts: bool, nbytes: float = 0.0, rails: int = 1
+    backend: Backend, name: str, kind: str, ranks: int, across_hosts: bool, nbytes: float = 0.0
 ) -> tuple[Collective, bool]:
     """The description of a collective for a group, and whether it was measured at just this many ranks.
 
-    Rule: one for the group's own scope before one for any; then the exact rank count, else the nearest by ratio (of two
-    equally near the larger); of several regimes of size the one that holds ``nbytes``, else the nearest. Raises
-    :class:`HardwareError` when there is none.
+    Rule: one for the group's own scope before one for any; of several algorithms the one that the library picks; then
+    the exact rank count, else the nearest by ratio (of two equally near the larger); of several at that rank count the
+    one measured at fewest others, for a rank count that was not measured the one measured at most; of several regimes
+    of size the one that holds ``nbytes``, else the nearest. Raises :class:`HardwareError` when there is none.
     """
     scope = "cluster" if across_hosts else "host"
     fitting = [entry for entry in backend.collectives if entry.kind == kind and entry.scope == scope]
@@ -125,13 +139,17 @@ def choose_collective(
             f"{nearest(kind, [entry.kind for entry in backend.collectives])}; it has: "
             f"{', '.join(known) or 'none'}; measure it with `simgnn calibrate` or add it"
         )
+    if kind == "allreduce":
+        taken = {choice.algorithm(ranks, nbytes) for choice in backend.choices if choice.scope == scope}
+        fitting = [entry for entry in fitting if entry.algorithm in taken] or fitting
 
-    def distance(entry: Collective) -> tuple[float, int, float]:
-        near = min(entry.ranks or (ranks,), key=lambda measured: (abs(log(measured / ranks)), -measured))
+    def distance(entry: Collective) -> tuple[float, int, float, float]:
+        measured_at = entry.ranks or (ranks,)
+        near = min(measured_at, key=lambda count: (abs(log(count / ranks)), -count))
+        others = inf if entry.ranks is None else float(len(entry.ranks))
         low, high = entry.sizes or (0.0, inf)
-        size = measure(entry, ranks, rails, nbytes)
-        beside = 0.0 if low <= size < high else abs(log1p(low if size < low else high) - log1p(size)) + TOUCHING
-        return round(abs(log(near / ranks)), 9), -near, beside
+        beside = 0.0 if low <= nbytes < high else abs(log1p(low if nbytes < low else high) - log1p(nbytes)) + TOUCHING
+        return round(abs(log(near / ranks)), 9), -near, others if near == ranks else -others, beside
 
     chosen = min(fitting, key=distance)
     return chosen, chosen.ranks is None or ranks in chosen.ranks

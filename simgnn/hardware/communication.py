@@ -11,7 +11,8 @@ from simgnn.hardware.collectives import (
     choose_collective,
     flow_bytes,
     flow_pairs,
-    steps,
+    hops,
+    rails,
 )
 from simgnn.hardware.links import Backend, Collective
 
@@ -54,8 +55,7 @@ def find_collective(
     """The description that a call of ``members`` with a buffer of ``nbytes`` is priced by, and whether it was measured
     at just this many ranks."""
     name, described = machine.backend(backend)
-    across, rails = _across_hosts(machine, members), _rails(machine, members)
-    return choose_collective(described, name, kind, len(members), across, nbytes, rails)
+    return choose_collective(described, name, kind, len(members), _across_hosts(machine, members), nbytes)
 
 
 def price_call(machine: "Machine", kind: str, backend: str, members: Sequence[int]) -> CallPrice:
@@ -73,10 +73,10 @@ def price_collective(
     """A collective of ``members``, in ring order by host and number; ``root`` of a broadcast: default the first."""
     _, described = machine.backend(backend)
     count = len(members)
-    rails = _rails(machine, members)
+    least = _ranks_per_host(machine, members)
     chosen, exact = find_collective(machine, kind, backend, members, nbytes)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
-    latency = chosen.floor.value + steps(kind, chosen.algorithm, count) * hop
+    latency = chosen.floor.value + hops(chosen, count, nbytes) * hop
     pairs = flow_pairs(kind, chosen.algorithm, _ring(machine, members), members[0] if root is None else root)
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
     if not pairs or each == 0:
@@ -89,10 +89,10 @@ def price_collective(
         seconds = max(seconds, each / min(rates))
     else:
         # it may use several messages at once on a link, so only the link itself limits it further
-        bus = bus_seconds(chosen, count, rails, nbytes)
+        bus = bus_seconds(chosen, count, least, nbytes)
         measured_so = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
         # with rails each host's bytes leave it by several ways, of which the flows below show but one
-        seconds = bus if measured_so else max(on_links / (rails if chosen.rails else 1), bus)
+        seconds = bus if measured_so else max(on_links / rails(chosen, least), bus)
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
         spread = spread if exact else chosen.carried_spread
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
@@ -137,7 +137,7 @@ def _across_hosts(machine: "Machine", members: Sequence[int]) -> bool:
     return len({machine.hosts[rank] for rank in members}) > 1
 
 
-def _rails(machine: "Machine", members: Sequence[int]) -> int:
+def _ranks_per_host(machine: "Machine", members: Sequence[int]) -> int:
     """Ranks on the host that has the fewest of the group."""
     return min(Counter(machine.hosts[rank] for rank in members).values(), default=1)
 

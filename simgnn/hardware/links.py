@@ -1,11 +1,23 @@
 """Kinds of links, and what a communication library adds to them."""
 
+from itertools import pairwise
 from math import inf
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import Field, StrictInt, StrictStr, field_validator, model_validator
 
-from simgnn.hardware.quantities import Bandwidth, BytesOrNone, Duration, Points, Ratio, Size, Strict
+from simgnn.hardware.quantities import (
+    Bandwidth,
+    Bytes,
+    BytesOrNone,
+    Duration,
+    Factor,
+    Points,
+    Ratio,
+    Size,
+    Source,
+    Strict,
+)
 
 LinkKind = Literal["pcie", "nvlink", "infiniband", "ethernet", "shared-memory", "qpi", "loopback"]
 CollectiveKind = Literal["allreduce", "broadcast", "allgather", "barrier", "exchange"]
@@ -59,20 +71,23 @@ class Ports(Strict):
 
 
 class Collective(Strict):
-    """One collective: floor + steps x hop + bytes moved / bus bandwidth x (1 + fill / steps) x residual(bytes) seconds.
+    """One collective: floor + hops x hop + bytes moved / bus bandwidth x (1 + fill / steps) x residual(bytes) seconds.
 
     ``floor`` is paid once a call, ``hop`` once a step of the algorithm (None: the latency of the longest hop).
-    ``bus_bandwidth`` counts bytes as the NCCL tests do, so that it is the links' own where they limit: all-reduce moves
-    2(P-1)/P of the buffer, broadcast all of it, all-gather (P-1) rows of ranks (None: what the links give). ``scope``:
+    ``bus_bandwidth`` counts the bytes that each flow of the algorithm carries, so that it is the links' own where they
+    limit: an all-reduce moves 2(P-1)/P of the buffer round a ring (as the NCCL tests count) and all of it along each
+    edge of a tree, a broadcast all of it, an all-gather (P-1) rows of ranks (None: what the links give). ``scope``:
     groups inside one host, across hosts, or any. ``ranks``: group sizes at which it was measured. An ``exchange`` has a
     floor a call and a hop for each peer; its bytes are messages.
 
-    ``rails``: the bandwidth is that of one rail, and a group has as many as its smallest host has ranks (a network card
-    each); ``inside``: bandwidth of the links inside hosts, which a rank's bytes cross besides (None: they take no time
-    of their own). ``fill``: the part of a step by which a pass is longer than its steps (None: none). ``sizes``: the
-    regime of sizes, from the first up to but not with the second, that this entry is for, such as those of one
-    ``protocol`` of NCCL. ``per`` says what sizes and residual count: bytes of the buffer, or bytes that one rail moves,
-    fill included, which carries over to other group sizes: ``carried_spread`` is the spread at those.
+    ``chunk``: bytes of each rank's share (buffer / P) that go round a ring at once; more of them go in further rounds,
+    and every round pays its steps and the first sending (None: one round, its steps only). ``ranks_per_rail``: the
+    bandwidth is that of one rail (a network card), which so many ranks of a host share (None: no rails). ``inside``:
+    bandwidth of what all rails of a host share, which the bytes cross besides (None: they take no time of their own).
+    ``fill``: the part of a step by which a pass is longer than its steps (None: none). ``sizes``: the regime of bytes
+    of the buffer, from the first up to but not with the second, that this entry is for, such as those of one
+    ``protocol`` of NCCL. ``per`` says what the residual counts: bytes of the buffer, or bytes that one rail moves, fill
+    included, which carries over to other group sizes: ``carried_spread`` is the spread at those.
     """
 
     kind: CollectiveKind
@@ -85,7 +100,8 @@ class Collective(Strict):
     protocol: Protocol | None = None
     sizes: tuple[BytesOrNone, BytesOrNone] | None = None
     per: Literal["buffer", "moved"] = "buffer"
-    rails: StrictBool = False
+    chunk: Bytes | None = None
+    ranks_per_rail: Ranks | None = None
     inside: Bandwidth | None = None
     fill: Ratio | None = None
     carried_spread: Ratio | None = None
@@ -104,12 +120,48 @@ class Collective(Strict):
         return self
 
 
+class Step(Strict):
+    """From ``size`` bytes on, ``share`` holds, up to the next step."""
+
+    size: BytesOrNone
+    share: Factor
+
+
+class Choice(Strict):
+    """How a library picks the algorithm of an all-reduce: the one that it expects to pass more of the buffer a second.
+
+    Of a ring of bandwidth b it expects b x P / 2(P-1), of a tree b x ``tree_over_ring`` x the share of the buffer's
+    size; below the first of the ``shares`` it takes the ring. What it expects need not be what it gets.
+    """
+
+    scope: Literal["host", "cluster"]
+    source: Source
+    tree_over_ring: Factor
+    shares: Annotated[tuple[Step, ...], Field(min_length=1)]
+    note: StrictStr | None = None
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if any(later.size <= earlier.size for earlier, later in pairwise(self.shares)):
+            raise ValueError("shares: expected sizes that ascend, none twice")
+        return self
+
+    def algorithm(self, ranks: int, nbytes: float) -> Algorithm:
+        """What a group of this size takes for a buffer of this size."""
+        share = max((step for step in self.shares if step.size <= nbytes), key=lambda step: step.size, default=None)
+        if ranks < 2 or share is None:
+            return "ring"
+        return "tree" if self.tree_over_ring * share.share > ranks / (2 * (ranks - 1)) else "ring"
+
+
 class Backend(Strict):
-    """A communication library as measured: ``collectives``, and what it adds to messages."""
+    """A communication library as measured: ``collectives``, which of their algorithms it takes, where it has several
+    (``choices``, one a scope), and what it adds to messages."""
 
     message: Message
     ports: Ports | None = None
     collectives: tuple[Collective, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     @field_validator("collectives", mode="before")
     @classmethod

@@ -45,11 +45,11 @@ def print_collectives(board: CollectiveBoard) -> None:
 
     console = Console(width=None if Console().is_terminal else 160, markup=False, highlight=False)
     table = Table(title="Collectives, predicted without what is held out", title_justify="left", title_style="bold")
-    for place, column in enumerate(["held out", "table", "n", "mean error", "noise forgiven", "rate jumps"]):
+    for place, column in enumerate(["held out", "table", "n", "mean error", "noise forgiven"]):
         table.add_column(column, justify="left" if place < 2 else "right")
     for line in board.lines:
         figures = [f"{100 * figure:.1f} %" for figure in (line.mean, line.judged)]
-        table.add_row(line.held_out, line.table, str(line.n), *figures, "no" if line.steady else "yes")
+        table.add_row(line.held_out, line.table, str(line.n), *figures)
     console.print(table)
     for name, bar in board.bars.items():
         word = "holds" if board.means[name] <= bar else "FAILS"

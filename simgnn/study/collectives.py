@@ -55,7 +55,6 @@ class TableLine:
     n: int
     mean: float
     judged: float
-    steady: bool
 
 
 @dataclass(frozen=True)
@@ -96,12 +95,12 @@ def score_collectives(suite: CollectiveSuite, folder: Path | None = None) -> Col
             "nccl: expected the tables in the folder 'measured/nccl' beside SIMGNN_DATA, which is not there; set "
             "SIMGNN_DATA to the folder of the real graphs"
         )
-    tables = [table for table in read_tables(found) if table.collective == "all_reduce"]
+    tables = read_tables(found)
     scores: dict[str, list[Score]] = {"sizes_held_out": [], "ranks_held_out": []}
     for machine in suite.machines:
         mine = [table for table in tables if table.gpu == machine.gpu]
         mine = [table for table in mine if machine.across_hosts or table.scope == "host"]
-        if not mine:
+        if not any(table.collective == "all_reduce" for table in mine):
             raise ConfigError(f"machines: no table of '{machine.gpu}' in {found}")
         profile = load_profile(machine.profile)
         scores["sizes_held_out"] += interpolation(profile, mine)
@@ -113,7 +112,7 @@ def score_collectives(suite: CollectiveSuite, folder: Path | None = None) -> Col
 
 
 def _line(held_out: str, score: Score, bar: float) -> TableLine:
-    return TableLine(held_out, score.table, len(score.errors), score.mean, _mean([score], bar), score.steady)
+    return TableLine(held_out, score.table, len(score.errors), score.mean, _mean([score], bar))
 
 
 def _mean(scores: Sequence[Score], bar: float) -> float:

@@ -135,3 +135,62 @@ def test_a_missing_collective_is_named(server: Profile) -> None:
     machine = Machine.place(server, [0, 0])
     with pytest.raises(HardwareError, match=r"backends\.nccl\.collectives: no 'broadcast' for groups inside a host"):
         machine.collective("broadcast", "nccl", 1.0, [0, 1])
+
+
+def allreduces(profile: Profile, changes: list[dict[str, object]], choices: list[dict[str, object]]) -> Machine:
+    """The profile's all-reduce, changed in several ways, on two hosts of two."""
+    table = profile.to_table()
+    nccl = table["backends"]["nccl"]
+    plain = {
+        "kind": "allreduce",
+        "floor": {"value": "10 us", "source": "assumed"},
+        "hop": {"value": "1 us", "source": "assumed"},
+        "bus_bandwidth": {"value": "1 GB/s", "source": "assumed"},
+    }
+    nccl["collectives"] = [{**plain, **change} for change in changes]
+    nccl["choices"] = choices
+    return Machine.place(parse_profile(table), [0, 0, 1, 1])
+
+
+def test_every_round_of_a_ring_pays_its_hops(server: Profile) -> None:
+    machine = allreduces(server, [{"chunk": "1 MB"}], [])
+    for nbytes, rounds in ((4e6, 1), (4.1e6, 2), (12e6, 3)):
+        price = machine.collective("allreduce", "nccl", nbytes, range(4))
+        assert price.latency_s == pytest.approx(10e-6 + 7 * (rounds + 0.5) * 1e-6)
+    assert machine.collective("allreduce", "nccl", 1e6, [0]).latency_s == pytest.approx(10e-6)
+
+
+def test_the_library_takes_a_tree_where_it_expects_more_of_it(server: Profile) -> None:
+    shares = [{"size": "1 MB", "share": "50 %"}, {"size": "8 MB", "share": "80 %"}, {"size": "16 MB", "share": "50 %"}]
+    choice = {"scope": "cluster", "source": "published", "tree_over_ring": "90 %", "shares": shares}
+    faster = {"algorithm": "tree", "bus_bandwidth": {"value": "2 GB/s", "source": "assumed"}}
+    machine = allreduces(server, [{"algorithm": "ring"}, faster], [choice])
+    for nbytes, way in ((1e5, "ring"), (4e6, "ring"), (8e6, "tree"), (15e6, "tree"), (16e6, "ring")):
+        price = machine.collective("allreduce", "nccl", nbytes, range(4))
+        steps_, moved, rate = (4, nbytes, 2e9) if way == "tree" else (6, 1.5 * nbytes, 1e9)
+        assert price.seconds_alone == pytest.approx(10e-6 + steps_ * 1e-6 + moved / rate), nbytes
+    # of two ranks a ring passes as much as a tree of nine tenths never can
+    assert machine.collective("allreduce", "nccl", 8e6, [0, 2]).latency_s == pytest.approx(10e-6 + 2e-6)
+    table = server.to_table()
+    table["backends"]["nccl"]["choices"] = [{**choice, "shares": shares[::-1]}]
+    with pytest.raises(HardwareError, match="sizes that ascend"):
+        parse_profile(table)
+
+
+def test_ranks_of_a_rail_share_its_bandwidth(server: Profile) -> None:
+    slow = {"bus_bandwidth": {"value": "1 MB/s", "source": "assumed"}}
+    for each, rails in ((1, 2), (2, 1), (4, 1)):
+        machine = allreduces(server, [{**slow, "ranks_per_rail": each}], [])
+        price = machine.collective("allreduce", "nccl", 1e6, range(4))
+        assert price.seconds_alone - price.latency_s == pytest.approx(1.5 / rails)
+
+
+def test_a_measured_group_comes_before_all_groups_together(server: Profile) -> None:
+    named = [
+        {"ranks": ranks, "floor": {"value": f"{place} us", "source": "assumed"}}
+        for place, ranks in enumerate([[2], [4], [2, 4]], 1)
+    ]
+    machine = allreduces(server, named, [])
+    floors = [machine.call("allreduce", "nccl", range(ranks)).floor_s for ranks in (2, 3, 4)]
+    assert floors == pytest.approx([1e-6, 3e-6, 2e-6])
+    assert [machine.call("allreduce", "nccl", range(ranks)).extrapolated for ranks in (2, 3, 4)] == [False, True, False]

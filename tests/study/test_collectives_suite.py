@@ -29,7 +29,7 @@ def test_faults_of_the_file_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_bars_are_held_against_means(capsys: pytest.CaptureFixture[str]) -> None:
-    line = TableLine("sizes_held_out", "a100_all_reduce_2ranks", 10, 0.05, 0.04, True)
+    line = TableLine("sizes_held_out", "a100_all_reduce_2ranks", 10, 0.05, 0.04)
     bars = {"sizes_held_out": 0.06, "ranks_held_out": 0.10}
     good = CollectiveBoard("nccl", (line,), {"sizes_held_out": 0.04, "ranks_held_out": 0.09}, bars)
     bad = CollectiveBoard("nccl", (line,), {"sizes_held_out": 0.04, "ranks_held_out": 0.11}, bars)
