@@ -35,6 +35,9 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "partition": Entry(
             "simgnn.cli.partition", "Partition an experiment's graph and tell how good the partition is."
         ),
+        "sample": Entry(
+            "simgnn.cli.sample", "Sample an experiment's mini-batches ahead of time, and tell their sizes."
+        ),
         "hardware": Entry("simgnn.cli.hardware", "List, show and check hardware profiles."),
         "systems": Entry("simgnn.cli.systems", "List and show the shipped systems."),
     }

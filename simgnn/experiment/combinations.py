@@ -6,6 +6,7 @@ from typing import Any
 from simgnn.experiment.problems import Origin, line
 from simgnn.experiment.slots import kinds
 from simgnn.partition.kinds import PARTITION_KINDS
+from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.base import Communication
 
 WHY_NOT: Mapping[str, str] = {
@@ -25,8 +26,8 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     """
     checks = (
         _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _momentum, _clipping,
-        _statistics,
-        *((_cut, _moved) if trains else ()),
+        _statistics, _fanouts,
+        *((_cut, _moved, _untrainable) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
 
@@ -81,6 +82,23 @@ def _clipping(values: Mapping[str, Any]) -> Faults:
             ("train", "clip_norm"),
             f"got {train.clip_norm} with model.kind = '{model.kind}', expected 0: gradients are clipped inside "
             f"{', '.join(CLIPPED)}; in a layer of your own, clip there",
+        )
+
+
+def _untrainable(values: Mapping[str, Any]) -> Faults:
+    batching = values["batching"]
+    reason = None if batching is None else batching.untrainable()
+    if reason:
+        yield ("batching", "kind"), reason
+
+
+def _fanouts(values: Mapping[str, Any]) -> Faults:
+    batching, model = values["batching"], values["model"]
+    if isinstance(batching, NeighbourSampling) and model is not None and len(batching.fanouts) != model.layers:
+        yield (
+            ("batching", "fanouts"),
+            f"got {len(batching.fanouts)} fan-outs {list(batching.fanouts)}, expected {model.layers}: one for each "
+            f"layer (model.layers = {model.layers}), the first for the neighbours of the seed vertices",
         )
 
 

@@ -95,6 +95,9 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
 def _check(experiment: Experiment, stats: PartitionStats) -> None:
     facts = stats.facts
     problems = []
+    untrainable = experiment.batching.untrainable()
+    if untrainable:
+        problems.append(f"batching.kind: {untrainable}")
     if stats.kind != experiment.communication.cut:
         communication = experiment.communication
         problems.append(

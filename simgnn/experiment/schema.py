@@ -19,6 +19,7 @@ from simgnn.experiment.sections import (
 from simgnn.experiment.slots import DEFAULT_KIND, DESIGNED, SLOTS, kinds
 from simgnn.partition.kinds import PartitionPolicy
 from simgnn.policies.base import Policy
+from simgnn.policies.batching.base import Batching
 from simgnn.policies.batching.full import Full
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.codec.none import Plain
@@ -67,7 +68,7 @@ class Experiment(BaseModel):
     cluster: ClusterSection = ClusterSection()
     partition: SerializeAsAny[PartitionPolicy]
     communication: SerializeAsAny[Communication] = Halo()
-    batching: SerializeAsAny[Policy] = Full()
+    batching: SerializeAsAny[Batching] = Full()
     freshness: SerializeAsAny[Freshness] = Always()
     codec: SerializeAsAny[Codec] = Plain()
     placement: SerializeAsAny[Policy] = Device()

@@ -6,23 +6,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from simgnn.graph.bitcount import ones
 from simgnn.graph.csr import CSR
 
 BINS = 32
 
-_FIVES = np.uint64(0x5555555555555555)
-_THREES = np.uint64(0x3333333333333333)
-_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
-_BYTES = np.uint64(0x0101010101010101)
-_U1, _U2, _U4, _U56 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(56)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _ones(word: Any) -> Any:
-    word = word - ((word >> _U1) & _FIVES)
-    word = (word & _THREES) + ((word >> _U2) & _THREES)
-    word = (word + (word >> _U4)) & _NIBBLES
-    return np.int64((word * _BYTES) >> _U56)
+_U1 = np.uint64(1)
 
 
 @njit(cache=True, nogil=True)
@@ -55,7 +44,7 @@ def _histogram(indices: Any, columns: Any, window: Any, bins: Any) -> Any:
             for moment in range(fresh):
                 word[moment >> 6] |= _U1 << np.uint64(moment & 63)
             for w in range(words):
-                tree[w + 1] += _ones(word[w])
+                tree[w + 1] += ones(word[w])
                 up = (w + 1) + ((w + 1) & -(w + 1))
                 if up <= words:
                     tree[up] += tree[w + 1]
@@ -67,7 +56,7 @@ def _histogram(indices: Any, columns: Any, window: Any, bins: Any) -> Any:
         else:
             place = before >> 6
             bit = _U1 << np.uint64(before & 63)
-            earlier = _ones(word[place] & (bit - _U1))
+            earlier = ones(word[place] & (bit - _U1))
             w = place
             while w > 0:
                 earlier += tree[w]

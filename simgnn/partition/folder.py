@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from simgnn.errors import ConfigError
+from simgnn.graph.buckets import npy_header
 from simgnn.hardware.library import CACHE_NAME
 from simgnn.outputs import check_output_folder
 
@@ -97,6 +98,25 @@ class ArtifactWriter:
         file = self.path / f"{name}.npy"
         file.parent.mkdir(parents=True, exist_ok=True)
         np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        self.files[name] = file_digest(file)
+
+    @contextmanager
+    def stream(self, name: str, dtype: DTypeLike) -> Iterator[Callable[[NDArray[Any]], None]]:
+        """Write one array of one dimension piece by piece: yields what appends a piece. Equal to ``array`` of all."""
+        file = self.path / f"{name}.npy"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        plain, length = np.dtype(dtype), 0
+        with file.open("wb") as stream:
+            stream.write(npy_header(plain, (0,)))
+
+            def append(piece: NDArray[Any]) -> None:
+                nonlocal length
+                length += len(piece)
+                stream.write(np.ascontiguousarray(piece, dtype=plain).data)
+
+            yield append
+            stream.seek(0)
+            stream.write(npy_header(plain, (length,)))
         self.files[name] = file_digest(file)
 
 

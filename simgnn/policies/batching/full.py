@@ -1,14 +1,12 @@
 """Full-graph training: one step an epoch, over all vertices."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from simgnn.policies.base import Policy
+from simgnn.policies.batching.base import Batching
 
 
-class Full(Policy):
+class Full(Batching):
     """All vertices in one step."""
-
-    slot: ClassVar[str] = "batching"
 
     kind: Literal["full"] = "full"
 
@@ -16,3 +14,7 @@ class Full(Policy):
     def steps(self) -> int:
         """Training steps in one epoch."""
         return 1
+
+    def untrainable(self) -> str | None:
+        """See :class:`Batching`."""
+        return None

@@ -1,0 +1,145 @@
+"""``simgnn sample``: write an experiment's mini-batches to disk, and tell what they would move."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simgnn.cli.options import (
+    EpochsOption,
+    ExperimentArgument,
+    JsonOption,
+    RanksOption,
+    SetOption,
+    experiment_of,
+    path_option,
+)
+
+if TYPE_CHECKING:
+    from simgnn.experiment.schema import Experiment
+    from simgnn.graph.graph import Graph
+    from simgnn.sampling.plan import SamplingPlan
+
+
+def command(
+    experiment: ExperimentArgument,
+    out: Annotated[Path | None, path_option("--out", "DIR", "Folder of the batches: new, or to be continued.")] = None,
+    overrides: SetOption = None,
+    ranks: RanksOption = None,
+    epochs: EpochsOption = None,
+    only: Annotated[
+        list[int] | None,
+        typer.Option("--only-rank", metavar="R", help="Write only this rank's batches. Repeatable.", min=0),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", metavar="N", help="Sampling threads; default: every core.", min=1, max=4096),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace batches made from other settings.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Sample an experiment's mini-batches ahead of time, and tell their sizes.
+
+    Writes every batch of every epoch and rank to DIR. Example:
+    [bold]simgnn sample vanilla --ranks 4 --epochs 10 --set batching.kind=seeded
+    --out batches[/bold]
+
+    A batch is decided by the seed, the rank, the epoch and its number alone:
+    threads, interruptions and who writes what change no byte. An interrupted
+    call goes on where it stopped, more --epochs continue DIR, and several
+    processes may share the work with --only-rank. The digest tells two folders
+    apart.
+
+    batching.kind is seeded (fan-outs 25, 10) or sampled (15, 10, 5);
+    batching.fanouts counts from the seed vertices and has one entry a layer;
+    batching.batch_size is that of a rank; batching.split is even (all ranks
+    train on equally many vertices) or local (each on those that it owns).
+
+    [bold]input rows[/bold]: vertices whose features a batch needs, each once.
+    [bold]duplicates[/bold]: edges whose source the batch held already.
+    [bold]remote[/bold]: rows that another rank owns, and must send.
+    [bold]frequency[/bold]: in how many batches of one rank and epoch a remote
+    row is needed; what a cache of the most frequent rows would save.
+    """
+    from simgnn.cli.console import Reporter, print_json
+    from simgnn.cli.sample_tables import print_report, report
+    from simgnn.errors import ConfigError
+    from simgnn.experiment.prepare import obtain_partition, read_graph, with_default_cluster
+    from simgnn.partition.folder import check_cache
+    from simgnn.sampling.presample import check_free, presample
+
+    if out is None:
+        raise ConfigError("--out: missing; expected the folder that the batches go to: --out DIR")
+    loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, trains=False), None)
+    _check(loaded, only)
+    check_free(out)
+    check_cache()
+    reporter = Reporter(quiet=as_json)
+    graph = read_graph(loaded, None, reporter.stage)
+    _check_train(graph)
+    artifact = obtain_partition(loaded, graph, None, reporter.stage)
+    plan = _plan(loaded, graph, artifact.partition)
+    with reporter.counting(
+        "batches", sum(plan.batches(rank) for rank in range(plan.ranks)) * loaded.train.epochs
+    ) as at:
+        made = presample(
+            plan,
+            artifact.digest,
+            out,
+            loaded.train.epochs,
+            ranks=sorted(set(only)) if only else None,
+            threads=threads,
+            force=force,
+            done=lambda done, of: at.at(done, total=of),
+        )
+    told = report(made, plan, loaded.rank_hosts(), graph.name, loaded.batching.label)
+    if as_json:
+        print_json(told)
+    else:
+        print_report(told)
+
+
+def _check(experiment: "Experiment", only: list[int] | None) -> None:
+    from simgnn.errors import ConfigError
+    from simgnn.experiment.prepare import STATISTICS
+    from simgnn.policies.batching.neighbours import NeighbourSampling
+
+    problems = []
+    if not isinstance(experiment.batching, NeighbourSampling):
+        problems.append(
+            f"batching.kind: got '{experiment.batching.label}', expected seeded or sampled: full-graph training has no "
+            "batches; try --set batching.kind=seeded"
+        )
+    if experiment.graph.source.startswith(STATISTICS):
+        problems.append(f"graph.source: got '{experiment.graph.source}', expected a graph: statistics hold no edges")
+    if experiment.partition.cut != "edge-cut":
+        problems.append(
+            f"partition.kind: got '{experiment.partition.label}', expected an edge-cut (metis, random, block-row): "
+            "sampling needs an owner of every row"
+        )
+    if only and max(only) >= experiment.ranks:
+        problems.append(f"--only-rank: got {max(only)}, expected a rank of 0..{experiment.ranks - 1}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_train(graph: "Graph") -> None:
+    from simgnn.errors import ConfigError
+
+    if graph.train_mask is None or not graph.train_mask.any():
+        raise ConfigError(
+            f"graph '{graph.name}' has no training vertices, so there is nothing to sample; give it labels "
+            "(graph.classes = N for random ones) or a training mask"
+        )
+
+
+def _plan(experiment: "Experiment", graph: "Graph", partition: Any) -> "SamplingPlan":
+    import numpy as np
+
+    from simgnn.policies.batching.neighbours import NeighbourSampling
+
+    assert isinstance(experiment.batching, NeighbourSampling)
+    assert graph.train_mask is not None
+    train = np.flatnonzero(graph.train_mask)
+    hosts = np.array(experiment.rank_hosts(), np.int64)
+    return experiment.batching.plan(graph.csr, train, partition, hosts, experiment.seed)

@@ -1,0 +1,64 @@
+"""What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from simgnn.policies.batching.base import Batching
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from simgnn.graph.csr import CSR
+    from simgnn.partition.partition import Partition
+    from simgnn.sampling.plan import SamplingPlan
+
+MOST_NEIGHBOURS = 65_536
+
+
+class NeighbourSampling(Batching):
+    """Uniform neighbour sampling without replacement.
+
+    ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
+    -1 for all. ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that they own.
+    """
+
+    batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
+    fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
+        description="neighbours by hop from the seed vertices; -1: all"
+    )
+    split: Literal["even", "local"] = Field(default="even", description="training vertices of a rank")
+
+    @field_validator("fanouts")
+    @classmethod
+    def _counts(cls, fanouts: tuple[int, ...]) -> tuple[int, ...]:
+        if any(not (fanout == -1 or 1 <= fanout <= MOST_NEIGHBOURS) for fanout in fanouts):
+            raise ValueError(
+                f"expected whole numbers 1..{MOST_NEIGHBOURS} by hop from the seed vertices, or -1 for all"
+            )
+        return fanouts
+
+    def untrainable(self) -> str | None:
+        """See :class:`Batching`."""
+        return (
+            f"got '{self.label}', expected 'full': this version samples mini-batches (simgnn sample) but does not "
+            "plan, simulate or train with them yet"
+        )
+
+    def plan(
+        self,
+        csr: "CSR",
+        train: "NDArray[np.int64]",
+        partition: "Partition",
+        rank_hosts: "NDArray[np.int64]",
+        seed: int,
+    ) -> "SamplingPlan":
+        """Who samples what: ``train`` int64 [n] ids of training vertices, ascending; ``rank_hosts`` int64 [P]."""
+        from simgnn.sampling.plan import SamplingPlan, even_split, local_split
+
+        if self.split == "local":
+            workers = local_split(train, partition.owner, partition.ranks)
+        else:
+            workers = even_split(train, partition.owner, rank_hosts, seed)
+        return SamplingPlan(csr, partition.owner, workers, self.fanouts, self.batch_size, seed)

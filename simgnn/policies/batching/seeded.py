@@ -1,0 +1,16 @@
+"""Mini-batches known before training begins (RapidGNN): sampled ahead of time from the experiment's seed."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simgnn.policies.batching.neighbours import NeighbourSampling
+
+
+class Seeded(NeighbourSampling):
+    """Presampled neighbour sampling. Fan-outs by default: ours, the paper states none."""
+
+    kind: Literal["seeded"] = "seeded"
+    fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
+        default=(25, 10), description="neighbours by hop from the seed vertices; -1: all"
+    )

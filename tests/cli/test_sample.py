@@ -1,0 +1,133 @@
+"""``simgnn sample`` writes batches, tells their statistics, and refuses what has no batches."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.experiment.prepare import obtain_partition, read_graph
+
+SEEDED = [
+    *("--set", "batching.kind=seeded", "--set", "batching.batch_size=30", "--set", "batching.fanouts=[4, 3]"),
+    *("--set", "partition.kind=random"),
+]
+CLUSTER = ["--set", "cluster.hosts=2", "--set", "cluster.ranks_per_host=2"]
+
+
+def test_sampling_tells_sums_that_agree(small, tmp_path, capsys) -> None:
+    arguments = ["sample", str(small), *SEEDED, *CLUSTER, "--out", str(tmp_path / "b"), "--json"]
+    assert invoke(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["complete"]
+    assert (told["ranks"], told["epochs"], told["fanouts"]) == (4, 4, [4, 3])
+    assert sum(told["training_vertices"]) == 240  # 60 % of 400
+    assert told["batches"] == told["epochs"] * sum(told["batches_per_epoch"])
+    assert told["rows_by_hop"][0] == told["epochs"] * sum(told["training_vertices"])
+    for hop in (0, 1):
+        new = told["rows_by_hop"][hop + 1] - told["rows_by_hop"][hop]
+        assert told["edges_by_hop"][hop] == new + told["duplicates_by_hop"][hop]
+    pairs = told["rows_by_rank_and_owner"]
+    assert sum(rows for _, _, rows in pairs) == told["input_rows"] == told["rows_by_hop"][-1]
+    assert sum(rows for rank, owner, rows in pairs if rank != owner) == told["remote_rows"]
+    assert sum(rows for rank, owner, rows in pairs if rank // 2 != owner // 2) == told["remote_rows_of_other_hosts"]
+    assert sum(times * rows for times, rows in told["remote_row_frequencies"]) == told["remote_rows"]
+    assert invoke([*arguments[:-1]]) == 0
+    again = capsys.readouterr().out
+    assert told["digest"] in again.replace("\n", "")
+    for name in ("16 found", "fan-outs 4-3", "duplicates", "of 3", "share of all remote rows"):
+        assert name in again
+
+
+def test_the_digest_does_not_depend_on_python_hashes_or_processes(small, tmp_path, capsys) -> None:
+    command = ["sample", str(small), *SEEDED, "--ranks", "2", "--epochs", "2", "--json", "--out"]
+    start = [sys.executable, "-m", "simgnn.cli.main", *command, str(tmp_path / "one")]
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run(start, env=environment, capture_output=True, text=True, check=True)
+    expected = json.loads(done.stdout)["digest"]
+    assert invoke([*command, str(tmp_path / "two"), "--only-rank", "1"]) == 0
+    half = json.loads(capsys.readouterr().out)
+    assert (half["complete"], half["digest"]) == (False, None)
+    assert invoke([*command, str(tmp_path / "two"), "--only-rank", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["digest"] == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        (["--set", "batching.kind=full"], "batching.kind: got 'full', expected seeded or sampled"),
+        (["--set", "batching.fanouts=[4]"], "batching.fanouts: got 1 fan-outs [4], expected 2"),
+        (["--set", "batching.fanouts=[4, 0]"], "batching.fanouts: got [4, 0], expected whole numbers"),
+        (["--set", "batching.batch_size=0"], "batching.batch_size: got 0, expected a whole number >= 1"),
+        (["--set", "batching.kind=seeds"], "did you mean 'seeded'?"),
+        (["--set", "partition.kind=ebv"], "partition.kind: got 'ebv', expected an edge-cut"),
+        (["--set", "graph.source=stats:x.toml"], "expected a graph"),
+        (["--only-rank", "4"], "--only-rank: got 4, expected a rank of 0..3"),
+    ],
+)
+def test_bad_input_is_told_before_the_work(small, tmp_path, capsys, extra: list[str], told: str) -> None:
+    batching = SEEDED if "batching.kind=full" not in extra else []
+    if "graph.source=stats:x.toml" in extra:
+        small.write_text('extends = "vanilla"')
+    arguments = ["sample", str(small), *batching, *CLUSTER, *extra, "--out", str(tmp_path / "b")]
+    assert invoke(arguments) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_out_is_needed_and_other_settings_are_refused(small, tmp_path, capsys) -> None:
+    assert invoke(["sample", str(small), *SEEDED]) == 2
+    assert "--out: missing" in capsys.readouterr().err
+    arguments = ["sample", str(small), *SEEDED, "--epochs", "1", "--out", str(tmp_path / "b"), "--json"]
+    assert invoke(arguments) == 0
+    assert invoke([*arguments, "--set", "seed=3"]) == 2
+    assert "seed: there 0, here 3" in capsys.readouterr().err
+    assert invoke([*arguments, "--set", "seed=3", "--force"]) == 0
+
+
+def test_a_graph_without_training_vertices_is_refused(tmp_path, capsys) -> None:
+    np.save(tmp_path / "list.npy", np.random.default_rng(0).integers(0, 90, (800, 2)))
+    bare = ["--set", f"graph.source={tmp_path / 'list.npy'}"]
+    assert invoke(["sample", "vanilla", *SEEDED, *bare, "--out", str(tmp_path / "b")]) == 2
+    assert "no training vertices" in capsys.readouterr().err
+    assert (
+        invoke(
+            [
+                "sample",
+                "vanilla",
+                *SEEDED,
+                *bare,
+                "--set",
+                "graph.classes=3",
+                "--epochs",
+                "1",
+                "--out",
+                str(tmp_path / "c"),
+            ]
+        )
+        == 0
+    )
+
+
+@pytest.mark.parametrize("command", ["simulate", "run"])
+@pytest.mark.parametrize("kind", ["seeded", "sampled"])
+def test_planning_a_run_with_mini_batches_is_refused(small: Path, capsys, command: str, kind: str) -> None:
+    batching = ["--set", f"batching.kind={kind}", "--set", "batching.fanouts=[4, 3]"]
+    assert invoke([command, str(small), *batching]) == 2
+    told = capsys.readouterr().err
+    assert f"batching.kind: got '{kind}', expected 'full'" in told
+
+
+def test_the_planner_refuses_mini_batches_too(small: Path) -> None:
+    sampled = load_experiment(small, ["batching.kind=seeded", "partition.kind=random"], ranks=2, trains=False)
+    assert load_experiment(small, ["batching.kind=full"]).batching.untrainable() is None
+    artifact = obtain_partition(sampled, read_graph(sampled))
+    with pytest.raises(ConfigError, match=r"batching\.kind: got 'seeded', expected 'full'"):
+        plan(sampled, artifact.stats)
