@@ -70,13 +70,13 @@ def open_part(folder: Path, epoch: int, worker: int) -> Part:
     return Part.open(path)
 
 
-def check_free(folder: Path, option: str = "--out", force: bool = False) -> None:
+def check_free(folder: Path) -> None:
     """Raise :class:`ConfigError` when ``folder`` cannot be made or holds something else than presampled batches."""
-    check_output_folder(folder, option)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / SETTINGS).is_file():
+    check_output_folder(folder, "--out")
+    if folder.is_dir() and any(folder.iterdir()) and _settings_in(folder) is None:
         raise ConfigError(
-            f"{option}: got {folder}, which is not empty and holds no presampled batches; expected a folder that is "
-            f"new, empty or of simgnn sample: name another{' (--force replaces presampled batches only)' * force}"
+            f"--out: got {folder}, which is not empty and holds no presampled batches; expected a folder that is "
+            "new, empty or of simgnn sample: name another"
         )
 
 
@@ -127,15 +127,11 @@ def presample(
 
 def _claim(folder: Path, settings: Mapping[str, Any], force: bool) -> None:
     """Write the folder's settings, or compare them with what it was made from."""
-    check_free(folder, force=force)
-    path = folder / SETTINGS
-    if path.is_file():
-        try:
-            there = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            there = {}
-        if there == settings:
-            return
+    check_free(folder)
+    there = _settings_in(folder)
+    if there == settings:
+        return
+    if there is not None:
         if not force:
             changed = [name for name in settings if there.get(name) != settings[name]]
             told = "; ".join(
@@ -145,9 +141,21 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool) -> None:
                 f"--out: got {folder}, which holds batches made from other settings ({told}); expected the same "
                 "experiment: name another folder, or replace them with --force"
             )
-        shutil.rmtree(folder)
+        for part in folder.glob("epoch-*"):
+            shutil.rmtree(part)
+        for name in (TOTALS, SETTINGS):
+            (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(path, settings)
+    _write_json(folder / SETTINGS, settings)
+
+
+def _settings_in(folder: Path) -> dict[str, Any] | None:
+    """What the batches of ``folder`` were made from; None where it holds none."""
+    try:
+        there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return there if isinstance(there, dict) and "training_vertices" in there else None
 
 
 def _seal(

@@ -9,8 +9,15 @@ from simgnn.cli import main
 from simgnn.cli.main import invoke
 from simgnn.outputs import check_output_file, check_output_folder
 
-FOLDERS = [("calibrate", "--samples"), ("validate", "--keep"), ("validate", "--out"), ("demo", "--out")]
+FOLDERS = [
+    ("calibrate", "--samples"),
+    ("validate", "--keep"),
+    ("validate", "--out"),
+    ("demo", "--out"),
+    ("sample", "--out"),
+]
 """Options that name folders; all others name files."""
+SAMPLE = ["sample", "vanilla", "--set", "batching.kind=seeded"]
 NO_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here, where nothing can be made")
 
 
@@ -60,6 +67,7 @@ def test_a_run_directory_that_cannot_be_made(
         (["validate", "quick", "--keep"], "--keep"),
         (["validate", "quick", "--out"], "--out"),
         (["demo", "--out"], "--out"),
+        (["sample", "{small}", "--set", "batching.kind=seeded", "--out"], "--out"),
     ],
 )
 def test_a_file_that_cannot_be_written(
@@ -76,7 +84,7 @@ def test_a_file_that_cannot_be_written(
         assert f"{option}: got {tmp_path}, which is a folder" in told
 
 
-@pytest.mark.parametrize("command", [["validate", "quick"], ["demo"]])
+@pytest.mark.parametrize("command", [["validate", "quick"], ["demo"], SAMPLE])
 def test_a_folder_that_holds_something_else_is_left_alone(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

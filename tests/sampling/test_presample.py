@@ -162,8 +162,17 @@ def test_batches_of_other_settings_are_refused_or_replaced(
 
 
 def test_a_folder_of_something_else_is_never_replaced(plan: SamplingPlan, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("kept")
+    (tmp_path / "settings.json").write_text('{"editor": "mine"}')
     for force in (False, True):
         with pytest.raises(ConfigError, match="holds no presampled batches"):
             presample(plan, "s", tmp_path, 1, force=force)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
+
+
+def test_replacing_batches_leaves_files_of_others(plan: SamplingPlan, tmp_path: Path) -> None:
+    presample(plan, "s", tmp_path / "b", 2)
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    presample(replace(plan, seed=6), "s", tmp_path / "b", 1, force=True)
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [
+        *("epoch-0", "notes.txt", "presample.json", "settings.json")
+    ]
