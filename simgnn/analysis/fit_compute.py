@@ -128,7 +128,7 @@ def _fit_level(
     cores: float | None,
 ) -> CurveFit:
     table = sample_features(samples, {name: cache.bytes_each(cores, active) for name, cache in caches.items()})
-    names = _terms(primitive, tuple(caches))
+    names = terms_of(primitive, tuple(caches))
     columns = np.column_stack([table[name] for name in names])
     used = [place for place in range(len(names)) if np.any(columns[:, place] > 0)]
     names, columns = [names[place] for place in used], columns[:, used]
@@ -167,7 +167,8 @@ def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | 
     return float(f"{np.sqrt(square):.3g}")
 
 
-def _terms(primitive: str, caches: tuple[str, ...]) -> list[str]:
+def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
+    """Features that a primitive's curve may use on a device with these caches."""
     names: list[str] = []
     for term in TERMS[primitive]:
         if term == "missed_bytes":
