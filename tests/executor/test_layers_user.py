@@ -108,7 +108,7 @@ def test_the_global_generator_is_left_alone_and_ranks_start_alike():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("gat2", "expected one of gcn, sage, gin or 'package.module:Class'"),
+        ("gat2", "expected one of gcn, sage, gin, gat or 'package.module:Class'"),
         ("no.such.module:Layer", "PYTHONPATH"),
         (f"{__name__}:Missing", "not a torch.nn.Module class"),
         (f"{__name__}:Stubborn", "activation=bool"),
