@@ -49,13 +49,14 @@ def _derive(program: Program, before: str | None, name: str, found: Mapping[str,
     graph = unroll(program, [Turn(epoch, 0, template) for epoch, template in enumerate(names)])
     here = len(names) - 1
     uses = _uses(graph)
-    ancestors = _closure(graph, uses)
+    ancestors: list[int] = []
     for index, node in enumerate(graph.nodes):
+        needed, bits = _needed(graph, ancestors, index, _conflicts(graph, uses, index))
+        ancestors.append(bits)
         if node.turn != here:
             continue
-        wanted = _conflicts(graph, uses, index)
         have: Sequence[Dependency] = found[node.op.name]
-        for other in reversed(_needed(graph, ancestors, index, wanted)):
+        for other in reversed(needed):
             dependency = Dependency(graph.nodes[other].op.name, epochs_back=here - graph.nodes[other].turn)
             if dependency not in have:
                 found[node.op.name].append(dependency)
@@ -84,18 +85,18 @@ def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], inde
     return result
 
 
-def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[int]) -> list[int]:
-    """The wanted predecessors that are no ancestors of other predecessors."""
-    parents = wanted | set(graph.parents[index])
-    return sorted(o for o in wanted if not any(ancestors[other] >> o & 1 for other in parents if other != o))
+def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[int]) -> tuple[list[int], int]:
+    """The wanted predecessors that nothing else implies, and a bit set of all that has then ended before this node."""
+    bits, needed = 0, []
+    for parent in graph.parents[index]:
+        bits |= _through(graph, ancestors, parent, index)
+    for other in sorted(wanted, reverse=True):
+        if not bits >> other & 1:
+            needed.append(other)
+            bits |= _through(graph, ancestors, other, index)
+    return sorted(needed), bits
 
 
-def _closure(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]]) -> list[int]:
-    """Ancestors of every node when all conflicts, stated dependencies and communicating streams are in order."""
-    result: list[int] = []
-    for index in range(len(graph.nodes)):
-        bits = 0
-        for parent in (*_conflicts(graph, uses, index), *graph.parents[index]):
-            bits |= result[parent] | (1 << parent)
-        result.append(bits)
-    return result
+def _through(graph: Unrolled, ancestors: Sequence[int], parent: int, child: int) -> int:
+    """What has ended before a child of a parent, for all that the parent tells."""
+    return (ancestors[parent] if graph.passes_on(parent, child) else 0) | (1 << parent)

@@ -76,16 +76,22 @@ class Unrolled:
         """For each node a bit set of the nodes that have surely ended before it starts.
 
         Nodes are visited in order, so a parent must come before its child: a dependency on a later op of the same turn
-        makes a cycle with program order and is reported by the validator.
+        makes a cycle with program order and is reported by the validator. An op that exists on some ranks only holds
+        nothing back on the others, so what it waited for counts on its own ranks alone.
         """
         result: list[int] = []
         for index, parents in enumerate(self.parents):
             bits = 0
             for parent in parents:
                 if parent < index:
-                    bits |= result[parent] | (1 << parent)
+                    bits |= (result[parent] if self.passes_on(parent, index) else 0) | (1 << parent)
             result.append(bits)
         return tuple(result)
+
+    def passes_on(self, parent: int, child: int) -> bool:
+        """Whether a parent exists wherever its child does: the child then waits for all that the parent waited for."""
+        ranks = self.nodes[parent].op.ranks
+        return ranks is None or ranks == self.nodes[child].op.ranks
 
     def ordered(self, first: int, second: int) -> bool:
         """Whether one of two nodes surely ends before the other starts."""
