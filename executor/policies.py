@@ -9,6 +9,7 @@ from executor.adaptive import AdaptiveRows
 from executor.codecs import Codec, codec_of
 from simgnn.policies.base import Policy
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 
 if TYPE_CHECKING:
     from executor.handlers.context import PolicyContext
@@ -29,7 +30,10 @@ class EncodedRows:
         return self.codec.decode(packed, context.width, context.dtype)
 
 
-FRESHNESS: Mapping[type[Policy], Callable[[Any, Codec | None], Any]] = {AdaptiveVertex: AdaptiveRows}
+FRESHNESS: Mapping[type[Policy], Callable[[Any, Codec | None], Any]] = {
+    AdaptiveVertex: AdaptiveRows,
+    SkipBroadcast: lambda policy, codec: policy,  # its own decisions are all that it does
+}
 """Freshness policy class -> what carries it out, with the codec of what it sends. Others need nothing at run time."""
 
 

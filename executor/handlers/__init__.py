@@ -2,7 +2,18 @@
 
 from collections.abc import Mapping
 
-from executor.handlers import blocks, collectives, copies, decisions, fetch, pairwise, segments, tensors, training
+from executor.handlers import (
+    agreement,
+    blocks,
+    collectives,
+    copies,
+    decisions,
+    fetch,
+    pairwise,
+    segments,
+    tensors,
+    training,
+)
 from executor.handlers.context import Factory
 from simgnn.program.kinds import OpKind
 
@@ -11,7 +22,7 @@ HANDLERS: Mapping[OpKind, Factory] = {
     OpKind.TRANSFORM: segments.segment,
     OpKind.ELEMENTWISE: tensors.elementwise,
     OpKind.LOSS: training.loss,
-    OpKind.SELECT: decisions.select,
+    OpKind.SELECT: agreement.select,
     OpKind.ENCODE: decisions.encode,
     OpKind.DECODE: decisions.decode,
     OpKind.ADD: tensors.add,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.analysis.activity_curve import Thresholds, continue_fractions
+from simgnn.analysis.replay_guards import carried_guards, guards_of
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, IntArray
@@ -82,29 +83,32 @@ def replay(
     ``thresholds``: the controller that the curve past the record follows, if any. Raises :class:`ConfigError` for
     decisions that were not recorded, or that cannot be carried over.
     """
-    lacking = sorted(wanted - set(recording.decisions))
+    guards = set(guards_of(program)) & wanted
+    same = recording.partition_digest == partition_digest and recording.program.ranks == program.ranks
+    lacking = sorted(wanted - (set() if same else guards) - set(recording.decisions))
     if lacking:
         raise ConfigError(
             f"--activity: {recording.root} has no record of the decision '{lacking[0]}' "
             f"({len(lacking)} are missing; it has: {', '.join(sorted(recording.decisions))}); expected a run of this "
             "experiment: the same model, communication and freshness"
         )
-    same = recording.partition_digest == partition_digest and recording.program.ranks == program.ranks
     notes = []
     if not same:
         notes.append(
             f"activity of {recording.root.name}, recorded on another partition ({recording.program.ranks} ranks), is "
-            "used as fractions of the rows that may travel"
+            "used as fractions of what may travel"
         )
     longer = epochs > recording.epochs
     if longer:
         notes.append(
-            f"activity was recorded for {recording.epochs} epochs; the {epochs - recording.epochs} after them follow a "
-            "curve fitted to it"
+            f"activity was recorded for {recording.epochs} epochs; the {epochs - recording.epochs} after them follow "
+            + ("the share of blocks sent in its last quarter" if guards else "a curve fitted to it")
         )
     sources = {name: source for name, source in _arrivals(program).items() if name in wanted}
     found: dict[str, IntArray] = {}
-    for name in sorted(wanted - set(sources)):
+    if guards and (longer or not same):
+        found.update(carried_guards(recording.decisions, recording.program, program, epochs, same))
+    for name in sorted(wanted - set(sources) - set(found)):
         recorded = recording.decisions[name]
         if same and not longer:
             found[name] = recorded[..., :epochs, :]

@@ -183,6 +183,8 @@ def _resent_inputs(values: Mapping[str, Any]) -> Faults:
     communication, freshness, codec = values["communication"], values["freshness"], values["codec"]
     if communication is None or freshness is None or codec is None or not communication.resends_inputs():
         return
+    if communication.moves != "rows":
+        return  # whole blocks of inputs are sent, or skipped, like any other
     if freshness.kind != "always" or codec.encodes:
         what = f"codec.kind = '{codec.kind}'" if freshness.kind == "always" else f"freshness.kind = '{freshness.kind}'"
         yield (

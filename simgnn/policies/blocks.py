@@ -2,13 +2,15 @@
 plainly. Freshness says which blocks are sent: :meth:`simgnn.policies.freshness.base.Freshness.blocks`."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Phase
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.ops import Dependency
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Dependency, Guard
 from simgnn.program.sizes import Size
 
 
@@ -73,18 +75,81 @@ class BlockTransfer(Protocol):
         ...
 
 
-class PlainBlocks:
-    """Every block, every time (or once, where the sync says so), as it is; ``row_bytes``: of a row on the wire."""
+class BlockWire:
+    """How one block crosses: as it is, or as the bytes of a codec, which its root encodes and all others decode.
 
-    def __init__(self, builder: ProgramBuilder, sync: BlockSync, row_bytes: int) -> None:
-        self.builder, self.sync, self.row_bytes = builder, sync, row_bytes
+    Blocks that travel once are sent as they are. ``row_bytes``: of a row on the wire.
+    """
+
+    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> None:
+        self.builder, self.sync, self.codec = builder, sync, codec
+        self.coded = codec.encodes and sync.sent_in == sync.templates
+        plain = sync.width * builder.item_bytes
+        self.row_bytes = codec.row_bytes(sync.width, builder.dtype) if self.coded else plain
+
+    def send(
+        self, root: int, target: str, after: tuple[Dependency, ...], versions: str | None = None,
+        sent: str | None = None, active: str | None = None, decided: str | None = None, guard: Guard | None = None,
+    ) -> None:  # fmt: skip
+        """Emit the block of a root, into the buffer ``target`` of all others.
+
+        With a ``guard``: ``active`` is the buffer, ``decided`` the op that it was decided in; ``versions`` takes the
+        epoch, and ``sent`` (None: not kept), on the root, what others now have.
+        """
+        builder, sync = self.builder, self.sync
+        told = [active] if active is not None else [sync.source]
+        marks = [versions] if versions is not None else []
+        fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase, "guard": guard}
+        if not self.coded:
+            reads = [sync.source, *told] if active is not None else [sync.source]
+            writes = [target, *marks, *([sent] if sent is not None else [])]
+            self._broadcast(root, reads, writes, after, fields)
+            return
+        dtype, coding = builder.dtype, {"module": "codec", "category": "comm_overhead"}
+        rows = sync.rows_elsewhere(builder, root)
+        here = builder.column(f"root/{root}", np.arange(len(sync.rows)) == root)
+        coded = builder.buffer(f"coded/{sync.point}", sync.own_rows, self.row_bytes, "uint8")
+        arrived = builder.buffer(f"coded/{sync.point}/root-{root}", rows, self.row_bytes, "uint8")
+        builder.compute(
+            sync.templates, sync.op(f"encode/{root}"), OpKind.ENCODE, [sync.source], [coded],
+            self.codec.encode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+            after=() if decided is None else (Dependency(decided),), **coding, **fields,
+        )  # fmt: skip
+        self._broadcast(root, [coded, *told], [arrived, *marks], after, fields)
+        if sent is not None:
+            builder.compute(
+                sync.templates, sync.op(f"keep/{root}"), OpKind.DECODE, [coded], [sent],
+                self.codec.decode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+                after=(Dependency(sync.op(f"broadcast/{root}")),), **coding, **fields,
+            )  # fmt: skip
+        builder.compute(
+            sync.templates, sync.op(f"decode/{root}"), OpKind.DECODE, [arrived], [target],
+            self.codec.decode_work(rows, sync.width, dtype), **coding, **fields,
+        )  # fmt: skip
+
+    def _broadcast(
+        self, root: int, reads: list[str], writes: list[str], after: tuple[Dependency, ...], fields: dict[str, Any]
+    ) -> None:
+        sync = self.sync
+        self.builder.broadcast(
+            sync.sent_in, sync.op(f"broadcast/{root}"), root, reads, writes, sync.own_rows, self.row_bytes,
+            after=after, **fields,
+        )  # fmt: skip
+
+
+class PlainBlocks:
+    """Every block, every time (or once, where the sync says so)."""
+
+    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> None:
+        self.builder, self.sync = builder, sync
+        self._wire = BlockWire(builder, sync, codec)
         self._sent = 0
 
     def begin(self) -> None:
         """Nothing is decided."""
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
-        """Broadcast into a receive buffer, which later blocks reuse; blocks that arrive once have one each."""
+        """Into a receive buffer, which later blocks reuse; blocks that arrive once have one each."""
         builder, sync = self.builder, self.sync
         if sync.sent_in != sync.templates:
             rows = sync.rows_elsewhere(builder, root)
@@ -93,10 +158,7 @@ class PlainBlocks:
             slot = self._sent % (sync.ahead + 1)
             block = builder.buffer(f"block/{sync.point}/{slot}", sync.arriving, sync.width)
         self._sent += 1
-        builder.broadcast(
-            sync.sent_in, sync.op(f"broadcast/{root}"), root, [sync.source], [block], sync.own_rows, self.row_bytes,
-            layer=sync.layer, phase=sync.phase, after=after,
-        )  # fmt: skip
+        self._wire.send(root, block, after)
         return Arrived(sync.source, block)
 
     def checks(self) -> tuple[str | None, dict[str, int | str]]:

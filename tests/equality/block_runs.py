@@ -103,7 +103,8 @@ def _planned(program: Program, activity: Mapping[str, IntArray]) -> tuple[Counts
     turns = [(turn.epoch, turn.step, turn.template) for turn in program.calendar.turns(EPOCHS)]
     for epoch, step, template in [*turns, (EPOCHS - 1, -1, EVALUATE)]:
         for op in program.templates[template].ops:
-            for rank in range(program.ranks):
+            exists = np.ones(program.ranks) if op.ranks is None else program.sizes.columns[op.ranks]
+            for rank in np.flatnonzero(exists).tolist():
                 if op.guard is not None and not activity[op.guard.decision][rank, epoch, step]:
                     continue
                 counts = [0, 0, 0, 0]

@@ -69,7 +69,11 @@ def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: 
 def _caches(session: Session) -> dict[str, Any]:
     """What both ends of cached transfers hold, and the controller's state, by buffer."""
     state = session.context.store.state()
-    return {name: value for name, value in state.items() if name.startswith(("sent/", "kept/", "threshold"))}
+    return {
+        name: value
+        for name, value in state.items()
+        if name.startswith(("sent/", "kept/", "cache/", "versions/", "threshold"))
+    }
 
 
 def train_in_process(

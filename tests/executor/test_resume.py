@@ -21,6 +21,9 @@ VARIANTS = {"dense": {}, "sparse": {"sparse_features": True}}
 def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     graphs = {name: small_graph(**options) for name, options in VARIANTS.items()}  # type: ignore[arg-type]
     runs = [(name, graph, SETTINGS) for name, graph in graphs.items()]
+    skipping = "communication.kind=block-broadcast", "communication.resend_inputs=true", "freshness.kind=skip-broadcast"
+    for rule in ("epoch-adaptive", "variation-gap"):
+        runs.append((rule, small_graph(), [*SETTINGS[:2], *skipping, f"freshness.rule={rule}"]))
     runs.append(("own", small_graph(), [*SETTINGS[:2], "model.kind=tests.executor.own_layers:Drop"]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]

@@ -1,13 +1,16 @@
 """Rows travel as float32, whatever type they are computed in."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from simgnn.policies.base import Moves
 from simgnn.policies.codec.base import Codec
 from simgnn.program.ops import ITEM_BYTES
 
 
 class Float32(Codec):
     """Four bytes an element: the nearest float32. Exact where ``train.dtype`` is float32."""
+
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
     kind: Literal["float32"] = "float32"
 

@@ -1,9 +1,10 @@
 """Linear quantisation: a row becomes its smallest value, a step, and a code of B bits for each element."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from simgnn.policies.base import Moves
 from simgnn.policies.codec.base import Codec
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import Size
@@ -22,6 +23,8 @@ class Linear(Codec):
     still has a code of B bits; ``bits`` is 8 where the paper names none; the header has the type of the rows, so it is
     the paper's 8 bytes for float32.
     """
+
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
     kind: Literal["linear"] = "linear"
     bits: Literal[1, 2, 4, 8, 16] = Field(default=8, description="bits of one element's code: 1, 2, 4, 8 or 16")

@@ -26,7 +26,7 @@ class Freshness(Policy, ABC):
 
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
         """How whole blocks travel: every block, every time, unless a policy says otherwise."""
-        return PlainBlocks(builder, sync, codec.row_bytes(sync.width, builder.dtype))
+        return PlainBlocks(builder, sync, codec)
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
         """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name: no activity is needed

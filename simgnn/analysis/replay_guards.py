@@ -1,0 +1,75 @@
+"""Recorded guards on another partition, or past the end of their record: shares of blocks that were sent.
+
+Source: specs/sancus.md section 7. The share of each epoch and sync point is carried over, and each root sends whenever
+its running sum of shares reaches one; roots begin apart, so that what is sent is spread over them. Past the record the
+share is the mean of its last quarter (deviation: no curve of how fast rows change is fitted, since changes are not
+recorded).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+
+LAST_SHARE = 4
+"""Past the record, shares are those of its last part of so many."""
+
+
+def guards_of(program: Program) -> dict[str, tuple[str, int]]:
+    """Guard of a broadcast -> (sync point, root)."""
+    found = {}
+    for _, op in program.ops:
+        if op.guard is not None and op.root is not None:
+            found[op.guard.decision] = op.guard.decision.rpartition("/")[0], op.root
+    return found
+
+
+def carried_guards(
+    recorded: Mapping[str, IntArray], there: Program, here: Program, epochs: int, same: bool
+) -> dict[str, IntArray]:
+    """Guards of ``here``, int64 [P, epochs, 1] by name, from those recorded of the program ``there``.
+
+    ``same``: the record is of this partition, so that it holds as far as it goes. Raises :class:`ConfigError` for a
+    sync point that was not recorded, or guards on which ranks differ.
+    """
+    sends: dict[str, dict[int, NDArray[np.int64]]] = {}
+    for name, (point, root) in guards_of(there).items():
+        values = recorded[name]
+        if np.any(values != values[:1]) or np.any(values < 0):
+            raise ConfigError(
+                f"--activity: guard '{name}' was not decided alike by all ranks in every epoch: the run did not end "
+                "well; record it again"
+            )
+        sends.setdefault(point, {})[root] = values[0, :, 0]
+    result = {}
+    for name, (point, root) in guards_of(here).items():
+        if point not in sends:
+            raise ConfigError(
+                f"--activity: no guard of '{point}' was recorded (there are: {', '.join(sorted(sends)) or 'none'}); "
+                "expected a run of this experiment: the same model, communication and freshness"
+            )
+        shares = _continued(np.mean(list(sends[point].values()), axis=0), epochs)
+        values = _realised(shares, root, here.ranks)
+        if same:
+            kept = sends[point][root][:epochs]
+            values[: len(kept)] = kept
+        result[name] = np.broadcast_to(values[None, :, None], (here.ranks, epochs, 1))
+    return result
+
+
+def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
+    last = shares[-max(1, len(shares) // LAST_SHARE) :]
+    return np.concatenate((shares[:epochs], np.full(max(0, epochs - len(shares)), last.mean())))
+
+
+def _realised(shares: NDArray[np.float64], root: int, ranks: int) -> NDArray[np.int64]:
+    """Whether a root sends in each epoch: whenever its sum of shares passes a whole number; all do in the first."""
+    # shares are quotients of small numbers: what misses a whole number by rounding has reached it
+    sums = np.floor(np.cumsum(np.append(root / ranks, shares)) + 1e-9)
+    found: NDArray[np.int64] = (np.diff(sums) > 0).astype(np.int64)
+    found[:1] = 1
+    return found

@@ -1,0 +1,176 @@
+"""Skip-broadcast: a rank whose block is young, or has changed little, skips its turn; others multiply an older copy."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from simgnn.policies.base import Moves
+from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.policies.codec.base import Codec
+from simgnn.policies.freshness.base import Freshness
+from simgnn.policies.freshness.guarded_blocks import GuardedBlocks
+from simgnn.policies.sync import Sync
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+
+NEVER = -1
+"""Version of a block that was never sent."""
+EPOCH_FIXED, EPOCH_ADAPTIVE, VARIATION_GAP = "epoch-fixed", "epoch-adaptive", "variation-gap"
+
+
+class Change(NamedTuple):
+    """How far a block is from its last broadcast copy: ``gap``, and the ``limit`` up to which it need not be sent."""
+
+    gap: float
+    limit: float
+
+    @property
+    def small(self) -> bool:
+        """Whether the copies of others may stay in use. Not where it is no number."""
+        return isfinite(self.gap) and self.gap <= self.limit
+
+
+class SkipBroadcast(Freshness):
+    """Whole blocks are sent or not, by one flag a layer and root, equal on all ranks and decided just before use.
+
+    ``rule``: ``epoch-fixed``: all roots send when their copies would be older than ``bound_epochs`` epochs;
+    ``epoch-adaptive``: each root by itself, begun at different epochs where ``stagger`` (without, it is the former);
+    ``variation-gap``: a root sends when its block has moved from the copy by more than ``bound_change``, measured by
+    ``norm``: ``relative`` (Frobenius norm of the change over that of the block), ``frobenius``, ``root-mean-square``
+    (over the elements) or ``largest`` (element). Ranks then tell each other one byte a layer.
+    ``check``: ages as they are at the ``start`` of the epoch (none in use exceeds the bound), or as they were at the
+    ``end`` of the one before (one more epoch). ``own_block``: whether a rank multiplies its own block ``fresh``, or the
+    ``cached`` copy that others hold. ``inputs``: whether input features follow the rule (``policy``) or are ``always``
+    sent. ``warmup_epochs``: all send in so many first epochs. ``skip``: ``embeddings`` (forward), or ``gradients``:
+    forward is fresh and backward follows the rule.
+
+    Source: SANCUS, Algorithms 3 to 6, as read in specs/sancus.md section 9, which lists where the text is ambiguous.
+    """
+
+    serves: ClassVar[tuple[Moves, ...]] = ("blocks",)
+
+    kind: Literal["skip-broadcast"] = "skip-broadcast"
+    rule: Literal["epoch-fixed", "epoch-adaptive", "variation-gap"] = Field(
+        default="epoch-adaptive", description="what decides whether a block is sent"
+    )
+    bound_epochs: Annotated[int, Field(ge=0, le=10**7)] = Field(
+        default=1, description="oldest copy in use, in epochs (epoch-fixed, epoch-adaptive)"
+    )
+    bound_change: Annotated[float, Field(ge=0)] = Field(
+        default=0.01, description="largest change that is not sent (variation-gap)"
+    )
+    norm: Literal["relative", "frobenius", "root-mean-square", "largest"] = Field(
+        default="relative", description="how a change is measured"
+    )
+    check: Literal["start", "end"] = Field(default="start", description="when ages are looked at")
+    stagger: bool = Field(default=True, description="begin at different epochs (epoch-adaptive)")
+    own_block: Literal["fresh", "cached"] = Field(default="fresh", description="which copy its owner multiplies")
+    inputs: Literal["policy", "always"] = Field(default="policy", description="whether input features follow the rule")
+    warmup_epochs: Annotated[int, Field(ge=0, le=10**7)] = Field(default=0, description="first epochs that send all")
+    skip: Literal["embeddings", "gradients"] = Field(default="embeddings", description="what may be skipped")
+
+    @model_validator(mode="after")
+    def _fits_the_rule(self) -> Self:
+        other = {"bound_epochs", "check"} if self.by_values else {"bound_change", "norm"}
+        unused = sorted(name for name in other & self.model_fields_set if getattr(self, name) != _default(name))
+        if unused:
+            raise ValueError(
+                f"got {', '.join(unused)} with rule = '{self.rule}', which does not read it; expected "
+                f"{'bound_change and norm' if self.by_values else 'bound_epochs and check'}: remove it or change rule"
+            )
+        return self
+
+    @property
+    def by_values(self) -> bool:
+        """Whether decisions depend on values that only training produces."""
+        return self.rule == VARIATION_GAP
+
+    @property
+    def oldest_epochs(self) -> int | None:
+        """How many epochs old a block in use may be at most; None: any age, as long as it has changed little."""
+        return None if self.by_values else self.bound_epochs + (self.check == "end")
+
+    def change(self, rows: Any, sent: Any) -> Change:
+        """How far ``rows`` [n, F] are from the copy ``sent`` [n, F], summed up in float64. Any array API namespace."""
+        xp = array_namespace(rows, sent)
+        now = xp.astype(rows, xp.float64)
+        moved = now - xp.astype(sent, xp.float64)
+        if self.norm == "largest":
+            return Change(float(xp.max(xp.abs(moved))) if _size(rows) else 0.0, self.bound_change)
+        gap = float(xp.sum(moved * moved)) ** 0.5
+        if self.norm == "root-mean-square":
+            return Change(gap / max(1, _size(rows)) ** 0.5, self.bound_change)
+        if self.norm == "frobenius":
+            return Change(gap, self.bound_change)
+        reference = float(xp.sum(now * now)) ** 0.5
+        return Change(gap, self.bound_change * reference if reference > 0 else 0.0)
+
+    def active(
+        self, epoch: int, versions: Sequence[int] | NDArray[np.int64], changed: Sequence[int] | None = None
+    ) -> tuple[bool, ...]:
+        """Which roots send in an epoch: the same on every rank that knows the same.
+
+        ``versions`` [P]: epoch in which each root last sent, ``NEVER`` at first; ``changed`` [P]: whether each root's
+        block has changed too much (variation-gap).
+        """
+        if epoch < self.warmup_epochs:
+            return (True,) * len(versions)
+        if self.by_values:
+            assert changed is not None, "the variation gap is decided by what roots tell"
+            return tuple(int(last) == NEVER or bool(flag) for last, flag in zip(versions, changed, strict=True))
+        looked = epoch - (self.check == "end")
+        return tuple(
+            int(last) == NEVER or looked - self._scheduled(root, int(last)) > self.bound_epochs
+            for root, last in enumerate(versions)
+        )
+
+    def _scheduled(self, root: int, last: int) -> int:
+        """The version that the rule counts from: earlier than the real one where roots begin at different epochs."""
+        forced = max(0, self.warmup_epochs - 1)
+        if self.rule == EPOCH_ADAPTIVE and self.stagger and last <= forced:
+            return forced - root % (self.bound_epochs + 1)
+        return last
+
+    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
+        """Refused when the experiment was loaded: it serves whole blocks."""
+        raise AssertionError(f"skip-broadcast says nothing of listed rows (sync point {sync.point})")
+
+    def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
+        """Guarded where blocks may be skipped; see :class:`Freshness`."""
+        skipped = "backward" if self.skip == "gradients" else "forward"
+        if sync.phase != skipped or (sync.constant and self.inputs == "always"):
+            return PlainBlocks(builder, sync, codec)
+        return GuardedBlocks(builder, sync, codec, self)
+
+    def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
+        """The guards of every root, unless values decide; see :class:`Freshness`."""
+        guarded = {op.guard.decision: op.root for _, op in program.ops if op.guard is not None and op.root is not None}
+        if self.by_values or not guarded:
+            return {}
+        sends = self.sends(epochs, program.ranks).astype(np.int64)
+        shape = (program.ranks, epochs, 1)
+        return {name: np.broadcast_to(sends[None, :, root, None], shape) for name, root in guarded.items()}
+
+    def sends(self, epochs: int, ranks: int) -> NDArray[np.bool_]:
+        """Which roots send in each epoch of a run, bool [epochs, P], where no values are needed to know it."""
+        assert not self.by_values, "the variation gap depends on values that only training produces"
+        versions = np.full(ranks, NEVER, dtype=np.int64)
+        found = np.zeros((epochs, ranks), dtype=np.bool_)
+        for epoch in range(epochs):
+            found[epoch] = self.active(epoch, versions)
+            versions[found[epoch]] = epoch
+        return found
+
+
+def _size(rows: Any) -> int:
+    return int(rows.shape[0]) * int(rows.shape[1])
+
+
+def _default(name: str) -> Any:
+    return SkipBroadcast.model_fields[name].default

@@ -1,0 +1,78 @@
+"""Guards carried over to other partitions and longer runs keep the share of what is sent, and nothing else."""
+
+import numpy as np
+import pytest
+
+from simgnn.analysis.replay_guards import carried_guards
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+from tests.experiment.test_plan_blocks import blocks
+
+EPOCHS = 12
+
+
+def program(ranks: int, *overrides: str) -> Program:
+    gap = "freshness.rule=variation-gap"
+    return plan(load_experiment("sancus", [gap, *overrides]), blocks(ranks)).program
+
+
+def record(of: Program, seed: int = 0) -> dict[str, IntArray]:
+    """What a made-up run on these ranks decided: every root by itself, all in the first epoch."""
+    draw = np.random.default_rng(seed)
+    found = {}
+    for _, op in of.ops:
+        if op.guard is not None:
+            sends = (draw.random(EPOCHS) < 0.4).astype(np.int64)
+            sends[0] = 1
+            found[op.guard.decision] = np.broadcast_to(sends[None, :, None], (of.ranks, EPOCHS, 1))
+    return found
+
+
+def shares(values: dict[str, IntArray], point: str) -> np.ndarray:
+    """Share of roots that send in each epoch."""
+    return np.mean([v[0, :, 0] for name, v in values.items() if name.startswith(f"{point}/root-")], axis=0)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
+def test_the_share_of_blocks_is_kept_on_other_ranks(ranks: int) -> None:
+    there, here = program(4), program(ranks)
+    recorded = record(there)
+    found = carried_guards(recorded, there, here, EPOCHS, same=False)
+    assert len(found) == (2 * ranks if ranks > 1 else 0)
+    for point in ("agreed/1/forward", "agreed/2/forward"):
+        if ranks == 1:
+            continue
+        got, wanted = shares(found, point), shares(recorded, point)
+        assert got[0] == 1
+        # each root is off by less than one block at any time
+        assert np.abs(np.cumsum(got - wanted)).max() < 1
+    for name, values in found.items():
+        assert values.shape == (ranks, EPOCHS, 1), name
+        assert set(np.unique(values)) <= {0, 1}
+
+
+def test_the_record_holds_as_far_as_it_goes() -> None:
+    made = program(3)
+    recorded = record(made)
+    found = carried_guards(recorded, made, made, 3 * EPOCHS, same=True)
+    for name, values in found.items():
+        assert np.array_equal(values[:, :EPOCHS], recorded[name])
+    point = "agreed/2/forward"
+    tail = shares(recorded, point)[-EPOCHS // 4 :].mean()
+    after = shares(found, point)[EPOCHS:]
+    assert after.mean() == pytest.approx(tail, abs=1 / len(after))
+
+
+def test_what_cannot_be_carried_over_is_refused() -> None:
+    there = program(2)
+    recorded = record(there)
+    with pytest.raises(ConfigError, match=r"no guard of 'agreed/3/forward' was recorded"):
+        carried_guards(recorded, there, program(2, "model.layers=3"), EPOCHS, same=False)
+    name = "agreed/1/forward/root-0"
+    recorded[name] = recorded[name].copy()
+    recorded[name][1, 3] += 1
+    with pytest.raises(ConfigError, match="was not decided alike by all ranks"):
+        carried_guards(recorded, there, there, EPOCHS, same=False)

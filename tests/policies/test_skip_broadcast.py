@@ -1,0 +1,133 @@
+"""What skip-broadcast decides: pure, the same for everybody, and never an older copy than its bound allows."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from simgnn.policies.freshness.skip_broadcast import NEVER, SkipBroadcast
+
+EPOCHS = 24
+
+
+def policy(**fields: object) -> SkipBroadcast:
+    return SkipBroadcast(**fields)  # type: ignore[arg-type]
+
+
+def ages(sends: np.ndarray) -> np.ndarray:
+    """Age of the copy in use of each root in each epoch, [epochs, P]."""
+    last = np.full(sends.shape[1], NEVER)
+    found = np.empty(sends.shape, dtype=np.int64)
+    for epoch, active in enumerate(sends):
+        last = np.where(active, epoch, last)
+        found[epoch] = epoch - last
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("bound", [0, 1, 2, 3])
+def test_roots_send_as_the_table_says(ranks: int, bound: int) -> None:
+    """specs/sancus.md section 5.4."""
+    epoch, root = np.arange(EPOCHS)[:, None], np.arange(ranks)
+    together = np.broadcast_to(epoch % (bound + 1) == 0, (EPOCHS, ranks))
+    apart = (epoch + root % (bound + 1)) % (bound + 1) == 0
+    fixed = policy(rule="epoch-fixed", bound_epochs=bound).sends(EPOCHS, ranks)
+    adaptive = policy(rule="epoch-adaptive", bound_epochs=bound).sends(EPOCHS, ranks)
+    plain = policy(rule="epoch-adaptive", bound_epochs=bound, stagger=False).sends(EPOCHS, ranks)
+    assert np.array_equal(fixed, together)
+    assert np.array_equal(plain, fixed)
+    assert adaptive[0].all()
+    assert np.array_equal(adaptive[1:], apart[1:])
+    for sends in (fixed, adaptive):
+        period = 1 + 2 * (bound + 1)
+        assert sends[1:period].mean() == pytest.approx(1 / (bound + 1), abs=0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rule=st.sampled_from(["epoch-fixed", "epoch-adaptive"]),
+    bound=st.integers(0, 6),
+    check=st.sampled_from(["start", "end"]),
+    stagger=st.booleans(),
+    warmup=st.integers(0, 5),
+    ranks=st.integers(1, 9),
+)
+def test_no_copy_in_use_is_older_than_the_bound(rule, bound, check, stagger, warmup, ranks) -> None:
+    made = policy(rule=rule, bound_epochs=bound, check=check, stagger=stagger, warmup_epochs=warmup)
+    sends = made.sends(EPOCHS, ranks)
+    assert sends[: max(1, warmup)].all()
+    found = ages(sends)
+    assert found.max() <= made.oldest_epochs == bound + (check == "end")
+    if warmup + bound + 2 < EPOCHS:
+        assert found.max() == min(made.oldest_epochs, EPOCHS - 1), "the bound is used up"
+
+
+def test_ages_at_the_end_give_the_example_of_the_paper() -> None:
+    """A period of bound + 2: specs/sancus.md section 9 d."""
+    sends = policy(rule="epoch-fixed", bound_epochs=1, check="end").sends(7, 2)
+    assert sends[:, 0].tolist() == [True, False, False, True, False, False, True]
+
+
+def test_each_root_is_decided_by_itself() -> None:
+    made = policy(rule="epoch-adaptive", bound_epochs=2)
+    assert made.active(9, [9, 8, 7, 6, NEVER]) == (False, False, False, True, True)
+
+
+@pytest.mark.parametrize("namespace", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("norm", "bound", "limit", "gap"),
+    [
+        ("relative", 0.5, 2.5, 2.0),
+        ("frobenius", 0.5, 0.5, 2.0),
+        ("root-mean-square", 0.5, 0.5, 1.0),
+        ("largest", 0.5, 0.5, 2.0),
+    ],
+)
+def test_change_by_each_norm(namespace, norm: str, bound: float, limit: float, gap: float) -> None:
+    rows, sent = namespace([[3.0, 4.0], [0.0, 0.0]]), namespace([[3.0, 2.0], [0.0, 0.0]])
+    found = policy(rule="variation-gap", norm=norm, bound_change=bound).change(rows, sent)
+    assert found == pytest.approx((gap, limit))
+    assert found.small == (gap <= limit)
+
+
+def test_zero_equal_and_broken_blocks() -> None:
+    """specs/sancus.md section 12."""
+    made = policy(rule="variation-gap", bound_change=0.01)
+    zero, one = np.zeros((3, 2)), np.ones((3, 2))
+    assert made.change(zero, zero).small
+    assert not made.change(zero, one).small, "nothing is small against nothing"
+    assert policy(rule="variation-gap", bound_change=0.0).change(one, one).small
+    assert not policy(rule="variation-gap", bound_change=0.0).change(one, np.nextafter(one, 2)).small
+    for broken in (np.nan, np.inf, -np.inf):
+        rows = one.copy()
+        rows[1, 1] = broken
+        assert not made.change(rows, one).small
+        assert not made.change(one, rows).small
+    assert policy(rule="variation-gap", norm="largest").change(zero[:0], zero[:0]).small
+
+
+def test_norms_are_summed_in_float64() -> None:
+    """float32 loses the last of 2**25 equal summands; a block of that many rows is not."""
+    made = policy(rule="variation-gap", norm="frobenius", bound_change=1.0)
+    rows = np.full((2**12, 3), 1e-4, dtype=np.float32)
+    assert made.change(rows, np.zeros_like(rows)).gap == pytest.approx(
+        float(np.float32(1e-4)) * (3 * 2**12) ** 0.5, rel=1e-12
+    )
+
+
+def test_flags_decide_and_the_first_epoch_sends_all() -> None:
+    made = policy(rule="variation-gap", warmup_epochs=2)
+    assert made.active(0, [NEVER] * 3, [0, 0, 0]) == (True,) * 3
+    assert made.active(1, [0, 0, 0], [0, 0, 0]) == (True,) * 3, "warm-up"
+    assert made.active(2, [1, 1, 1], [0, 1, 0]) == (False, True, False)
+    assert made.active(2, [1, NEVER, 1], [0, 0, 0]) == (False, True, False)
+    assert made.oldest_epochs is None
+
+
+def test_what_a_rule_does_not_read_is_refused() -> None:
+    with pytest.raises(ValidationError, match="got bound_change with rule = 'epoch-fixed', which does not read it"):
+        policy(rule="epoch-fixed", bound_change=0.5)
+    with pytest.raises(ValidationError, match="got bound_epochs, check with rule = 'variation-gap'"):
+        policy(rule="variation-gap", bound_epochs=3, check="end")
