@@ -62,8 +62,8 @@ class Arrived(NamedTuple):
 class BlockTransfer(Protocol):
     """Emits the transfers of a sync; the communication emits the sums between them."""
 
-    def begin(self) -> None:
-        """Before the first block."""
+    def begin(self, after: tuple[Dependency, ...]) -> None:
+        """Before the first block, and not before the ops named in ``after``."""
         ...
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
@@ -145,7 +145,7 @@ class PlainBlocks:
         self._wire = BlockWire(builder, sync, codec)
         self._sent = 0
 
-    def begin(self) -> None:
+    def begin(self, after: tuple[Dependency, ...]) -> None:
         """Nothing is decided."""
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:

@@ -89,9 +89,11 @@ def told(trace: pa.Table) -> Counts:
 def nothing_is_lost(finished: Finished, activity: Mapping[str, IntArray]) -> None:
     """Ops that ran and what they sent: program and activity, simulation, executor, transport."""
     executed = told(read_table(RunDirectory(finished.folder).trace))
-    assert not differences(told(simulated(finished, activity).trace), executed)
+    found = differences(told(simulated(finished, activity).trace), executed)
+    assert not found, "\n".join(found[:20])
     planned, calls = _planned(finished.plan.program, activity)
-    assert not differences(planned, executed)
+    found = differences(planned, executed)
+    assert not found, "\n".join(found[:20])
     for rank, result in enumerate(finished.ranks):
         assert [tuple(call) for call in result["calls"]] == calls[rank], f"rank {rank}"
 

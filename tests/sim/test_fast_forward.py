@@ -69,6 +69,24 @@ def test_sizes_and_guards_that_change_are_not_copied_over() -> None:
     assert sum(count for _, count in fast.copied) >= 6
 
 
+def test_guards_of_an_epoch_that_has_not_ended_count() -> None:
+    """Each epoch begins before the guard of the one before is reached: what is left of that one is not copied over."""
+    epochs = 24
+    go = np.ones((1, epochs, 1), dtype=np.int64)
+    go[0, [7, 13, 14, 20]] = 0
+    ops = [
+        op("w", "elementwise", "compute", after="w<<1", work=seconds_of_work(1.0)),
+        op("x", "elementwise", "other", after="w x<<1", work=seconds_of_work(0.5)),
+        op("g", "elementwise", "side", after="x g<<1", work=seconds_of_work(0.25), guard=Guard("go")),
+    ]
+    streams = [Stream("compute"), Stream("other"), Stream("side")]
+    prog = program("p", {"epoch": ops}, Calendar("epoch"), [], streams, (0,))
+    fast = run(prog, machine((0,)), epochs=epochs, activity={"go": go})
+    same(fast, run(prog, machine((0,)), epochs=epochs, activity={"go": go}, fast_forward=False))
+    guarded = fast.columns["epoch"][fast.columns["op_id"] == 2]
+    assert guarded.tolist() == np.flatnonzero(go[0, :, 0]).tolist()
+
+
 def test_refreshes_repeat_with_their_interval() -> None:
     lengths = {"r": 3.0, "s": 1.0}
     templates = {name: [op("w", "elementwise", "compute", work=seconds_of_work(s))] for name, s in lengths.items()}

@@ -97,12 +97,13 @@ class BlockSums:
             source == "features", self.ahead,
         )  # fmt: skip
         transfer = self._transfer(sync)
+        first = self._after(sync, 0)
         if self.ranks > 1:
-            transfer.begin()
+            transfer.begin(first)
         for position, root in enumerate(self.roots):
             reads = [source]
             if self.ranks > 1:
-                arrived = transfer.send(root, self._after(sync, position))
+                arrived = transfer.send(root, self._after(sync, position) if position else first)
                 reads = [arrived.own, arrived.block]
             self._add_block(layer, sync, transfer, position, root, reads, target)
 

@@ -46,7 +46,7 @@ class GuardedBlocks:
         self._versions, self._active = f"versions/{sync.point}", f"active/{sync.point}"
         self._sent = f"sent/{sync.point}"
 
-    def begin(self) -> None:
+    def begin(self, after: tuple[Dependency, ...]) -> None:
         """Where values decide, each rank looks at its rows and tells the others; then all agree."""
         builder, sync, ranks = self.builder, self.sync, len(self.sync.rows)
         builder.buffer(self._versions, ranks, 1, "int64", persistent=True, space="host")
@@ -58,12 +58,12 @@ class GuardedBlocks:
             flag = builder.buffer(f"flag/{sync.point}", 1, 1, "uint8", space="host")
             change = builder.buffer(f"change/{sync.point}", 1, 2, "float64", space="host")
             flags = builder.buffer(f"flags/{sync.point}", ranks, 1, "uint8", space="host")
-            self._select("change", [sync.source, self._sent], [flag, change], "flag", 2)
+            self._select("change", [sync.source, self._sent], [flag, change], "flag", 2, after)
             builder.allgather(
                 sync.templates, sync.op("flags"), flag, flags, 1, control=True, layer=sync.layer, phase=sync.phase
             )
             told = [flags, change]
-        self._select("agree", [self._versions, *told], [self._versions, self._active], "agree", 0)
+        self._select("agree", [self._versions, *told], [self._versions, self._active], "agree", 0, after)
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
         """Broadcast, where it was agreed on, into the copies that others keep."""
@@ -86,10 +86,12 @@ class GuardedBlocks:
     def _point(self) -> str:
         return f"agreed/{self.sync.point}"
 
-    def _select(self, part: str, reads: list[str], writes: list[str], face: str, passes: int) -> None:
+    def _select(
+        self, part: str, reads: list[str], writes: list[str], face: str, passes: int, after: tuple[Dependency, ...]
+    ) -> None:
         builder, sync = self.builder, self.sync
         work = builder.work([pass_over(sync.own_rows, sync.width, passes)]) if passes else ()
         builder.compute(
             sync.templates, sync.op(part), OpKind.SELECT, reads, writes, work, layer=sync.layer, phase=sync.phase,
-            module=POLICY, category="comm_overhead", options={"face": face, "point": self._point},
+            module=POLICY, category="comm_overhead", after=after, options={"face": face, "point": self._point},
         )  # fmt: skip
