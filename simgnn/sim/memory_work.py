@@ -28,7 +28,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     total = np.zeros(program.ranks, dtype=np.int64)
     if op.kind is OpKind.LOSS:
         for piece in op.work:
-            if piece.primitive == "loss":
+            if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer
                 rows, width, item = (
                     sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", "width", "item_bytes")
                 )
@@ -83,7 +83,7 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
             if piece.primitive == "spmm" and op.reverses is None:
                 degrees, scalings = 8 * at["sources"], at["item_bytes"] * (at["sources"] + 3 * at["rows"])
                 kept[f"adjacency of {piece.sizes['sources']}"] = degrees + scalings
-            if piece.primitive == "loss":
+            if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer
                 kept["rows of the splits"] = 8 * sizes.at_most(program.buffers[op.reads[0].buffer].rows, 0, 0, op.name)
             if piece.primitive == "sparse_matmul":
                 for name in (a.buffer for a in op.reads if program.buffers[a.buffer].dtype == "uint8"):
