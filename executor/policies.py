@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from executor.adaptive import AdaptiveRows
 from executor.codecs import Codec, codec_of
+from executor.replicas import AdaptiveReplicas
 from simgnn.policies.base import Policy
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
@@ -31,7 +31,7 @@ class EncodedRows:
 
 
 FRESHNESS: Mapping[type[Policy], Callable[[Any, Codec | None], Any]] = {
-    AdaptiveVertex: AdaptiveRows,
+    AdaptiveVertex: AdaptiveReplicas,
     SkipBroadcast: lambda policy, codec: policy,  # its own decisions are all that it does
 }
 """Freshness policy class -> what carries it out, with the codec of what it sends. Others need nothing at run time."""

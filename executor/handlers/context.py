@@ -210,7 +210,8 @@ class RankContext:
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
     """What a policy may know at run time; frozen. ``send``, ``receive``: rows of the op's route to and from each rank;
-    ``width``, ``dtype``: of the rows of the buffer that the op writes first."""
+    ``leaving``, ``arriving``: the local rows that it names, int64; ``width``, ``dtype``: of the rows of the buffer that
+    the op writes first."""
 
     seed: int
     epoch: int
@@ -223,6 +224,8 @@ class PolicyContext:
     receive: tuple[int, ...] = ()
     width: int = 0
     dtype: torch.dtype = torch.float32
+    leaving: torch.Tensor | None = None
+    arriving: torch.Tensor | None = None
 
 
 def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContext]:
@@ -230,11 +233,13 @@ def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContex
     rank, ranks = context.rank, context.program.ranks
     route = None if op.route is None else context.route(op)
     send, receive = ((), ()) if route is None else (route.send, route.receive)
+    leaving, arriving = (None, None) if route is None else (route.leaving, route.arriving)
     written = [context.program.buffers[access.buffer] for access in op.writes[:1]]
     width, dtype = (written[0].width, TORCH_TYPES[written[0].dtype]) if written else (0, torch.float32)
     return lambda now: PolicyContext(
-        context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype
-    )
+        context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
+        leaving, arriving,
+    )  # fmt: skip
 
 
 Factory = Callable[[Op, Template, RankContext], Handler]

@@ -2,7 +2,7 @@
 
 A policy's face is called with where it is and what the op reads, in order; what it returns is put where the op writes.
 State is a buffer that the op reads and writes: it is donated, so a face may change it and returns it. Before the first
-write it reads as zeros.
+write it reads as zeros. The face is that of the op's kind, unless ``options["face"]`` names another.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,10 @@ from simgnn.program.program import Template
 
 
 def select(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.select(context, *read) -> written``: which rows travel, and what of them."""
+    """``policy.select(context, *read) -> written``: which rows travel, and what of them.
+
+    ``options["decision"]`` names the decision that the rows of what is written last are recorded under.
+    """
     return _applied(op, context, "select")
 
 
@@ -53,7 +56,8 @@ def end_epoch(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _applied(op: Op, context: RankContext, face: str) -> Handler:
-    function, where = getattr(context.policy(op), face), policy_context(context, op)
+    function = getattr(context.policy(op), str(op.options.get("face", face)))
+    where, decision = policy_context(context, op), op.options.get("decision")
     getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
 
     def run(now: Now) -> None:
@@ -61,6 +65,8 @@ def _applied(op: Op, context: RankContext, face: str) -> Handler:
         values = (written,) if len(setters) == 1 else written
         for put, value in zip(setters, values, strict=True):
             put(now, value)
+        if decision is not None:
+            context.decide(now, str(decision), len(values[-1]))
 
     return run
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from simgnn.analysis.activity_curve import Thresholds, continue_fractions
 from simgnn.analysis.replay_guards import carried_guards, guards_of
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
-from simgnn.program.sizes import Decision, IntArray
+from simgnn.program.sizes import Column, Decision, IntArray, Size
 from simgnn.program.storage import load_program
 from simgnn.record.activity import decisions_of, read_activity
 from simgnn.record.rundir import RunDirectory
@@ -105,6 +105,7 @@ def replay(
             + ("the share of blocks sent in its last quarter" if guards else "a curve fitted to it")
         )
     sources = {name: source for name, source in _arrivals(program).items() if name in wanted}
+    counts = {rows.name: rows for rows in (buffer.rows for buffer in program.buffers.values()) if _is_count(rows)}
     found: dict[str, IntArray] = {}
     if guards and (longer or not same):
         found.update(carried_guards(recording.decisions, recording.program, program, epochs, same))
@@ -115,6 +116,8 @@ def replay(
         elif recorded.ndim == 4:
             limits = _limits(recording.program, name), _limits(program, name)
             found[name] = _carried_over(recording, name, limits, same, epochs, seed, thresholds)
+        elif name in counts:
+            found[name] = _counted(recording, name, counts[name], program, same, epochs, seed, thresholds)
         else:
             found[name] = _of_each_rank(recording, name, program.ranks, epochs)
     for name, source in sources.items():
@@ -168,6 +171,37 @@ def _carried_over(
         kept = min(epochs, recorded.shape[2])
         rows[:, :, :kept] = recorded[:, :, :kept]
     carried: IntArray = rows[..., None]
+    return carried
+
+
+def _is_count(rows: Size) -> TypeGuard[Decision]:
+    return isinstance(rows, Decision) and isinstance(rows.bound, Column)
+
+
+def _counted(
+    recording: Recording,
+    name: str,
+    rows: Decision,
+    program: Program,
+    same: bool,
+    epochs: int,
+    seed: int,
+    thresholds: Thresholds | None,
+) -> IntArray:
+    """Rows of a buffer that ranks decide, int64 [P, epochs, 1]: recorded on the same partition, else fractions of their
+    bound."""
+    recorded = recording.decisions[name][..., 0]
+    if np.any(recorded < 0):
+        raise ConfigError(f"--activity: decision '{name}' was not taken in every recorded epoch; record the run again")
+    there, here = (one.sizes.per_rank(rows.bound, 0, 0) for one in (recording.program, program))
+    fractions = recorded.sum(axis=0) / max(1, int(there.sum()))
+    if epochs > len(fractions):
+        fractions = continue_fractions(fractions, thresholds, recording.accuracies, epochs, seed)
+    found = np.floor(here[:, None] * fractions[:epochs] + 0.5).astype(np.int64)
+    if same:
+        kept = min(epochs, recorded.shape[1])
+        found[:, :kept] = recorded[:, :kept]
+    carried: IntArray = found[..., None]
     return carried
 
 

@@ -195,16 +195,25 @@ def _resent_inputs(values: Mapping[str, Any]) -> Faults:
 
 
 def _replicas(values: Mapping[str, Any]) -> Faults:
-    communication, freshness, codec = values["communication"], values["freshness"], values["codec"]
-    if communication is None or communication.cut != "vertex-cut":
+    model, communication, freshness = values["model"], values["communication"], values["freshness"]
+    codec = values["codec"]
+    if model is None or communication is None or freshness is None or codec is None:
         return
-    for slot, policy, plain in (("freshness", freshness, "always"), ("codec", codec, "none")):
-        if policy is not None and policy.kind != plain:
-            yield (
-                (slot, "kind"),
-                f"got '{policy.kind}' with communication.kind = '{communication.kind}', expected '{plain}': sums over "
-                "copies of a vertex are exact in this version; use communication.kind = 'halo' on an edge-cut",
-            )
+    if communication.cut != "vertex-cut":
+        return
+    if communication.exchange != "direct" and (freshness.kind != "always" or codec.encodes):
+        yield (
+            ("communication", "exchange"),
+            f"got '{communication.exchange}' with freshness.kind = '{freshness.kind}' and codec.kind = '{codec.kind}', "
+            "expected 'direct': rows that pass through another rank are exact in this version",
+        )
+    if freshness.kind != "always" and model.kind == "gat":
+        yield (
+            ("freshness", "kind"),
+            f"got '{freshness.kind}' with model.kind = 'gat' and communication.kind = '{communication.kind}', expected "
+            "'always': sums of attention are relative to the greatest score, which moves, so parts of several epochs "
+            "do not add up in this version; use communication.kind = 'halo' on an edge-cut",
+        )
 
 
 def _momentum(values: Mapping[str, Any]) -> Faults:

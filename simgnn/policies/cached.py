@@ -36,64 +36,100 @@ class CachedStage:
     def emit(self) -> None:
         """All ops, in the sync's templates."""
         builder, sync, stage = self.builder, self.sync, self.stage
-        width, row_bytes = sync.width, self.codec.row_bytes(sync.width, builder.dtype)
-        columns, dtype = (row_bytes, "uint8") if self.codec.encodes else (width, builder.dtype)
-        pack(builder, sync, stage)
-        builder.buffer(THRESHOLD, 1, 3, "float64", persistent=True)
-        sent = builder.buffer(self._name("sent"), stage.leaving, width, persistent=True)
-        kept = builder.buffer(self._name("kept"), stage.arriving, width, persistent=True)
-        masks = add_mask_route(builder, stage.route)
-        mask = builder.buffer(self._name("mask"), Column(f"{masks}/leaving"), 1, "uint8")
-        mask_in = builder.buffer(self._name("mask_in"), Column(f"{masks}/arriving"), 1, "uint8")
-        chosen = builder.buffer(self._name("chosen"), self.leaving, 1, "int64")
-        coded = builder.buffer(self._name("coded"), self.leaving, columns, dtype)
-        arrived = builder.buffer(self._name("arrived"), self.arriving, columns, dtype)
-        select = (self._work("select", stage.leaving),)
-        self._compute("select", OpKind.SELECT, [stage.packed, sent, THRESHOLD], [mask, chosen], select)
-        self._compute("encode", OpKind.ENCODE, [stage.packed, chosen, sent], [coded, sent], self._encode_work())
-        self._exchange("mask", masks, [mask], mask_in, 1, control=True)
-        self._exchange(
-            "exchange", stage.route, [coded, mask, mask_in], arrived, row_bytes, decision=self.leaving, announced=True
-        )
+        kept = builder.buffer(self.name("kept"), stage.arriving, sync.width, persistent=True)
+        self.send_moved("encode")
         receive = receiving_buffer(builder, sync, stage)
-        self._compute("decode", OpKind.DECODE, [arrived, mask_in, kept], [receive, kept], self._decode_work())
+        reads = [self.name("arrived"), self.name("mask_in"), kept]
+        self.compute(
+            "decode", OpKind.DECODE, reads, [receive, kept], (*self.landing_work(), self.work("copy", stage.arriving))
+        )
         land(builder, sync, stage)
+
+    def send_moved(self, face: str) -> None:
+        """Rows that moved from the cache ``sent`` are sent; what of them, says the policy's ``face``."""
+        builder, stage = self.builder, self.stage
+        pack(builder, self.sync, stage)
+        builder.buffer(THRESHOLD, 1, 3, "float64", persistent=True)
+        sent = builder.buffer(self.name("sent"), stage.leaving, self.sync.width, persistent=True)
+        chosen = builder.buffer(self.name("chosen"), self.leaving, 1, "int64")
+        select = (self.work("select", stage.leaving),)
+        mask = self.add_masks()
+        self.compute("select", OpKind.SELECT, [stage.packed, sent, THRESHOLD], [mask, chosen], select)
+        coded = self.add_coded()
+        self.compute(
+            "encode", OpKind.ENCODE, [stage.packed, chosen, sent], [coded, sent], self.coding_work(self.leaving), face
+        )
+        self.exchange()
+
+    def add_masks(self) -> str:
+        """The buffers of the masks that leave and arrive; the name of the first."""
+        masks = add_mask_route(self.builder, self.stage.route)
+        self.builder.buffer(self.name("mask_in"), Column(f"{masks}/arriving"), 1, "uint8")
+        return self.builder.buffer(self.name("mask"), Column(f"{masks}/leaving"), 1, "uint8")
+
+    def add_coded(self) -> str:
+        """The buffers of what leaves and arrives on the wire; the name of the first."""
+        columns, dtype = (self.row_bytes, "uint8") if self.codec.encodes else (self.sync.width, self.builder.dtype)
+        self.builder.buffer(self.name("arrived"), self.arriving, columns, dtype)
+        return self.builder.buffer(self.name("coded"), self.leaving, columns, dtype)
+
+    def exchange(self) -> None:
+        """Masks, then the rows that they name."""
+        masks = add_mask_route(self.builder, self.stage.route)
+        self._exchange("mask", masks, [self.name("mask")], self.name("mask_in"), 1, control=True)
+        reads = [self.name("coded"), self.name("mask"), self.name("mask_in")]
+        self._exchange(
+            "exchange", self.stage.route, reads, self.name("arrived"), self.row_bytes,
+            decision=self.leaving, announced=True,
+        )  # fmt: skip
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row on the wire."""
+        return self.codec.row_bytes(self.sync.width, self.builder.dtype)
 
     @cached_property
     def leaving(self) -> Decision:
         """Rows that a rank sends."""
-        return Decision(self._decision("rows"), _bound(self.stage.leaving))
+        return Decision(self.decision("rows"), _bound(self.stage.leaving))
 
     @cached_property
     def arriving(self) -> Decision:
         """Rows that a rank receives."""
-        return Decision(self._decision("arrived"), _bound(self.stage.arriving))
+        return Decision(self.decision("arrived"), _bound(self.stage.arriving))
 
-    def _encode_work(self) -> tuple[Work, ...]:
-        """Rows are picked and put into the cache; encoded, it is their difference from the cached ones, decoded too."""
-        rows = self.leaving
-        moved = (self._work("gather", rows), self._work("gather", rows))
+    def coding_work(self, rows: Size) -> tuple[Work, ...]:
+        """``rows`` rows are picked and put into the cache; encoded, it is their difference from the cached ones,
+        decoded as receivers will."""
+        moved = (self.work("gather", rows), self.work("gather", rows))
         if not self.codec.encodes:
             return moved
-        change, shape = self._work("elementwise", rows, passes=3), (rows, self.sync.width, self.builder.dtype)
+        change, shape = self.work("elementwise", rows, passes=3), (rows, self.sync.width, self.builder.dtype)
         coding = (*self.codec.encode_work(*shape), *self.codec.decode_work(*shape))
-        return (*moved, self._work("gather", rows), change, *coding, change)
+        return (*moved, self.work("gather", rows), change, *coding, change)
 
-    def _decode_work(self) -> tuple[Work, ...]:
-        """Rows are put into the cache, or added where they are differences; all cached rows are handed on."""
+    def landing_work(self) -> tuple[Work, ...]:
+        """Arrived rows are put into the cache, or added where they are differences."""
         rows = self.arriving
         coded = self.codec.decode_work(rows, self.sync.width, self.builder.dtype) if self.codec.encodes else ()
-        added = (self._work("gather", rows), self._work("elementwise", rows, passes=3)) if self.codec.encodes else ()
-        return (*coded, *added, self._work("gather", rows), self._work("copy", self.stage.arriving))
+        added = (self.work("gather", rows), self.work("elementwise", rows, passes=3)) if self.codec.encodes else ()
+        return (*coded, *added, self.work("gather", rows))
 
-    def _work(self, primitive: str, rows: Size, **sizes: int) -> Work:
+    def work(self, primitive: str, rows: Size, **sizes: int) -> Work:
+        """Work on rows of the sync's width."""
         width, item = self.sync.width, self.builder.item_bytes
         return Work(primitive, {"rows": rows, "width": width, **sizes, "item_bytes": item})
 
-    def _compute(self, part: str, kind: OpKind, reads: list[str], writes: list[str], work: tuple[Work, ...]) -> None:
+    def compute(
+        self, part: str, kind: OpKind, reads: list[str], writes: list[str], work: tuple[Work, ...],
+        face: str | None = None, **options: str,
+    ) -> None:  # fmt: skip
+        """Emit an op of the policy: its ``face``, by default that of the op's kind."""
+        called = {} if face is None or face == kind.value else {"face": face}
         self.builder.compute(
             self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, layer=self.sync.layer,
             phase=self.sync.phase, route=self.stage.route, module="freshness", category="comm_overhead",
+            options={**called, **options},
         )  # fmt: skip
 
     def _exchange(self, part: str, route: str, reads: list[str], write: str, row_bytes: int, **fields: Any) -> None:
@@ -102,10 +138,12 @@ class CachedStage:
             layer=self.sync.layer, phase=self.sync.phase, **fields,
         )  # fmt: skip
 
-    def _name(self, what: str) -> str:
+    def name(self, what: str) -> str:
+        """Name of a buffer of the stage."""
         return buffer_name(what, self.sync, self.stage)
 
-    def _decision(self, name: str) -> str:
+    def decision(self, name: str) -> str:
+        """Name of a decision of the stage."""
         return f"{buffer_name('sync', self.sync, self.stage)}/{name}"
 
 
@@ -124,12 +162,6 @@ def add_mask_route(builder: ProgramBuilder, route: str) -> str:
         total: IntArray = np.bincount(ends, found.rows, minlength=ranks).astype(np.int64)
         builder.column(f"{name}/{column}", total)
     return name
-
-
-def emit_cached(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-    """Every stage of a sync of training, with a cache of its own."""
-    for stage in sync.stages:
-        CachedStage(builder, sync, stage, codec).emit()
 
 
 def emit_threshold(builder: ProgramBuilder, templates: tuple[str, ...]) -> None:

@@ -7,7 +7,9 @@ from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Stage, Sync, emit_plainly, land, pack, receiving_buffer
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Work
 from simgnn.program.program import EVALUATE
+from simgnn.program.sizes import Size
 
 
 def training_part(builder: ProgramBuilder, sync: Sync) -> Sync:
@@ -42,6 +44,23 @@ def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
             module="codec", category="comm_overhead", **fields,
         )  # fmt: skip
         land(builder, training, stage)
+        if stage.in_place:
+            _take_own(builder, training, stage, codec, coded)
+
+
+def _take_own(builder: ProgramBuilder, sync: Sync, stage: Stage, codec: Codec, coded: str) -> None:
+    """Owners go on with what their copies decode, so that all hold the same rows."""
+    fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase, "category": "comm_overhead"}
+    taken = builder.buffer(buffer_name("taken", sync, stage), stage.leaving, sync.width)
+    builder.compute(
+        sync.templates, sync.op(stage, "decode_own"), OpKind.DECODE, [coded], [taken],
+        codec.decode_work(stage.leaving, sync.width, builder.dtype), module="codec", **fields,
+    )  # fmt: skip
+    sizes: dict[str, Size] = {"rows": stage.leaving, "width": sync.width, "item_bytes": builder.item_bytes}
+    builder.compute(
+        sync.templates, sync.op(stage, "put_own"), OpKind.COPY, [taken, stage.target], [stage.target],
+        (Work("gather", sizes),), route=f"{stage.route}/reverse", options={"rows": "put"}, **fields,
+    )  # fmt: skip
 
 
 def buffer_name(what: str, sync: Sync, stage: Stage) -> str:

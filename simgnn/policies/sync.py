@@ -34,7 +34,8 @@ class Stage:
     ``target``; "put", "add" and "max", it arrives in the buffer ``arrived`` and replaces, is added to, or where greater
     replaces elements of, the rows of ``target`` that the route ``landed`` names. The order of the wire is that of the
     route's lists, peers ascending.
-    ``kept``: a stored target lives for the whole run.
+    ``kept``: a stored target lives for the whole run. ``distinct``: rows of ``source`` that travel, each counted once,
+    whoever needs them (None: not known).
     """
 
     role: Literal["publish", "fold"]
@@ -50,6 +51,12 @@ class Stage:
     landed: str | None = None
     name: str = ""
     kept: bool = False
+    distinct: Size | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether owner and copies hold the rows in one buffer, in which what is published is put."""
+        return self.role == "publish" and self.landing == "put" and self.source == self.target
 
 
 @dataclass(frozen=True)

@@ -66,14 +66,14 @@ def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: 
     return write_run_directory(prepared, folder, None, shards=shards.path)
 
 
+CACHES = ("sent/", "kept/", "own/", "sums/", "published/", "threshold", "cache/", "versions/")
+"""How the names of buffers begin that policies keep rows in."""
+
+
 def _caches(session: Session) -> dict[str, Any]:
     """What both ends of cached transfers hold, and the controller's state, by buffer."""
     state = session.context.store.state()
-    return {
-        name: value
-        for name, value in state.items()
-        if name.startswith(("sent/", "kept/", "cache/", "versions/", "threshold"))
-    }
+    return {name: value for name, value in state.items() if name.startswith(CACHES)}
 
 
 def train_in_process(

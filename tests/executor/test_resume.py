@@ -15,6 +15,7 @@ from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 
 SETTINGS = ["train.epochs=7", "train.checkpoint_every=2", "model.kind=sage"]
+LAZY = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.05", "codec.kind=linear"]
 VARIANTS = {"dense": {}, "sparse": {"sparse_features": True}}
 
 
@@ -25,6 +26,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     for rule in ("epoch-adaptive", "variation-gap"):
         runs.append((rule, small_graph(), [*SETTINGS[:2], *skipping, f"freshness.rule={rule}"]))
     runs.append(("own", small_graph(), [*SETTINGS[:2], "model.kind=tests.executor.own_layers:Drop"]))
+    runs.append(("lazy", small_graph(), [*SETTINGS[:2], *LAZY]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)
@@ -42,7 +44,12 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
             for mine, theirs in zip(one["buffers"], other["buffers"], strict=True):
                 assert mine.keys() == theirs.keys()
                 assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+            assert one["caches"].keys() == other["caches"].keys()
+            assert all(torch.equal(one["caches"][name], other["caches"][name]) for name in one["caches"])
             assert len(other["gradients"]) == 3, "only the epochs after the checkpoint were trained again"
+    assert any(one["caches"] for one in expected[0])
+    activities = [pq.read_table(Path(runs_of[-1]) / "activity.parquet") for runs_of in (whole, broken)]
+    assert activities[0].equals(activities[1])
     for one, other in zip(whole, broken, strict=True):
         traces = [pq.read_table(Path(folder) / "trace.parquet").to_pandas() for folder in (one, other)]
         keys = ["rank", "epoch", "step", "op_id", "bytes_sent", "collective_bytes", "control_bytes", "messages"]

@@ -101,7 +101,15 @@ def test_a_start_outside_the_limits_is_refused_with_the_key() -> None:
         (["freshness.kind=adaptive-vertex", "freshness.eps0=0.1"], r"freshness\.eps0: unknown key"),
         (["freshness.kind=adaptive-vertex", "communication.resend_inputs=true"], r"communication\.resend_inputs"),
         (["codec.kind=linear", "communication.resend_inputs=true"], r"communication\.resend_inputs"),
-        (["codec.kind=linear", "partition.kind=ebv", "communication.kind=master-mirror"], r"codec\.kind: got 'linear'"),
+        (
+            [
+                "freshness.kind=adaptive-vertex",
+                "partition.kind=ebv",
+                "communication.kind=master-mirror",
+                "model.kind=gat",
+            ],
+            r"freshness\.kind: got 'adaptive-vertex' with model\.kind = 'gat'",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(settings: list[str], message: str) -> None:

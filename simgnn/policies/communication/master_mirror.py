@@ -14,7 +14,7 @@ from simgnn.partition.partition import PartitionKind
 from simgnn.partition.replicas import LEVELS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums
-from simgnn.policies.communication.mirror_sums import Level, MirrorSums
+from simgnn.policies.communication.mirror_sums import SHARED_MASTERS, Level, MirrorSums
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
@@ -114,6 +114,8 @@ class MirrorSizes:
             builder.route(level.route, level.rows)
             for column, ends in ((level.mirrors, level.rows.target), (level.mirrored, level.rows.source)):
                 builder.column(column.name, np.bincount(ends, level.rows.rows, minlength=stats.ranks).astype(np.int64))
+        if SHARED_MASTERS.name in stats.tables:  # caches need it; exact sums do not
+            builder.column(SHARED_MASTERS.name, stats.tables[SHARED_MASTERS.name])
         rows = builder.column("rows", stats.rows + stats.halo_rows())
         fields: dict[str, Any] = {
             "rows": rows,

@@ -9,6 +9,9 @@ from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
 from simgnn.program.sizes import Column, Route
 
+SHARED_MASTERS = Column("shared_masters")
+"""Masters of a rank that have mirrors."""
+
 
 @dataclass(frozen=True)
 class Level:
@@ -117,4 +120,5 @@ class MirrorSums:
         return Stage(
             "publish" if outward else "fold", route, rows, rows, *ends, f"{name}/send/{layer.index}", landing,
             picked=route, arrived=f"{name}/receive/{layer.index}", landed=route, name=name,
+            distinct=SHARED_MASTERS if outward and not level.name else None,
         )  # fmt: skip

@@ -6,10 +6,11 @@ from typing import Any, Literal, Self
 from array_api_compat import array_namespace
 from pydantic import Field, model_validator
 
-from simgnn.policies.cached import emit_cached, emit_threshold
+from simgnn.policies.cached import CachedStage, emit_threshold
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.encoded import training_part
 from simgnn.policies.freshness.base import Freshness
+from simgnn.policies.replicas import ReplicaSync, is_replica_sync
 from simgnn.policies.sync import Sync
 from simgnn.program.builder import ProgramBuilder
 
@@ -36,13 +37,18 @@ class AdaptiveVertex(Freshness):
     falls (times ``fall_factor``, likewise, down to ``smallest_epsilon``) where it misses it by ``fall_margin``; then
     mean = ``mean_share`` mean + (1 - ``mean_share``) accuracy. It holds for all points and both directions.
 
+    On a vertex-cut (communication "master-mirror") a mirror sends the change of its part, the master adds changes to
+    the sum, and its own where that moved; a vertex that any copy woke is published to all mirrors: the change of the
+    sum since it was last published, or without a codec the sum itself. All copies go on with what was published.
+
     On halo rows (communication "halo") the sender is the owner forward and the holder of the halo row backward. A row
     that several peers need has equal cached rows for each of them, so it goes to all of them or to none; the cache, the
     test and the encoding are done once for each (row, peer). Input features, sent once, and evaluations are exact.
 
     Source: CDFGNN (arXiv 2408.00232), sections 4 and 5, equation 6. Deviations: the prose's direction of equation 6 (as
     printed it is the opposite: ``direction = "printed"``, for study), clamped after the step; ``epsilon`` starts at
-    0.01, which the paper leaves open; on a vertex-cut it was stated for replicas, here for halo rows too.
+    0.01, which the paper leaves open; rows without copies are not tested; senders add what receivers decode, where the
+    paper keeps the exact row; the scatter sends differences too; and halo rows are our own form.
     """
 
     kind: Literal["adaptive-vertex"] = "adaptive-vertex"
@@ -70,7 +76,12 @@ class AdaptiveVertex(Freshness):
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         """See :class:`Freshness`; evaluations are exact."""
-        emit_cached(builder, training_part(builder, sync), codec)
+        training = training_part(builder, sync)
+        if is_replica_sync(training):
+            ReplicaSync(builder, training, codec).emit()
+            return
+        for stage in training.stages:
+            CachedStage(builder, training, stage, codec).emit()
 
     def end_epoch(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
         """See :class:`Freshness`: the threshold moves with the accuracy."""
