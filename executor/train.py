@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
@@ -32,6 +31,7 @@ from executor.plan import RunPlan
 from executor.policies import carried_out
 from executor.report import write_counts, write_report
 from executor.routes import local_routes
+from executor.spans import spans
 from executor.task import Task, load_task
 from executor.trace import Recorder, put_aside
 from executor.warmup import warm_up
@@ -43,8 +43,6 @@ from simgnn.policies.schedule.pick import Pick
 from simgnn.record.activity import decisions_in
 from simgnn.record.rundir import RunDirectory
 
-SPAN = 512
-"""Most epochs that are handed to the interpreter at once."""
 PROGRESS_S = 1.0
 
 
@@ -276,17 +274,6 @@ class Session:
             "started_at_epoch": self.start,
             **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
         }
-
-
-def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
-    """Runs of epochs between which something else happens: an evaluation, a checkpoint, the end of warm-up; the last
-    epoch is one of its own, so that its traffic is told apart."""
-    begin = start
-    for epoch in range(start + 1, epochs + 1):
-        stop = epoch in (start + 1, epochs - 1, epochs) or epoch - begin >= SPAN
-        if stop or (every and epoch % every == 0) or (keep and epoch % keep == 0):
-            yield range(begin, epoch)
-            begin = epoch
 
 
 def seed_of(seed: int, rank: int) -> int:

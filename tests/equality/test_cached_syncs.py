@@ -300,6 +300,8 @@ def test_an_activity_of_another_partition_is_used_as_fractions(runs: Runs) -> No
         rows = found.activity[name][..., 0]
         assert np.all(np.abs(rows - limits[1][:, :, None] * share) <= 0.5)
         sent = [sent[0] + int(rows.sum()), sent[1] + int(three.decided[name].sum())]
+    # coarse on purpose, on a small graph and two points together (one point alone was 17 % off): that fractions are of
+    # the right size; how well they carry over on real graphs is not shown by this test
     assert abs(sent[0] - sent[1]) <= 0.25 * sent[1]
 
 
