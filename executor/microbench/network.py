@@ -105,7 +105,7 @@ def _exchange_probe(
         "total_bytes": float(sent.sum()),
         **(more or {}),
     }
-    return Probe("exchange", form, sizes, make, group=True, after_work=True, scope=circle.scope)
+    return Probe("exchange", form, sizes, make, group=True, amid_work=True, scope=circle.scope)
 
 
 def collective_probes(circle: Circle, sizes: Sequence[int]) -> list[Probe]:
@@ -130,4 +130,4 @@ def _collective_probe(circle: Circle, kind: str, nbytes: int) -> Probe:
             return lambda: dist.all_gather(parts, payload, group=group)
         return lambda: dist.barrier(group=group)
 
-    return Probe(kind, kind, {"bytes": nbytes}, make, group=True, after_work=True, scope=circle.scope)
+    return Probe(kind, kind, {"bytes": nbytes}, make, group=True, amid_work=True, scope=circle.scope)

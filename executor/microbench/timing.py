@@ -28,7 +28,9 @@ and what fits into a cache is found there. Longer ones work on more than caches 
 OUTLIER_DEVIATIONS = 10
 GAP_S = 4e-3
 GAP_ITEMS = 1 << 20
-"""Before a probe that comes ``after_work`` every rank adds up GAP_ITEMS numbers, again and again, for GAP_S."""
+GAP_UNEVENNESS = 0.5
+"""Before a probe that lies ``amid_work`` every rank adds up GAP_ITEMS numbers, again and again, for GAP_S more or less
+by a random share of up to GAP_UNEVENNESS; after it, for GAP_S."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,10 @@ class Probe:
 
     ``who``: every rank at once, or the first of each host alone while the others wait. ``group``: a communication, in
     which ranks take part together and whose time counts from the latest start. ``scope``: whether the ranks of each
-    host make a sample of their own, or all that act make one. ``after_work``: every rank works for GAP_S before it, as
-    in training, which puts the network's threads to sleep and their data out of the caches. ``locality``: see
-    :class:`Sample`.
+    host make a sample of their own, or all that act make one. ``amid_work``: every rank works before it, some longer
+    than others, and goes on working as soon as its own part is done, as in training: the network's threads are asleep,
+    their data is out of the caches, and what a late rank still has to be sent competes for a core with the work of the
+    rank that sends it. ``locality``: see :class:`Sample`.
     """
 
     primitive: str
@@ -49,7 +52,7 @@ class Probe:
     make: Make
     who: Who = "all"
     group: bool = False
-    after_work: bool = False
+    amid_work: bool = False
     locality: Sequence[float] | None = None
     scope: Scope = "host"
 
@@ -86,6 +89,7 @@ def measure(
         _warm(probe, world)
     world.barrier()
     begun = time.perf_counter()
+    gaps = random.Random(f"{plan.seed}/{world.rank}")
     for turn in range(plan.most):
         ahead = world.clock_ahead_s()
         shuffle(order)
@@ -93,7 +97,7 @@ def measure(
             elapsed = time.perf_counter() - begun
             late = world.any(elapsed > 2 * plan.budget_s)
             if not (late and turn > 0):
-                _visit(probes[index], records[index], world, ahead)
+                _visit(probes[index], records[index], world, ahead, gaps)
         elapsed = time.perf_counter() - begun
         tell(elapsed)
         if world.any(turn + 1 >= plan.least and elapsed * (turn + 2) / (turn + 1) > plan.budget_s):
@@ -118,9 +122,9 @@ def _warm(probe: Probe, world: World) -> None:
         call()
 
 
-def _visit(probe: Probe, record: _Record, world: World, ahead_s: float) -> None:
+def _visit(probe: Probe, record: _Record, world: World, ahead_s: float, gaps: random.Random) -> None:
     """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: of this rank's
-    clock to that of rank 0, by which all times are told."""
+    clock to that of rank 0, by which all times are told; ``gaps``: of this rank, how long it works before."""
     call = _call(probe, world)
     # decided together: a communication must be called by every rank or by none
     cached = world.any(call is not None and (not record.ends or record.ends[-1] - record.starts[-1] < CACHED_S))
@@ -130,8 +134,8 @@ def _visit(probe: Probe, record: _Record, world: World, ahead_s: float) -> None:
     done = 0
     while done < visits:
         world.barrier()
-        if probe.after_work:
-            _work(world)
+        if probe.amid_work:
+            _work(world, GAP_S * gaps.uniform(1 - GAP_UNEVENNESS, 1 + GAP_UNEVENNESS))
         if call is not None:
             start = time.perf_counter()
             call()
@@ -139,6 +143,8 @@ def _visit(probe: Probe, record: _Record, world: World, ahead_s: float) -> None:
             end = time.perf_counter()
             record.starts.append(start - ahead_s)
             record.ends.append(end - ahead_s)
+        if probe.amid_work:
+            _work(world, GAP_S)
         if done == 0 and world.any(bool(record.ends) and record.ends[-1] - record.starts[-1] < CHEAP_S):
             visits = CHEAP_VISITS
         done += 1
@@ -163,10 +169,10 @@ def _deviation(repeats: Sequence[float]) -> float:
     return statistics.median(abs(value - middle) for value in repeats)
 
 
-def _work(world: World) -> None:
-    """Keep this rank's device busy for GAP_S."""
+def _work(world: World, seconds: float) -> None:
+    """Keep this rank's device busy."""
     numbers = torch.ones(GAP_ITEMS, device=world.device)
-    end = time.perf_counter() + GAP_S
+    end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         numbers.add_(1.0)
         world.synchronize()

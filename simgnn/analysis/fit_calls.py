@@ -1,4 +1,8 @@
-"""What samples of communication have in common, wherever they were taken: floors, rates, collectives, errors."""
+"""What samples of communication have in common, wherever they were taken: floors, rates, collectives, errors.
+
+The time of a communication is that of its last rank (``last_s``): a rank that has its part early meets the late one at
+the next communication, so an epoch is made of the latter.
+"""
 
 from collections.abc import Sequence
 
@@ -35,14 +39,14 @@ def floor_and_rates(samples: Sequence[Sample], seconds: Sequence[float]) -> tupl
     small = np.argsort(sizes)[: max(3, len(sizes) // 2 + 1)]
     columns = np.column_stack([np.ones(len(small)), sizes[small]])
     floor = float(solve(columns, times[small], "messages").coefficients[0])
-    floor = min(floor, float(times.min()))
+    floor = min(floor, float(np.median(times[small])))
     return floor, sizes / np.maximum(times - floor, times * 0.05)
 
 
 def exchange_floor(samples: Sequence[Sample]) -> float:
     """The time of an even exchange of no bytes."""
     even = [sample for sample in samples if sample.form == "even"]
-    return floor_and_rates(even, [sample.seconds for sample in even])[0]
+    return floor_and_rates(even, [sample.last_s for sample in even])[0]
 
 
 def efficiency(samples: Sequence[Sample], rates: FloatArray, floor: float, most: float) -> Points:
@@ -77,14 +81,14 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> tuple[Co
     count = max(steps(kind, "ring", ranks), 1)
     scatter = noise(samples)
     if kind == "barrier":
-        floor = float(np.median([sample.seconds for sample in samples]))
+        floor = float(np.median([sample.last_s for sample in samples]))
         hop = Duration.of(floor / count, "measured", spread=scatter)
         entry = Collective(kind="barrier", floor=Duration.of(0.0, "measured"), hop=hop, ranks=(ranks,))
         return entry, [floor] * len(samples)
-    floor, _ = floor_and_rates(samples, [sample.seconds for sample in samples])
+    floor, _ = floor_and_rates(samples, [sample.last_s for sample in samples])
     ordered = sorted(samples, key=lambda sample: sample.sizes["bytes"])
     moved = np.array([bytes_moved(kind, ranks, sample.sizes["bytes"]) for sample in ordered])
-    flowing = np.array([max(sample.seconds - floor, sample.seconds * 0.02) for sample in ordered])
+    flowing = np.array([max(sample.last_s - floor, sample.last_s * 0.02) for sample in ordered])
     bandwidth = float(moved[-1] / flowing[-1])
     residual = np.clip(flowing / (moved / bandwidth), *SHARE_LIMITS)
     # where bytes hardly count, the residual is noise over noise: it starts where they are a tenth of the floor
@@ -109,7 +113,7 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> tuple[Co
 
 def relative_errors(predicted: Sequence[float], samples: Sequence[Sample]) -> tuple[float, float, int]:
     """Median and largest error relative to what was measured, and how many."""
-    return errors_of(predicted, [sample.seconds for sample in samples])
+    return errors_of(predicted, [sample.last_s for sample in samples])
 
 
 def errors_of(predicted: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, int]:
@@ -120,7 +124,7 @@ def errors_of(predicted: Sequence[float], seconds: Sequence[float]) -> tuple[flo
 
 def noise(samples: Sequence[Sample]) -> float:
     """Spread of the repeats as a share of their median: the median over sizes."""
-    return float(MAD_TO_SIGMA * np.median([sample.mad_s / sample.seconds for sample in samples]))
+    return float(MAD_TO_SIGMA * np.median([sample.mad_s / sample.last_s for sample in samples]))
 
 
 def spread_of(ratios: Sequence[float]) -> float:

@@ -59,7 +59,7 @@ def fit_network(samples: Sequence[Sample]) -> NetworkFit:
     floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
     limits = _fit_limits(sends, exchanges, send_floor, floors)
     spread = spread_of(
-        [_exchange_time(s, floors[s.ranks], limits) / s.seconds for s in exchanges if s.sizes["bytes"] >= LARGE_BYTES]
+        [_exchange_time(s, floors[s.ranks], limits) / s.last_s for s in exchanges if s.sizes["bytes"] >= LARGE_BYTES]
     )
     reach = (0.0, float(max(s.sizes["bytes"] for s in exchanges)))
     link = LinkType(
@@ -113,13 +113,13 @@ def _fit_limits(
     reach = min(LARGE_BYTES, max(sample.sizes["bytes"] for sample in exchanges))
     large = [s for s in exchanges if s.sizes["bytes"] >= reach]
     message = message_rate(sends, send_floor, reach)
-    flowing = [max(s.seconds - floors[s.ranks], s.seconds * 0.05) for s in large]
+    flowing = [max(s.last_s - floors[s.ranks], s.last_s * 0.05) for s in large]
     host = float(np.median([s.sizes["total_bytes"] / t for s, t in zip(large, flowing, strict=True)]))
     port = max([message, *(s.sizes["rank_bytes"] / t for s, t in zip(large, flowing, strict=True))])
 
     def error(unknown: FloatArray) -> FloatArray:
         limits = _Limits(message, *np.exp(unknown))
-        return np.array([np.log(_exchange_time(s, floors[s.ranks], limits) / s.seconds) for s in large])
+        return np.array([np.log(_exchange_time(s, floors[s.ranks], limits) / s.last_s) for s in large])
 
     found = optimize.least_squares(error, np.log([port, host]), loss="soft_l1", f_scale=0.1)
     return _Limits(message, *(float(rate) for rate in np.exp(found.x)))

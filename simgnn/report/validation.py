@@ -152,7 +152,7 @@ def _tables(board: Scoreboard) -> list[tuple[str, list[str], Rows]]:
             [_verdict_row(entry) for entry in board.guard],
         ),
         (
-            "Sensitivity: each halved rate must make the score fail",
+            "Sensitivity: each rate that is cut down must make the score fail",
             ["variant", "median error", "fails", "noticed"],
             [
                 [entry.variant, _percent(entry.score.median_error), ", ".join(entry.fails), _word(entry.worse)]

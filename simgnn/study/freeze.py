@@ -17,7 +17,7 @@ from simgnn.record.result import write_text
 from simgnn.study.backend import Backend
 from simgnn.study.baselines import demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
-from simgnn.study.suite import Halved, Suite, Topology, parse_suite
+from simgnn.study.suite import Slowed, Suite, Topology, parse_suite
 from simgnn.study.truth import (
     AS_CALIBRATED,
     PREDICTIONS_SCHEMA,
@@ -27,7 +27,7 @@ from simgnn.study.truth import (
     file_digest,
     write_rows,
 )
-from simgnn.study.variants import affects, halve
+from simgnn.study.variants import affects, slow_down
 from simgnn.tomlfile import load_toml, write_toml
 
 FORMAT = 1
@@ -94,8 +94,8 @@ def check_frozen(folder: TruthFolder) -> dict[str, Any]:
     return frozen
 
 
-def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, halved: Sequence[Halved] = ()) -> list[Prediction]:
-    """Predictions of every case from its partition's statistics: as calibrated, and with each rate halved."""
+def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Sequence[Slowed] = ()) -> list[Prediction]:
+    """Predictions of every case from its partition's statistics: as calibrated, and with each rate cut down."""
     cases = suite.cases()
     index = load_toml(folder.stats_index)
     profiles: dict[Path, Profile] = {}
@@ -108,8 +108,8 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, halved: Seq
         experiment = _from_stats(suite, case, folder.stats / f"{index[case.name]}.toml")
         backend.tell(f"predicting {number + 1}/{len(cases)}: {case.name}")
         variants: Mapping[str, Profile] = {AS_CALIBRATED: profiles[path]} | {
-            what.label: halve(profiles[path], what) if affects(profiles[path], what) else profiles[path]
-            for what in halved
+            what.label: slow_down(profiles[path], what) if affects(profiles[path], what) else profiles[path]
+            for what in slowed
         }
         for variant, profile in variants.items():
             found.append(_predict(case, topology, variant, experiment, profile, file_digest(path), backend))

@@ -60,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the score said with a rate halved: it has to be noticed, by a bar that then fails."""
+    """What the score said with a rate cut down: it has to be noticed, by a bar that then fails."""
 
     variant: str
     score: Score
@@ -94,12 +94,12 @@ class Scoreboard:
 
     @property
     def holds(self) -> bool:
-        """Whether every bar holds and every halved rate was noticed."""
+        """Whether every bar holds and every rate that was cut down was noticed."""
         return all(verdict.holds for verdict in self.verdicts) and all(entry.worse for entry in self.sensitivity)
 
     @property
     def guarded(self) -> bool:
-        """Whether the committed bounds hold, and every halved rate was noticed."""
+        """Whether the committed bounds hold, and every rate that was cut down was noticed."""
         return all(verdict.holds for verdict in self.guard) and all(entry.worse for entry in self.sensitivity)
 
     def as_dict(self) -> dict[str, Any]:

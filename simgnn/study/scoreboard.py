@@ -193,14 +193,14 @@ def _sensitivity(
         times = {entry.case: entry.times.epoch_s for entry in predictions if entry.variant == what.label}
         predicted = np.array([times[case] for case in table.cases])
         touched = np.abs(predicted / simulated - 1.0) > 1e-9
-        halved = table.score(predicted, everything, intervals=False)
+        slowed = table.score(predicted, everything, intervals=False)
         fails = [v for v in _all_bars(suite, table, predicted) if not v.holds]
         on_touched = [table.score(values, touched.tolist()).median_error for values in (simulated, predicted)]
         # a suite that fails already cannot fail anew: then the error of what the rate touches must have grown
         newly = any((v.group, v.bar) not in before for v in fails)
         grown = None not in (*on_touched, base.median_error) and bool(on_touched[1] > on_touched[0])  # type: ignore[operator]
         names = tuple(f"{v.group}: {v.bar}" for v in fails)
-        found.append(Sensitivity(what.label, halved, names, bool(touched.any()) and bool(fails) and (newly or grown)))
+        found.append(Sensitivity(what.label, slowed, names, bool(touched.any()) and bool(fails) and (newly or grown)))
     return found
 
 

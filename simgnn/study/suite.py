@@ -90,11 +90,12 @@ class GroupBars(Strict):
     bars: Bars
 
 
-class Halved(Strict):
-    """A rate to halve: of the device's ``primitive`` ("*": all), or of links of a kind."""
+class Slowed(Strict):
+    """A rate to cut down to ``share`` of itself: of the device's ``primitive`` ("*": all), or of links of a kind."""
 
     primitive: StrictStr | None = None
     link: StrictStr | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -105,7 +106,8 @@ class Halved(Strict):
     @property
     def label(self) -> str:
         """In words."""
-        return f"half the rate of {self.primitive or self.link}" + (" links" if self.link else "")
+        much = "half the" if self.share == 0.5 else f"{self.share:g} of the"
+        return f"{much} rate of {self.primitive or self.link}" + (" links" if self.link else "")
 
 
 class Suite(Strict):
@@ -134,7 +136,7 @@ class Suite(Strict):
     choose: tuple[Axis, ...] = ("partition", "ranks", "topology")
     bars: Bars = Bars()
     group_bars: tuple[GroupBars, ...] = ()
-    sensitivity: tuple[Halved, ...] = ()
+    sensitivity: tuple[Slowed, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

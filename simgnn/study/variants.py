@@ -1,4 +1,4 @@
-"""Profiles with a rate halved: a score that does not notice is no score."""
+"""Profiles with a rate cut down: a score that does not notice is no score."""
 
 from simgnn.errors import ConfigError
 from simgnn.hardware.devices import Device
@@ -6,13 +6,13 @@ from simgnn.hardware.links import Backend, Collective, LinkType
 from simgnn.hardware.profile import Profile
 from simgnn.hardware.quantities import Bandwidth
 from simgnn.names import nearest
-from simgnn.study.suite import Halved
+from simgnn.study.suite import Slowed
 
 
-def halve(profile: Profile, what: Halved) -> Profile:
-    """The profile with one rate halved: every cost of a primitive doubled, or every rate of a kind of links halved.
+def slow_down(profile: Profile, what: Slowed) -> Profile:
+    """The profile with one rate cut down to a share: of a primitive (its costs grow), or of a kind of links.
 
-    Shared-memory links of a library have their rate in the library, so its rates are halved with them. Raises
+    Shared-memory links of a library have their rate in the library, so its rates go down with them. Raises
     :class:`ConfigError` when the profile has nothing of the kind.
     """
     if what.primitive is not None:
@@ -22,22 +22,25 @@ def halve(profile: Profile, what: Halved) -> Profile:
                 f"sensitivity.primitive: got '{what.primitive}', expected '*' or one of the profile's: "
                 f"{', '.join(known)}{nearest(what.primitive, known)}"
             )
-        devices = {name: _slower(device, what.primitive) for name, device in profile.devices.items()}
+        devices = {name: _slower(device, what.primitive, what.share) for name, device in profile.devices.items()}
         return profile.model_copy(update={"devices": devices})
-    links = {name: _half_link(link) if link.kind == what.link else link for name, link in profile.links.items()}
-    local = what.link in ("shared-memory", "loopback")
-    backends = {name: _half_backend(entry) if local else entry for name, entry in profile.backends.items()}
-    return profile.model_copy(update={"links": links, "backends": backends})
+    slower_links = {
+        name: _slower_link(link, what.share) for name, link in profile.links.items() if link.kind == what.link
+    }
+    backends = dict(profile.backends)
+    if what.link in ("shared-memory", "loopback"):
+        backends = {name: _slower_backend(entry, what.share) for name, entry in profile.backends.items()}
+    return profile.model_copy(update={"links": {**profile.links, **slower_links}, "backends": backends})
 
 
-def affects(profile: Profile, what: Halved) -> bool:
-    """Whether halving can change anything: a primitive always can, links only where the profile has one of the kind."""
+def affects(profile: Profile, what: Slowed) -> bool:
+    """Whether it can change anything: a primitive always can, links only where the profile has one of the kind."""
     return what.primitive is not None or any(link.kind == what.link for link in profile.links.values())
 
 
-def _slower(device: Device, primitive: str) -> Device:
+def _slower(device: Device, primitive: str, share: float) -> Device:
     curves = tuple(
-        curve.model_copy(update={"costs": {name: 2 * cost for name, cost in curve.costs.items()}})
+        curve.model_copy(update={"costs": {name: cost / share for name, cost in curve.costs.items()}})
         if primitive in ("*", curve.primitive)
         else curve
         for curve in device.curves
@@ -45,25 +48,23 @@ def _slower(device: Device, primitive: str) -> Device:
     return device.model_copy(update={"curves": curves})
 
 
-def _half(rate: Bandwidth | None) -> Bandwidth | None:
-    return None if rate is None else rate.model_copy(update={"value": rate.value / 2})
+def _cut(rate: Bandwidth | None, share: float) -> Bandwidth | None:
+    return None if rate is None else rate.model_copy(update={"value": rate.value * share})
 
 
-def _half_link(link: LinkType) -> LinkType:
-    return link.model_copy(
-        update={"bandwidth": _half(link.bandwidth), "message_bandwidth": _half(link.message_bandwidth)}
-    )
+def _slower_link(link: LinkType, share: float) -> LinkType:
+    rates = {"bandwidth": link.bandwidth, "message_bandwidth": link.message_bandwidth}
+    return link.model_copy(update={name: _cut(rate, share) for name, rate in rates.items()})
 
 
-def _half_backend(backend: Backend) -> Backend:
-    message = backend.message.model_copy(update={"bandwidth": _half(backend.message.bandwidth)})
+def _slower_backend(backend: Backend, share: float) -> Backend:
+    message = backend.message.model_copy(update={"bandwidth": _cut(backend.message.bandwidth, share)})
     ports = backend.ports
     if ports is not None:
-        ports = ports.model_copy(update={"send": _half(ports.send), "receive": _half(ports.receive)})
-    return backend.model_copy(
-        update={"message": message, "ports": ports, "collectives": tuple(map(_half_bus, backend.collectives))}
-    )
+        ports = ports.model_copy(update={"send": _cut(ports.send, share), "receive": _cut(ports.receive, share)})
+    collectives = tuple(_slower_bus(collective, share) for collective in backend.collectives)
+    return backend.model_copy(update={"message": message, "ports": ports, "collectives": collectives})
 
 
-def _half_bus(collective: Collective) -> Collective:
-    return collective.model_copy(update={"bus_bandwidth": _half(collective.bus_bandwidth)})
+def _slower_bus(collective: Collective, share: float) -> Collective:
+    return collective.model_copy(update={"bus_bandwidth": _cut(collective.bus_bandwidth, share)})

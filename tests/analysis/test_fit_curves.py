@@ -133,6 +133,26 @@ def test_communication_of_two_group_sizes_comes_back() -> None:
     assert max(worst for _, worst, _ in found.errors.values()) < 0.05
 
 
+def test_a_communication_costs_what_its_last_rank_took() -> None:
+    samples = [
+        sample.model_copy(update={"seconds": sample.last_s / 3}) if sample.primitive != "send" else sample
+        for sample in network_samples(2, 3e9, 2e-4)
+    ]
+    assert fit_network(samples) == fit_network(network_samples(2, 3e9, 2e-4))
+
+
+def test_a_floor_is_not_the_luckiest_sample() -> None:
+    samples = network_samples(2, 3e9, 2e-4)
+    (place,) = (n for n, s in enumerate(samples) if s.primitive == "allreduce" and s.sizes["bytes"] == 1024)
+    half = samples[place].last_s / 2
+    lucky = [*samples[:place], samples[place].model_copy(update={"last_s": half}), *samples[place + 1 :]]
+    floors = [
+        next(entry.hop.value for entry in fit_network(found).backend.collectives if entry.kind == "allreduce")
+        for found in (samples, lucky)
+    ]
+    assert floors[1] > 0.7 * floors[0]
+
+
 def test_a_fitted_profile_prices_what_was_measured(tmp_path: Path) -> None:
     compute = [sample for primitive in TERMS for sample in machine_samples(primitive, 40, 0.01)]
     common = {"format": "simgnn-samples", "version": 2, "started": "2026-01-02T03:04:05Z", "hosts": HERE,

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
+from simgnn.hardware.profile import load_profile
 from simgnn.study.cases import AXES, case_experiment, with_data_folder
 from simgnn.study.draw import balanced_draw
-from simgnn.study.suite import find_suite, load_suite, parse_suite, suite_names
+from simgnn.study.suite import Slowed, find_suite, load_suite, parse_suite, suite_names
+from simgnn.study.variants import slow_down
 from simgnn.tomlfile import load_toml
 
 RUNS = ("issue2", "quick", "testbed")
@@ -125,3 +127,26 @@ def test_the_data_folder_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path
         with_data_folder(experiment)
     monkeypatch.setenv("SIMGNN_DATA", str(tmp_path))
     assert with_data_folder(experiment).graph.source == str(tmp_path / "coauthor_physics.npz")
+
+
+def test_a_rate_can_be_cut_down_to_any_share() -> None:
+    profile = load_profile("vm-epyc-2")
+    for share, label in ((0.5, "half the rate of spmm"), (0.25, "0.25 of the rate of spmm")):
+        what = Slowed(primitive="spmm", share=share)
+        assert what.label == label
+        slowed = slow_down(profile, what)
+        for name, device in profile.devices.items():
+            for before, after in zip(device.curves, slowed.devices[name].curves, strict=True):
+                factor = 1 / share if before.primitive == "spmm" else 1.0
+                assert after.costs == {term: pytest.approx(cost * factor) for term, cost in before.costs.items()}
+
+
+def test_links_of_a_kind_are_cut_down_and_no_others() -> None:
+    profile = load_profile("p100-10gbe-4x2")
+    slowed = slow_down(profile, Slowed(link="ethernet", share=0.25))
+    kinds = {link.kind for link in profile.links.values()}
+    assert len(kinds) > 1
+    for name, link in profile.links.items():
+        share = 0.25 if link.kind == "ethernet" else 1.0
+        assert link.bandwidth is not None
+        assert slowed.links[name].bandwidth.value == pytest.approx(link.bandwidth.value * share)

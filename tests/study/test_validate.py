@@ -66,7 +66,7 @@ def test_the_score_is_that_of_the_known_factor(finished: tuple[Scoreboard, Path,
     assert {part.part for part in board.parts} >= {"compute_s", "wait_s", "transfer_s"}
 
 
-def test_a_halved_rate_is_noticed(finished: tuple[Scoreboard, Path, Pretended]) -> None:
+def test_a_rate_that_is_cut_down_is_noticed(finished: tuple[Scoreboard, Path, Pretended]) -> None:
     (entry,) = finished[0].sensitivity
     assert entry.worse
     assert entry.fails
