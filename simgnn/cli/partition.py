@@ -1,12 +1,16 @@
 """``simgnn partition``: partition a graph once, and tell how good the partition is."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of
+
+if TYPE_CHECKING:
+    from simgnn.graph.graph import Graph
+    from simgnn.partition.store import PartitionArtifact
 
 
 def command(
@@ -29,7 +33,8 @@ def command(
     has its master on one rank and mirrors on others.
 
     [bold]replication factor[/bold]: rows that all ranks hold, over vertices.
-    [bold]imbalance[/bold]: the fullest rank over the mean of all.
+    [bold]imbalance[/bold]: the fullest rank over the mean of all; for an edge-cut
+    also by type of vertex (train, validation, test, none).
     [bold]connections[/bold] of a rank: rows that it sends or receives in one
     synchronisation; summed over ranks, each copy counts at both ends.
 
@@ -37,6 +42,10 @@ def command(
     Compare the connections between hosts for gamma = 0 and 0.1:
     [bold]simgnn partition vanilla --set partition.kind=ebv --set
     partition.gamma=0 --set cluster.hosts=2 --set cluster.ranks_per_host=4[/bold]
+
+    METIS balances what partition.balance names: vertices, edges, train,
+    validation, test. DistDGL's partition balances every type of vertex and its
+    edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
 
     EBV also takes partition.edge_order (degree-sum, input, random),
     partition.master (host-majority, balanced, hash, first), partition.alpha and
@@ -74,6 +83,7 @@ def command(
         "kind": artifact.kind,
         "ranks": artifact.ranks,
         **artifact.quality.as_dict(),
+        "types": _types(graph, artifact),
         "made_now": artifact.made,
         "digest": artifact.digest,
         "path": str(artifact.path),
@@ -85,9 +95,28 @@ def command(
         rows = [
             [CONNECTIONS.get(key, key.replace("copies", copies).replace("_", " ")), _text(value)]
             for key, value in _plain(measured).items()
-            if value is not None
+            if value is not None and key != "types"
         ]
         print_table("", ["partition", ""], rows, left=2)
+        _print_types(measured["types"])
+
+
+def _types(graph: "Graph", artifact: "PartitionArtifact") -> list[dict[str, Any]] | None:
+    """Balance by type of vertex; None for a vertex-cut, whose edges belong to no end."""
+    from simgnn.partition.constraints import type_balances
+
+    if artifact.kind == "vertex-cut":
+        return None
+    return [asdict(balance) for balance in type_balances(graph, artifact.partition.owner, artifact.ranks)]
+
+
+def _print_types(types: list[dict[str, Any]] | None) -> None:
+    from simgnn.cli.console import print_table
+
+    if types:
+        columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
+        keys = ("type", "vertices", "vertex_imbalance", "edges", "edge_imbalance")
+        print_table("balance by type of vertex", columns, [[_text(entry[key]) for key in keys] for entry in types])
 
 
 CONNECTIONS = {

@@ -17,9 +17,15 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
     """Owner of each vertex, int32 [V], with every quantity in ``balance`` spread evenly over the parts.
 
     DGL balances classes of vertices: those of each named mask, and the rest; so "vertices" is implied. With "edges" it
-    balances the in-degrees of each class too. DGL fixes the imbalance and METIS's seed. Raises :class:`ConfigError`
-    without DGL. Source: DGL 1.1 ``metis_partition_assignment``, public interface.
+    balances the in-degrees of each class too; it fixes the imbalance and METIS's seed. Without edges, where METIS
+    balances nothing, each class is dealt evenly. Raises :class:`ConfigError` without DGL, and where a part stays empty.
+    Source: DGL 1.1 ``metis_partition_assignment``, public interface; DistDGL, Zheng et al., IA3 2020.
     """
+    classes = vertex_classes(graph, balance)
+    if graph.edges == 0:
+        owner = np.empty(graph.vertices, dtype=np.int32)
+        owner[np.argsort(classes, kind="stable")] = np.arange(graph.vertices) % ranks
+        return owner
     try:
         import dgl
         import torch
@@ -33,15 +39,22 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
     pointers, sources = torch.from_numpy(csr.indptr.copy()), torch.from_numpy(csr.indices.astype(np.int64))
     # a symmetric pattern: rows may stand for sources as well as for destinations
     whole = dgl.graph(("csr", (pointers, sources, torch.empty(0, dtype=torch.int64))), num_nodes=graph.vertices)
-    classes = torch.from_numpy(vertex_classes(graph, balance))
+    kinds = torch.from_numpy(classes)
     with contextlib.redirect_stdout(io.StringIO()):
-        found = dgl.metis_partition_assignment(whole, ranks, balance_ntypes=classes, balance_edges="edges" in balance)
+        found = dgl.metis_partition_assignment(whole, ranks, balance_ntypes=kinds, balance_edges="edges" in balance)
     if found is None:
         raise ConfigError(
             f"partition.balance = {list(balance)}: METIS found no partition of '{graph.name}' into {ranks} parts; "
             "use fewer constraints or fewer ranks"
         )
-    return np.asarray(found.numpy(), dtype=np.int32)
+    owner = np.asarray(found.numpy(), dtype=np.int32)
+    empty = np.flatnonzero(np.bincount(owner, minlength=ranks) == 0)
+    if len(empty):
+        raise ConfigError(
+            f"partition.balance = {list(balance)}: METIS left {len(empty)} of {ranks} parts of '{graph.name}' empty "
+            f"(the first: {empty[0]}); use fewer ranks (--ranks, cluster.hosts, cluster.ranks_per_host) or constraints"
+        )
+    return owner
 
 
 def vertex_classes(graph: Graph, balance: Sequence[str]) -> NDArray[np.int64]:

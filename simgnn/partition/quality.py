@@ -51,8 +51,8 @@ def measure(stats: PartitionStats) -> Quality:
         edge_cut=cut,
         edge_cut_share=None if cut is None else cut / max(1, int(stats.edges.sum())),
         replication_factor=float((stats.rows.sum() + copies.sum()) / max(1, int(stats.rows.sum()))),
-        vertex_imbalance=_over_mean(held),
-        edge_imbalance=_over_mean(stats.edges),
+        vertex_imbalance=over_mean(held),
+        edge_imbalance=over_mean(stats.edges),
         copies=int(copies.sum()),
         copies_max=int(copies.max()),
         inner_sum=int(inner.sum()),
@@ -75,6 +75,7 @@ def connections(stats: PartitionStats) -> tuple[IntArray, IntArray]:
     return counts[0], counts[1]
 
 
-def _over_mean(held: IntArray) -> float:
+def over_mean(held: IntArray) -> float:
+    """The fullest rank over the mean of all, from what each holds, int64 [P]; 1 where none holds anything."""
     total = int(held.sum())
     return float(held.max() * len(held) / total) if total else 1.0

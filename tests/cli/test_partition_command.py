@@ -70,3 +70,17 @@ def test_one_rank_and_a_graph_without_edges(small, tmp_path, capsys) -> None:
         assert invoke([*arguments, "--stats", str(tmp_path / "stats.toml")]) == 0
         told = json.loads(capsys.readouterr().out)
         assert (told["replication_factor"], told["copies"], told["inner_sum"], told["outer_sum"]) == (1.0, 0, 0, 0)
+
+
+def test_an_edge_cut_tells_its_balance_by_type_of_vertex(small, capsys) -> None:
+    arguments = ["partition", str(small), *CLUSTER, "--set", "partition.kind=random"]
+    assert invoke([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [entry["type"] for entry in told["types"]] == ["train", "validation", "test"]
+    assert sum(entry["vertices"] for entry in told["types"]) == told["vertices"]
+    assert sum(entry["edges"] for entry in told["types"]) == told["edges"]
+    assert all(1 <= entry["vertex_imbalance"] <= 4 and 1 <= entry["edge_imbalance"] <= 4 for entry in told["types"])
+    assert invoke(arguments) == 0
+    assert "balance by type of vertex" in capsys.readouterr().out
+    assert invoke(["partition", str(small), *EBV, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["types"] is None
