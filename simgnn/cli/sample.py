@@ -35,6 +35,15 @@ def command(
         int | None,
         typer.Option("--threads", metavar="N", help="Sampling threads; default: every core.", min=1, max=4096),
     ] = None,
+    hot_rows: Annotated[
+        str | None,
+        typer.Option(
+            "--hot-rows",
+            metavar="N,N,...",
+            help="Tell what a cache of so many hot rows on each rank would save, for each N.",
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace batches made from other settings.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,8 +69,22 @@ def command(
     [bold]remote[/bold]: rows that another rank owns, and must send.
     [bold]frequency[/bold]: in how many batches of one rank and epoch a remote
     row is needed; what a cache of the most frequent rows would save.
+
+    [bold]--hot-rows 0,1000,10000[/bold] tells, without sampling anew, what is pulled
+    from other hosts when each rank keeps that many of the rows that its batches
+    of an epoch need most often: exact numbers, by rank pair with --json. Rows
+    of the own host are read from memory that its ranks share, so it takes
+    several hosts (--set cluster.hosts=4).
+    [bold]rows pulled[/bold]: by batches, which the cache lacks.
+    [bold]rows cached[/bold]: pulled to fill the caches, anew in each epoch.
+    [bold]buffers[/bold]: this epoch's cache, the next one's, and as many batches as
+    the schedule stages (schedule.kind prefetch: schedule.window; else 1).
+
+    With placement.kind = store the fetches of placement.hot_rows are planned
+    too, into DIR/hot-N: what each batch gathers, what each rank sends.
     """
     from simgnn.cli.console import Reporter, print_json
+    from simgnn.cli.sample_hot import hot_row_counts, print_fetches, tell_fetches
     from simgnn.cli.sample_tables import print_report, report
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import obtain_partition, read_graph, with_default_cluster
@@ -70,6 +93,7 @@ def command(
 
     if out is None:
         raise ConfigError("--out: missing; expected the folder that the batches go to: --out DIR")
+    sizes = [] if hot_rows is None else hot_row_counts(hot_rows)
     loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, trains=False), None)
     _check(loaded, only)
     check_free(out)
@@ -93,10 +117,12 @@ def command(
             done=lambda done, of: at.at(done, total=of),
         )
     told = report(made, plan, loaded.rank_hosts(), graph.name, loaded.batching.label)
+    told |= tell_fetches(loaded, graph, plan, made, artifact.digest, sizes, threads, reporter)
     if as_json:
         print_json(told)
     else:
         print_report(told)
+        print_fetches(told)
 
 
 def _check(experiment: "Experiment", only: list[int] | None) -> None:

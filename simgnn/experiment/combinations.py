@@ -8,6 +8,8 @@ from simgnn.experiment.slots import kinds
 from simgnn.partition.kinds import PARTITION_KINDS
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.base import Communication
+from simgnn.policies.placement.store import Store
+from simgnn.policies.schedule.prefetch import Prefetch
 
 WHY_NOT: Mapping[str, str] = {
     "edge-cut": "divides vertices (edge-cut): a vertex-cut has no single rank that holds all in-edges of a vertex",
@@ -26,7 +28,7 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     """
     checks = (
         _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _momentum, _clipping,
-        _statistics, _fanouts,
+        _statistics, _fanouts, _mini_batches,
         *((_cut, _moved, _untrainable) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
@@ -99,6 +101,30 @@ def _fanouts(values: Mapping[str, Any]) -> Faults:
             ("batching", "fanouts"),
             f"got {len(batching.fanouts)} fan-outs {list(batching.fanouts)}, expected {model.layers}: one for each "
             f"layer (model.layers = {model.layers}), the first for the neighbours of the seed vertices",
+        )
+
+
+def _mini_batches(values: Mapping[str, Any]) -> Faults:
+    batching, placement, schedule = values["batching"], values["placement"], values["schedule"]
+    if batching is None:
+        return
+    sampled = isinstance(batching, NeighbourSampling)
+    got = f"with batching.kind = '{batching.kind}'"
+    for slot, policy, default, why in (
+        ("placement", placement, "device", "a full graph's rows all lie on their ranks' devices, so none are pulled"),
+        ("schedule", schedule, "bsp", "an epoch of one step leaves no batch to stage ahead"),
+    ):
+        if isinstance(policy, Store | Prefetch) and not sampled:
+            yield (
+                (slot, "kind"),
+                f"got '{policy.kind}' {got}, expected '{default}': {why}; or sample mini-batches (batching.kind = "
+                "'seeded' or 'sampled')",
+            )
+    if sampled and not batching.known_ahead and isinstance(placement, Store) and placement.hot_rows:
+        yield (
+            ("placement", "hot_rows"),
+            f"got {placement.hot_rows} {got}, expected 0: hot rows are counted in batches that are known before "
+            "training begins (batching.kind = 'seeded')",
         )
 
 

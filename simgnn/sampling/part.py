@@ -94,6 +94,11 @@ class Part:
         """Rows of other ranks that the epoch needs, ascending, and in how many batches each."""
         return self.folder.array("remote_vertices"), self.folder.array("remote_counts")
 
+    def inputs(self, number: int) -> NDArray[Any]:
+        """The ids of the input rows of batch ``number``, as in its :class:`Batch`: without its blocks."""
+        row = int(self._starts[0][number])
+        return self._vertices[row : row + int(self._index[number, self._hops])]
+
     def batch(self, number: int) -> Batch:
         """Batch ``number`` of 0..len-1, as it was sampled."""
         hops = self._hops

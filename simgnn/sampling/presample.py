@@ -141,12 +141,12 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool) -> None:
                 f"--out: got {folder}, which holds batches made from other settings ({told}); expected the same "
                 "experiment: name another folder, or replace them with --force"
             )
-        for part in folder.glob("epoch-*"):
+        for part in (*folder.glob("epoch-*"), *folder.glob("hot-[0-9]*")):
             shutil.rmtree(part)
         for name in (TOTALS, SETTINGS):
             (folder / name).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / SETTINGS, settings)
+    write_json(folder / SETTINGS, settings)
 
 
 def _settings_in(folder: Path) -> dict[str, Any] | None:
@@ -177,7 +177,7 @@ def _seal(
             total += part.tally
             size += sum(file.stat().st_size for file in path.iterdir())
     told = digest.hexdigest()
-    _write_json(folder / TOTALS, {"epochs": epochs, "digest": told, "bytes": size, **total.as_dict()})
+    write_json(folder / TOTALS, {"epochs": epochs, "digest": told, "bytes": size, **total.as_dict()})
     return Presampled(folder, epochs, made, reused, size, told, total)
 
 
@@ -187,10 +187,11 @@ def _short(value: Any) -> str:
 
 
 def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*.npy"))
+    return sum(file.stat().st_size for file in folder.glob("epoch-*/rank-*/*.npy"))
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file that is there whole or not at all."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         json.dump(value, file, indent=1)
     os.chmod(file.name, 0o644)  # temporary files are private; results are to be read by others

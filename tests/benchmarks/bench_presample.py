@@ -1,10 +1,11 @@
 """Presampling ogbn_arxiv to disk: batches a second and peak memory above the graph, each round in a fresh process.
 
-    python tests/benchmarks/bench_presample.py [--epochs 10] [--fanouts 25 10] [--ranks 4] [--threads 2]
+    python tests/benchmarks/bench_presample.py [--epochs 10] [--fanouts 25 10] [--ranks 4] [--hot-rows 1000]
 
 The graph is loaded and a small run of the same code compiled for first; from there on the clock runs and the peak
 resident memory is compared with that at the start. Writing, digests and statistics are inside. Bar: 1 GiB above the
-graph. ``--copies N`` samples a graph of N arxivs side by side, its arrays memory-mapped.
+graph. ``--copies N`` samples a graph of N arxivs side by side, its arrays memory-mapped. ``--hot-rows N`` also tells of
+caches of 0, N and 10 N rows and plans the fetches of N, each rank on a host of its own; the peak is then that of all.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import psutil
 from arxiv import load
 
 from simgnn.graph.csr import CSR
+from simgnn.sampling.fetchplan import plan_fetches
+from simgnn.sampling.forecast import forecast
 from simgnn.sampling.plan import SamplingPlan, local_split
 from simgnn.sampling.presample import presample
 
@@ -43,6 +46,22 @@ def plan_of(arguments: argparse.Namespace) -> SamplingPlan:
     return SamplingPlan(csr, owner, workers, tuple(arguments.fanouts), arguments.batch_size, 0)
 
 
+def plan_all(plan: SamplingPlan, arguments: argparse.Namespace) -> dict[str, float | str]:
+    """Seconds of the forecast and of the fetch plan, and what the middle cache hits."""
+    hosts, folder, hot_rows = np.arange(plan.ranks), arguments.folder / "batches", arguments.hot_rows
+    began = time.perf_counter()
+    found = forecast(plan, folder, hosts, arguments.epochs, [0, hot_rows, 10 * hot_rows])
+    forecast_s = time.perf_counter() - began
+    began = time.perf_counter()
+    planned = plan_fetches(plan, "bench", folder, arguments.epochs, hosts, hot_rows, threads=arguments.threads)
+    return {
+        "forecast_s": round(forecast_s, 2),
+        "fetch_plan_s": round(time.perf_counter() - began, 2),
+        "hit_rate": round(found.curve.hits(hot_rows) / found.curve.remote, 4),
+        "fetch_digest": planned.digest[:12],
+    }
+
+
 def one(arguments: argparse.Namespace) -> None:
     """One round, in this process; prints one JSON line."""
     plan = plan_of(arguments)
@@ -54,6 +73,7 @@ def one(arguments: argparse.Namespace) -> None:
     began, worked = time.perf_counter(), time.process_time()
     made = presample(plan, "bench", arguments.folder / "batches", arguments.epochs, threads=arguments.threads)
     seconds, processor = time.perf_counter() - began, time.process_time() - worked
+    fetches = plan_all(plan, arguments) if arguments.hot_rows else {}
     peak = next(
         int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     )
@@ -69,6 +89,7 @@ def one(arguments: argparse.Namespace) -> None:
         "GiB_before": round(before / 2**30, 3),
         "GiB_above": round((peak * 1024 - before) / 2**30, 3),
         "digest": (made.digest or "")[:12],
+        **fetches,
     }
     print(json.dumps(told))
 
@@ -82,6 +103,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--hot-rows", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data", type=Path, help="folder of ogbn_arxiv.npz (default: SIMGNN_DATA)")
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp/bench-presample"))

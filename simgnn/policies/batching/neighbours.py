@@ -1,6 +1,6 @@
 """What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -22,7 +22,10 @@ class NeighbourSampling(Batching):
 
     ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
     -1 for all. ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that they own.
+    ``known_ahead``: whether a run's batches are there before it begins.
     """
+
+    known_ahead: ClassVar[bool]
 
     batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
     fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(

@@ -1,6 +1,6 @@
 """Mini-batches known before training begins (RapidGNN): sampled ahead of time from the experiment's seed."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,6 +9,8 @@ from simgnn.policies.batching.neighbours import NeighbourSampling
 
 class Seeded(NeighbourSampling):
     """Presampled neighbour sampling. Fan-outs by default: ours, the paper states none."""
+
+    known_ahead: ClassVar[bool] = True
 
     kind: Literal["seeded"] = "seeded"
     fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(

@@ -1,0 +1,143 @@
+"""All fetches of a run, planned from its presampled batches: what every rank gathers and sends in each epoch.
+
+A folder ``hot-N`` beside the batches holds ``epoch-E/gather-R`` and ``epoch-E/serve-R`` for N hot rows and, once all
+are there, ``fetches.json`` with digest and totals. It is a pure function of the batches' settings, the hosts and N.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
+from simgnn.sampling import gather, serve
+from simgnn.sampling.gather import GatherPart, write_gathers
+from simgnn.sampling.plan import SamplingPlan
+from simgnn.sampling.presample import open_part, settings_of, write_json
+from simgnn.sampling.remote import Sources, rows_on_hosts
+from simgnn.sampling.serve import ServePart, write_served
+
+IntArray = NDArray[np.int64]
+TOTALS = "fetches.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class FetchPlan:
+    """What :func:`plan_fetches` wrote: ``made`` artefacts now, ``reused`` ones of an earlier call; SHA-256 of all."""
+
+    path: Path
+    epochs: int
+    hot_rows: int
+    made: int
+    reused: int
+    digest: str
+
+    def gather(self, epoch: int, rank: int) -> GatherPart:
+        """How a rank's batches of an epoch come together; checked against its digests."""
+        return GatherPart.open(_gather_path(self.path, epoch, rank))
+
+    def serve(self, epoch: int, rank: int) -> ServePart:
+        """What a rank sends in an epoch; checked against its digests."""
+        return ServePart.open(_serve_path(self.path, epoch, rank))
+
+
+def plan_fetches(
+    plan: SamplingPlan,
+    source: str,
+    folder: Path,
+    epochs: int,
+    rank_hosts: IntArray,
+    hot_rows: int,
+    *,
+    threads: int | None = None,
+    done: Callable[[int], None] = lambda artefacts: None,
+) -> FetchPlan:
+    """Plan the fetches of epochs 0..epochs-1, whose batches of all ranks lie in ``folder``; what is there is kept.
+
+    ``source``: digest of graph and partition, as the batches were made with; ``rank_hosts`` int64 [P]. Contents do not
+    depend on ``threads``. ``done`` is told how many of the 2 * P * epochs artefacts are there. In memory are 4 or 8
+    bytes a vertex (40 while rows are numbered), one ranking and a few batches. Raises :class:`ConfigError` for missing
+    or other batches.
+    """
+    place = folder / f"hot-{hot_rows}"
+    rows = rows_on_hosts(np.asarray(plan.owner), rank_hosts)
+    settings: dict[str, Any] = {
+        **settings_of(plan, source), "fetch_format": FORMAT, "hosts": rank_hosts.tolist(), "hot_rows": hot_rows
+    }  # fmt: skip
+    parts = [(epoch, rank) for epoch in range(epochs) for rank in range(plan.ranks)]
+    made = 0
+    for at, (epoch, rank) in enumerate(parts):
+        key = {**settings, "epoch": epoch, "rank": rank}
+
+        def make(
+            writer: ArtifactWriter, epoch: int = epoch, rank: int = rank, key: Mapping[str, Any] = key
+        ) -> Mapping[str, Any]:
+            part = open_part(folder, epoch, rank)
+            _check(part.folder, {**settings_of(plan, source), "epoch": epoch, "worker": rank})
+            sources = Sources.of_worker(plan.owner, rank_hosts, rank)
+            return {"made_from": key, "rows": write_gathers(part, sources, hot_rows, rows, writer, threads)}
+
+        found, new = obtain(_gather_path(place, epoch, rank), gather.WHAT, make)
+        _check(found, key)
+        made += new
+        done(at + 1)
+    made += _plan_served(plan, settings, place, epochs, lambda served: done(len(parts) + served))
+    return _seal(settings, place, epochs, made, parts)
+
+
+def _plan_served(
+    plan: SamplingPlan, settings: Mapping[str, Any], place: Path, epochs: int, done: Callable[[int], None]
+) -> int:
+    """Write what every rank sends; how many artefacts this call made."""
+    made = 0
+    for epoch in range(epochs):
+        paths = [_gather_path(place, epoch, rank) for rank in range(plan.ranks)]
+        gathers = [GatherPart(ArtifactFolder.open(path, gather.WHAT)) for path in paths]  # verified when obtained
+        for rank in range(plan.ranks):
+            key = {**settings, "epoch": epoch, "rank": rank}
+
+            def make(
+                writer: ArtifactWriter,
+                gathers: list[GatherPart] = gathers,
+                rank: int = rank,
+                key: Mapping[str, Any] = key,
+            ) -> Mapping[str, Any]:
+                return {"made_from": key, "rows": write_served(gathers, rank, plan.steps, writer)}
+
+            found, new = obtain(_serve_path(place, epoch, rank), serve.WHAT, make)
+            _check(found, key)
+            made += new
+            done(epoch * plan.ranks + rank + 1)
+    return made
+
+
+def _seal(settings: Mapping[str, Any], place: Path, epochs: int, made: int, parts: list[tuple[int, int]]) -> FetchPlan:
+    """Digest over all artefacts, in order of epoch and rank."""
+    digest = hashlib.sha256(json.dumps([settings, epochs], sort_keys=True).encode())
+    for epoch, rank in parts:
+        for path, what in ((_gather_path, gather.WHAT), (_serve_path, serve.WHAT)):
+            files = ArtifactFolder.open(path(place, epoch, rank), what).files
+            digest.update(json.dumps([what, epoch, rank, dict(files)], sort_keys=True).encode())
+    found = FetchPlan(place, epochs, settings["hot_rows"], made, 2 * len(parts) - made, digest.hexdigest())
+    write_json(place / TOTALS, {"epochs": epochs, "hot_rows": found.hot_rows, "digest": found.digest})
+    return found
+
+
+def _check(found: ArtifactFolder, expected: Mapping[str, Any]) -> None:
+    if found.details["made_from"] != expected:
+        raise ConfigError(f"{found.path} was made from other settings: remove it and start again")
+
+
+def _gather_path(place: Path, epoch: int, rank: int) -> Path:
+    return place / f"epoch-{epoch}" / f"gather-{rank}"
+
+
+def _serve_path(place: Path, epoch: int, rank: int) -> Path:
+    return place / f"epoch-{epoch}" / f"serve-{rank}"

@@ -1,0 +1,104 @@
+"""Rows of other hosts: who sends them, and which of them a rank needs most often in an epoch."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.graph.csr import IndexArray
+from simgnn.partition.edges import index_array
+from simgnn.sampling.part import Part
+
+IntArray = NDArray[np.int64]
+
+
+def serving_ranks(rank_hosts: IntArray, worker: int) -> IntArray:
+    """The rank that sends ``worker`` the rows of each owner, int64 [P]; the worker itself for owners on its own host.
+
+    Any rank of a host can send its rows, since they lie in memory that the host's ranks share: the k-th rank of a host
+    asks the k-th of each other host (modulo their number), so that the load is even. ``rank_hosts`` int64 [P].
+    """
+    hosts, place = np.unique(rank_hosts, return_inverse=True)
+    turn = int(np.count_nonzero(place[:worker] == place[worker]))
+    serving = np.empty(len(hosts), np.int64)
+    for host in range(len(hosts)):
+        members = np.flatnonzero(place == host)
+        serving[host] = members[turn % len(members)]
+    serving[place[worker]] = worker
+    return serving[place]
+
+
+def rows_on_hosts(owner: NDArray[np.int32], rank_hosts: IntArray) -> IndexArray:
+    """Row of each vertex in the memory of its host, int32 or int64 [V]: ids ascending on each host.
+
+    ``owner`` int32 [V]; ``rank_hosts`` int64 [P]. Source: DistDGL's relabelling, Zheng et al., IA3 2020.
+    """
+    hosts = rank_hosts[owner]
+    rows = index_array(len(owner), len(owner))
+    sizes = np.bincount(hosts)
+    rows[np.argsort(hosts, kind="stable")] = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return rows
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where a worker's rows come from: ``owner`` int32 [V]; ``serving`` int64 [P], see :func:`serving_ranks`."""
+
+    worker: int
+    owner: NDArray[np.int32]
+    serving: IntArray
+
+    @classmethod
+    def of_worker(cls, owner: NDArray[np.int32], rank_hosts: IntArray, worker: int) -> "Sources":
+        """For one of P ranks, whose hosts are ``rank_hosts`` int64 [P]."""
+        return cls(worker, np.asarray(owner), serving_ranks(rank_hosts, worker))
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return len(self.serving)
+
+    def of(self, vertices: NDArray[Any]) -> IntArray:
+        """The rank that each row comes from, int64 [n]; the worker where it lies on its own host."""
+        return np.asarray(self.serving[self.owner[vertices]])
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The rows of other hosts that a worker needs in an epoch, and how often.
+
+    ``vertices`` [U], ascending; ``counts`` int32 [U]: batches that need each. The *order* is by falling count, ties by
+    id (the smaller first); a cache of n hot rows holds the first n of it, each in the slot that is its place.
+    Source: RapidGNN, hot set (specs/rapidgnn.md 5.2); ties are our decision.
+    """
+
+    vertices: IndexArray
+    counts: NDArray[np.int32]
+
+    @classmethod
+    def of_part(cls, part: Part, sources: Sources) -> "Ranking":
+        """Of presampled batches: what they need of ranks on the worker's own host is left out."""
+        vertices, counts = part.remote
+        far = sources.of(vertices) != sources.worker
+        return cls(vertices[far], counts[far])
+
+    @cached_property
+    def order(self) -> IntArray:
+        """Places in ``vertices``, the row most often needed first, int64 [U]."""
+        return np.argsort(-self.counts, kind="stable")
+
+    def hot(self, rows: int) -> IndexArray:
+        """The vertices that a cache of ``rows`` rows holds, by slot [min(rows, U)]."""
+        return self.vertices[self.order[:rows]]
+
+    def places(self, vertices: NDArray[Any]) -> IntArray:
+        """Place in the order of each of ``vertices`` [n], all of which the ranking holds, int64 [n]."""
+        return self._places[np.searchsorted(self.vertices, vertices)]
+
+    @cached_property
+    def _places(self) -> IntArray:
+        places = np.empty(len(self.order), np.int64)
+        places[self.order] = np.arange(len(self.order))
+        return places
