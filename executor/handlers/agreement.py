@@ -8,11 +8,9 @@ from executor.buffers import Now
 from executor.handlers import decisions
 from executor.handlers.context import Factory, Handler, RankContext
 from simgnn.errors import BackendError
+from simgnn.policies.blocks import NEVER
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
-
-NEVER = -1
-"""Version of a block that was never sent."""
 
 
 def select(op: Op, template: Template, context: RankContext) -> Handler:

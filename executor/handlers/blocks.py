@@ -1,11 +1,12 @@
 """Sums over one block of edges at a time, as blocks of rows arrive; and the check that no row in use is too old."""
 
-import torch
+from collections.abc import Sequence
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
 from executor.handlers.segments import segment
 from simgnn.errors import BackendError
+from simgnn.policies.blocks import NEVER
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
@@ -32,7 +33,9 @@ def add_block(op: Op, template: Template, context: RankContext) -> Handler:
     read = context.store.getter(rows[0] if context.rank == root or len(rows) == 1 else rows[1])
     put, finish = context.store.setter(op.writes[0]), bool(op.options.get("finish", 0))
     total = next((context.store.getter(a) for a in op.reads if a.buffer == target), None)
-    check = None if "oldest_epochs" not in op.options else _age_check(op, context)
+    check = None
+    if "oldest_epochs" in op.options:
+        check = _age_check(op, context, [len(degrees) for degrees in blocks.degrees])
 
     def run(now: Now) -> None:
         if check is not None:
@@ -42,20 +45,23 @@ def add_block(op: Op, template: Template, context: RankContext) -> Handler:
     return run
 
 
-def _age_check(op: Op, context: RankContext) -> Handler:
-    """Refuses to go on where a block that others sent is older than the staleness bound: its version is the epoch in
-    which it arrived, whatever was decided."""
+def _age_check(op: Op, context: RankContext, rows: Sequence[int]) -> Handler:
+    """Refuses to go on where a block that others sent is older than the staleness bound, or was never sent at all: its
+    version is the epoch in which it arrived, whatever was decided. ``rows`` [P]: of each rank's block."""
     name, oldest = str(op.options["versions"]), int(op.options["oldest_epochs"])
     read = context.store.getter(next(access for access in op.reads if access.buffer == name))
+    others = [root for root, count in enumerate(rows) if count and root != context.rank]
 
     def check(now: Now) -> None:
-        versions: torch.Tensor = read(now)
-        for root, version in enumerate(versions.flatten().tolist()):
-            if context.rank != root and version >= 0 and now.epoch - version > oldest:
+        versions: list[int] = read(now).flatten().tolist()
+        for root in others:
+            version = versions[root]
+            if version == NEVER or now.epoch - version > oldest:
+                came = "was never sent" if version == NEVER else f"is of epoch {version + 1}"
                 raise BackendError(
                     f"op '{op.name}': the block of rank {root} in use on rank {context.rank} in epoch {now.epoch + 1} "
-                    f"is of epoch {version + 1}; expected at most {oldest} epochs old (freshness.bound_epochs): this "
-                    "is a fault of the program or of the backend, not of the experiment"
+                    f"{came}; expected at most {oldest} epochs old (freshness.bound_epochs): this is a fault of the "
+                    "program or of the backend, not of the experiment"
                 )
 
     return check

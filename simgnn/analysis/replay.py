@@ -117,7 +117,8 @@ def replay(
             limits = _limits(recording.program, name), _limits(program, name)
             found[name] = _carried_over(recording, name, limits, same, epochs, seed, thresholds)
         elif name in counts:
-            found[name] = _counted(recording, name, counts[name], program, same, epochs, seed, thresholds)
+            limits = _bounds(recording.program, counts[name]), _bounds(program, counts[name])
+            found[name] = _carried_over(recording, name, limits, same, epochs, seed, thresholds)
         else:
             found[name] = _of_each_rank(recording, name, program.ranks, epochs)
     for name, source in sources.items():
@@ -157,52 +158,41 @@ def _carried_over(
     seed: int,
     thresholds: Thresholds | None,
 ) -> IntArray:
-    """Rows of each pair int64 [P, P, epochs, 1]: recorded where the partition is the same, else fractions of ``limits``
-    (there, here)."""
+    """Rows int64 [..., epochs, 1] of each pair, or rank, of ``limits`` [...] (there, here): recorded where the partition
+    is the same, else fractions of what may travel."""
     recorded = recording.decisions[name][..., 0]
     if np.any(recorded < 0):
         raise ConfigError(f"--activity: decision '{name}' was not taken in every recorded epoch; record the run again")
-    fractions = recorded.sum(axis=(0, 1)) / max(1, int(limits[0].sum()))
+    fractions = recorded.reshape(-1, recorded.shape[-1]).sum(axis=0) / max(1, int(limits[0].sum()))
     if epochs > len(fractions):
-        known = recording.accuracies
-        fractions = continue_fractions(fractions, thresholds, known, epochs, seed)
-    rows = np.floor(limits[1][:, :, None] * fractions[:epochs] + 0.5).astype(np.int64)
+        fractions = continue_fractions(fractions, thresholds, recording.accuracies, epochs, seed)
+    rows = shared_out(limits[1], fractions[:epochs])
     if same:
-        kept = min(epochs, recorded.shape[2])
-        rows[:, :, :kept] = recorded[:, :, :kept]
+        kept = min(epochs, recorded.shape[-1])
+        rows[..., :kept] = recorded[..., :kept]
     carried: IntArray = rows[..., None]
     return carried
 
 
+def shared_out(limits: IntArray, fractions: Floats) -> IntArray:
+    """Whole rows int64 [..., E] nearest to ``limits`` [...] times ``fractions`` [E] of 0..1, of which none exceeds its
+    limit, and whose sum over all pairs is that of the products, rounded.
+
+    Rounded one by one, fractions of small numbers would all vanish: three rows of each of a thousand pairs, a tenth
+    of which are sent, are three hundred rows and not none.
+    """
+    ends = np.floor(np.cumsum(limits.reshape(-1, 1) * fractions, axis=0) + 0.5).astype(np.int64)
+    rows: IntArray = np.diff(ends, axis=0, prepend=0).reshape(*limits.shape, len(fractions))
+    return rows
+
+
+def _bounds(program: Program, rows: Decision) -> IntArray:
+    """Most rows of a buffer whose rows are decided, int64 [P]."""
+    return program.sizes.per_rank(rows.bound, 0, 0)
+
+
 def _is_count(rows: Size) -> TypeGuard[Decision]:
     return isinstance(rows, Decision) and isinstance(rows.bound, Column)
-
-
-def _counted(
-    recording: Recording,
-    name: str,
-    rows: Decision,
-    program: Program,
-    same: bool,
-    epochs: int,
-    seed: int,
-    thresholds: Thresholds | None,
-) -> IntArray:
-    """Rows of a buffer that ranks decide, int64 [P, epochs, 1]: recorded on the same partition, else fractions of their
-    bound."""
-    recorded = recording.decisions[name][..., 0]
-    if np.any(recorded < 0):
-        raise ConfigError(f"--activity: decision '{name}' was not taken in every recorded epoch; record the run again")
-    there, here = (one.sizes.per_rank(rows.bound, 0, 0) for one in (recording.program, program))
-    fractions = recorded.sum(axis=0) / max(1, int(there.sum()))
-    if epochs > len(fractions):
-        fractions = continue_fractions(fractions, thresholds, recording.accuracies, epochs, seed)
-    found = np.floor(here[:, None] * fractions[:epochs] + 0.5).astype(np.int64)
-    if same:
-        kept = min(epochs, recorded.shape[1])
-        found[:, :kept] = recorded[:, :kept]
-    carried: IntArray = found[..., None]
-    return carried
 
 
 def _of_each_rank(recording: Recording, name: str, ranks: int, epochs: int) -> IntArray:
@@ -231,5 +221,5 @@ def different_experiment(differences: Sequence[tuple[str, Any, Any]], root: Path
     return faults, notes
 
 
-LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype")
+LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale")
 """Fields of ``[train]`` that change what is learned, and so what moves."""

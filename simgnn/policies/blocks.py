@@ -13,6 +13,9 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
 from simgnn.program.sizes import Size
 
+NEVER = -1
+"""Version of a block that was never sent."""
+
 
 @dataclass(frozen=True)
 class BlockSync:

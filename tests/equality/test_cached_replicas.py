@@ -14,6 +14,7 @@ from simgnn.partition.store import PartitionArtifact
 from simgnn.record.activity import decisions_in, decisions_of, read_activity
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
+from tests.equality.cached_runs import CACHE, EIGHT_BITS, FIXED
 from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench, Finished
 from tests.equality.counting import differences, planned_calls, planned_pairs, planned_rows, turns_of
@@ -23,9 +24,6 @@ pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python
 
 PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
 PAPER = ("model.hoist=never",)
-FIXED = ("freshness.kind=adaptive-vertex", "freshness.epsilon=0", "freshness.adapt=false")
-CACHE = ("freshness.kind=adaptive-vertex", "freshness.epsilon=0.03")
-EIGHT_BITS = ("codec.kind=linear",)
 LOSSY = [(*CACHE, *PAPER), (*CACHE, *EIGHT_BITS, *PAPER), (*CACHE, "codec.kind=linear", "codec.bits=2")]
 
 
@@ -45,14 +43,18 @@ def case(*extra: str, ranks: int = 3, model: str = "gcn") -> Case:
     return Case("communities", model, "ebv", ranks, extra=extra)
 
 
+IDENTITY = [case(*FIXED, *PAPER), case(*FIXED, *PAPER, ranks=2, model="sage")]
+WHOLE = [
+    case(*FIXED, *more, ranks=ranks, model=model)
+    for model in ("gcn", "sage", "gin")
+    for ranks in (1, 2, 3, 4)
+    for more in ((), PAPER)
+]
+
+
 @pytest.mark.parametrize(
     "one",
-    [
-        case(*FIXED, *PAPER),
-        case(*FIXED, *PAPER, ranks=2, model="sage"),
-        pytest.param(case(*FIXED, ranks=4, model="gin"), marks=pytest.mark.slow),
-        pytest.param(case(*FIXED, ranks=1), marks=pytest.mark.slow),
-    ],
+    [*IDENTITY, *(pytest.param(one, marks=pytest.mark.slow) for one in WHOLE if one not in IDENTITY)],
     ids=lambda one: one.name,
 )
 def test_a_threshold_of_zero_is_exact_training(bench: Bench, one: Case) -> None:
@@ -149,3 +151,16 @@ def test_a_sync_sends_what_the_paper_says(runs: Runs) -> None:
             assert transfer.row_bytes == 16 + width
     top = [name for name in ops if name.startswith("backward/2/") and "/gather/" in name]
     assert not top
+
+
+def test_two_runs_are_alike_bit_for_bit_and_ranks_share_a_threshold(bench: Bench, runs: Runs) -> None:
+    first, again = (runs.of(case(*LOSSY[1], *more)) for more in ((), ("train.timeout=299",)))
+    for one, other in zip(first.ranks, again.ranks, strict=True):
+        assert one["losses"] == other["losses"]
+        assert one["parameters"].equal(other["parameters"])
+        assert one["caches"].keys() == other["caches"].keys()
+        assert all(one["caches"][name].equal(other["caches"][name]) for name in one["caches"])
+        assert one["caches"]["threshold#0"].equal(first.ranks[0]["caches"]["threshold#0"])
+    assert first.ranks[0]["caches"]["threshold#0"][0, 0] != 0.03, "the threshold never moved"
+    tables = [read_activity(RunDirectory(run.folder).activity) for run in (first, again)]
+    assert tables[0].equals(tables[1])

@@ -1,64 +1,29 @@
 """Codecs and the adaptive cache on an edge-cut: identity settings are exact training, both ends hold the same bits,
-errors are bounded, and what a run decided is what its program, replayed, sends."""
+errors are bounded, and what a run decided is what its program sends. What is replayed: test_replayed_activity.py."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from simgnn.analysis.replay import read_recording, replay
-from simgnn.cli.activity import find_activity
-from simgnn.errors import ConfigError
-from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
-from simgnn.experiment.prepare import Prepared
+from simgnn.analysis.replay import read_recording
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
-from simgnn.partition.store import PartitionArtifact
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
-from simgnn.program.program import Program
-from simgnn.record.activity import decisions_in, decisions_of, read_activity
+from simgnn.record.activity import decisions_in, read_activity
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
+from tests.equality.cached_runs import CACHE, EIGHT_BITS, FIXED, TRANSFORMED, Runs, case
 from tests.equality.cases import EPOCHS, Case
-from tests.equality.conftest import Bench, Finished
-from tests.equality.counting import Decided, differences, planned_calls, planned_pairs, planned_rows, turns_of
+from tests.equality.conftest import Bench
+from tests.equality.counting import differences, planned_calls, planned_pairs, planned_rows, turns_of
 from tests.equality.test_conservation import _counted
 
 pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
 
 PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
-FIXED = ("freshness.kind=adaptive-vertex", "freshness.epsilon=0", "freshness.adapt=false")
-CACHE = ("freshness.kind=adaptive-vertex", "freshness.epsilon=0.03")
-EIGHT_BITS = ("codec.kind=linear",)
-TRANSFORMED = ("communication.rows=transformed",)
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A run, its program and what it decided."""
-
-    finished: Finished
-    program: Program
-    decided: Decided
-
-
-class Runs:
-    """Each case is carried out once."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.of = lru_cache(None)(self._of)
-
-    def _of(self, case: Case) -> Recorded:
-        finished = self.bench.run(case)
-        program = finished.plan.program
-        path = RunDirectory(finished.folder).activity
-        return Recorded(finished, program, decisions_of(read_activity(path), case.ranks) if path.is_file() else {})
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +31,22 @@ def runs(bench: Bench) -> Runs:
     return Runs(bench)
 
 
-def case(*extra: str, ranks: int = 2, model: str = "gcn", graph: str = "communities") -> Case:
-    return Case(graph, model, "metis", ranks, extra=extra)
-
-
 # -- identity ------------------------------------------------------------------------------------------------------
+
+
+IDENTITY = [
+    case(*FIXED, *TRANSFORMED),
+    case(*FIXED, *TRANSFORMED, ranks=3, model="sage"),
+    case(*FIXED, ranks=4, model="gin"),
+    case(*FIXED, ranks=2, model="gat"),
+    case(*FIXED, ranks=1),
+]
+WHOLE = [case(*FIXED, ranks=ranks, model=model) for model in ("gcn", "sage", "gin", "gat") for ranks in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(
     "one",
-    [
-        case(*FIXED, *TRANSFORMED),
-        case(*FIXED, *TRANSFORMED, ranks=3, model="sage"),
-        case(*FIXED, ranks=4, model="gin"),
-        case(*FIXED, ranks=1),
-    ],
+    [*IDENTITY, *(pytest.param(one, marks=pytest.mark.slow) for one in WHOLE if one not in IDENTITY)],
     ids=lambda one: one.name,
 )
 def test_a_threshold_of_zero_is_exact_training(bench: Bench, one: Case) -> None:
@@ -249,72 +215,3 @@ def test_the_threshold_follows_from_the_recorded_accuracies(runs: Runs) -> None:
     epsilon, mean, _ = recorded.finished.ranks[0]["caches"]["threshold#0"][0].tolist()
     assert (state.epsilon, state.mean_accuracy) == (epsilon, mean)
     assert epsilon != policy.epsilon
-
-
-def _prepared(folder: Path, ranks: int, *settings: str) -> Prepared:
-    """The recorded experiment again, planned as ``simulate`` does, with other settings."""
-    experiment = load_experiment(str(folder / "experiment.toml"), list(settings))
-    artifact = PartitionArtifact.open(Path(folder_plan(folder)["partition"]))
-    return Prepared(experiment.with_cluster(1, ranks), artifact.stats, plan(experiment, artifact.stats), None, artifact)
-
-
-def folder_plan(folder: Path) -> dict[str, str]:
-    import json
-
-    found: dict[str, str] = json.loads((folder / "plan" / "plan.json").read_text())
-    return found
-
-
-def test_an_activity_is_replayed_as_it_was(runs: Runs) -> None:
-    recorded = runs.of(case(*CACHE, *TRANSFORMED))
-    found = find_activity(_prepared(recorded.finished.folder, 2), recorded.finished.folder)
-    assert not found.transferred
-    assert not found.notes
-    assert set(found.activity) == decisions_in(recorded.program)
-    for name, values in found.activity.items():
-        assert np.array_equal(values, recorded.decided[name])
-
-
-def test_a_longer_simulation_follows_a_curve_and_says_so(runs: Runs) -> None:
-    recorded = runs.of(case(*CACHE, *TRANSFORMED))
-    found = find_activity(_prepared(recorded.finished.folder, 2, "train.epochs=60"), recorded.finished.folder)
-    assert "the 40 after them follow a curve" in found.notes[0]
-    rows = found.activity["sync/1/forward/rows"]
-    assert rows.shape == (2, 2, 60, 1)
-    assert np.array_equal(rows[:, :, :EPOCHS], recorded.decided["sync/1/forward/rows"])
-    limit = recorded.program.sizes.routes["halo"].matrix(2)
-    assert np.all(rows[..., 0] <= limit[:, :, None])
-    assert np.array_equal(found.activity["sync/1/forward/arrived"], rows.sum(axis=0))
-
-
-def test_an_activity_of_another_partition_is_used_as_fractions(runs: Runs) -> None:
-    two, three = (runs.of(case(*CACHE, *TRANSFORMED, ranks=ranks)) for ranks in (2, 3))
-    recording = read_recording(two.finished.folder)
-    found = replay(recording, three.program, decisions_in(three.program), "another", EPOCHS, 0, None)
-    assert found.transferred
-    sent = [0, 0]
-    for name in ("sync/1/forward/rows", "sync/2/backward/rows"):
-        route = "halo" if "forward" in name else "halo/reverse"
-        limits = [one.program.sizes.routes[route].matrix(ranks) for one, ranks in ((two, 2), (three, 3))]
-        share = two.decided[name].sum(axis=(0, 1))[:, 0] / limits[0].sum()
-        rows = found.activity[name][..., 0]
-        assert np.all(np.abs(rows - limits[1][:, :, None] * share) <= 0.5)
-        sent = [sent[0] + int(rows.sum()), sent[1] + int(three.decided[name].sum())]
-    # coarse on purpose, on a small graph and two points together (one point alone was 17 % off): that fractions are of
-    # the right size; how well they carry over on real graphs is not shown by this test
-    assert abs(sent[0] - sent[1]) <= 0.25 * sent[1]
-
-
-def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
-    folder = runs.of(case(*CACHE, *TRANSFORMED)).finished.folder
-    with pytest.raises(ConfigError, match=r"freshness.kind = 'adaptive-vertex'.*--activity DIR"):
-        find_activity(_prepared(folder, 2), None)
-    with pytest.raises(ConfigError, match=r"freshness\.epsilon: got 0\.05, expected 0\.03"):
-        find_activity(_prepared(folder, 2, "freshness.epsilon=0.05"), folder)
-    with pytest.raises(ConfigError, match="no decisions to replay"):
-        find_activity(_prepared(folder, 2, "freshness={kind='always'}"), folder)
-    with pytest.raises(ConfigError, match=r"holds no activity\.parquet"):
-        find_activity(_prepared(folder, 2), tmp_path)
-    deeper = _prepared(folder, 2, "model.layers=3")
-    with pytest.raises(ConfigError, match=r"no record of the decision 'sync/3/.*' \(4 are missing"):
-        find_activity(deeper, folder)

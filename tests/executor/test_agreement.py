@@ -10,7 +10,8 @@ from executor.handlers.agreement import agree, flag
 from executor.handlers.blocks import add_block
 from executor.handlers.context import RankContext
 from simgnn.errors import BackendError
-from simgnn.policies.freshness.skip_broadcast import NEVER, SkipBroadcast
+from simgnn.policies.blocks import NEVER
+from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Guard, Op, Transfer
 from simgnn.program.program import Program
@@ -28,7 +29,9 @@ class Liar(SkipBroadcast):
 
 
 class Summing:
-    """Stands in for blocks of edges: adds rows to the sums so far."""
+    """Stands in for blocks of edges: adds rows to the sums so far. Rank 0 has none."""
+
+    degrees = ((), (1, 1), (1, 1))
 
     def block(self, scaling: str, root: int, transposed: bool) -> "Summing":
         """Itself."""
@@ -120,14 +123,17 @@ def test_a_change_beyond_the_bound_that_is_not_sent_ends_the_run() -> None:
 
 def test_a_block_older_than_the_bound_ends_the_run() -> None:
     """Whatever was decided: the version is the epoch in which the block arrived."""
-    versions = torch.tensor([[7], [0], [5]])
+    versions = torch.tensor([[NEVER], [0], [5]])
     context = context_of(
         program(), GAP, rows=torch.ones(2, 1), versions=versions, **{"cache/2": torch.full((2, 1), 3.0)}
     )
     run = handler(context, add_block, "sum")
-    run(at(7))  # the rank's own block is fresh, however old what it sent is
+    run(at(7))  # the rank's own block is fresh, however old what it sent is; rank 0 has no block to send
     assert value(context, "total").tolist() == [[3.0], [3.0]]
     with pytest.raises(
         BackendError, match=r"the block of rank 2 in use on rank 1 in epoch 9 is of epoch 6; .* at most 2"
     ):
         run(at(8))
+    value(context, "versions")[2] = NEVER
+    with pytest.raises(BackendError, match="the block of rank 2 in use on rank 1 in epoch 1 was never sent"):
+        run(at(0))

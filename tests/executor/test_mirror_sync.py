@@ -9,6 +9,7 @@ import torch
 
 from executor.interpreter import Interpreter
 from executor.layers import LocalAdjacency, aggregate
+from executor.policies import carried_out
 from executor.routes import local_routes
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
@@ -16,6 +17,8 @@ from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.kinds import Ebv
 from simgnn.partition.partition import Partition
 from simgnn.partition.replicas import ReplicaGraph, build_replica_graphs
+from simgnn.policies.codec.linear import Linear
+from simgnn.policies.encoded import emit_encoded
 from simgnn.policies.sync import Stage, Sync, emit_plainly
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import Group, Stream
@@ -46,8 +49,12 @@ def test_parts_add_up_to_the_weights_of_the_whole_graph(scaling: str, kernel: st
     assert float((total - whole).abs().max()) < 1e-14
 
 
-def sync_program(ranks: int, graph: Graph, partition: Partition) -> Program:
-    """Gather and scatter of a buffer, in place."""
+def linear(bits: int) -> Linear:
+    return Linear.model_validate({"bits": bits})
+
+
+def sync_program(ranks: int, graph: Graph, partition: Partition, bits: int | None = None) -> Program:
+    """Gather and scatter of a buffer, in place, as they are or in codes of so many bits."""
     stats = partition_stats(graph, partition, np.zeros(ranks, dtype=np.int64))
     builder = ProgramBuilder("sync", [0] * ranks, "float32")
     builder.streams = {"compute": Stream("compute"), "comm": Stream("comm", group="world")}
@@ -62,17 +69,22 @@ def sync_program(ranks: int, graph: Graph, partition: Partition) -> Program:
         Stage("publish", "mirrors", "rows", "rows", mirrored, mirrors, "out/s", "put",
               picked="mirrors", arrived="in/s", landed="mirrors", name="scatter"),
     )  # fmt: skip
-    emit_plainly(builder, Sync(("steady",), 1, "forward", WIDTH, stages))
+    sync = Sync(("steady",), 1, "forward", WIDTH, stages)
+    if bits is None:
+        emit_plainly(builder, sync)
+    else:
+        emit_encoded(builder, sync, linear(bits))
     return builder.build(Calendar("steady"))
 
 
-def _sync(rank: int, ranks: int) -> dict[str, Any]:
+def _sync(rank: int, ranks: int, bits: int | None) -> dict[str, Any]:
     graph, partition, replicas = divided(ranks)
-    program, local = sync_program(ranks, graph, partition), replicas[rank]
+    program, local = sync_program(ranks, graph, partition, bits), replicas[rank]
     drawn = torch.randn(len(local.vertices), WIDTH, generator=torch.Generator().manual_seed(rank))
     routes = local_routes(program, local, torch.device("cpu"))
     rows = drawn.clone()
-    context = world_context(program, rank, {"rows": rows}, routes)
+    policies = {} if bits is None else carried_out({"codec": linear(bits)})
+    context = world_context(program, rank, {"rows": rows}, routes, policies)
     Interpreter(program, context, Notes()).train(range(1))
     return {"drawn": drawn, "rows": rows, "vertices": torch.from_numpy(local.vertices)}
 
@@ -81,7 +93,7 @@ def test_a_sync_leaves_the_same_bits_on_every_copy(tmp_path: Path) -> None:
     ranks = 3
     graph, partition, replicas = divided(ranks)
     assert max(len(one.mirrored) for one in replicas) == 2, "no vertex is shared by all"
-    found = run_ranks(ranks, _sync, tmp_path)
+    found = run_ranks(ranks, _sync, tmp_path, None)
     parts: dict[int, list[tuple[bool, torch.Tensor]]] = {}
     for rank, one in enumerate(found):
         for vertex, row in zip(one["vertices"].tolist(), one["drawn"], strict=True):
@@ -100,6 +112,35 @@ def _ordered_sum(rows: list[torch.Tensor]) -> torch.Tensor:
     for row in rows[1:]:
         total += row
     return total
+
+
+@pytest.mark.parametrize("bits", [1, 8])
+def test_codes_leave_the_same_bits_on_every_copy(bits: int, tmp_path: Path) -> None:
+    """Masters go on with what mirrors decode, and no element is further off than its parts' codes and its own."""
+    found = run_ranks(3, _sync, tmp_path, bits)
+    exact: dict[int, Any] = {}
+    allowed: dict[int, Any] = {}
+    copies: dict[int, list[torch.Tensor]] = {}
+    levels = 2 * (2**bits - 1)
+    _, partition, _ = divided(3)
+    for rank, one in enumerate(found):
+        for vertex, part, row in zip(one["vertices"].tolist(), one["drawn"], one["rows"], strict=True):
+            exact[vertex] = exact.get(vertex, 0) + part
+            error = (part.max() - part.min()) / levels if rank != partition.owner[vertex] else torch.zeros(())
+            allowed[vertex] = allowed.get(vertex, 0) + error
+            copies.setdefault(vertex, []).append(row)
+    shared = {vertex: rows for vertex, rows in copies.items() if len(rows) > 1}
+    assert shared
+    for vertex, rows in copies.items():
+        assert all(torch.equal(row, rows[0]) for row in rows), f"vertex {vertex}"
+        off = float((rows[0] - exact[vertex]).abs().max())
+        if vertex not in shared:
+            assert off == 0, "a row without copies does not travel"
+            continue
+        # the sum that is coded is itself off by what its parts' codes are, which widens its range
+        spread = exact[vertex].max() - exact[vertex].min() + 2 * allowed[vertex]
+        assert off <= float(allowed[vertex] + spread / levels) + 1e-5
+    assert any(float((rows[0] - exact[vertex]).abs().max()) > 1e-4 for vertex, rows in shared.items())
 
 
 def test_routes_of_another_partition_are_refused() -> None:

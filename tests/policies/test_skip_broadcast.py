@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simgnn.policies.freshness.skip_broadcast import NEVER, SkipBroadcast
+from simgnn.policies.blocks import NEVER
+from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 
 EPOCHS = 24
 

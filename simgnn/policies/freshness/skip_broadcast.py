@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from simgnn.policies.base import Moves
-from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.policies.blocks import NEVER, BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.freshness.guarded_blocks import GuardedBlocks
@@ -19,8 +19,6 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
-NEVER = -1
-"""Version of a block that was never sent."""
 EPOCH_FIXED, EPOCH_ADAPTIVE, VARIATION_GAP = "epoch-fixed", "epoch-adaptive", "variation-gap"
 
 

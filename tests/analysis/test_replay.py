@@ -1,0 +1,115 @@
+"""Recorded decisions on another partition: fractions of what may travel there, of which none gets lost in rounding."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from simgnn.analysis.replay import Recording, Replay, replay, shared_out
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.program.program import Program
+from simgnn.program.sizes import Column, Decision, IntArray
+from simgnn.record.activity import decisions_in
+from tests.experiment.test_master_mirror import statistics as vertex_cut
+from tests.experiment.test_planner import statistics as edge_cut
+
+EPOCHS = 12
+CACHE = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.03", "model.hoist=never"]
+MIRRORS = ["partition.kind=ebv", "communication.kind=master-mirror"]
+
+
+@given(
+    arrays(np.int64, st.tuples(st.integers(1, 5), st.integers(1, 5)), elements=st.integers(0, 40)),
+    arrays(np.float64, st.integers(1, 4), elements=st.floats(0, 1)),
+)
+def test_rows_are_shared_out_to_the_last_one(limits: IntArray, fractions: np.ndarray) -> None:
+    rows = shared_out(limits, fractions)
+    exact = limits[..., None] * fractions
+    assert np.all(rows >= 0)
+    assert np.all(rows <= limits[..., None])
+    assert np.all(np.abs(rows - exact) < 1 + 1e-9)
+    assert np.all(np.abs(rows.sum(axis=(0, 1)) - exact.sum(axis=(0, 1))) <= 0.5 + 1e-9)
+
+
+def test_a_tenth_of_few_rows_each_is_a_tenth_of_all() -> None:
+    limits = np.full((32, 32), 3)
+    np.fill_diagonal(limits, 0)
+    rows = shared_out(limits, np.array([0.1, 1.0, 0.0]))
+    assert rows.sum(axis=(0, 1)).tolist() == [round(0.1 * limits.sum()), limits.sum(), 0]
+    assert np.array_equal(rows[..., 1], limits)
+
+
+def program(cut: str, ranks: int) -> Program:
+    if cut == "halo":
+        return plan(load_experiment("vanilla", [*CACHE, "communication.rows=transformed"]), edge_cut(ranks)).program
+    stats = vertex_cut(ranks)
+    stats.tables["shared_masters"] = np.minimum(stats.rows, 20)
+    return plan(load_experiment("vanilla", [*CACHE, *MIRRORS]), stats).program
+
+
+def limits_of(made: Program) -> dict[str, IntArray]:
+    """Most rows of each decision, [P, P] or [P]."""
+    found = {}
+    for buffer in made.buffers.values():
+        if isinstance(buffer.rows, Decision) and isinstance(buffer.rows.bound, Column):
+            found[buffer.rows.name] = made.sizes.columns[buffer.rows.bound.name]
+    for _, op in made.ops:
+        if op.transfer is not None and op.transfer.decision is not None:
+            found[op.transfer.decision.name] = made.sizes.routes[op.route or ""].matrix(made.ranks)
+    return found
+
+
+def record(made: Program) -> Recording:
+    """What a made-up run decided: all rows at first, then fewer and fewer, other ones at each point."""
+    draw = np.random.default_rng(0)
+    decisions = {}
+    for name, limits in limits_of(made).items():
+        shares = np.append(1.0, np.sort(draw.random(EPOCHS - 1))[::-1])
+        decisions[name] = draw.binomial(limits[..., None], shares)[..., None].astype(np.int64)
+    for name in decisions:
+        if name.endswith("/arrived"):
+            decisions[name] = decisions[name.replace("/arrived", "/rows")].sum(axis=0)
+    return Recording(Path("run"), made, "there", decisions)
+
+
+def carried(recording: Recording, here: Program, digest: str, epochs: int) -> Replay:
+    return replay(recording, here, decisions_in(here), digest, epochs, 0, None)
+
+
+@pytest.mark.parametrize("cut", ["halo", "mirrors"])
+@pytest.mark.parametrize("ranks", [2, 5, 9])
+def test_totals_are_the_recorded_fractions_of_what_may_travel(cut: str, ranks: int) -> None:
+    recording = record(program(cut, 3))
+    here = program(cut, ranks)
+    found = carried(recording, here, "elsewhere", EPOCHS)
+    assert found.transferred
+    assert "recorded on another partition (3 ranks)" in found.notes[0]
+    assert set(found.activity) == decisions_in(here)
+    there, limits = limits_of(recording.program), limits_of(here)
+    for name, values in found.activity.items():
+        if name.endswith("/arrived"):
+            assert np.array_equal(values, found.activity[name.replace("/arrived", "/rows")].sum(axis=0))
+            continue
+        told = recording.decisions[name]
+        share = told.reshape(-1, EPOCHS).sum(axis=0) / there[name].sum()
+        assert np.all(np.abs(values.reshape(-1, EPOCHS).sum(axis=0) - share * limits[name].sum()) <= 0.5 + 1e-9)
+        assert np.all(values[..., 0] <= limits[name][..., None])
+
+
+@pytest.mark.parametrize("cut", ["halo", "mirrors"])
+def test_the_same_partition_is_replayed_number_by_number(cut: str) -> None:
+    recording = record(program(cut, 3))
+    exact = carried(recording, recording.program, "there", EPOCHS)
+    assert not exact.transferred
+    assert not exact.notes
+    longer = carried(recording, recording.program, "there", 2 * EPOCHS)
+    assert not longer.transferred
+    assert "the 12 after them follow a curve" in longer.notes[0]
+    for name, values in exact.activity.items():
+        assert np.array_equal(values, recording.decisions[name])
+        assert np.array_equal(longer.activity[name][..., :EPOCHS, :], values)
+        assert longer.activity[name].shape[-2] == 2 * EPOCHS

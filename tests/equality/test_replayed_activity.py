@@ -1,0 +1,137 @@
+"""What a real run decided: what its weights say, and what a simulation replays of it.
+
+How well fractions carry over to another partition has no closed form on a graph that is learned from: the rows that
+travel are those of the vertices at its cut, which are others at every cut, and stale rows change what is learned. Exact
+are the parts of which it is made: what each vertex sends, given the weights; fractions, given what was sent
+(tests/analysis/test_replay.py); and the whole where nothing depends on the cut.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simgnn.analysis.replay import read_recording, replay
+from simgnn.cli.activity import find_activity
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.experiment.prepare import Prepared
+from simgnn.partition.store import PartitionArtifact
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.program.sizes import IntArray
+from simgnn.record.activity import decisions_in
+from tests.equality.cached_runs import CACHE, TRANSFORMED, Recorded, Runs, case
+from tests.equality.cases import EPOCHS
+from tests.equality.conftest import Bench
+
+RATE = 0.5
+
+
+@pytest.fixture(scope="module")
+def runs(bench: Bench) -> Runs:
+    return Runs(bench)
+
+
+def moved_vertices(run: Recorded, features: np.ndarray) -> np.ndarray:
+    """Which vertices' rows X W of layer 1 are sent in each epoch, bool [epochs, V], from the run's gradients alone."""
+    policy, told = run.finished.plan.policies["freshness"], run.finished.ranks[0]
+    assert isinstance(policy, AdaptiveVertex)
+    accuracies = read_recording(run.finished.folder).accuracies
+    assert accuracies is not None
+    layer = run.finished.plan.layers[0]
+    shape = (layer.width_in, layer.width_out)
+    weight = told["initial"].numpy()[: np.prod(shape)].reshape(shape)
+    cached, state, found = np.zeros((len(features), shape[1])), policy.start(), []
+    for gradient, accuracy in zip(told["gradients"], accuracies, strict=True):
+        rows = features @ weight
+        moved = policy.moved(rows, cached, state.epsilon)
+        change, size = np.abs(rows - cached).max(1), np.abs(rows).max(1)
+        assert np.abs(change - state.epsilon * size).min() > 1e-12, "a row is on the edge: rounding would decide"
+        cached[moved] = rows[moved]
+        found.append(moved)
+        state = policy.adjusted(state, accuracy)
+        weight = weight - RATE * gradient.numpy()[: np.prod(shape)].reshape(shape)
+    return np.stack(found)
+
+
+def sent_rows(run: Recorded, moved: np.ndarray) -> IntArray:
+    """Rows that each rank sends to each other in each epoch, int64 [P, P, epochs], where these vertices moved."""
+    artifact, ranks = PartitionArtifact.open(run.finished.plan.partition), run.program.ranks
+    rows = np.zeros((ranks, ranks, len(moved)), dtype=np.int64)
+    for source in range(ranks):
+        local = artifact.local(source)
+        for target, chosen in local.row_lists["halo"].leaving.items():
+            rows[source, target] = moved[:, local.vertices[chosen]].sum(axis=1)
+    return rows
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_sent_follows_from_the_weights(runs: Runs, ranks: int) -> None:
+    run = runs.of(case(*CACHE, *TRANSFORMED, "train.optimizer=sgd", f"train.learning_rate={RATE}", ranks=ranks))
+    features = np.asarray(runs.bench.graph("communities").features, dtype=np.float64)
+    moved = moved_vertices(run, features)
+    assert moved[0].all()
+    assert 0 < moved[1:].mean() < 1
+    assert np.array_equal(run.decided["sync/1/forward/rows"][..., 0], sent_rows(run, moved))
+
+
+def test_fractions_are_exact_where_nothing_depends_on_the_cut(runs: Runs) -> None:
+    """A model that stands still sends every row once, wherever it is cut."""
+    still = (*CACHE, *TRANSFORMED, "train.learning_rate=1e-30", "train.epochs=4")
+    two, three = (runs.of(case(*still, ranks=ranks)) for ranks in (2, 3))
+    recording = read_recording(two.finished.folder)
+    found = replay(recording, three.program, decisions_in(three.program), "another", 4, 0, None)
+    assert found.transferred
+    for layer in (1, 2):
+        name = f"sync/{layer}/forward/rows"
+        assert np.array_equal(found.activity[name], three.decided[name])
+        assert three.decided[name][..., 1:, 0].sum() == 0 < three.decided[name][..., 0, 0].sum()
+        for values in (found.activity, three.decided):
+            assert values[f"sync/{layer}/backward/rows"][..., 1:, 0].sum() == 0
+
+
+def _prepared(folder: Path, ranks: int, *settings: str) -> Prepared:
+    """The recorded experiment again, planned as ``simulate`` does, with other settings."""
+    experiment = load_experiment(str(folder / "experiment.toml"), list(settings))
+    named = json.loads((folder / "plan" / "plan.json").read_text())["partition"]
+    artifact = PartitionArtifact.open(Path(named))
+    return Prepared(experiment.with_cluster(1, ranks), artifact.stats, plan(experiment, artifact.stats), None, artifact)
+
+
+def test_an_activity_is_replayed_as_it_was(runs: Runs) -> None:
+    recorded = runs.of(case(*CACHE, *TRANSFORMED))
+    found = find_activity(_prepared(recorded.finished.folder, 2), recorded.finished.folder)
+    assert not found.transferred
+    assert not found.notes
+    assert set(found.activity) == decisions_in(recorded.program)
+    for name, values in found.activity.items():
+        assert np.array_equal(values, recorded.decided[name])
+
+
+def test_a_longer_simulation_follows_a_curve_and_says_so(runs: Runs) -> None:
+    recorded = runs.of(case(*CACHE, *TRANSFORMED))
+    found = find_activity(_prepared(recorded.finished.folder, 2, "train.epochs=60"), recorded.finished.folder)
+    assert "the 40 after them follow a curve" in found.notes[0]
+    rows = found.activity["sync/1/forward/rows"]
+    assert rows.shape == (2, 2, 60, 1)
+    assert np.array_equal(rows[:, :, :EPOCHS], recorded.decided["sync/1/forward/rows"])
+    limit = recorded.program.sizes.routes["halo"].matrix(2)
+    assert np.all(rows[..., 0] <= limit[:, :, None])
+    assert np.array_equal(found.activity["sync/1/forward/arrived"], rows.sum(axis=0))
+
+
+def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
+    folder = runs.of(case(*CACHE, *TRANSFORMED)).finished.folder
+    with pytest.raises(ConfigError, match=r"freshness.kind = 'adaptive-vertex'.*--activity DIR"):
+        find_activity(_prepared(folder, 2), None)
+    with pytest.raises(ConfigError, match=r"freshness\.epsilon: got 0\.05, expected 0\.03"):
+        find_activity(_prepared(folder, 2, "freshness.epsilon=0.05"), folder)
+    with pytest.raises(ConfigError, match="no decisions to replay"):
+        find_activity(_prepared(folder, 2, "freshness={kind='always'}"), folder)
+    with pytest.raises(ConfigError, match=r"holds no activity\.parquet"):
+        find_activity(_prepared(folder, 2), tmp_path)
+    deeper = _prepared(folder, 2, "model.layers=3")
+    with pytest.raises(ConfigError, match=r"no record of the decision 'sync/3/.*' \(4 are missing"):
+        find_activity(deeper, folder)
