@@ -8,6 +8,7 @@ import torch
 
 from executor.layers import LocalAdjacency, build_layers
 from executor.layers.builtin import Layer
+from executor.layers.user import check_copies
 from simgnn.errors import BackendError
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.replicas import RankGraph
@@ -23,6 +24,8 @@ class LayerNetwork:
         self, specs: Sequence[LayerSpec], local: RankGraph, seed: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
+        if local.copied:
+            check_copies(self.layers)
         self._local, self._options = local, {"dtype": dtype, "device": device}
         self._position = {spec.index: position for position, spec in enumerate(specs)}
 

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -95,3 +96,22 @@ class UserLayer(nn.Module):
 
 def _joined(inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
     return inner if halo is None or not len(halo) else torch.cat((inner, halo))
+
+
+UNLIKE_ON_COPIES = (nn.Dropout, nn.AlphaDropout, nn.BatchNorm1d, nn.SyncBatchNorm)
+"""Modules that give a row what depends on the rank: numbers drawn there, means over the rows that lie there."""
+
+
+def check_copies(layers: Iterable[nn.Module]) -> None:
+    """Refuse layers whose rows differ between the ranks that compute them, where several do (a vertex-cut): all go on
+    with what their own copy became. Raises :class:`ConfigError` (model.kind) naming the module."""
+    for layer in layers:
+        for name, module in layer.named_modules():
+            if isinstance(module, UNLIKE_ON_COPIES):
+                kind = layer.spec.kind if isinstance(layer, UserLayer) else type(layer).__name__
+                raise ConfigError(
+                    f"model.kind: got '{kind}', whose {name} ({type(module).__name__}) gives the copies of a vertex "
+                    "different rows on different ranks; expected, on a vertex-cut (partition.kind = 'ebv'), a layer "
+                    "that gives equal rows for equal rows: leave it out, or train on an edge-cut with "
+                    "communication.kind = 'halo'"
+                )

@@ -61,6 +61,11 @@ class LocalGraph:
         return True
 
     @property
+    def copied(self) -> bool:
+        """False: no other rank computes any of these rows."""
+        return False
+
+    @property
     def row_lists(self) -> Mapping[str, RowLists]:
         """Rows of the route "halo", from owners to the ranks that need them."""
         return {"halo": RowLists(self.send_rows, {p: part.stop - part.start for p, part in self.receive.items()})}

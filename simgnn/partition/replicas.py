@@ -49,6 +49,11 @@ class ReplicaGraph:
         return False
 
     @property
+    def copied(self) -> bool:
+        """Whether other ranks compute some of these rows too."""
+        return self.internal < len(self.vertices)
+
+    @property
     def row_lists(self) -> Mapping[str, RowLists]:
         """Rows of the route "mirrors", from masters to their mirrors, and of those by level."""
         arriving = {peer: np.arange(part.start, part.stop, dtype=np.int32) for peer, part in self.mirrors.items()}
