@@ -17,6 +17,7 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray, Size
 from simgnn.program.storage import load_program
 from simgnn.record.activity import decisions_of, read_activity
+from simgnn.record.result import Accuracy
 from simgnn.record.rundir import RunDirectory
 
 Floats = NDArray[np.float64]
@@ -51,11 +52,13 @@ class Recording:
 @dataclass(frozen=True)
 class Replay:
     """An activity for a simulation. ``transferred``: it was recorded on another partition; ``notes``: what the result
-    must say of it."""
+    must say of it. ``accuracy``: what the run of that name (``run``) reached."""
 
     activity: Mapping[str, IntArray]
     transferred: bool
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    run: str = ""
+    accuracy: tuple[Accuracy, ...] = ()
 
 
 def read_recording(root: Path) -> Recording:

@@ -36,7 +36,9 @@ EpochsOption = Annotated[
 OutOption = Annotated[Path | None, path_option("--out", "DIR", "Run directory to write.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier run directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
-ActivityOption = Annotated[Path | None, path_option("--activity", "RUNDIR", "A real run whose decisions are replayed.")]
+ActivityOption = Annotated[
+    Path | None, path_option("--activity", "RUNDIR", "A real run: its decisions are replayed, its accuracy is timed.")
+]
 
 
 def experiment_of(

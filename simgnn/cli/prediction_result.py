@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
 BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
+TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
 RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here"
 
 
@@ -21,6 +22,7 @@ def prediction_result(
 ) -> "Result":
     """The result of a prediction with the decisions that were ``found``; where memory runs out there is no epoch, so it
     tells no times and no energy."""
+    from simgnn.analysis.recorded_accuracy import on_clock
     from simgnn.program.digest import program_digest
     from simgnn.record.provenance import environment, versions
     from simgnn.record.result import Result
@@ -28,6 +30,7 @@ def prediction_result(
 
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     fits = simulation.status == "ok"
+    timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
     counts = chosen.profile.source_counts()
     told = [f"{count} {source}" for source, count in counts.items() if count]
     return Result(
@@ -53,6 +56,7 @@ def prediction_result(
         buffer_bytes=buffer_bytes(program),
         **_memory(simulation.memory),
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
+        time_to_accuracy=timed or None,
         extrapolated=list(simulation.extrapolated),
         transferred=found.transferred,
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
@@ -62,6 +66,7 @@ def prediction_result(
             *filter(None, [chosen.profile.assumptions()]),
             *prepared.stats.notes,
             *([BUNDLED.format(len(simulation.bundled))] if simulation.bundled else []),
+            *([TIMED.format(found.run)] if timed else []),
             *found.notes,
         ],
         confidence={

@@ -60,6 +60,15 @@ def last_accuracy(result: "Result") -> tuple[float | None, float | None]:
     return result.accuracy[-1].validation, result.accuracy[-1].test
 
 
+def best_reached(result: "Result") -> str:
+    """The best recorded validation accuracy, and when it is predicted to be reached."""
+    known = [(one.validation, -one.seconds) for one in result.time_to_accuracy or () if one.validation is not None]
+    if not known:
+        return UNMEASURED
+    best, earliest = max(known)
+    return f"{percent(best)} after {seconds(-earliest)}"
+
+
 def metric_name(result: "Result") -> str:
     """What the accuracy numbers of a result are, in words."""
     return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
@@ -100,6 +109,7 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
         ),
         ("first epoch", seconds(result.epoch_s[0] if result.epoch_s else None)),
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
+        (f"best recorded validation {metric_name(result)}", best_reached(result)),
         ("communication not hidden, slowest rank", seconds(communication_s(result))),
         ("payload per epoch", amount(bytes_per_epoch(result))),
         ("memory, fullest rank", amount(memory_bytes(result))),

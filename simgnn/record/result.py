@@ -55,6 +55,12 @@ class Accuracy(BaseModel):
     test: float | None
 
 
+class TimedAccuracy(Accuracy):
+    """The same at a time: ``seconds`` from the beginning of training, evaluations left out."""
+
+    seconds: float
+
+
 class Result(BaseModel):
     """One simulation or run."""
 
@@ -98,6 +104,9 @@ class Result(BaseModel):
     accuracy: list[Accuracy] | None = None
     accuracy_metric: Literal["accuracy", "micro_f1"] = Field(
         default="accuracy", description="what `accuracy` holds; micro_f1 where vertices have several labels"
+    )
+    time_to_accuracy: list[TimedAccuracy] | None = Field(
+        default=None, description="of a prediction: what a recorded run reached, at the predicted ends of its epochs"
     )
     extrapolated: list[str] = Field(default_factory=list)
     transferred: bool = False

@@ -103,7 +103,7 @@ OVERRIDES = {
     "no epochs": (["--epochs", "0"], ["--epochs: train.epochs: got 0, expected a whole number >= 1"]),
     "text for ranks": (["--ranks", "two"], ["--ranks", "integer"]),
     "unknown option": (["--rank", "2"], ["--rank"]),
-    "activity": (["--activity", "somewhere"], ["--activity: got somewhere", "no decisions to replay"]),
+    "activity": (["--activity", "somewhere"], ["--activity: got somewhere", "finished `simgnn run`"]),
     "unknown profile": (["--hardware", "nowhere-9000"], ["nowhere-9000"]),
     "more ranks than vertices": (["--ranks", "300"], ["cluster.ranks_per_host: got 300 ranks", "at most 200"]),
 }

@@ -22,6 +22,8 @@ from simgnn.partition.store import PartitionArtifact
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_in
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
 from tests.equality.cached_runs import CACHE, TRANSFORMED, Recorded, Runs, case
 from tests.equality.cases import EPOCHS
 from tests.equality.conftest import Bench
@@ -128,10 +130,30 @@ def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
         find_activity(_prepared(folder, 2), None)
     with pytest.raises(ConfigError, match=r"freshness\.epsilon: got 0\.05, expected 0\.03"):
         find_activity(_prepared(folder, 2, "freshness.epsilon=0.05"), folder)
-    with pytest.raises(ConfigError, match="no decisions to replay"):
+    with pytest.raises(ConfigError, match=r"freshness\.kind: got always, expected adaptive-vertex"):
         find_activity(_prepared(folder, 2, "freshness={kind='always'}"), folder)
-    with pytest.raises(ConfigError, match=r"holds no activity\.parquet"):
+    with pytest.raises(ConfigError, match=r"holds no result\.json"):
         find_activity(_prepared(folder, 2), tmp_path)
     deeper = _prepared(folder, 2, "model.layers=3")
     with pytest.raises(ConfigError, match=r"no record of the decision 'sync/3/.*' \(4 are missing"):
         find_activity(deeper, folder)
+    exact = runs.of(case(*TRANSFORMED)).finished.folder
+    with pytest.raises(ConfigError, match=r"freshness\.kind: got adaptive-vertex, expected always"):
+        find_activity(_prepared(folder, 2), exact)
+    with pytest.raises(ConfigError, match=r"of which only the accuracy counts here; .*model\.hidden = 16; here it is 8"):
+        find_activity(_prepared(exact, 2, "model.hidden=8"), exact)
+
+
+def test_the_accuracy_of_a_run_comes_along(runs: Runs) -> None:
+    """Of one that decides nothing it is all; of one that learned something else it is none."""
+    for one in (case(*TRANSFORMED), case(*CACHE, *TRANSFORMED)):
+        folder = runs.of(one).finished.folder
+        found = find_activity(_prepared(folder, 2), folder)
+        told = read_result(RunDirectory(folder).result).accuracy
+        assert told
+        assert list(found.accuracy) == told
+        assert found.run == folder.name
+        assert not found.notes
+    other = find_activity(_prepared(folder, 2, "train.learning_rate=0.5"), folder)
+    assert other.accuracy == ()
+    assert "activity was recorded with train.learning_rate = 0.01; here it is 0.5" in other.notes
