@@ -1,7 +1,6 @@
 """Collects the parts of a program while a plan is written down."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,76 +82,41 @@ class ProgramBuilder:
         control: bool = False, decision: Decision | None = None, announced: bool = False, **fields: Any,
     ) -> None:  # fmt: skip
         """Emit an uneven all-to-all of a packed buffer, the first that it reads; see :class:`Transfer`."""
-        self._emit(
-            templates,
-            Op(
-                name,
-                OpKind.EXCHANGE,
-                "comm",
-                reads=accesses(reads),
-                writes=accesses([writes]),
-                transfer=Transfer(row_bytes, decision=decision, control=control, announced=announced),
-                route=route,
-                category="comm",
-                **fields,
-            ),
-        )
+        transfer = Transfer(row_bytes, decision=decision, control=control, announced=announced)
+        self._transfer(templates, name, OpKind.EXCHANGE, reads, [writes], transfer, route=route, **fields)
 
     def allreduce(
         self, templates: Sequence[str], name: str, buffers: Sequence[str], nbytes: int, control: bool, **fields: Any
     ) -> None:
         """Emit a sum over all ranks, in place."""
-        self._emit(
-            templates,
-            Op(
-                name,
-                OpKind.ALLREDUCE,
-                "comm",
-                reads=accesses(buffers),
-                writes=accesses(buffers),
-                transfer=Transfer(nbytes, control=control),
-                category="comm",
-                **fields,
-            ),
-        )
+        transfer = Transfer(nbytes, control=control)
+        self._transfer(templates, name, OpKind.ALLREDUCE, buffers, buffers, transfer, **fields)
 
     def broadcast(
         self, templates: Sequence[str], name: str, root: int, reads: Sequence[str], writes: Sequence[str],
         rows: Size, row_bytes: int, **fields: Any,
     ) -> None:  # fmt: skip
         """Emit a broadcast of the root's rows: ``rows`` of the root, ``row_bytes`` each."""
-        self._emit(
-            templates,
-            Op(
-                name,
-                OpKind.BROADCAST,
-                "comm",
-                reads=accesses(reads),
-                writes=accesses(writes),
-                transfer=Transfer(row_bytes, rows),
-                root=root,
-                category="comm",
-                **fields,
-            ),
-        )
+        transfer = Transfer(row_bytes, rows)
+        self._transfer(templates, name, OpKind.BROADCAST, reads, writes, transfer, root=root, **fields)
 
     def allgather(
         self, templates: Sequence[str], name: str, reads: str, writes: str, row_bytes: int, control: bool, **fields: Any
     ) -> None:
         """Emit an all-gather of one row a rank."""
-        self._emit(
-            templates,
-            Op(
-                name,
-                OpKind.ALLGATHER,
-                "comm",
-                reads=accesses([reads]),
-                writes=accesses([writes]),
-                transfer=Transfer(row_bytes, control=control),
-                category="comm",
-                **fields,
-            ),
-        )
+        transfer = Transfer(row_bytes, control=control)
+        self._transfer(templates, name, OpKind.ALLGATHER, [reads], [writes], transfer, **fields)
+
+    def _transfer(
+        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        transfer: Transfer, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Emit an op on the communicating stream."""
+        op = Op(
+            name, kind, "comm", reads=accesses(reads), writes=accesses(writes), transfer=transfer, category="comm",
+            **fields,
+        )  # fmt: skip
+        self._emit(templates, op)
 
     def _emit(self, templates: Sequence[str], op: Op) -> None:
         for template in templates:
@@ -170,7 +134,7 @@ class ProgramBuilder:
             sizes=SizeTable(len(self.hosts), self.columns, self.routes),
             hosts=self.hosts,
         )
-        return derive_dependencies(replace(program))
+        return derive_dependencies(program)
 
     def _used(self) -> Mapping[str, Buffer]:
         names = {access.buffer for ops in self.templates.values() for op in ops for access in op.reads + op.writes}
