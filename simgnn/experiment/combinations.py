@@ -233,6 +233,14 @@ def _replicas(values: Mapping[str, Any]) -> Faults:
             f"got '{communication.exchange}' with freshness.kind = '{freshness.kind}' and codec.kind = '{codec.kind}', "
             "expected 'direct': rows that pass through another rank are exact in this version",
         )
+    if not codec.relative and model.kind == "gat":
+        fitting = ", ".join(kind for kind, other in kinds("codec").items() if getattr(other, "relative", False))
+        yield (
+            ("codec", "kind"),
+            f"got '{codec.kind}' with model.kind = 'gat' and communication.kind = '{communication.kind}', expected one "
+            f"of {fitting}: sums of attention share a row with the sums of weights that divide them, and one range for "
+            "both rounds a small sum of weights to nothing; or use communication.kind = 'halo' on an edge-cut",
+        )
     if freshness.kind != "always" and model.kind == "gat":
         yield (
             ("freshness", "kind"),

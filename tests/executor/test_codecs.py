@@ -11,7 +11,8 @@ from executor import codecs
 from executor.adaptive import moved_rows
 from executor.codecs import LinearCodec, codec_of
 from executor.kernels.masks import WireMask
-from simgnn.errors import BackendError
+from simgnn.errors import BackendError, ConfigError
+from simgnn.experiment.load import load_experiment
 from simgnn.policies.codec.bfloat16 import Bfloat16
 from simgnn.policies.codec.float32 import Float32
 from simgnn.policies.codec.linear import Linear
@@ -164,3 +165,19 @@ def test_the_bits_of_a_mask() -> None:
     mask = WireMask([3, 0, 9], torch.device("cpu"))
     chosen = torch.tensor([1, 0, 1, *[0] * 8, 1], dtype=torch.bool)
     assert mask.pack(chosen).tolist() == [0b101, 0, 0b1]
+
+
+def test_a_small_sum_of_weights_does_not_survive_one_range_with_large_sums() -> None:
+    """Why codes with one range a row are refused for attention on a vertex-cut: of two heads one looks at one neighbour,
+    the other at three hundred; what divides the first becomes nothing like one."""
+    sums = torch.cat((torch.full((1, 4), 0.5), torch.linspace(-299.4, 300, 4)[None], torch.tensor([[1.0, 300.0]])), 1)
+    coarse = linear(8).decode(linear(8).encode(sums), 10, sums.dtype)
+    assert abs(float(coarse[0, 8]) - 1) > 0.3
+    for policy in (Float32(), Bfloat16()):
+        assert policy.relative
+        codec = codec_of(policy)
+        found = codec.decode(codec.encode(sums), 10, sums.dtype)
+        assert bool(((found - sums).abs() <= 2**-8 * sums.abs()).all())
+    with pytest.raises(ConfigError, match=r"codec\.kind: got 'linear' with model\.kind = 'gat' .*bfloat16"):
+        load_experiment("cdfgnn", ["model.kind=gat", "freshness={kind='always'}"])
+    load_experiment("cdfgnn", ["model.kind=gat", "freshness={kind='always'}", "codec={kind='bfloat16'}"])

@@ -44,7 +44,8 @@ def test_every_plan_is_valid(cut, kind, ranks, layers, codec, freshness) -> None
     try:
         program = validate(planned(cut, ranks, *values).program)
     except ConfigError as error:
-        assert (cut, kind, freshness) == ("mirrors", "gat", "adaptive-vertex"), error  # noqa: PT017
+        assert (cut, kind) == ("mirrors", "gat"), error  # noqa: PT017
+        assert freshness == "adaptive-vertex" or codec == "linear"
         return
     evaluated = {op.kind for op in program.templates[EVALUATE].ops}
     assert not evaluated & {OpKind.SELECT, OpKind.ENCODE, OpKind.DECODE}, "evaluations are exact"

@@ -9,11 +9,13 @@ from simgnn.program.sizes import Size
 
 
 class Codec(Policy, ABC):
-    """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks; ``encodes``: what
-    travels are bytes that ops encode and decode, not the rows."""
+    """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks; ``encodes``: what travels
+    are bytes that ops encode and decode, not the rows; ``relative``: it is off by a share of each element, however
+    small that is beside others of its row."""
 
     slot: ClassVar[str] = "codec"
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
+    relative: ClassVar[bool] = False
     encodes: ClassVar[bool] = True
 
     @abstractmethod

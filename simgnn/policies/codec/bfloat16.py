@@ -11,6 +11,7 @@ class Bfloat16(Codec):
     """Two bytes an element: the nearest bfloat16, ties to even; off by at most 2**-8 of the element."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
+    relative: ClassVar[bool] = True
 
     kind: Literal["bfloat16"] = "bfloat16"
 

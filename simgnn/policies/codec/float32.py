@@ -11,6 +11,7 @@ class Float32(Codec):
     """Four bytes an element: the nearest float32. Exact where ``train.dtype`` is float32."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
+    relative: ClassVar[bool] = True
 
     kind: Literal["float32"] = "float32"
 

@@ -11,6 +11,7 @@ class Plain(Codec):
     """Payload in ``train.dtype``."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
+    relative: ClassVar[bool] = True
     encodes: ClassVar[bool] = False
 
     kind: Literal["none"] = "none"
