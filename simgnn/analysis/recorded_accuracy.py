@@ -34,4 +34,5 @@ def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[Tim
     """``accuracy`` at the ends of its epochs, which take ``epoch_s`` seconds each, one after the other; epochs that
     were not predicted are left out. Evaluations take no time, as in ``epoch_s``."""
     ends = list(accumulate(epoch_s))
-    return [TimedAccuracy(**one.model_dump(), seconds=ends[one.epoch - 1]) for one in accuracy if one.epoch <= len(ends)]
+    timed = [one for one in accuracy if one.epoch <= len(ends)]
+    return [TimedAccuracy(**one.model_dump(), seconds=ends[one.epoch - 1]) for one in timed]

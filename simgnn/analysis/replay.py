@@ -161,8 +161,8 @@ def _carried_over(
     seed: int,
     thresholds: Thresholds | None,
 ) -> IntArray:
-    """Rows int64 [..., epochs, 1] of each pair, or rank, of ``limits`` [...] (there, here): recorded where the partition
-    is the same, else fractions of what may travel."""
+    """Rows int64 [..., epochs, 1] of each pair, or rank, of ``limits`` [...] (there, here): as recorded where the
+    partition is the same, else fractions of what may travel."""
     recorded = recording.decisions[name][..., 0]
     if np.any(recorded < 0):
         raise ConfigError(f"--activity: decision '{name}' was not taken in every recorded epoch; record the run again")

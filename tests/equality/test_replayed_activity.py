@@ -140,7 +140,7 @@ def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
     exact = runs.of(case(*TRANSFORMED)).finished.folder
     with pytest.raises(ConfigError, match=r"freshness\.kind: got adaptive-vertex, expected always"):
         find_activity(_prepared(folder, 2), exact)
-    with pytest.raises(ConfigError, match=r"of which only the accuracy counts here; .*model\.hidden = 16; here it is 8"):
+    with pytest.raises(ConfigError, match=r"only the accuracy counts here; .*model\.hidden = 16; here it is 8"):
         find_activity(_prepared(exact, 2, "model.hidden=8"), exact)
 
 

@@ -72,7 +72,7 @@ def _message(rank: int, ranks: int, folder: str) -> str:
 
 
 def test_a_layer_that_treats_copies_of_a_vertex_unlike_is_refused() -> None:
-    """On a vertex-cut several ranks compute a row, each with its own copy; on one rank, or an edge-cut, there is one."""
+    """On a vertex-cut several ranks compute a row, each with its own copy; on one rank or an edge-cut there is one."""
     graph, spec = small_graph(), LayerSpec(1, "tests.executor.own_layers:Drop", 12, 5, "transform-first")
     where = (0, torch.float64, torch.device("cpu"))
     hosts = np.zeros(2, dtype=np.int64)

@@ -9,7 +9,7 @@ from simgnn.program.sizes import Size
 
 
 class Codec(Policy, ABC):
-    """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks; ``encodes``: what travels
+    """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks; ``encodes``: what moves
     are bytes that ops encode and decode, not the rows; ``relative``: it is off by a share of each element, however
     small that is beside others of its row."""
 
