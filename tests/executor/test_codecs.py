@@ -169,7 +169,7 @@ def test_the_bits_of_a_mask() -> None:
 
 def test_a_small_sum_of_weights_does_not_survive_one_range_with_large_sums() -> None:
     """Why codes with one range a row are refused for attention on a vertex-cut: of two heads one sees one neighbour,
-    the other at three hundred; what divides the first becomes nothing like one."""
+    the other three hundred; what divides the first becomes nothing like one."""
     sums = torch.cat((torch.full((1, 4), 0.5), torch.linspace(-299.4, 300, 4)[None], torch.tensor([[1.0, 300.0]])), 1)
     coarse = linear(8).decode(linear(8).encode(sums), 10, sums.dtype)
     assert abs(float(coarse[0, 8]) - 1) > 0.3

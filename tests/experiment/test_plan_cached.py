@@ -14,6 +14,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE
 from simgnn.program.validate import validate
+from tests.experiment.needed import needed_dependencies
 from tests.experiment.test_master_mirror import statistics as vertex_cut
 from tests.experiment.test_planner import statistics as edge_cut
 
@@ -88,3 +89,9 @@ def test_both_ends_of_a_halo_keep_its_rows(codec: str) -> None:
 def test_statistics_without_shared_masters_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"freshness\.kind: .*expected the table 'shared_masters'"):
         plan(load_experiment("vanilla", [*CACHE, *MIRRORS]), vertex_cut(3))
+
+
+@pytest.mark.parametrize(("cut", "codec"), [("halo", "linear"), ("mirrors", "none"), ("mirrors", "linear")])
+def test_each_derived_dependency_is_needed(cut: str, codec: str) -> None:
+    """Caches are read and written in place, by selecting, encoding and decoding: each of these orders is proved."""
+    assert needed_dependencies(planned(cut, 2, f"codec.kind={codec}").program) > 60
