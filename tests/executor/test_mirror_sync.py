@@ -114,7 +114,7 @@ def _ordered_sum(rows: list[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-@pytest.mark.parametrize("bits", [1, 8])
+@pytest.mark.parametrize("bits", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_codes_leave_the_same_bits_on_every_copy(bits: int, tmp_path: Path) -> None:
     """Masters go on with what mirrors decode, and no element is further off than its parts' codes and its own."""
     found = run_ranks(3, _sync, tmp_path, bits)
