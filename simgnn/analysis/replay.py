@@ -27,12 +27,12 @@ CORRECT, COUNT = "accuracy/update/correct", "accuracy/update/count"
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded run: its program, the digest of its partition, and every decision as
+    """A recorded run: its program, digests that each name its partition, and every decision as
     :func:`simgnn.record.activity.decisions_of` gives it."""
 
     root: Path
     program: Program
-    partition_digest: str
+    digests: frozenset[str]
     decisions: Mapping[str, IntArray]
 
     @property
@@ -69,25 +69,27 @@ def read_recording(root: Path) -> Recording:
     decisions = decisions_of(table, program.ranks, program.calendar.steps)
     if not decisions:
         raise ConfigError(f"--activity: the record in {root} is empty: the run ended before its first decision")
-    return Recording(root, program, str(plan["partition_digest"]), decisions)
+    # runs of earlier versions do not tell the second
+    digests = frozenset(str(plan[key]) for key in ("partition_digest", "cut_digest") if plan.get(key))
+    return Recording(root, program, digests, decisions)
 
 
 def replay(
     recording: Recording,
     program: Program,
     wanted: frozenset[str],
-    partition_digest: str,
+    digests: frozenset[str],
     epochs: int,
     seed: int,
     thresholds: Thresholds | None,
 ) -> Replay:
-    """The ``wanted`` decisions for ``epochs`` epochs of ``program``, planned on the partition of that digest.
+    """The ``wanted`` decisions for ``epochs`` epochs of ``program``, planned on the partition of any of these digests.
 
     ``thresholds``: the controller that the curve past the record follows, if any. Raises :class:`ConfigError` for
     decisions that were not recorded, or that cannot be carried over.
     """
     guards = set(guards_of(program)) & wanted
-    same = recording.partition_digest == partition_digest and recording.program.ranks == program.ranks
+    same = bool(recording.digests & digests) and recording.program.ranks == program.ranks
     lacking = sorted(wanted - (set() if same else guards) - set(recording.decisions))
     if lacking:
         raise ConfigError(

@@ -42,12 +42,13 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         raise ConfigError(faults)
     if not wanted:
         return Replay(scheduled, False, (), root.name, accuracy)
+    cut = prepared.partition
     thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
         read_recording(root),
         program,
         frozenset(wanted),
-        prepared.stats.digest,
+        frozenset({prepared.stats.digest, *([] if cut is None else [cut.cut_digest])}),
         experiment.train.epochs,
         experiment.seed,
         thresholds,

@@ -94,6 +94,7 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "name": experiment.name,
         "partition": None if prepared.partition is None else str(prepared.partition.path.resolve()),
         "partition_digest": prepared.stats.digest,
+        "cut_digest": None if prepared.partition is None else prepared.partition.cut_digest,
         "shards": None if shards is None else str(shards.resolve()),
         "ranks": experiment.ranks,
         "hosts": list(experiment.rank_hosts()),

@@ -19,7 +19,7 @@ from simgnn.partition.build_stats import edge_cut_stats, locality_profiles, rank
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.kinds import PartitionPolicy
 from simgnn.partition.local import LocalGraph, RowLists, build_local_graphs
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, digest_of
 from simgnn.partition.quality import Quality, measure
 from simgnn.partition.replicas import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.stats import PartitionStats
@@ -53,6 +53,13 @@ class PartitionArtifact:
     def digest(self) -> str:
         """SHA-256 over graph, partition, hosts and order of rows."""
         return str(self.folder.details["digest"])
+
+    @cached_property
+    def cut_digest(self) -> str:
+        """SHA-256 over graph and partition alone: which rank has what, wherever it runs and in whatever order."""
+        details = self.folder.details
+        cut = details.get("cut") or self.partition.digest  # artefacts of earlier versions do not tell it
+        return digest_of([str(details["made_from"]["graph"]), str(cut)], [])
 
     @property
     def ranks(self) -> int:
@@ -183,6 +190,7 @@ def partition_artifact(
             "kind": partition.kind,
             "ranks": partition.ranks,
             "digest": digest,
+            "cut": partition.digest,
             "made_from": wanted,
             "stats": described,
         }

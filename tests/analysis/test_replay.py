@@ -73,11 +73,11 @@ def record(made: Program) -> Recording:
     for name in decisions:
         if name.endswith("/arrived"):
             decisions[name] = decisions[name.replace("/arrived", "/rows")].sum(axis=0)
-    return Recording(Path("run"), made, "there", decisions)
+    return Recording(Path("run"), made, frozenset({"there", "its cut"}), decisions)
 
 
 def carried(recording: Recording, here: Program, digest: str, epochs: int) -> Replay:
-    return replay(recording, here, decisions_in(here), digest, epochs, 0, None)
+    return replay(recording, here, decisions_in(here), frozenset({digest, "mine"}), epochs, 0, None)
 
 
 @pytest.mark.parametrize("cut", ["halo", "mirrors"])

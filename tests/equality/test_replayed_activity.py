@@ -7,6 +7,7 @@ are the parts of which it is made: what each vertex sends, given the weights; fr
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,14 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
 from simgnn.experiment.prepare import Prepared
-from simgnn.partition.store import PartitionArtifact
+from simgnn.partition.store import PartitionArtifact, partition_artifact
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from tests.equality.cached_runs import CACHE, TRANSFORMED, Recorded, Runs, case
-from tests.equality.cases import EPOCHS
+from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench
 
 RATE = 0.5
@@ -84,7 +85,7 @@ def test_fractions_are_exact_where_nothing_depends_on_the_cut(runs: Runs) -> Non
     still = (*CACHE, *TRANSFORMED, "train.learning_rate=1e-30", "train.epochs=4")
     two, three = (runs.of(case(*still, ranks=ranks)) for ranks in (2, 3))
     recording = read_recording(two.finished.folder)
-    found = replay(recording, three.program, decisions_in(three.program), "another", 4, 0, None)
+    found = replay(recording, three.program, decisions_in(three.program), frozenset({"another"}), 4, 0, None)
     assert found.transferred
     for layer in (1, 2):
         name = f"sync/{layer}/forward/rows"
@@ -122,6 +123,24 @@ def test_a_longer_simulation_follows_a_curve_and_says_so(runs: Runs) -> None:
     limit = recorded.program.sizes.routes["halo"].matrix(2)
     assert np.all(rows[..., 0] <= limit[:, :, None])
     assert np.array_equal(found.activity["sync/1/forward/arrived"], rows.sum(axis=0))
+
+
+def test_the_same_cut_on_other_hosts_is_replayed_as_it_was(runs: Runs, tmp_path: Path) -> None:
+    """Hosts are part of a partition's digest, and nothing of what training decides."""
+    run = runs.of(Case("communities", "gcn", "random", 2, extra=(*CACHE, *TRANSFORMED, "train.epochs=4")))
+    folder = run.finished.folder
+    experiment = load_experiment(str(folder / "experiment.toml"), []).with_cluster(2, 1)
+    graph = runs.bench.graph("communities")
+    artifact = partition_artifact(graph, experiment.partition, np.array([0, 1]), experiment.seed, tmp_path)
+    assert artifact.digest != PartitionArtifact.open(run.finished.plan.partition).digest
+    prepared = Prepared(experiment, artifact.stats, plan(experiment, artifact.stats), graph, artifact)
+    found = find_activity(prepared, folder)
+    assert not found.transferred
+    for name, values in found.activity.items():
+        assert np.array_equal(values, run.decided[name])
+    other = experiment.partition.model_copy(update={"seed": 1})
+    artifact = partition_artifact(graph, other, np.array([0, 1]), experiment.seed, tmp_path)
+    assert find_activity(replace(prepared, stats=artifact.stats, partition=artifact), folder).transferred
 
 
 def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
