@@ -20,6 +20,12 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 EPOCH_FIXED, EPOCH_ADAPTIVE, VARIATION_GAP = "epoch-fixed", "epoch-adaptive", "variation-gap"
+READ_BY: Mapping[str, frozenset[str]] = {
+    EPOCH_FIXED: frozenset({"bound_epochs", "check"}),
+    EPOCH_ADAPTIVE: frozenset({"bound_epochs", "check", "stagger"}),
+    VARIATION_GAP: frozenset({"bound_change", "norm"}),
+}
+"""Rule -> the options that it reads, of those that not all do."""
 
 
 class Change(NamedTuple):
@@ -75,12 +81,13 @@ class SkipBroadcast(Freshness):
 
     @model_validator(mode="after")
     def _fits_the_rule(self) -> Self:
-        other = {"bound_epochs", "check"} if self.by_values else {"bound_change", "norm"}
+        read = READ_BY[self.rule]
+        other = set().union(*READ_BY.values()) - read
         unused = sorted(name for name in other & self.model_fields_set if getattr(self, name) != _default(name))
         if unused:
             raise ValueError(
                 f"got {', '.join(unused)} with rule = '{self.rule}', which does not read it; expected "
-                f"{'bound_change and norm' if self.by_values else 'bound_epochs and check'}: remove it or change rule"
+                f"{', '.join(sorted(read))}: remove it or change rule"
             )
         return self
 
