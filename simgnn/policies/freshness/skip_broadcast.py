@@ -82,7 +82,7 @@ class SkipBroadcast(Freshness):
     @model_validator(mode="after")
     def _fits_the_rule(self) -> Self:
         read = READ_BY[self.rule]
-        other = set().union(*READ_BY.values()) - read
+        other = {name for names in READ_BY.values() for name in names} - read
         unused = sorted(name for name in other & self.model_fields_set if getattr(self, name) != _default(name))
         if unused:
             raise ValueError(
