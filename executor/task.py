@@ -7,6 +7,7 @@ import torch
 from scipy import sparse
 from torch.nn import functional
 
+from executor.kernels.sparse import from_scipy
 from simgnn.partition.shards import Shard
 
 METRICS = ("loss", "correct", "count", "nonfinite")
@@ -103,10 +104,5 @@ def _features(shard: Shard, dtype: torch.dtype, sparse_input: bool) -> torch.Ten
     if isinstance(features, sparse.csr_array) and not sparse_input:
         return torch.from_numpy(features.toarray()).to(dtype)
     if isinstance(features, sparse.csr_array):
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(features.indptr.astype(np.int32)),
-            torch.from_numpy(features.indices.astype(np.int32)),
-            torch.from_numpy(np.array(features.data)).to(dtype),
-            size=features.shape,
-        )
+        return from_scipy(features, dtype)
     return torch.from_numpy(np.array(features)).to(dtype)
