@@ -27,6 +27,7 @@ class Rank:
 
     mirrors: int
     shared: int
+    device: torch.device
     sent: torch.Tensor = field(init=False)
     kept: torch.Tensor = field(init=False)
     own: torch.Tensor = field(init=False)
@@ -34,8 +35,8 @@ class Rank:
     published: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sent, self.kept = (torch.zeros(self.mirrors, WIDTH) for _ in range(2))
-        self.own, self.sums, self.published = (torch.zeros(self.shared, WIDTH) for _ in range(3))
+        self.sent, self.kept = (torch.zeros(self.mirrors, WIDTH, device=self.device) for _ in range(2))
+        self.own, self.sums, self.published = (torch.zeros(self.shared, WIDTH, device=self.device) for _ in range(3))
 
 
 def context(route: LocalRoute, rank: int) -> PolicyContext:
@@ -53,22 +54,24 @@ def exchanged(parts: Sequence[torch.Tensor], counts: Sequence[Sequence[int]]) ->
 
 
 class Sync:
-    """Gather, fold and scatter on all ranks."""
+    """Gather, fold and scatter on all ranks, whose rows all lie on one device."""
 
-    def __init__(self, bits: int | None) -> None:
+    def __init__(self, bits: int | None, device: torch.device = CPU) -> None:
         graph, partition, self.graphs = divided(RANKS)
         program = sync_program(RANKS, graph, partition)
-        routes = [local_routes(program, one, CPU) for one in self.graphs]
+        routes = [local_routes(program, one, device) for one in self.graphs]
         self.gather = [context(one["mirrors/reverse"], rank) for rank, one in enumerate(routes)]
         self.scatter = [context(one["mirrors"], rank) for rank, one in enumerate(routes)]
         codec = None if bits is None else codec_of(Linear.model_validate({"bits": bits}))
         policy = AdaptiveVertex(epsilon=EPSILON, adapt=False)
         self.faces = [AdaptiveReplicas(policy, codec) for _ in range(RANKS)]
         self.coded = codec is not None
-        self.threshold = torch.zeros(1, 3, dtype=torch.float64)
+        self.threshold = torch.zeros(1, 3, dtype=torch.float64, device=device)
         self.shared = [torch.unique(one.leaving) for one in self.scatter]
         mirrors = [sum(one.receive) for one in self.scatter]
-        self.state = [Rank(count, len(shared)) for count, shared in zip(mirrors, self.shared, strict=True)]
+        self.state = [
+            Rank(count, len(shared), device) for count, shared in zip(mirrors, self.shared, strict=True)
+        ]
 
     def round(self, rows: list[torch.Tensor]) -> list[torch.Tensor]:
         """Complete the sums of these parts, in place; which shared masters were published, of each rank."""
@@ -121,7 +124,7 @@ class Sync:
 def _bits(mask: torch.Tensor, rows: Sequence[int]) -> list[int]:
     """Rows of each peer that a mask names, counted by NumPy."""
     pieces = mask.split([-(-count // 8) for count in rows])
-    return [int(np.unpackbits(piece.numpy(), bitorder="little").sum()) for piece in pieces]
+    return [int(np.unpackbits(piece.cpu().numpy(), bitorder="little").sum()) for piece in pieces]
 
 
 def by_vertex(sync: Sync, rows: list[torch.Tensor]) -> dict[int, list[torch.Tensor]]:
