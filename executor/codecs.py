@@ -85,7 +85,7 @@ def _encode(rows: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Packed rows, and which of them have no code: what the compiled kernel does, on any device."""
     most = (1 << bits) - 1
     low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-    step = (high - low) / most
+    step = (high - low) / high.new_full((), most)  # CUDA divides by a number of the host by its reciprocal
     bad = ~torch.isfinite(step[:, 0])
     codes = torch.where(step == 0, 0, torch.floor((rows - low) / step + 0.5)).nan_to_num_().clamp_(0, most).int()
     header = torch.cat((low, step), 1).view(torch.uint8)
