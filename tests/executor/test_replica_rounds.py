@@ -69,9 +69,7 @@ class Sync:
         self.threshold = torch.zeros(1, 3, dtype=torch.float64, device=device)
         self.shared = [torch.unique(one.leaving) for one in self.scatter]
         mirrors = [sum(one.receive) for one in self.scatter]
-        self.state = [
-            Rank(count, len(shared), device) for count, shared in zip(mirrors, self.shared, strict=True)
-        ]
+        self.state = [Rank(count, len(shared), device) for count, shared in zip(mirrors, self.shared, strict=True)]
 
     def round(self, rows: list[torch.Tensor]) -> list[torch.Tensor]:
         """Complete the sums of these parts, in place; which shared masters were published, of each rank."""
