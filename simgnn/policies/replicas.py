@@ -63,9 +63,9 @@ class ReplicaSync:
     def _publish(self, rows: str, sums: str, active: str) -> None:
         builder, scatter, width = self.builder, self._scatter, self.sync.width
         kept = builder.buffer(scatter.name("kept"), scatter.stage.arriving, width, persistent=True)
-        published = [builder.buffer(self._name("published"), self._shared, width, persistent=True)]
-        if not self.codec.encodes:
-            published = []
+        published = []
+        if self.codec.encodes:
+            published = [builder.buffer(self._name("published"), self._shared, width, persistent=True)]
         mask, coded = scatter.add_masks(), scatter.add_coded()
         awake = Decision(scatter.decision("active"), self._shared)
         chosen = builder.buffer(scatter.name("chosen"), awake, 1, "int64")
