@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from executor.codecs import Codec
+from executor.codecs import Codec, Place
 from executor.kernels import quantise
 from executor.kernels.balance import default_threads
 from executor.kernels.launch import even_parts, launch
@@ -31,17 +31,35 @@ class AdaptiveRows:
 
         ``rows``, ``cached`` [n, F] in the order of the wire; ``threshold``: the controller's state.
         """
-        epsilon = self._state(threshold).epsilon
-        chosen = moved_rows(self.policy, rows, cached, epsilon)
+        chosen = self.moved(context, rows, cached, threshold)
         return wire_mask(context.send, rows.device).pack(chosen), chosen.nonzero().flatten()
+
+    def moved(self, context: "PolicyContext", rows: Rows, cached: Rows, threshold: Rows) -> Rows:
+        """Which rows moved, bool [n]; divisors at their ends are looked at by themselves."""
+        epsilon, divisors = self._state(threshold).epsilon, int(context.options.get("divisors", 0))
+        moved = moved_rows(self.policy, rows, cached, epsilon)
+        if not divisors:
+            return moved
+        own, old = rows[:, -divisors:], cached[:, -divisors:]
+        found: Rows = moved | self.policy.element_moved(own, old, rows.new_tensor(epsilon))
+        return found
 
     def encode(self, context: "PolicyContext", rows: Rows, chosen: Rows, cached: Rows) -> tuple[Rows, Rows]:
         """What travels of the chosen rows, and the cache as the receiver will have it."""
-        picked = rows.index_select(0, chosen)
         if self.codec is None:
+            picked = rows.index_select(0, chosen)
             return picked, cached.index_copy_(0, chosen, picked)
-        old = cached.index_select(0, chosen)
-        packed = self.codec.encode(picked.sub_(old))
+        return self.coded_change(context, rows, chosen, cached)
+
+    def coded_change(self, context: "PolicyContext", rows: Rows, chosen: Rows, cached: Rows) -> tuple[Rows, Rows]:
+        """The encoded differences of the chosen rows from the cache; and that, with what receivers decode added to it,
+        or the rows themselves where the codec gives no feedback."""
+        assert self.codec is not None
+        old, picked = cached.index_select(0, chosen), rows.index_select(0, chosen)
+        if self.codec.keeps_exact_rows:
+            packed = self.codec.encode(picked - old, _place(context, chosen))
+            return packed, cached.index_copy_(0, chosen, picked)
+        packed = self.codec.encode(picked.sub_(old), _place(context, chosen))
         return packed, self._moved_on(packed, chosen, old, cached)
 
     def decode(self, context: "PolicyContext", arrived: Rows, mask: Rows, cached: Rows) -> tuple[Rows, Rows]:
@@ -52,6 +70,14 @@ class AdaptiveRows:
         else:
             self._moved_on(arrived, chosen, cached.index_select(0, chosen), cached)
         return cached.clone(), cached
+
+    def list_rows(self, context: "PolicyContext", mask: Rows) -> tuple[Rows, Rows]:
+        """What travels for a mask: how many rows of each peer it names, and their places, see :class:`WireMask`."""
+        return wire_mask(context.send, mask.device).listed(mask)
+
+    def mask_rows(self, context: "PolicyContext", ids: Rows, counts: Rows) -> Rows:
+        """The mask that a peer had, from what it sent of it."""
+        return wire_mask(context.receive, ids.device).mask_of(ids, counts)
 
     def end_epoch(self, context: "PolicyContext", metrics: Rows, threshold: Rows) -> Rows:
         """The controller's state after an epoch with these metrics, summed over ranks."""
@@ -71,6 +97,12 @@ class AdaptiveRows:
         if not stage:
             return self.policy.start()
         return Threshold(epsilon, mean if stage == 2.0 else None)
+
+
+def _place(context: "PolicyContext", chosen: Rows) -> Place:
+    """Where the rows of a transfer at the positions ``chosen`` are encoded: named by what the rank calls them, so that
+    a row that goes to several peers is encoded alike."""
+    return Place(context, chosen if context.gathered is None else context.gathered.index_select(0, chosen))
 
 
 def moved_rows(policy: AdaptiveVertex, rows: Rows, cached: Rows, epsilon: float) -> Rows:

@@ -1,26 +1,43 @@
 """Codecs at work: rows to bytes and back, on the CPU by compiled kernels, elsewhere by torch's own operations."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
-from executor.kernels import quantise
+from executor.kernels import dither, quantise
 from executor.kernels.balance import default_threads
+from executor.kernels.draws import signed, splitmix
 from executor.kernels.launch import even_parts, launch
 from executor.kernels.views import array, compiled_for
 from simgnn.errors import BackendError
+from simgnn.graph.hashing import stream_key
 from simgnn.policies.base import Policy
 from simgnn.policies.codec.bfloat16 import Bfloat16
 from simgnn.policies.codec.float32 import Float32
-from simgnn.policies.codec.linear import Linear, code_bytes
+from simgnn.policies.codec.linear import Linear
+from simgnn.policies.codec.row_codes import RowCodes, code_bytes
+from simgnn.policies.codec.stochastic import Stochastic
+
+if TYPE_CHECKING:
+    from executor.handlers.context import PolicyContext
+
+
+class Place(NamedTuple):
+    """Where rows are encoded. ``rows`` int64 [n]: what tells them apart on this rank (None: their order)."""
+
+    context: "PolicyContext"
+    rows: torch.Tensor | None = None
 
 
 class Codec(Protocol):
-    """Rows [n, F] of float32 or float64 to packed [n, bytes] uint8 and back."""
+    """Rows [n, F] of float32 or float64 to packed [n, bytes] uint8 and back. ``keeps_exact_rows``: as of its policy."""
 
-    def encode(self, rows: torch.Tensor) -> torch.Tensor:
-        """What travels, ``policy.row_bytes`` a row. Raises :class:`BackendError` for rows that have no code."""
+    keeps_exact_rows: bool
+
+    def encode(self, rows: torch.Tensor, place: Place | None = None) -> torch.Tensor:
+        """What travels, ``policy.row_bytes`` a row; of a codec that draws, a function of the ``place`` too. Raises
+        :class:`BackendError` for rows that have no code."""
         ...
 
     def decode(self, packed: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -31,10 +48,12 @@ class Codec(Protocol):
 class Cast:
     """A narrower floating-point type."""
 
+    keeps_exact_rows = False
+
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
-    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+    def encode(self, rows: torch.Tensor, place: Place | None = None) -> torch.Tensor:
         """The nearest values of the type, as bytes."""
         return rows.to(self.dtype).contiguous().view(torch.uint8)
 
@@ -44,13 +63,13 @@ class Cast:
 
 
 class LinearCodec:
-    """See :class:`simgnn.policies.codec.linear.Linear`."""
+    """The nearest codes; see :class:`simgnn.policies.codec.linear.Linear`."""
 
-    def __init__(self, policy: Linear) -> None:
+    def __init__(self, policy: RowCodes) -> None:
         self.policy = policy
-        self.bits = policy.bits
+        self.bits, self.keeps_exact_rows = policy.bits, policy.keeps_exact_rows
 
-    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+    def encode(self, rows: torch.Tensor, place: Place | None = None) -> torch.Tensor:
         """Smallest value, step and codes of each row."""
         dtype = str(rows.dtype).removeprefix("torch.")
         size = self.policy.row_bytes(rows.shape[1], dtype)
@@ -79,6 +98,19 @@ class LinearCodec:
         arguments = packed.contiguous().numpy(), self.bits, rows.numpy()
         launch(quantise.decode, quantise.decode_parallel, arguments, even_parts(len(rows), default_threads()))
         return rows
+
+
+class StochasticCodec(LinearCodec):
+    """Codes above or below, drawn by seed and place; see :class:`simgnn.policies.codec.stochastic.Stochastic`."""
+
+    def encode(self, rows: torch.Tensor, place: Place | None = None) -> torch.Tensor:
+        """The nearest codes of rows that were moved to their grid at random."""
+        assert place is not None, "rounding is drawn for a place"
+        where, names = place
+        turn = f"codec/{where.epoch}/{where.step}/{where.layer}/{where.phase}/{where.rank}"
+        names = torch.arange(len(rows), device=rows.device) if names is None else names
+        keys = splitmix(signed(int(stream_key(where.seed, turn))), names)
+        return super().encode(dither.dithered(rows, self.bits, keys))
 
 
 def _encode(rows: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,6 +146,7 @@ CODECS: Mapping[type[Policy], Callable[[Policy], Codec]] = {
     Float32: lambda policy: Cast(torch.float32),
     Bfloat16: lambda policy: Cast(torch.bfloat16),
     Linear: LinearCodec,  # type: ignore[dict-item]
+    Stochastic: StochasticCodec,  # type: ignore[dict-item]
 }
 """Policy class -> what carries it out."""
 

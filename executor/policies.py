@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from executor.codecs import Codec, codec_of
+from executor.codecs import Codec, Place, codec_of
 from executor.replicas import AdaptiveReplicas
 from simgnn.policies.base import Policy
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
@@ -23,7 +23,7 @@ class EncodedRows:
 
     def encode(self, context: "PolicyContext", rows: torch.Tensor) -> torch.Tensor:
         """Rows as bytes."""
-        return self.codec.encode(rows)
+        return self.codec.encode(rows, Place(context, context.gathered))
 
     def decode(self, context: "PolicyContext", packed: torch.Tensor) -> torch.Tensor:
         """Bytes as rows of the buffer that the op writes."""

@@ -210,8 +210,9 @@ class RankContext:
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
     """What a policy may know at run time; frozen. ``send``, ``receive``: rows of the op's route to and from each rank;
-    ``leaving``, ``arriving``: the local rows that it names, int64; ``width``, ``dtype``: of the rows of the buffer that
-    the op writes first."""
+    ``leaving``, ``arriving``: the local rows that it names, int64; ``gathered``: those that are sent, in the order of
+    the wire (None: what is sent has no other names); ``width``, ``dtype``: of the rows of the buffer that the op writes
+    first; ``options``: the op's."""
 
     seed: int
     epoch: int
@@ -226,6 +227,8 @@ class PolicyContext:
     dtype: torch.dtype = torch.float32
     leaving: torch.Tensor | None = None
     arriving: torch.Tensor | None = None
+    gathered: torch.Tensor | None = None
+    options: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
 def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContext]:
@@ -233,12 +236,12 @@ def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContex
     rank, ranks = context.rank, context.program.ranks
     route = None if op.route is None else context.route(op)
     send, receive = ((), ()) if route is None else (route.send, route.receive)
-    leaving, arriving = (None, None) if route is None else (route.leaving, route.arriving)
+    leaving, arriving, gathered = (None, None, None) if route is None else (route.leaving, route.arriving, route.gather)
     written = [context.program.buffers[access.buffer] for access in op.writes[:1]]
     width, dtype = (written[0].width, TORCH_TYPES[written[0].dtype]) if written else (0, torch.float32)
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
-        leaving, arriving,
+        leaving, arriving, gathered, op.options,
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from simgnn.program.program import Template
 def select(op: Op, template: Template, context: RankContext) -> Handler:
     """``policy.select(context, *read) -> written``: which rows travel, and what of them.
 
-    ``options["decision"]`` names the decision that the rows of what is written last are recorded under.
+    ``options["decision"]`` names the decision that the rows of what is written last are recorded under; with
+    ``options["tally"]``, ``policy.tally(context, written last) -> counts`` are recorded under that and their keys.
     """
     return _applied(op, context, "select")
 
@@ -56,8 +57,9 @@ def end_epoch(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _applied(op: Op, context: RankContext, face: str) -> Handler:
-    function = getattr(context.policy(op), str(op.options.get("face", face)))
-    where, decision = policy_context(context, op), op.options.get("decision")
+    policy = context.policy(op)
+    function = getattr(policy, str(op.options.get("face", face)))
+    where, decision, tally = policy_context(context, op), op.options.get("decision"), op.options.get("tally")
     getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
 
     def run(now: Now) -> None:
@@ -67,6 +69,9 @@ def _applied(op: Op, context: RankContext, face: str) -> Handler:
             put(now, value)
         if decision is not None:
             context.decide(now, str(decision), len(values[-1]))
+        if tally is not None:
+            for key, count in policy.tally(where(now), values[-1]).items():
+                context.decide(now, f"{tally}-{key}", count)
 
     return run
 

@@ -19,8 +19,9 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     """Uneven all-to-all of a packed buffer (peers ascending); what arrives is written, peers ascending.
 
     Rows of each pair come from the route. With ``transfer.decision`` they are what the sender decided: the op reads the
-    counts (int64 [P]) second, and sends them ahead as control bytes; with ``transfer.announced`` it reads the masks
-    that have gone ahead instead, its own and those that arrived. A route that is empty on every rank is skipped.
+    counts (int64 [P]) second, and sends them ahead as control bytes; with ``transfer.announced`` it reads the masks, or
+    counts of the pairs that may have rows, that have gone ahead, its own and those that arrived. A route that is empty
+    on every rank is skipped.
     """
     group, op_id = context.group(op), context.op_id(template, op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
@@ -47,26 +48,31 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
 
 def _decided_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: int) -> Handler:
     """An exchange whose rows were decided in this turn. What is sent to each peer is recorded, and where the rows of
-    the written buffer are a decision too, how many arrived."""
+    the written buffer are a decision too, how many arrived; what goes ahead of such an exchange (control) is not, since
+    that one tells the same numbers."""
     assert op.transfer is not None
     assert op.transfer.decision is not None
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
-    written = context.program.buffers[op.writes[0].buffer]
+    written, control = context.program.buffers[op.writes[0].buffer], op.transfer.control
     place, name = context.store.place(written.name), op.transfer.decision.name
     arrivals = written.rows.name if isinstance(written.rows, Decision) and written.rows.name != name else None
-    counts = _counts_from_masks(op, context) if op.transfer.announced else _counts_sent_ahead(op, context, group)
+    counts = _counts_announced(op, context) if op.transfer.announced else _counts_sent_ahead(op, context, group)
 
-    def run(now: Now) -> Sent:
-        packed = read(now)
-        send, receive, header = counts(now)
-        put(now, all_to_all(packed, send, receive, group).to(place))
+    def record(now: Now, send: list[int], receive: list[int]) -> None:
         for member, rows in zip(group.members, send, strict=True):
             if member != context.rank:
                 context.decide(now, name, rows, member)
         if arrivals is not None:
             context.decide(now, arrivals, sum(receive))
+
+    def run(now: Now) -> Sent:
+        packed = read(now)
+        send, receive, header = counts(now)
+        put(now, all_to_all(packed, send, receive, group).to(place))
+        if not control:
+            record(now, send, receive)
         sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
-        return Sent(sent, 0, header, messages)
+        return Sent(0, 0, header + sent, messages) if control else Sent(sent, 0, header, messages)
 
     return run
 
@@ -86,18 +92,29 @@ def _counts_sent_ahead(op: Op, context: RankContext, group: GroupHandle) -> Coun
     return counts
 
 
-def _counts_from_masks(op: Op, context: RankContext) -> Counts:
-    """Both ends know the masks, so no counts travel."""
+def _counts_announced(op: Op, context: RankContext) -> Counts:
+    """Both ends know the masks, or the numbers of rows (int64) of the pairs that have any, so no counts travel."""
     leaving, arriving = (context.store.getter(access) for access in op.reads[1:3])
     route, members = context.route(op), context.group(op).members
+    listed = context.program.buffers[op.reads[1].buffer].dtype == "int64"
+    of = _listed_rows if listed else _masked_rows
 
     def counts(now: Now) -> tuple[list[int], list[int], int]:
-        ours, theirs = leaving(now), arriving(now)
-        send = wire_mask(route.send, ours.device).chosen_of_peers(ours)
-        receive = wire_mask(route.receive, theirs.device).chosen_of_peers(theirs)
+        send, receive = of(route.send, leaving(now)), of(route.receive, arriving(now))
         return [send[member] for member in members], [receive[member] for member in members], 0
 
     return counts
+
+
+def _masked_rows(most: tuple[int, ...], mask: torch.Tensor) -> list[int]:
+    """Rows of each rank that a mask names; ``most`` [P]: those that it has bits for."""
+    return wire_mask(most, mask.device).chosen_of_peers(mask)
+
+
+def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:
+    """Rows of each rank, from a number for every rank that may have some."""
+    told = iter(counts.flatten().tolist())
+    return [next(told) if rows else 0 for rows in most]
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:

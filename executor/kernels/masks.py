@@ -1,4 +1,5 @@
-"""Bit masks over the rows of each rank pair: which of them travel. They go ahead of the rows, so sizes follow."""
+"""Bit masks over the rows of each rank pair: which of them travel. They, or the places of these rows, go ahead of the
+rows, so sizes follow."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,13 +16,16 @@ class WireMask:
     def __init__(self, counts: Sequence[int], device: torch.device) -> None:
         self.counts = tuple(counts)
         self.device = device
-        rows, byte, places = 0, 0, []
+        rows, byte, places, firsts = 0, 0, [], []
         for count in self.counts:
             places.append(torch.arange(8 * byte, 8 * byte + count))
+            firsts.append(rows)
             rows, byte = rows + count, byte + -(-count // 8)
         self.rows, self.nbytes = rows, byte
         self._places = torch.cat(places).to(device) if places else torch.empty(0, dtype=torch.int64, device=device)
         self._weights = (2 ** torch.arange(8)).to(device, torch.uint8)
+        self._pairs = torch.tensor([peer for peer, count in enumerate(self.counts) if count], dtype=torch.int64)
+        self._firsts = torch.tensor(firsts, dtype=torch.int64)[self._pairs].to(device)
 
     def pack(self, chosen: torch.Tensor) -> torch.Tensor:
         """uint8 [bytes] from bool [rows]."""
@@ -36,8 +40,24 @@ class WireMask:
 
     def chosen_of_peers(self, mask: torch.Tensor) -> list[int]:
         """How many rows of each peer the mask names."""
-        chosen = self.unpack(mask).to(torch.int64)
-        return [int(part) for part in torch.stack([part.sum() for part in chosen.split(self.counts)]).tolist()]
+        return [int(part) for part in self._named(self.unpack(mask)).tolist()]
+
+    def listed(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mask as lists: int64 [pairs, 1], how many rows it names of each peer that has any; int32 [k, 1], their
+        places among that peer's rows, peers ascending."""
+        chosen = self.unpack(mask)
+        counts = self._named(chosen)[self._pairs.to(self.device)]
+        ids = chosen.nonzero().flatten() - self._firsts.repeat_interleave(counts)
+        return counts[:, None], ids[:, None].to(torch.int32)
+
+    def mask_of(self, ids: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """The mask, uint8 [bytes], of which :meth:`listed` made these lists."""
+        chosen = torch.zeros(self.rows, dtype=torch.bool, device=self.device)
+        chosen[ids.flatten().to(torch.int64) + self._firsts.repeat_interleave(counts.flatten())] = True
+        return self.pack(chosen)
+
+    def _named(self, chosen: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part.sum() for part in chosen.to(torch.int64).split(self.counts)])
 
 
 @lru_cache(maxsize=256)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simgnn.analysis.activity_curve import Thresholds, continue_fractions
+from simgnn.analysis.activity_curve import Thresholds
 from simgnn.analysis.replay_guards import carried_guards, guards_of
+from simgnn.analysis.replay_replicas import carried_publications
+from simgnn.analysis.replay_rows import CarriedRows
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray, Size
@@ -20,7 +21,6 @@ from simgnn.record.activity import decisions_of, read_activity
 from simgnn.record.result import Accuracy
 from simgnn.record.rundir import RunDirectory
 
-Floats = NDArray[np.float64]
 CORRECT, COUNT = "accuracy/update/correct", "accuracy/update/count"
 """Decisions under which a controller's training counts are recorded."""
 
@@ -114,16 +114,25 @@ def replay(
     found: dict[str, IntArray] = {}
     if guards and (longer or not same):
         found.update(carried_guards(recording.decisions, recording.program, program, epochs, same))
+    carried = CarriedRows(
+        recording.decisions, recording.accuracies, recording.program, program, same, epochs, seed, thresholds
+    )
+    if not same:
+        published, told = carried_publications(carried, wanted)
+        found.update(published)
+        if not told:
+            notes.append(
+                "what masters published is carried over without regard to numbers of replicas, which the record or the "
+                "partition statistics do not tell"
+            )
     for name in sorted(wanted - set(sources) - set(found)):
         recorded = recording.decisions[name]
         if same and not longer:
             found[name] = recorded[..., :epochs, :]
         elif recorded.ndim == 4:
-            limits = _limits(recording.program, name), _limits(program, name)
-            found[name] = _carried_over(recording, name, limits, same, epochs, seed, thresholds)
+            found[name] = carried.of_pairs(name)
         elif name in counts:
-            limits = _bounds(recording.program, counts[name]), _bounds(program, counts[name])
-            found[name] = _carried_over(recording, name, limits, same, epochs, seed, thresholds)
+            found[name] = carried.of_ranks(counts[name])
         else:
             found[name] = _of_each_rank(recording, name, program.ranks, epochs)
     for name, source in sources.items():
@@ -143,57 +152,6 @@ def _arrivals(program: Program) -> dict[str, str]:
             if isinstance(rows, Decision) and rows.name != op.transfer.decision.name:
                 result[rows.name] = op.transfer.decision.name
     return result
-
-
-def _limits(program: Program, name: str) -> IntArray:
-    """Rows that may travel between each pair, int64 [P, P], of the exchange that a decision is of."""
-    for _, op in program.ops:
-        if op.transfer is not None and op.transfer.decision is not None and op.transfer.decision.name == name:
-            assert op.route is not None
-            return program.sizes.routes[op.route].matrix(program.ranks)
-    raise ConfigError(f"--activity: decision '{name}' is of no exchange, so it cannot be used as fractions")
-
-
-def _carried_over(
-    recording: Recording,
-    name: str,
-    limits: tuple[IntArray, IntArray],
-    same: bool,
-    epochs: int,
-    seed: int,
-    thresholds: Thresholds | None,
-) -> IntArray:
-    """Rows int64 [..., epochs, 1] of each pair, or rank, of ``limits`` [...] (there, here): as recorded where the
-    partition is the same, else fractions of what may travel."""
-    recorded = recording.decisions[name][..., 0]
-    if np.any(recorded < 0):
-        raise ConfigError(f"--activity: decision '{name}' was not taken in every recorded epoch; record the run again")
-    fractions = recorded.reshape(-1, recorded.shape[-1]).sum(axis=0) / max(1, int(limits[0].sum()))
-    if epochs > len(fractions):
-        fractions = continue_fractions(fractions, thresholds, recording.accuracies, epochs, seed)
-    rows = shared_out(limits[1], fractions[:epochs])
-    if same:
-        kept = min(epochs, recorded.shape[-1])
-        rows[..., :kept] = recorded[..., :kept]
-    carried: IntArray = rows[..., None]
-    return carried
-
-
-def shared_out(limits: IntArray, fractions: Floats) -> IntArray:
-    """Whole rows int64 [..., E] nearest to ``limits`` [...] times ``fractions`` [E] of 0..1, of which none exceeds its
-    limit, and whose sum over all pairs is that of the products, rounded.
-
-    Rounded one by one, fractions of small numbers would all vanish: three rows of each of a thousand pairs, a tenth
-    of which are sent, are three hundred rows and not none.
-    """
-    ends = np.floor(np.cumsum(limits.reshape(-1, 1) * fractions, axis=0) + 0.5).astype(np.int64)
-    rows: IntArray = np.diff(ends, axis=0, prepend=0).reshape(*limits.shape, len(fractions))
-    return rows
-
-
-def _bounds(program: Program, rows: Decision) -> IntArray:
-    """Most rows of a buffer whose rows are decided, int64 [P]."""
-    return program.sizes.per_rank(rows.bound, 0, 0)
 
 
 def _is_count(rows: Size) -> TypeGuard[Decision]:

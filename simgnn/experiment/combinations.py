@@ -8,6 +8,7 @@ from simgnn.experiment.slots import kinds
 from simgnn.partition.kinds import PARTITION_KINDS
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.base import Communication
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.placement.store import Store
 from simgnn.policies.schedule.prefetch import Prefetch
 
@@ -28,7 +29,7 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     """
     checks = (
         _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _momentum, _clipping,
-        _statistics, _fanouts, _mini_batches,
+        _statistics, _fanouts, _mini_batches, _caches,
         *((_cut, _moved, _untrainable) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
@@ -241,12 +242,22 @@ def _replicas(values: Mapping[str, Any]) -> Faults:
             f"of {fitting}: sums of attention share a row with the sums of weights that divide them, and one range for "
             "both rounds a small sum of weights to nothing; or use communication.kind = 'halo' on an edge-cut",
         )
-    if freshness.kind != "always" and model.kind == "gat":
+
+
+def _caches(values: Mapping[str, Any]) -> Faults:
+    communication, freshness, codec = values["communication"], values["freshness"], values["codec"]
+    cached = isinstance(freshness, AdaptiveVertex)
+    if codec is not None and freshness is not None and codec.keeps_exact_rows and not cached:
         yield (
-            ("freshness", "kind"),
-            f"got '{freshness.kind}' with model.kind = 'gat' and communication.kind = '{communication.kind}', expected "
-            "'always': sums of attention are relative to the greatest score, which moves, so parts of several epochs "
-            "do not add up in this version; use communication.kind = 'halo' on an edge-cut",
+            ("codec", "feedback"),
+            f"got false with freshness.kind = '{freshness.kind}', expected true: only caches of rows (freshness.kind = "
+            "'adaptive-vertex') send differences, whose errors can be fed back",
+        )
+    if cached and communication is not None and freshness.fold_on_active and communication.cut != "vertex-cut":
+        yield (
+            ("freshness", "fold_on_active"),
+            f"got true with communication.kind = '{communication.kind}', expected false: only masters that add up "
+            "parts (communication.kind = 'master-mirror') have one of their own to add",
         )
 
 

@@ -15,7 +15,7 @@ from simgnn.policies.blocks import BlockSync, BlockTransfer
 from simgnn.policies.communication.base import Sizes
 from simgnn.policies.names import Names
 from simgnn.policies.segments import Segments
-from simgnn.policies.sync import Sync
+from simgnn.policies.sync import Reference, Sync
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import ITEM_BYTES, Group, Stream
 from simgnn.program.program import EVALUATE, Calendar, Program
@@ -159,3 +159,6 @@ class _Expand:
 
     def blocks(self, sync: BlockSync) -> BlockTransfer:
         return self.experiment.freshness.blocks(self.builder, sync, self.experiment.codec)
+
+    def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
+        return self.experiment.freshness.settle(self.builder, templates, reference)

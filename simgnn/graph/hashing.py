@@ -7,8 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_B = np.uint64(0x94D049BB133111EB)
+MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+MIX_B = np.uint64(0x94D049BB133111EB)
 _S27 = np.uint64(27)
 _S30 = np.uint64(30)
 _S31 = np.uint64(31)
@@ -21,8 +21,8 @@ _UNIT = 1.0 / 9007199254740992.0  # 2**-53
 def splitmix(key: Any, counter: Any) -> Any:
     """The ``counter``-th 64-bit number of stream ``key``, both uint64: SplitMix64 (Steele et al., OOPSLA 2014)."""
     z = key + counter * GOLDEN
-    z = (z ^ (z >> _S30)) * _MIX_A
-    z = (z ^ (z >> _S27)) * _MIX_B
+    z = (z ^ (z >> _S30)) * MIX_A
+    z = (z ^ (z >> _S27)) * MIX_B
     return z ^ (z >> _S31)
 
 
@@ -82,8 +82,8 @@ def uniform_slice(first: int, count: int, key: np.uint64) -> NDArray[np.float64]
     """Numbers ``first .. first+count-1`` of a stream, float64 [count] in [0, 1)."""
     with np.errstate(over="ignore"):  # the same arithmetic as splitmix, modulo 2**64; NumPy needs no compiling
         z = key + np.arange(first, first + count, dtype=np.uint64) * GOLDEN
-        z = (z ^ (z >> _S30)) * _MIX_A
-        z = (z ^ (z >> _S27)) * _MIX_B
+        z = (z ^ (z >> _S30)) * MIX_A
+        z = (z ^ (z >> _S27)) * MIX_B
         z ^= z >> _S31
     draws: NDArray[np.float64] = (z >> _S11).astype(np.float64) * _UNIT
     return draws

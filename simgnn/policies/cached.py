@@ -4,34 +4,35 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
+from simgnn.policies.chosen_rows import COUNT_BYTES, ID_BYTES, IndexForm, add_count_route, add_mask_route
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.encoded import buffer_name
 from simgnn.policies.sync import Stage, Sync, land, pack, receiving_buffer
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.sizes import Column, Decision, IntArray, Route, Size
+from simgnn.program.sizes import Column, Decision, Size
 
 THRESHOLD = "threshold"
 """Buffer of the controller that chooses, the same on all ranks: [1, 3] float64."""
-REVERSE = "/reverse"
 
 
 @dataclass(frozen=True)
 class CachedStage:
-    """One stage of a sync, expanded: select, encode, exchange of masks, exchange of rows, decode into the cache.
+    """One stage of a sync, expanded: select, encode, exchange of what names rows, exchange of rows, decode into the
+    cache.
 
     Buffers: ``sent`` and ``kept``, the rows as last sent, on both ends, for the whole run. A mask has a bit for each
-    row that may travel to a peer, in the order of the wire; the rows that do are a decision. The policy "freshness"
-    carries out select, encode and decode.
+    row that may travel to a peer, in the order of the wire; the rows that do are a decision. Where ``index`` is "ids",
+    masks stay where they are made: counts and places travel, of which receivers make the same masks. The policy
+    "freshness" carries out select, encode and decode.
     """
 
     builder: ProgramBuilder
     sync: Sync
     stage: Stage
     codec: Codec
+    index: IndexForm = "bitmap"
 
     def emit(self) -> None:
         """All ops, in the sync's templates."""
@@ -50,16 +51,22 @@ class CachedStage:
         builder, stage = self.builder, self.stage
         pack(builder, self.sync, stage)
         builder.buffer(THRESHOLD, 1, 3, "float64", persistent=True)
-        sent = builder.buffer(self.name("sent"), stage.leaving, self.sync.width, persistent=True)
+        sent = self.add_sent()
         chosen = builder.buffer(self.name("chosen"), self.leaving, 1, "int64")
         select = (self.work("select", stage.leaving),)
         mask = self.add_masks()
-        self.compute("select", OpKind.SELECT, [stage.packed, sent, THRESHOLD], [mask, chosen], select)
+        reads = [stage.packed, sent, THRESHOLD]
+        self.compute("select", OpKind.SELECT, reads, [mask, chosen], select, **self.sync.test)
         coded = self.add_coded()
         self.compute(
-            "encode", OpKind.ENCODE, [stage.packed, chosen, sent], [coded, sent], self.coding_work(self.leaving), face
-        )
+            "encode", OpKind.ENCODE, [stage.packed, chosen, sent], [coded, sent],
+            self.coding_work(self.leaving, self.codec.keeps_exact_rows), face,
+        )  # fmt: skip
         self.exchange()
+
+    def add_sent(self) -> str:
+        """The buffer of the rows as this end last sent them."""
+        return self.builder.buffer(self.name("sent"), self.stage.leaving, self.sync.width, persistent=True)
 
     def add_masks(self) -> str:
         """The buffers of the masks that leave and arrive; the name of the first."""
@@ -74,13 +81,41 @@ class CachedStage:
         return self.builder.buffer(self.name("coded"), self.leaving, columns, dtype)
 
     def exchange(self) -> None:
-        """Masks, then the rows that they name."""
-        masks = add_mask_route(self.builder, self.stage.route)
-        self._exchange("mask", masks, [self.name("mask")], self.name("mask_in"), 1, control=True)
+        """What names the rows that travel, then these rows."""
+        if self.index == "bitmap":
+            masks = add_mask_route(self.builder, self.stage.route)
+            self._exchange("mask", masks, [self.name("mask")], self.name("mask_in"), 1, control=True)
+        else:
+            self._exchange_ids()
         reads = [self.name("coded"), self.name("mask"), self.name("mask_in")]
         self._exchange(
             "exchange", self.stage.route, reads, self.name("arrived"), self.row_bytes,
             decision=self.leaving, announced=True,
+        )  # fmt: skip
+
+    def _exchange_ids(self) -> None:
+        """How many rows each pair's peer sends, then their places; no pair without rows takes part."""
+        builder, stage = self.builder, self.stage
+        pairs = add_count_route(builder, stage.route)
+        counts, ids = (
+            builder.buffer(self.name("counts"), Column(f"{pairs}/leaving"), 1, "int64"),
+            builder.buffer(self.name("ids"), self.leaving, 1, "int32"),
+        )
+        counts_in, ids_in = (
+            builder.buffer(self.name("counts_in"), Column(f"{pairs}/arriving"), 1, "int64"),
+            builder.buffer(self.name("ids_in"), self.arriving, 1, "int32"),
+        )
+        self.compute(
+            "ids/pack", OpKind.ENCODE, [self.name("mask")], [counts, ids], _listing(stage.leaving), "list_rows"
+        )
+        self._exchange("count", pairs, [counts], counts_in, COUNT_BYTES, control=True)
+        self._exchange(
+            "ids", stage.route, [ids, counts, counts_in], ids_in, ID_BYTES,
+            control=True, decision=self.leaving, announced=True,
+        )  # fmt: skip
+        self.compute(
+            "ids/unpack", OpKind.DECODE, [ids_in, counts_in], [self.name("mask_in")], _listing(stage.arriving),
+            "mask_rows",
         )  # fmt: skip
 
     @property
@@ -98,15 +133,15 @@ class CachedStage:
         """Rows that a rank receives."""
         return Decision(self.decision("arrived"), _bound(self.stage.arriving))
 
-    def coding_work(self, rows: Size) -> tuple[Work, ...]:
+    def coding_work(self, rows: Size, exact: bool = False) -> tuple[Work, ...]:
         """``rows`` rows are picked and put into the cache; encoded, it is their difference from the cached ones,
-        decoded as receivers will."""
+        decoded as receivers will, unless the cache keeps ``exact`` rows."""
         moved = (self.work("gather", rows), self.work("gather", rows))
         if not self.codec.encodes:
             return moved
         change, shape = self.work("elementwise", rows, passes=3), (rows, self.sync.width, self.builder.dtype)
-        coding = (*self.codec.encode_work(*shape), *self.codec.decode_work(*shape))
-        return (*moved, self.work("gather", rows), change, *coding, change)
+        coding = (*moved, self.work("gather", rows), change, *self.codec.encode_work(*shape))
+        return coding if exact else (*coding, *self.codec.decode_work(*shape), change)
 
     def landing_work(self) -> tuple[Work, ...]:
         """Arrived rows are put into the cache, or added where they are differences."""
@@ -122,7 +157,7 @@ class CachedStage:
 
     def compute(
         self, part: str, kind: OpKind, reads: list[str], writes: list[str], work: tuple[Work, ...],
-        face: str | None = None, **options: str,
+        face: str | None = None, **options: str | int,
     ) -> None:  # fmt: skip
         """Emit an op of the policy: its ``face``, by default that of the op's kind."""
         called = {} if face is None or face == kind.value else {"face": face}
@@ -147,23 +182,6 @@ class CachedStage:
         return f"{buffer_name('sync', self.sync, self.stage)}/{name}"
 
 
-def add_mask_route(builder: ProgramBuilder, route: str) -> str:
-    """The route of the masks over a route's rows: a bit a row, each pair's padded to whole bytes; with its reverse.
-
-    Adds the columns ``NAME/leaving`` and ``NAME/arriving`` of the direction that is asked for, bytes of each rank.
-    """
-    forward = route.removesuffix(REVERSE)
-    name = f"{forward}/mask" + REVERSE * route.endswith(REVERSE)
-    if f"{forward}/mask" not in builder.routes:
-        rows = builder.routes[forward]
-        builder.route(f"{forward}/mask", Route(rows.source, rows.target, (rows.rows + 7) // 8))
-    found, ranks = builder.routes[name], len(builder.hosts)
-    for column, ends in (("leaving", found.source), ("arriving", found.target)):
-        total: IntArray = np.bincount(ends, found.rows, minlength=ranks).astype(np.int64)
-        builder.column(f"{name}/{column}", total)
-    return name
-
-
 def emit_threshold(builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
     """The controller's step at the end of an epoch; none where no sync asked for a threshold."""
     if THRESHOLD not in builder.buffers:
@@ -178,3 +196,8 @@ def emit_threshold(builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
 def _bound(size: Size) -> int | Column:
     assert not isinstance(size, Decision), "rows that may travel are known when the program is planned"
     return size
+
+
+def _listing(rows: Size) -> tuple[Work, ...]:
+    """Rows by their places instead of bits, or the other way round."""
+    return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)

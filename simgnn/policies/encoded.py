@@ -33,7 +33,7 @@ def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         builder.compute(
             training.templates, training.op(stage, "encode"), OpKind.ENCODE, [stage.packed], [coded],
             codec.encode_work(stage.leaving, sync.width, builder.dtype),
-            module="codec", category="comm_overhead", **fields,
+            route=stage.route, module="codec", category="comm_overhead", **fields,
         )  # fmt: skip
         builder.exchange(
             training.templates, training.op(stage, "exchange"), stage.route, [coded], arrived, row_bytes, **fields

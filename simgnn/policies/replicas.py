@@ -3,21 +3,56 @@
 Source: CDFGNN, algorithm 2, as in specs/cdfgnn.md, section 5.2.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from simgnn.errors import ConfigError
 from simgnn.policies.cached import THRESHOLD, CachedStage
+from simgnn.policies.chosen_rows import IndexForm
 from simgnn.policies.codec.base import Codec
-from simgnn.policies.sync import Sync
+from simgnn.policies.sync import Reference, Sync
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
-from simgnn.program.sizes import Column, Decision
+from simgnn.program.ops import Work
+from simgnn.program.program import Program
+from simgnn.program.sizes import Column, Decision, IntArray
+
+BY_REPLICAS = "mirrored_rows/replicas-"
+"""Columns that tell, followed by a number r, how many rows each rank publishes of vertices with r replicas, if all."""
 
 
 def is_replica_sync(sync: Sync) -> bool:
     """Whether a sync completes sums in place: its last stage publishes to rows of the buffer that it reads."""
     return sync.stages[-1].in_place
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Decisions of one sync: rows that mirrors sent, masters that were woken, and rows of theirs that were sent; the
+    woken masters by their number of replicas r are recorded as ``tally``-r."""
+
+    gathered: str
+    active: str
+    published: str
+    tally: str
+
+
+def publications(program: Program) -> tuple[Publication, ...]:
+    """The syncs of a program in which what mirrors send wakes masters."""
+    found = {
+        Publication(*(str(op.options[key]) for key in ("gathered", "decision", "published", "tally"))): None
+        for _, op in program.ops
+        if "gathered" in op.options
+    }
+    return tuple(found)
+
+
+def rows_by_replicas(program: Program) -> Mapping[int, IntArray]:
+    """Rows that each rank publishes if all masters are woken, int64 [P], by the number of replicas of their vertex.
+    Empty: the statistics did not tell."""
+    columns = program.sizes.columns
+    return {int(name.removeprefix(BY_REPLICAS)): columns[name] for name in columns if name.startswith(BY_REPLICAS)}
 
 
 @dataclass(frozen=True)
@@ -32,6 +67,7 @@ class ReplicaSync:
     builder: ProgramBuilder
     sync: Sync
     codec: Codec
+    index: IndexForm = "bitmap"
 
     def emit(self) -> None:
         """All ops, in the sync's templates."""
@@ -41,19 +77,43 @@ class ReplicaSync:
         own = builder.buffer(self._name("own"), self._shared, width, persistent=True)
         sums = builder.buffer(self._name("sums"), self._shared, width, persistent=True)
         active = builder.buffer(self._name("active"), self._shared, 1, "bool")
+        if self.sync.renewed is not None:
+            self._reset(self.sync.renewed, own, sums)
         woken = []
-        if len(self.sync.stages) > 1:
+        if self._gather is not None:
             woken = [active]
-            self._gather(sums, active)
+            self._add_parts(self._gather, sums, active)
         fold = (
             scatter.work("gather", self._shared), scatter.work("select", self._shared),
             scatter.work("elementwise", self._shared, passes=3),
         )  # fmt: skip
-        scatter.compute("fold", OpKind.SELECT, [rows, own, sums, THRESHOLD, *woken], [own, sums, active], fold, "fold")
+        reads = [rows, own, sums, THRESHOLD, *woken]
+        scatter.compute("fold", OpKind.SELECT, reads, [own, sums, active], fold, "fold", **self.sync.test)
         self._publish(rows, sums, active)
 
-    def _gather(self, sums: str, active: str) -> None:
-        gather = CachedStage(self.builder, self.sync, self.sync.stages[0], self.codec)
+    def _reset(self, renewed: str, own: str, sums: str) -> None:
+        """Rows relative to something new: nothing was sent of them, so every part that is not zero will be."""
+        scatter, mirrors = self._scatter, [self._kept()]
+        if self._gather is not None:
+            mirrors.append(self._gather.add_sent())
+        for who, states, rows in (
+            ("masters", [own, sums, *self._published()], self._shared), ("mirrors", mirrors, scatter.stage.arriving),
+        ):  # fmt: skip
+            work = tuple(scatter.work("elementwise", rows, passes=1) for _ in states)
+            face = f"reset_{who}"
+            scatter.compute(f"reset/{who}", OpKind.SELECT, [renewed, *states], states, work, face)
+
+    def _kept(self) -> str:
+        stage = self._scatter.stage
+        return self.builder.buffer(self._scatter.name("kept"), stage.arriving, self.sync.width, persistent=True)
+
+    def _published(self) -> list[str]:
+        """The buffer of what copies go on with where that is not the sums themselves."""
+        if not self.codec.encodes:
+            return []
+        return [self.builder.buffer(self._name("published"), self._shared, self.sync.width, persistent=True)]
+
+    def _add_parts(self, gather: CachedStage, sums: str, active: str) -> None:
         gather.send_moved("encode_change")
         work = list(gather.landing_work())
         work[-1] = gather.work("scatter_add", gather.arriving)
@@ -61,16 +121,11 @@ class ReplicaSync:
         gather.compute("decode", OpKind.DECODE, reads, [sums, active], tuple(work), "add_parts")
 
     def _publish(self, rows: str, sums: str, active: str) -> None:
-        builder, scatter, width = self.builder, self._scatter, self.sync.width
-        kept = builder.buffer(scatter.name("kept"), scatter.stage.arriving, width, persistent=True)
-        published = []
-        if self.codec.encodes:
-            published = [builder.buffer(self._name("published"), self._shared, width, persistent=True)]
+        builder, scatter, kept, published = self.builder, self._scatter, self._kept(), self._published()
         mask, coded = scatter.add_masks(), scatter.add_coded()
-        awake = Decision(scatter.decision("active"), self._shared)
-        chosen = builder.buffer(scatter.name("chosen"), awake, 1, "int64")
-        scatter.compute("select", OpKind.SELECT, [active], [mask, chosen], (), "announce", decision=awake.name)
-        work = (*scatter.coding_work(awake), scatter.work("gather", scatter.leaving))
+        chosen = builder.buffer(scatter.name("chosen"), self._awake, 1, "int64")
+        scatter.compute("select", OpKind.SELECT, [active], [mask, chosen], (), "announce", **self._told())
+        work = (*scatter.coding_work(self._awake), scatter.work("gather", scatter.leaving))
         scatter.compute(
             "encode", OpKind.ENCODE, [chosen, mask, sums, *published], [coded, *published], work, "encode_sums"
         )
@@ -79,9 +134,28 @@ class ReplicaSync:
         reads = [scatter.name("arrived"), scatter.name("mask_in"), kept, rows, *(published or [sums])]
         scatter.compute("decode", OpKind.DECODE, reads, [kept, rows], (*scatter.landing_work(), *put), "take_sums")
 
+    def _told(self) -> dict[str, str]:
+        """What the program says of its decisions, so that a record of them can be carried over: ``publications``."""
+        told = {"decision": self._awake.name, "tally": self._scatter.decision("replicas")}
+        if self._gather is None:
+            return told
+        for replicas, rows in self._scatter.stage.by_replicas.items():
+            self.builder.column(f"{BY_REPLICAS}{replicas}", rows)
+        return {**told, "gathered": self._gather.leaving.name, "published": self._scatter.leaving.name}
+
+    @cached_property
+    def _gather(self) -> CachedStage | None:
+        if len(self.sync.stages) == 1:
+            return None
+        return CachedStage(self.builder, self.sync, self.sync.stages[0], self.codec, self.index)
+
     @cached_property
     def _scatter(self) -> CachedStage:
-        return CachedStage(self.builder, self.sync, self.sync.stages[-1], self.codec)
+        return CachedStage(self.builder, self.sync, self.sync.stages[-1], self.codec, self.index)
+
+    @cached_property
+    def _awake(self) -> Decision:
+        return Decision(self._scatter.decision("active"), self._shared)
 
     @property
     def _shared(self) -> Column:
@@ -96,3 +170,18 @@ class ReplicaSync:
 
     def _name(self, what: str) -> str:
         return f"{what}/{self.sync.point}"
+
+
+def emit_settling(builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str:
+    """The reference of a layer's sums becomes an earlier one, kept for the run, unless it is too far from that; returns
+    the buffer of the rows that were renewed."""
+    layer, rows, width = reference.layer, reference.rows, reference.width
+    shift = builder.buffer(f"shift/{layer}", rows, width, persistent=True)
+    renewed = builder.buffer(f"renewed/{layer}", rows, 1, "bool")
+    work = Work("elementwise", {"rows": rows, "width": width, "passes": 4, "item_bytes": builder.item_bytes})
+    builder.compute(
+        templates, f"forward/{layer}/maximum/settle", OpKind.SELECT, [reference.buffer, shift],
+        [reference.buffer, shift, renewed], (work,), layer=layer, phase="forward", module="freshness",
+        category="comm_overhead", options={"face": "settle"},
+    )  # fmt: skip
+    return renewed

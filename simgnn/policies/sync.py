@@ -5,13 +5,13 @@ which emits its ops. Exact, unencoded transfers are what :func:`emit_plainly` em
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import IntArray, Size
 
 if TYPE_CHECKING:
     from simgnn.policies.blocks import BlockSync, BlockTransfer
@@ -35,7 +35,8 @@ class Stage:
     replaces elements of, the rows of ``target`` that the route ``landed`` names. The order of the wire is that of the
     route's lists, peers ascending.
     ``kept``: a stored target lives for the whole run. ``distinct``: rows of ``source`` that travel, each counted once,
-    whoever needs them (None: not known).
+    whoever needs them (None: not known). ``by_replicas``: rows that each rank sends of vertices with so many replicas,
+    int64 [P] by their number (empty: not known).
     """
 
     role: Literal["publish", "fold"]
@@ -52,6 +53,7 @@ class Stage:
     name: str = ""
     kept: bool = False
     distinct: Size | None = None
+    by_replicas: Mapping[int, IntArray] = field(default_factory=dict)
 
     @property
     def in_place(self) -> bool:
@@ -63,7 +65,9 @@ class Stage:
 class Sync:
     """A sync point in one direction: its stages follow one another; each rank ends with the rows that it needs.
 
-    ``point`` names it for states and decisions ("2/forward"); ``width``: elements of a row.
+    ``point`` names it for states and decisions ("2/forward"); ``width``: elements of a row. ``renewed``: a buffer, bool
+    [rows, 1], of the rows that are relative to something else than before, so that what was sent of them is void.
+    ``divisors``: elements at the end of a row that others of it are divided by, so that each matters by itself.
     """
 
     templates: tuple[str, ...]
@@ -71,6 +75,13 @@ class Sync:
     phase: Phase
     width: int
     stages: tuple[Stage, ...]
+    renewed: str | None = None
+    divisors: int = 0
+
+    @property
+    def test(self) -> dict[str, int]:
+        """Options of ops that test whether rows moved."""
+        return {"divisors": self.divisors} if self.divisors else {}
 
     @property
     def point(self) -> str:
@@ -82,6 +93,17 @@ class Sync:
         return "/".join(word for word in (self.phase, str(self.layer), stage.name, part) if word)
 
 
+@dataclass(frozen=True)
+class Reference:
+    """What the sums of a layer are relative to, the same on all copies of a row: ``rows`` rows of ``width`` elements in
+    ``buffer``, made anew in each turn."""
+
+    layer: int
+    buffer: str
+    rows: Size
+    width: int
+
+
 class Expand(Protocol):
     """How freshness and codec carry out what a communication asks for."""
 
@@ -91,6 +113,11 @@ class Expand(Protocol):
 
     def blocks(self, sync: "BlockSync") -> "BlockTransfer":
         """What emits the transfers of whole blocks."""
+        ...
+
+    def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
+        """Let freshness go on with an earlier reference, where sums of several turns must add up. The buffer of rows
+        that it renewed, see :class:`Sync`; None: it keeps nothing."""
         ...
 
 

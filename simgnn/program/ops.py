@@ -84,8 +84,8 @@ class Work:
 class Transfer:
     """What a communication op carries. With a route: ``row_bytes`` times the rows of each pair; without: ``rows`` rows
     of each member. ``decision`` replaces the route's rows by what was decided, pair by pair; ``announced``: receivers
-    know how many already (masks went ahead), else counts go ahead. ``control`` bytes (masks, counts, flags) are counted
-    apart from payload."""
+    know how many already (masks or lists went ahead), else counts do. ``control`` bytes (masks, counts, flags) are
+    counted apart from payload."""
 
     row_bytes: int
     rows: Size = 1

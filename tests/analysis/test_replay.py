@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from simgnn.analysis.replay import Recording, Replay, replay, shared_out
+from simgnn.analysis.replay import Recording, Replay, replay
+from simgnn.analysis.replay_rows import shared_out
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
 from simgnn.program.program import Program

@@ -24,6 +24,7 @@ from tests.equality.test_conservation import _counted
 pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
 
 PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
+DRAWN = ("codec.kind=stochastic", "codec.bits=4")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,12 @@ def test_lossy_training_still_learns(runs: Runs, extra: Sequence[str]) -> None:
 
 # -- caches --------------------------------------------------------------------------------------------------------
 
-LOSSY = [(*CACHE, *TRANSFORMED), (*CACHE, *EIGHT_BITS, *TRANSFORMED), (*CACHE, "codec.kind=linear", "codec.bits=2")]
+LOSSY = [
+    (*CACHE, *TRANSFORMED),
+    (*CACHE, *EIGHT_BITS, *TRANSFORMED),
+    (*CACHE, "codec.kind=linear", "codec.bits=2"),
+    (*CACHE, "freshness.index=ids", "codec.kind=stochastic", *TRANSFORMED),
+]
 
 
 @pytest.mark.parametrize("extra", LOSSY, ids="-".join)
@@ -153,7 +159,7 @@ def test_two_runs_are_alike_bit_for_bit(bench: Bench, runs: Runs) -> None:
 # -- activity ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("extra", [*LOSSY, (*EIGHT_BITS, *TRANSFORMED)], ids="-".join)
+@pytest.mark.parametrize("extra", [*LOSSY, (*EIGHT_BITS, *TRANSFORMED), (*DRAWN, *TRANSFORMED)], ids="-".join)
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_program_simulation_and_transport_agree(runs: Runs, extra: tuple[str, ...], ranks: int) -> None:
     recorded = runs.of(case(*extra, ranks=ranks))

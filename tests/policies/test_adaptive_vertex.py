@@ -94,10 +94,26 @@ def test_a_start_outside_the_limits_is_refused_with_the_key() -> None:
     load_experiment("vanilla", ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.5", "freshness.adapt=false"])
 
 
+def test_a_reference_is_kept_until_it_is_far_off() -> None:
+    kept = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, -2.0], [0.0, 0.0]])
+    today = np.array([[5.0, -4.0], [5.1, 1.0], [-4.0, -2.0], [np.nan, 0.0]])
+    settled, renewed = AdaptiveVertex().settled(today, kept)
+    # each head by itself; a row whose reference is no number is renewed, and seen
+    np.testing.assert_array_equal(settled, [[0.0, 1.0], [5.1, 1.0], [-4.0, -2.0], [np.nan, 0.0]])
+    assert renewed.tolist() == [[False], [True], [True], [True]]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["codec.kind=linear", "codec.bits=3"], r"codec\.bits: got 3"),
+        (["codec.kind=stochastic", "codec.bits=16"], r"codec\.bits: got 16"),
+        (["codec.kind=linear", "codec.feedback=false"], r"codec\.feedback: got false with freshness\.kind = 'always'"),
+        (
+            ["freshness.kind=adaptive-vertex", "freshness.fold_on_active=true"],
+            r"freshness\.fold_on_active: got true with communication\.kind = 'halo'",
+        ),
+        (["freshness.kind=adaptive-vertex", "freshness.index=lists"], r"freshness\.index: got 'lists'"),
         (["freshness.kind=adaptive-vertex", "freshness.eps0=0.1"], r"freshness\.eps0: unknown key"),
         (["freshness.kind=adaptive-vertex", "communication.resend_inputs=true"], r"communication\.resend_inputs"),
         (["codec.kind=linear", "communication.resend_inputs=true"], r"communication\.resend_inputs"),
@@ -106,9 +122,9 @@ def test_a_start_outside_the_limits_is_refused_with_the_key() -> None:
                 "freshness.kind=adaptive-vertex",
                 "partition.kind=ebv",
                 "communication.kind=master-mirror",
-                "model.kind=gat",
+                "communication.exchange=host-aggregated",
             ],
-            r"freshness\.kind: got 'adaptive-vertex' with model\.kind = 'gat'",
+            r"communication\.exchange: got 'host-aggregated' with freshness\.kind = 'adaptive-vertex'",
         ),
     ],
 )

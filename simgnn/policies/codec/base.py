@@ -18,6 +18,11 @@ class Codec(Policy, ABC):
     relative: ClassVar[bool] = False
     encodes: ClassVar[bool] = True
 
+    @property
+    def keeps_exact_rows(self) -> bool:
+        """Whether a sender's cache holds the rows themselves, not what receivers decode."""
+        return False
+
     @abstractmethod
     def row_bytes(self, width: int, dtype: str) -> int:
         """Bytes of one encoded row of ``width`` elements of ``dtype``."""

@@ -18,7 +18,7 @@ from simgnn.policies.communication.mirror_sums import SHARED_MASTERS, Level, Mir
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.sizes import Route
+from simgnn.program.sizes import IntArray, Route
 
 SPARSE = "sparse input features"
 
@@ -133,4 +133,17 @@ class MirrorSizes:
 
     def sums(self, segments: Segments, expand: Expand, rows: str, fetched_in: tuple[str, ...]) -> Sums:
         """See :class:`~simgnn.policies.communication.base.Sizes`."""
-        return MirrorSums(segments, expand, self.levels if len(self.stats.halo.source) > 0 else ())
+        return MirrorSums(segments, expand, self.levels if len(self.stats.halo.source) > 0 else (), self._by_replicas())
+
+    def _by_replicas(self) -> dict[int, IntArray]:
+        """Rows that each rank's masters send to mirrors, by the number of replicas; empty where nobody counted."""
+        table, ranks = self.stats.tables.get("mirrors/histogram"), self.stats.ranks
+        if table is None:
+            return {}
+        pair, replicas, rows = np.asarray(table, dtype=np.int64).reshape(-1, 3).T
+        master = self.stats.halo.source[pair]
+        return {
+            number: np.bincount(master[chosen], rows[chosen], minlength=ranks).astype(np.int64)
+            for number in np.unique(replicas).tolist()
+            for chosen in [replicas == number]
+        }

@@ -1,13 +1,14 @@
 """Sums on a vertex-cut: each rank sums over its own edges, and a sync over masters and mirrors adds them up."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import Segments
-from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
-from simgnn.program.sizes import Column, Route
+from simgnn.policies.sync import Expand, Reference, Stage, Sync, emit_plainly
+from simgnn.program.sizes import Column, IntArray, Route
 
 SHARED_MASTERS = Column("shared_masters")
 """Masters of a rank that have mirrors."""
@@ -35,17 +36,21 @@ class Level:
 
 class MirrorSums:
     """See :class:`~simgnn.policies.communication.base.Sums`. ``levels``: hops from masters outward; none where no
-    vertex has a mirror.
+    vertex has a mirror. ``by_replicas``: rows that masters send their mirrors, see :class:`Stage`.
 
     y = S x, where S adds the rows of a vertex up over its copies and gives all of them the sum, is its own adjoint, so
     the gradient of a sum is completed by the same sync. Source: section 5.3 of our spec of CDFGNN.
     """
 
-    def __init__(self, segments: Segments, expand: Expand, levels: tuple[Level, ...]) -> None:
+    def __init__(
+        self, segments: Segments, expand: Expand, levels: tuple[Level, ...], by_replicas: Mapping[int, IntArray]
+    ) -> None:
         self.segments = segments
         self.names = segments.names
         self.expand = expand
         self.levels = levels
+        self.by_replicas = by_replicas
+        self._renewed: dict[int, str | None] = {}
 
     def fetch_inputs(self) -> None:
         """Nothing: mirrors hold features."""
@@ -71,7 +76,9 @@ class MirrorSums:
         result = self.segments.aggregate(layer, reads)
         if self.levels:
             stages = self._stages(layer, result)
-            self.expand(Sync(self.names.forward, layer.index, "forward", layer.aggregated_width, stages))
+            renewed = self._renewed.get(layer.index)
+            width, divisors = layer.aggregated_width, layer.heads if layer.attends else 0
+            self.expand(Sync(self.names.forward, layer.index, "forward", width, stages, renewed, divisors))
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """The gradient of the sums, completed, then handed to the sources of the local edges.
@@ -81,7 +88,8 @@ class MirrorSums:
         if self.levels:
             rows, last = f"d/aggregated/{layer.index}", layer.index == len(self.segments.model.layers)
             stages = tuple(stage for stage in self._stages(layer, rows) if not last or stage.role == "publish")
-            self.expand(Sync(self.names.train, layer.index, "backward", layer.aggregated_width, stages))
+            renewed = self._renewed.get(layer.index)
+            self.expand(Sync(self.names.train, layer.index, "backward", layer.aggregated_width, stages, renewed))
         self.segments.aggregate_backward(layer, [target], {target: source})
 
     def forward_whole(self, layer: LayerSpec) -> None:
@@ -93,12 +101,15 @@ class MirrorSums:
         raise AssertionError(f"layer {layer.index} has no segments")
 
     def _maximum(self, layer: LayerSpec, source: str) -> str:
-        """Greatest scores over all edges of a vertex, the same on all its copies, exact whatever codec there is."""
+        """Greatest scores over all edges of a vertex, the same on all its copies, exact whatever codec there is; in
+        training, freshness may go on with earlier ones: sums over sums of weights do not depend on them."""
         result = self.segments.maximum(layer, [source])
         if self.levels:
             stages = self._stages(layer, result, "max", "maximum/")
             sync = Sync(self.names.forward, layer.index, "forward", layer.heads, stages)
             emit_plainly(self.segments.builder, sync)
+            reference = Reference(layer.index, result, self.names.rows, layer.heads)
+            self._renewed[layer.index] = self.expand.settle(self.names.train, reference)
         return result
 
     def _stages(
@@ -121,4 +132,5 @@ class MirrorSums:
             "publish" if outward else "fold", route, rows, rows, *ends, f"{name}/send/{layer.index}", landing,
             picked=route, arrived=f"{name}/receive/{layer.index}", landed=route, name=name,
             distinct=SHARED_MASTERS if outward and not level.name else None,
+            by_replicas=self.by_replicas if outward and not level.name else {},
         )  # fmt: skip

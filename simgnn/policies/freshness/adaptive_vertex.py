@@ -7,12 +7,17 @@ from array_api_compat import array_namespace
 from pydantic import Field, model_validator
 
 from simgnn.policies.cached import CachedStage, emit_threshold
+from simgnn.policies.chosen_rows import IndexForm
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.encoded import training_part
 from simgnn.policies.freshness.base import Freshness
-from simgnn.policies.replicas import ReplicaSync, is_replica_sync
-from simgnn.policies.sync import Sync
+from simgnn.policies.replicas import ReplicaSync, emit_settling, is_replica_sync
+from simgnn.policies.sync import Reference, Sync
 from simgnn.program.builder import ProgramBuilder
+
+
+LARGEST_SHIFT = 5.0
+"""How far, in exponents, the greatest attention score may move before sums become relative to the new one."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,9 @@ class AdaptiveVertex(Freshness):
     row c is held back iff max|z - c| is finite and at most ``epsilon`` times max|z| (``reference = "cached"``: max|c|);
     so a row that holds NaN is sent, and seen. What is sent is the row itself (codec "none"), else the encoded
     difference from c, of which both ends add what the receiver decodes: their caches stay bit-identical, and errors of
-    the codec do not pile up. A bit mask over the rows of each pair goes ahead, so sizes follow from it.
+    the codec do not pile up (with ``codec.feedback = false`` senders keep the exact row, and they do). What goes ahead
+    names the rows: a bit for each that may travel (``index = "bitmap"``), or 8 bytes a pair and 4 for each that does
+    (``"ids"``: less where fewer than one row in 32 travels).
 
     After each epoch the threshold moves with the training accuracy: it rises (times ``rise_factor``, by at most
     ``largest_change``, up to ``largest_epsilon``) where the accuracy exceeds its running mean by ``rise_margin``, and
@@ -38,8 +45,14 @@ class AdaptiveVertex(Freshness):
     mean = ``mean_share`` mean + (1 - ``mean_share``) accuracy. It holds for all points and both directions.
 
     On a vertex-cut (communication "master-mirror") a mirror sends the change of its part, the master adds changes to
-    the sum, and its own where that moved; a vertex that any copy woke is published to all mirrors: the change of the
-    sum since it was last published, or without a codec the sum itself. All copies go on with what was published.
+    the sum, and its own where that moved (``fold_on_active``: also where a mirror's did); a vertex that any copy woke
+    is published to all mirrors: the change of the sum since it was last published, or without a codec the sum itself.
+    All copies go on with what was published.
+
+    With attention on a vertex-cut, sums of weights are relative to a reference that all copies of a vertex share: its
+    greatest score when last renewed. Once today's is farther from it than 5, it is renewed, and all caches of the
+    vertex start from zero. A row is held back only if each of its sums of weights, too, moved by no more than epsilon
+    of itself: rows are divided by them.
 
     On halo rows (communication "halo") the sender is the owner forward and the holder of the halo row backward. A row
     that several peers need has equal cached rows for each of them, so it goes to all of them or to none; the cache, the
@@ -64,6 +77,10 @@ class AdaptiveVertex(Freshness):
     mean_share: float = Field(default=0.8, ge=0, lt=1, description="share of the old mean in the new one")
     reference: Literal["current", "cached"] = Field(default="current", description="row that changes are relative to")
     direction: Literal["prose", "printed"] = Field(default="prose", description="printed: as equation 6, for study")
+    fold_on_active: bool = Field(
+        default=False, description="masters that a mirror woke add their own part too, however little it moved"
+    )
+    index: IndexForm = Field(default="bitmap", description="what names the rows that travel: a bit each, or ids")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -78,10 +95,14 @@ class AdaptiveVertex(Freshness):
         """See :class:`Freshness`; evaluations are exact."""
         training = training_part(builder, sync)
         if is_replica_sync(training):
-            ReplicaSync(builder, training, codec).emit()
+            ReplicaSync(builder, training, codec, self.index).emit()
             return
         for stage in training.stages:
-            CachedStage(builder, training, stage, codec).emit()
+            CachedStage(builder, training, stage, codec, self.index).emit()
+
+    def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
+        """See :class:`Freshness`: parts of several epochs add up only relative to one reference."""
+        return emit_settling(builder, templates, reference)
 
     def end_epoch(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
         """See :class:`Freshness`: the threshold moves with the accuracy."""
@@ -116,3 +137,16 @@ class AdaptiveVertex(Freshness):
         change = xp.max(xp.abs(rows - cached), axis=1)
         size = xp.max(xp.abs(rows if self.reference == "current" else cached), axis=1)
         return ~(xp.isfinite(change) & (change <= epsilon * size))
+
+    def element_moved(self, rows: Any, cached: Any, epsilon: Any) -> Any:
+        """Which rows [n, H] hold an element that moved by more than epsilon times itself: bool [n]. As :meth:`moved`."""
+        xp = array_namespace(rows)
+        size = xp.abs(rows if self.reference == "current" else cached)
+        return xp.any(~(xp.abs(rows - cached) <= epsilon * size), axis=1)
+
+    def settled(self, reference: Any, kept: Any) -> tuple[Any, Any]:
+        """What sums are relative to, [n, H], and which rows that renews, bool [n, 1]: the ``kept`` reference unless
+        today's is farther from it than LARGEST_SHIFT. Array API, as :meth:`moved`."""
+        xp = array_namespace(reference)
+        far = ~(xp.abs(reference - kept) <= LARGEST_SHIFT)
+        return xp.where(far, reference, kept), xp.any(far, axis=1, keepdims=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from simgnn.policies.base import Moves, Policy
 from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.codec.base import Codec
-from simgnn.policies.sync import Sync
+from simgnn.policies.sync import Reference, Sync
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
@@ -27,6 +27,10 @@ class Freshness(Policy, ABC):
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
         """How whole blocks travel: every block, every time, unless a policy says otherwise."""
         return PlainBlocks(builder, sync, codec)
+
+    def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
+        """See :class:`~simgnn.policies.sync.Expand`: here sums of one turn are never added to those of another."""
+        return None
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
         """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name: no activity is needed

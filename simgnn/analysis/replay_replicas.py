@@ -1,0 +1,84 @@
+"""Recorded publications of masters on a partition whose vertices have other numbers of replicas.
+
+Of vertices with as many replicas r as the record has seen, the recorded share is published. For others there is a law:
+a master publishes a vertex in epochs in which any of its r copies moved. Were they to move by themselves, each with the
+probability f with which mirrors send, that would happen with probability 1 - (1 - f)**r. They move together, more or
+less: r**c stands for r, with the c of each epoch for which the record's own numbers of replicas give the rows that it
+published. Source: specs/cdfgnn.md section 7 (our own model; there c is 1).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.analysis.replay_rows import CarriedRows, limits, whole
+from simgnn.policies.replicas import Publication, publications, rows_by_replicas
+from simgnn.program.sizes import IntArray
+
+Floats = NDArray[np.float64]
+LARGEST_EXPONENT = 8.0
+"""Of c: then a vertex with two replicas moves as if it had 256."""
+HALVINGS = 60
+
+
+def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], bool]:
+    """What masters publish ``here``, of the ``wanted`` decisions by name: rows of each pair int64 [P, P, epochs, 1],
+    woken masters int64 [P, epochs, 1]; and whether all could be told: not where a program does not say how many
+    replicas its vertices have."""
+    found = [one for one in publications(carried.here) if one.published in wanted]
+    there, here = rows_by_replicas(carried.there), rows_by_replicas(carried.here)
+    if not found or not there or not here:
+        return {}, not found
+    totals = {replicas: int(rows.sum()) for replicas, rows in there.items()}
+    result: dict[str, IntArray] = {}
+    for one in found:
+        result |= _carried(carried, one, totals, here)
+    return result, True
+
+
+def _carried(
+    carried: CarriedRows, one: Publication, there: Mapping[int, int], here: Mapping[int, IntArray]
+) -> dict[str, IntArray]:
+    moved = carried.fractions(one.gathered, int(limits(carried.there, one.gathered).sum()))
+    sent = carried.fractions(one.published, sum(there.values()))
+    exponent = fitted_exponents(moved, sent, there)
+    woken: dict[int, Floats] = {}
+    for r in here:
+        recorded = f"{one.tally}-{r}"
+        if recorded in carried.decisions and r in there:
+            # a master with r - 1 mirrors publishes r - 1 rows
+            woken[r] = np.minimum(1.0, carried.tallied(recorded, there[r] // (r - 1)))
+        else:
+            woken[r] = woken_share(moved, sent, exponent, r)
+    masters = np.sum([rows[:, None] / (r - 1) * woken[r] for r, rows in here.items()], axis=0)
+    rows = np.sum([rows[:, None] * woken[r] for r, rows in here.items()], axis=0)
+    most = limits(carried.here, one.published)
+    shares = rows / np.maximum(1, most.sum(axis=1))[:, None]
+    pairs = whole(most[:, :, None] * np.minimum(1.0, shares)[:, None, :])
+    return {one.published: pairs[..., None], one.active: whole(masters)[..., None]}
+
+
+def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Floats:
+    """The c of each epoch, float64 [epochs], between 0 (copies move together) and LARGEST_EXPONENT.
+
+    ``moved``: share of mirrors that sent; ``sent``: share of ``rows`` (by number of replicas) that were published.
+    """
+    low, high = np.zeros(len(moved)), np.full(len(moved), LARGEST_EXPONENT)
+    total = max(1, sum(rows.values()))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        share = np.sum([count * _any_moves(moved, r, middle) for r, count in rows.items()], axis=0) / total
+        low, high = np.where(share < sent, middle, low), np.where(share < sent, high, middle)
+    return np.asarray((low + high) / 2)
+
+
+def woken_share(moved: Floats, sent: Floats, exponent: Floats, replicas: int) -> Floats:
+    """Share of the vertices with so many ``replicas`` that are published in each epoch, float64 [epochs]; where no
+    mirror sent, or all rows were published, the record's own share, which says nothing of replicas."""
+    plain = (moved <= 0) | (sent >= 1)
+    return np.where(plain, np.minimum(sent, 1.0), _any_moves(moved, replicas, exponent))
+
+
+def _any_moves(moved: Floats, replicas: int, exponent: Floats) -> Floats:
+    return np.asarray(1 - (1 - np.minimum(moved, 1.0)) ** (replicas**exponent))

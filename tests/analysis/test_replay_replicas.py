@@ -1,0 +1,157 @@
+"""What masters published, where vertices have other numbers of replicas: the law of a made-up run is found again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simgnn.analysis.replay import Recording, Replay, replay
+from simgnn.analysis.replay_replicas import fitted_exponents, woken_share
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.graph.graph import GraphFacts
+from simgnn.partition.stats import PartitionStats
+from simgnn.policies.replicas import publications, rows_by_replicas
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray, Route
+from simgnn.record.activity import decisions_in
+
+EPOCHS, VERTICES = 6, 4000
+MOVED = np.array([1.0, 0.7, 0.4, 0.2, 0.05, 0.0])
+"""Share of mirrors that send in each epoch."""
+
+
+def statistics(ranks: int) -> PartitionStats:
+    """Vertices on some ranks each, the first of a random order being the master's."""
+    draw = np.random.default_rng(ranks)
+    mirrors = np.zeros((ranks, ranks), dtype=np.int64)
+    counted: dict[tuple[int, int, int], int] = {}
+    shared = np.zeros(ranks, dtype=np.int64)
+    for _ in range(VERTICES):
+        master, *others = draw.permutation(ranks)[: draw.integers(1, ranks + 1)].tolist()
+        shared[master] += bool(others)
+        for rank in others:
+            mirrors[master, rank] += 1
+            counted[master, rank, len(others) + 1] = counted.get((master, rank, len(others) + 1), 0) + 1
+    halo = Route.from_matrix(mirrors)
+    pair = {ends: place for place, ends in enumerate(zip(halo.source.tolist(), halo.target.tolist(), strict=True))}
+    histogram = np.array(sorted((pair[i, j], r, count) for (i, j, r), count in counted.items()), dtype=np.int64)
+    rows, edges = np.full(ranks, VERTICES // ranks), np.full(ranks, 40_000 // ranks)
+    facts = GraphFacts("g", int(rows.sum()), int(edges.sum()), 12, None, 4, False, 100 * ranks, 10, 10)
+    tables = {"train_rows": np.full(ranks, 100), "shared_masters": shared, "mirrors/histogram": histogram}
+    return PartitionStats(facts, "vertex-cut", np.zeros(ranks, int), rows, edges, halo, f"of {ranks}", tables)
+
+
+def planned(stats: PartitionStats) -> Program:
+    return plan(load_experiment("cdfgnn", ["model.hidden=8"]), stats).program
+
+
+def recorded(program: Program, exponent: float) -> Recording:
+    """A run in which copies of a vertex with r replicas move as if they were r**exponent that move by themselves."""
+    sizes, decisions = program.sizes, dict[str, IntArray]()
+    mirrors = sizes.routes["mirrors"].matrix(program.ranks)
+    woken = {r: 1 - (1 - MOVED) ** (r**exponent) for r in rows_by_replicas(program)}
+    by_replicas = rows_by_replicas(program)
+    share = sum(rows[:, None] * woken[r] for r, rows in by_replicas.items()) / mirrors.sum(axis=1)[:, None]
+    for one in publications(program):
+        decisions[one.gathered] = np.floor(mirrors.T[:, :, None] * MOVED + 0.5).astype(np.int64)[..., None]
+        decisions[one.published] = np.floor(mirrors[:, :, None] * share[:, None] + 0.5).astype(np.int64)[..., None]
+        decisions[one.active] = np.zeros((program.ranks, EPOCHS, 1), dtype=np.int64)
+    for name in decisions_in(program) - set(decisions):  # the top of the backward pass, and what arrives
+        shape = (program.ranks,) * (1 + name.endswith("/rows"))
+        decisions[name] = np.zeros((*shape, EPOCHS, 1), dtype=np.int64)
+    return Recording(Path("made-up"), program, frozenset({"recorded"}), decisions)
+
+
+def carried(record: Recording, here: Program, digest: str = "another") -> Replay:
+    return replay(record, here, decisions_in(here), frozenset({digest}), EPOCHS, 0, None)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("there", "here"), [(3, 6), (6, 3), (2, 5), (4, 4)])
+def test_the_law_of_a_record_holds_on_other_ranks(there: int, here: int, exponent: float) -> None:
+    record, program = recorded(planned(statistics(there)), exponent), planned(statistics(here))
+    found = carried(record, program)
+    assert found.transferred
+    assert not any("numbers of replicas" in note for note in found.notes)
+    # the last epoch has no mirror that sends, and so tells nothing of replicas
+    law = {r: 1 - (1 - MOVED[:-1]) ** (r**exponent) for r in rows_by_replicas(program)}
+    rows = sum(rows.sum() * law[r] for r, rows in rows_by_replicas(program).items())
+    masters = sum(rows.sum() / (r - 1) * law[r] for r, rows in rows_by_replicas(program).items())
+    assert len(publications(program)) == 3
+    for one in publications(program):
+        published = found.activity[one.published][..., 0].sum(axis=(0, 1))
+        # rounded once for each pair there and here
+        np.testing.assert_allclose(published[:-1], rows, atol=here**2, rtol=0.02)
+        assert published[-1] == 0
+        np.testing.assert_allclose(
+            found.activity[one.active][:, :-1, 0].sum(axis=0), masters, atol=here**2, rtol=0.02
+        )
+        arrived = found.activity[one.published.replace("/rows", "/arrived")]
+        assert np.array_equal(arrived, found.activity[one.published].sum(axis=0))
+
+
+def test_more_replicas_are_published_more_often_than_equal_fractions_say() -> None:
+    """What was wrong before: one fraction for all vertices."""
+    record, program = recorded(planned(statistics(2)), 1.0), planned(statistics(6))
+    one = publications(program)[0]
+    there = record.decisions[one.published][..., 0].sum(axis=(0, 1)) / statistics(2).halo.rows.sum()
+    here = carried(record, program).activity[one.published][..., 0].sum(axis=(0, 1)) / statistics(6).halo.rows.sum()
+    assert here[0] == there[0] == 1
+    assert np.all(here[1:-1] > there[1:-1] + 0.02)
+
+
+def test_shares_that_were_recorded_by_numbers_of_replicas_are_used_as_they_are() -> None:
+    program, here = planned(statistics(6)), planned(statistics(4))
+    law, one = recorded(program, 1.0), publications(program)[1]
+    shares = {r: np.linspace(1.0, 1.0 / r, EPOCHS) for r in range(2, 7)}
+    tallies = dict[str, IntArray]()
+    for r, rows in rows_by_replicas(program).items():
+        counts = np.floor((rows // (r - 1))[:, None] * shares[r] + 0.5).astype(np.int64)
+        counts[rows == 0] = -1  # a rank without such vertices tells nothing
+        tallies[f"{one.tally}-{r}"] = counts[..., None]
+    record = replace(law, decisions={**law.decisions, **tallies})
+    found = carried(record, here).activity[one.published][..., 0].sum(axis=(0, 1))
+    expected = sum(rows.sum() * shares[r] for r, rows in rows_by_replicas(here).items())
+    np.testing.assert_allclose(found, expected, atol=4**2, rtol=0.01)
+    # the other syncs have no tallies, so the law holds for them
+    other = publications(program)[0].published
+    assert np.array_equal(carried(record, here).activity[other], carried(law, here).activity[other])
+
+
+def test_without_numbers_of_replicas_fractions_are_equal_and_it_says_so() -> None:
+    stats = statistics(5)
+    silent = replace(stats, tables={name: t for name, t in stats.tables.items() if name != "mirrors/histogram"})
+    record, program = recorded(planned(statistics(3)), 1.0), planned(silent)
+    found = carried(record, program)
+    assert "without regard to numbers of replicas" in found.notes[-1]
+    name = publications(program)[0].published
+    share = record.decisions[name][..., 0].sum(axis=(0, 1)) / statistics(3).halo.rows.sum()
+    np.testing.assert_allclose(found.activity[name][..., 0], stats.halo.matrix(5)[:, :, None] * share, atol=1)
+
+
+def test_the_same_partition_needs_no_law() -> None:
+    program = planned(statistics(3))
+    record = recorded(program, 0.5)
+    found = carried(record, program, "recorded")
+    assert not found.transferred
+    assert all(np.array_equal(values, record.decisions[name]) for name, values in found.activity.items())
+
+
+@given(
+    moved=st.floats(0.01, 0.9),
+    exponent=st.floats(0, 3),
+    rows=st.dictionaries(st.integers(2, 40), st.integers(1, 10**6), min_size=1, max_size=5),
+)
+def test_the_exponent_gives_the_share_back(moved: float, exponent: float, rows: dict[int, int]) -> None:
+    f, total = np.array([moved]), sum(rows.values())
+    sent = np.array([sum(n * (1 - (1 - moved) ** (r**exponent)) for r, n in rows.items()) / total])
+    found = fitted_exponents(f, sent, rows)
+    again = sum(n * woken_share(f, sent, found, r) for r, n in rows.items()) / total
+    np.testing.assert_allclose(again, sent, atol=1e-9)
+    shares = [float(woken_share(f, sent, found, r)[0]) for r in sorted(rows)]
+    assert shares == sorted(shares)
+    assert shares[0] >= moved - 1e-9

@@ -1,0 +1,69 @@
+"""Plans of the cache over masters and mirrors: valid for every model and option, with the ops that each needs."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
+from simgnn.partition.stats import PartitionStats
+from simgnn.policies.replicas import publications, rows_by_replicas
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import EVALUATE, Program
+from simgnn.program.validate import validate
+from tests.experiment.test_master_mirror import statistics
+
+
+def cut(ranks: int) -> PartitionStats:
+    """The made-up vertex-cut with what caches need: every vertex that has mirrors has one."""
+    stats = statistics(ranks)
+    route = stats.halo
+    pairs = np.stack([np.arange(len(route.rows)), np.full(len(route.rows), 2), route.rows], axis=1)
+    shared = np.bincount(route.source, route.rows, minlength=ranks).astype(np.int64)
+    return replace(stats, tables={**stats.tables, "shared_masters": shared, "mirrors/histogram": pairs})
+
+
+def planned(ranks: int, *overrides: str) -> Program:
+    return plan(load_experiment("cdfgnn", ["model.hidden=8", *overrides]), cut(ranks)).program
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(["gcn", "sage", "gin", "gat"]),
+    ranks=st.integers(1, 4),
+    layers=st.integers(1, 3),
+    index=st.sampled_from(["bitmap", "ids"]),
+    folds=st.booleans(),
+    codec=st.sampled_from(["none", "linear", "stochastic", "bfloat16"]),
+)
+def test_every_plan_is_valid(kind: str, ranks: int, layers: int, index: str, folds: bool, codec: str) -> None:
+    program = validate(
+        planned(
+            ranks, f"model.kind={kind}", f"model.layers={layers}", f"freshness.index={index}",
+            f"freshness.fold_on_active={str(folds).lower()}", f"codec.kind={codec}",
+        )
+    )  # fmt: skip
+    steady = [op.name for op in program.templates["steady"].ops]
+    routes = {op.route for _, op in program.ops if op.kind is OpKind.EXCHANGE and op.transfer and op.transfer.control}
+    ahead = {"bitmap": "mask", "ids": "count"}[index]
+    if ranks > 1:
+        assert {f"mirrors/{ahead}", f"mirrors/{ahead}/reverse"} <= routes
+    # attention alone has a reference, and resets what was sent relative to another
+    assert any(name.endswith("/reset/mirrors") for name in steady) == (kind == "gat" and ranks > 1)
+    assert not any("reset" in op.name or "settle" in op.name for op in program.templates[EVALUATE].ops)
+
+
+def test_the_system_is_that_of_the_paper() -> None:
+    """specs/cdfgnn.md section 5.3: a sync of every layer in both directions; none is hoisted."""
+    program = planned(3)
+    ops = {op.name for op in program.templates["steady"].ops}
+    for layer in (1, 2):
+        for phase in ("forward", "backward"):
+            assert f"{phase}/{layer}/scatter/exchange" in ops
+            assert (f"{phase}/{layer}/gather/exchange" in ops) == ((phase, layer) != ("backward", 2))
+    assert len(publications(program)) == 3
+    assert set(program.templates) == {"steady", EVALUATE}
+    mirrors = program.sizes.routes["mirrors"].matrix(3).sum(axis=1)
+    assert rows_by_replicas(program)[2].tolist() == mirrors.tolist()
