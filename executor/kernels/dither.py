@@ -38,7 +38,7 @@ def dithered(rows: torch.Tensor, bits: int, keys: torch.Tensor) -> torch.Tensor:
 def _dithered(rows: torch.Tensor, most: int, keys: torch.Tensor) -> torch.Tensor:
     """What the compiled kernel does, on any device."""
     low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-    step = (high - low) / most
+    step = (high - low) / high.new_full((), most)  # as in executor.codecs: CUDA divides by a host's number otherwise
     codes = torch.floor(((rows - low) / step).double() + units(keys, rows.shape[1])).clamp(0, most)
     moved = torch.where((codes == most) | (rows == high), high, low + step * codes.to(rows.dtype))
     return torch.where(torch.isfinite(step) & (step > 0), moved, rows)

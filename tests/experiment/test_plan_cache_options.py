@@ -39,6 +39,8 @@ def planned(ranks: int, *overrides: str) -> Program:
     codec=st.sampled_from(["none", "linear", "stochastic", "bfloat16"]),
 )
 def test_every_plan_is_valid(kind: str, ranks: int, layers: int, index: str, folds: bool, codec: str) -> None:
+    if kind == "gat" and codec in ("linear", "stochastic"):
+        codec = "none"  # one range a row is refused there
     program = validate(
         planned(
             ranks, f"model.kind={kind}", f"model.layers={layers}", f"freshness.index={index}",

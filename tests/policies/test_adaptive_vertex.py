@@ -94,6 +94,16 @@ def test_a_start_outside_the_limits_is_refused_with_the_key() -> None:
     load_experiment("vanilla", ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.5", "freshness.adapt=false"])
 
 
+def test_sums_of_weights_are_tested_by_themselves() -> None:
+    """Two heads: what divides the second moved by half, which is nothing beside the first."""
+    policy = AdaptiveVertex(epsilon=0.1, adapt=False)
+    old = np.array([[100.0, 1.0, 300.0, 1.0], [100.0, 1.0, 300.0, 1.0], [100.0, 1.0, 300.0, 0.0]])
+    new = np.array([[101.0, 1.0, 301.0, 1.5], [101.0, 1.0, 301.0, 1.05], [101.0, 1.0, 301.0, 0.0]])
+    assert policy.moved(new, old, 0.1).tolist() == [False, False, False]
+    assert policy.element_moved(new[:, 2:], old[:, 2:], 0.1).tolist() == [True, False, False]
+    assert policy.element_moved(np.array([[np.nan, 1.0]]), np.array([[1.0, 1.0]]), 0.1).tolist() == [True]
+
+
 def test_a_reference_is_kept_until_it_is_far_off() -> None:
     kept = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, -2.0], [0.0, 0.0]])
     today = np.array([[5.0, -4.0], [5.1, 1.0], [-4.0, -2.0], [np.nan, 0.0]])

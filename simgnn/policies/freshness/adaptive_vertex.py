@@ -139,7 +139,7 @@ class AdaptiveVertex(Freshness):
         return ~(xp.isfinite(change) & (change <= epsilon * size))
 
     def element_moved(self, rows: Any, cached: Any, epsilon: Any) -> Any:
-        """Which rows [n, H] hold an element that moved by more than epsilon times itself: bool [n]. As :meth:`moved`."""
+        """Which rows [n, H] hold an element that moved by more than epsilon of itself: bool [n]. As :meth:`moved`."""
         xp = array_namespace(rows)
         size = xp.abs(rows if self.reference == "current" else cached)
         return xp.any(~(xp.abs(rows - cached) <= epsilon * size), axis=1)
