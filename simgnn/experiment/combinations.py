@@ -228,11 +228,18 @@ def _replicas(values: Mapping[str, Any]) -> Faults:
         return
     if communication.cut != "vertex-cut":
         return
-    if communication.exchange != "direct" and (freshness.kind != "always" or codec.encodes):
+    if communication.exchange != "direct" and freshness.kind != "always":
         yield (
             ("communication", "exchange"),
-            f"got '{communication.exchange}' with freshness.kind = '{freshness.kind}' and codec.kind = '{codec.kind}', "
-            "expected 'direct': rows that pass through another rank are exact in this version",
+            f"got '{communication.exchange}' with freshness.kind = '{freshness.kind}', expected 'direct': rows that "
+            "pass through another rank are sent every time in this version",
+        )
+    if communication.exchange != "direct" and not codec.repeatable:
+        fitting = ", ".join(kind for kind, other in kinds("codec").items() if getattr(other, "repeatable", False))
+        yield (
+            ("communication", "exchange"),
+            f"got '{communication.exchange}' with codec.kind = '{codec.kind}', expected 'direct' or one of {fitting}: "
+            "rows that pass through another rank are encoded twice, and copies of a vertex would differ",
         )
     if not codec.relative and model.kind == "gat":
         fitting = ", ".join(kind for kind, other in kinds("codec").items() if getattr(other, "relative", False))

@@ -36,6 +36,7 @@ LOSSY = [
     (*CACHE, *ATTENTION, "codec.kind=bfloat16"),
 ]
 EXACT_SENDERS = (*CACHE, *EIGHT_BITS, "codec.feedback=false", *PAPER)
+CODED = [*LOSSY, (*EIGHT_BITS, *PAPER), (*DRAWN, *PAPER), EXACT_SENDERS]
 
 
 class Runs:
@@ -52,6 +53,12 @@ def runs(bench: Bench) -> Runs:
 
 def case(*extra: str, ranks: int = 3, model: str = "gcn") -> Case:
     return Case("communities", model, "ebv", ranks, extra=extra)
+
+
+def on_hosts(*extra: str, training: str = "float64-adam") -> Case:
+    """Two hosts that add up their mirrors first."""
+    hosts = ("communication.exchange=host-aggregated", *PAPER, *extra)
+    return Case("communities", "gcn", "ebv", 4, training, hosts, hosts=2)
 
 
 IDENTITY = [
@@ -127,11 +134,15 @@ def _vertices(names: np.ndarray, lists: dict[int, np.ndarray]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("extra", [*LOSSY, (*EIGHT_BITS, *PAPER), (*DRAWN, *PAPER), EXACT_SENDERS], ids="-".join)
-def test_program_simulation_and_transport_agree(runs: Runs, extra: tuple[str, ...]) -> None:
-    finished: Finished = runs.of(case(*extra))
+@pytest.mark.parametrize(
+    "one",
+    [*(case(*more) for more in CODED), on_hosts("codec.kind=bfloat16")],
+    ids=lambda one: one.name,
+)
+def test_program_simulation_and_transport_agree(runs: Runs, one: Case) -> None:
+    finished: Finished = runs.of(one)
     program, run = finished.plan.program, RunDirectory(finished.folder)
-    decided = decisions_of(read_activity(run.activity), 3) if run.activity.is_file() else {}
+    decided = decisions_of(read_activity(run.activity), one.ranks) if run.activity.is_file() else {}
     turns = turns_of(program, EPOCHS, (EPOCHS - 1,))
     rows = planned_rows(program, turns, decided)
     told = {
@@ -236,3 +247,14 @@ def test_woken_masters_are_counted_by_their_replicas(runs: Runs) -> None:
         assert np.array_equal(rows, decided[one.published].sum(axis=1))
         for r, counts in tallies.items():
             assert np.all(counts <= (by_replicas[r] // (r - 1))[:, None, None])
+
+
+def test_codes_that_repeat_pass_through_hosts(runs: Runs) -> None:
+    """float32 on the wire is nothing for float32 training, and bfloat16 little, also where rows are encoded twice."""
+    exact, same = (
+        runs.of(on_hosts(*extra, training="float32-adam")).ranks[0]["losses"] for extra in ((), ("codec.kind=float32",))
+    )
+    assert same == exact
+    losses = runs.of(on_hosts("codec.kind=bfloat16")).ranks[0]["losses"]
+    assert losses[-1] < losses[0]
+    assert 0 < abs(losses[-1] - exact[-1]) <= 0.05 * exact[0]

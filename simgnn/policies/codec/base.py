@@ -11,11 +11,13 @@ from simgnn.program.sizes import Size
 class Codec(Policy, ABC):
     """A choice of slot ``codec``. ``serves``: what it can encode, listed rows or whole blocks; ``encodes``: what moves
     are bytes that ops encode and decode, not the rows; ``relative``: it is off by a share of each element, however
-    small that is beside others of its row."""
+    small that is beside others of its row; ``repeatable``: encoding again what it decoded changes nothing, so that rows
+    may pass through other ranks and be the same on all."""
 
     slot: ClassVar[str] = "codec"
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
     relative: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = False
     encodes: ClassVar[bool] = True
 
     @property

@@ -12,6 +12,7 @@ class Bfloat16(Codec):
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
     relative: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
 
     kind: Literal["bfloat16"] = "bfloat16"
 

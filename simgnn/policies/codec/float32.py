@@ -12,6 +12,7 @@ class Float32(Codec):
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
     relative: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
 
     kind: Literal["float32"] = "float32"
 

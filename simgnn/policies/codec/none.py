@@ -12,6 +12,7 @@ class Plain(Codec):
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
     relative: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
     encodes: ClassVar[bool] = False
 
     kind: Literal["none"] = "none"
