@@ -55,6 +55,8 @@ class Cast:
 
     def encode(self, rows: torch.Tensor, place: Place | None = None) -> torch.Tensor:
         """The nearest values of the type, as bytes."""
+        if not len(rows):  # without rows torch knows no stride by which to see bytes
+            return rows.new_empty((0, rows.shape[1] * self.dtype.itemsize), dtype=torch.uint8)
         return rows.to(self.dtype).contiguous().view(torch.uint8)
 
     def decode(self, packed: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:

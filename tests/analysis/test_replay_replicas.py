@@ -87,9 +87,7 @@ def test_the_law_of_a_record_holds_on_other_ranks(there: int, here: int, exponen
         # rounded once for each pair there and here
         np.testing.assert_allclose(published[:-1], rows, atol=here**2, rtol=0.02)
         assert published[-1] == 0
-        np.testing.assert_allclose(
-            found.activity[one.active][:, :-1, 0].sum(axis=0), masters, atol=here**2, rtol=0.02
-        )
+        np.testing.assert_allclose(found.activity[one.active][:, :-1, 0].sum(axis=0), masters, atol=here**2, rtol=0.02)
         arrived = found.activity[one.published.replace("/rows", "/arrived")]
         assert np.array_equal(arrived, found.activity[one.published].sum(axis=0))
 

@@ -191,6 +191,8 @@ def test_two_runs_are_alike_bit_for_bit_and_ranks_share_a_threshold(bench: Bench
     assert first.ranks[0]["caches"]["threshold#0"][0, 0] != 0.03, "the threshold never moved"
     tables = [read_activity(RunDirectory(run.folder).activity) for run in (first, again)]
     assert tables[0].equals(tables[1])
+
+
 def test_lists_change_what_goes_ahead_and_nothing_else(runs: Runs) -> None:
     """Section 6: 8 bytes of count a pair that has rows and 4 a row that travels, in place of ceil(n / 8)."""
     lists, masks = (runs.of(case(*CACHE, *PAPER, *extra)) for extra in (("freshness.index=ids",), ()))

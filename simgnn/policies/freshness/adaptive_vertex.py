@@ -15,7 +15,6 @@ from simgnn.policies.replicas import ReplicaSync, emit_settling, is_replica_sync
 from simgnn.policies.sync import Reference, Sync
 from simgnn.program.builder import ProgramBuilder
 
-
 LARGEST_SHIFT = 5.0
 """How far, in exponents, the greatest attention score may move before sums become relative to the new one."""
 
