@@ -56,7 +56,7 @@ class CachedStage:
         select = (self.work("select", stage.leaving),)
         mask = self.add_masks()
         reads = [stage.packed, sent, THRESHOLD]
-        self.compute("select", OpKind.SELECT, reads, [mask, chosen], select, **self.sync.test)
+        self.compute("select", OpKind.SELECT, reads, [mask, chosen], select, "select", **self.sync.test)
         coded = self.add_coded()
         self.compute(
             "encode", OpKind.ENCODE, [stage.packed, chosen, sent], [coded, sent],
