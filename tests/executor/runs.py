@@ -66,7 +66,7 @@ def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: 
     return write_run_directory(prepared, folder, None, shards=shards.path)
 
 
-CACHES = ("sent/", "kept/", "own/", "sums/", "published/", "threshold", "cache/", "versions/")
+CACHES = ("sent/", "kept/", "own/", "sums/", "published/", "shift/", "threshold", "cache/", "versions/")
 """How the names of buffers begin that policies keep rows in."""
 
 
