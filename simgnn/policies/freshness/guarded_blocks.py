@@ -63,21 +63,7 @@ class GuardedBlocks:
                 sync.templates, sync.op("flags"), flag, flags, 1, control=True, layer=sync.layer, phase=sync.phase
             )
             told = [flags, change]
-        decided = (*after, *self._guarded_before())
-        self._select("agree", [self._versions, *told], [self._versions, self._active], "agree", 0, decided)
-
-    def _guarded_before(self) -> tuple[Dependency, ...]:
-        """Guarded ops of the epoch before, which must have asked for their guards before these are decided anew. A
-        broadcast reads what is agreed, and what encodes comes before it; decoding comes after it, and reads neither."""
-        if not self._wire.coded:
-            return ()
-        parts = ("decode", "keep") if self.keeps_sent else ("decode",)
-        return tuple(
-            Dependency(self.sync.op(f"{part}/{root}"), epochs_back=1)
-            for root, rows in enumerate(self.sync.rows)
-            if rows
-            for part in parts
-        )
+        self._select("agree", [self._versions, *told], [self._versions, self._active], "agree", 0, after)
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
         """Broadcast, where it was agreed on, into the copies that others keep."""
