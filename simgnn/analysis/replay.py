@@ -171,10 +171,14 @@ def _of_each_rank(recording: Recording, name: str, ranks: int, epochs: int) -> I
 
 
 def different_experiment(differences: Sequence[tuple[str, Any, Any]], root: Path) -> tuple[list[str], list[str]]:
-    """(faults, notes) of (key path, value in the recorded run, value here): policies must be those of the record."""
+    """(faults, notes) of (key path, value in the recorded run, value here): policies must be those of the record. Of a
+    policy of another kind only the kind is told: its options are other ones."""
+    other_kinds = {key.removesuffix(".kind") for key, _, _ in differences if key.endswith(".kind")}
     faults, notes = [], []
     for key, there, here in differences:
         section, _, field = key.partition(".")
+        if section in other_kinds and field != "kind":
+            continue
         if section in ("freshness", "codec", "communication", "schedule", "batching"):
             faults.append(
                 f"--activity: {key}: got {here}, expected {there} as in {root}: run this experiment to record it"

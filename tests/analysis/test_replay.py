@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from simgnn.analysis.replay import Recording, Replay, replay
+from simgnn.analysis.replay import Recording, Replay, different_experiment, replay
 from simgnn.analysis.replay_rows import shared_out
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
@@ -114,3 +114,10 @@ def test_the_same_partition_is_replayed_number_by_number(cut: str) -> None:
         assert np.array_equal(values, recording.decisions[name])
         assert np.array_equal(longer.activity[name][..., :EPOCHS, :], values)
         assert longer.activity[name].shape[-2] == 2 * EPOCHS
+
+
+def test_of_a_policy_of_another_kind_only_the_kind_is_told() -> None:
+    told = [("codec.bits", None, 8), ("codec.kind", "none", "linear"), ("freshness.epsilon", 0.1, 0.2)]
+    faults, notes = different_experiment([*told, ("train.clip_norm", 1.0, 0.0), ("train.epochs", 3, 4)], Path("run"))
+    assert [fault.split(":")[1].strip() for fault in faults] == ["codec.kind", "freshness.epsilon"]
+    assert notes == ["activity was recorded with train.clip_norm = 1.0; here it is 0.0"]
