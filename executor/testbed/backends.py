@@ -8,8 +8,8 @@ from simgnn.hardware.quantities import Bandwidth, Duration
 def declared_backend(declared: Declaration, backend: Backend, slowest: float) -> Backend:
     """Collectives inside a host as measured; across hosts no faster than so, and no faster than the links.
 
-    ``slowest``: how many times as long the slowest rank takes. What a call and a message cost is work of processors,
-    and all ranks of a call wait for the slowest.
+    ``slowest``: how many times as long the slowest rank takes as one with an equal part of the cores, as calls were
+    measured. What a call and a message cost is work of processors, and all ranks of a call wait for the slowest.
     """
     return _across(declared, _throttled(backend, slowest))
 
@@ -35,10 +35,10 @@ def _throttled(backend: Backend, by: float) -> Backend:
     note = f"times multiplied by {by:.4g}: the slowest rank's declared share of processor time"
 
     def longer(time: Duration | None) -> Duration | None:
-        return None if time is None else Duration.of(time.value * by, "assumed", note=note)
+        return None if time is None else Duration.of(time.value * by, "assumed", spread=time.spread, note=note)
 
     def lower(rate: Bandwidth | None) -> Bandwidth | None:
-        return None if rate is None else Bandwidth.of(rate.value / by, "assumed", note=note)
+        return None if rate is None else Bandwidth.of(rate.value / by, "assumed", spread=rate.spread, note=note)
 
     message, ports = backend.message, backend.ports
     return backend.model_copy(

@@ -40,7 +40,11 @@ def describe(declared: Declaration, base: Profile) -> Profile:
         devices |= made
         slower |= times
         hosts[f"host{number}"] = _topology_of(declared, placed)
-    links = _links(declared, loop, slower)
+    # messages and calls were measured with an equal part of the cores for each rank, work with cores of its own
+    share = ranks[0].full_cores / max(1, len(ranks[0].host.cores) // declared.ranks_per_host)
+    equal = {name: max(1.0, by * share) for name, by in slower.items()}
+    slowest = max(1 / declared.share(rank) for rank in range(declared.ranks))
+    links = _links(declared, loop, equal)
     table = {
         "format": 1,
         "meta": _meta(declared, base),
@@ -48,7 +52,7 @@ def describe(declared: Declaration, base: Profile) -> Profile:
         "links": {name: link.model_dump(exclude_defaults=True) for name, link in links.items()},
         "topology": {"hosts": hosts, **_network(declared)},
         "backends": {
-            name: declared_backend(declared, backend, max(slower.values())).model_dump(exclude_defaults=True)
+            name: declared_backend(declared, backend, slowest).model_dump(exclude_defaults=True)
             for name, backend in base.backends.items()
         },
     }

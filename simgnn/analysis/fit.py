@@ -8,7 +8,7 @@ from simgnn import __version__
 from simgnn.analysis.fit_calls import Errors
 from simgnn.analysis.fit_cluster import fit_cluster
 from simgnn.analysis.fit_compute import CurveFit
-from simgnn.analysis.fit_device import describe_host, fit_device, host_name, host_of, unmeasured_link
+from simgnn.analysis.fit_device import cores_of, describe_host, fit_device, host_name, host_of, unmeasured_link
 from simgnn.analysis.fit_network import fit_network
 from simgnn.analysis.fit_samples import Facts, SampleFile
 from simgnn.errors import HardwareError
@@ -68,7 +68,7 @@ def _fit_machine(files: Sequence[SampleFile], day: date) -> Calibration:
         _check_same(facts, file.hosts[0].facts)
     samples = [sample for file in files for sample in file.samples]
     device, curves = fit_device(facts, samples)
-    network = fit_network(samples) if any(sample.primitive == "exchange" for sample in samples) else None
+    network = fit_network(samples, cores_of(facts)) if any(sample.primitive == "exchange" for sample in samples) else None
     host, _ = host_of(facts, facts.device, LOOPBACK)
     profile = Profile(
         meta=_meta(host_name(facts.host), describe_host(facts), files, day),

@@ -1,7 +1,8 @@
 """What samples of communication have in common, wherever they were taken: floors, rates, collectives, errors.
 
 The time of a communication is that of its last rank (``last_s``): a rank that has its part early meets the late one at
-the next communication, so an epoch is made of the latter.
+the next communication, so an epoch is made of the latter. Where ranks take turns on cores it is the mean over ranks
+(:func:`of_turns`).
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,21 @@ Errors = dict[tuple[str, int], tuple[float, float, int]]
 def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
     """Samples of one primitive, and of one form if one is named."""
     return [sample for sample in samples if sample.primitive == primitive and form in (None, sample.form)]
+
+
+def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
+    """Samples of ranks that have a core for each of their threads as they are; of more ranks than that ``last_s`` is the
+    mean over ranks. ``cores``: of the host, None for GPUs.
+
+    There the last rank is late because an early one has gone back to work on its core. That work is not lost: the late
+    rank has the core for itself later, and the simulator, which shares cores out, counts it already.
+    """
+    return [
+        sample.model_copy(update={"last_s": sample.seconds})
+        if cores is not None and sample.active * sample.threads > cores
+        else sample
+        for sample in samples
+    ]
 
 
 def floor_and_rates(samples: Sequence[Sample], seconds: Sequence[float]) -> tuple[float, FloatArray]:

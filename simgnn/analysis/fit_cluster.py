@@ -21,7 +21,7 @@ from simgnn.analysis.fit_calls import (
     relative_errors,
 )
 from simgnn.analysis.fit_compute import CurveFit
-from simgnn.analysis.fit_device import fit_device, host_name, host_of, unmeasured_link
+from simgnn.analysis.fit_device import cores_of, fit_device, host_name, host_of, unmeasured_link
 from simgnn.analysis.fit_network import NetworkFit, fit_network
 from simgnn.analysis.fit_pair import Pair, fit_pair
 from simgnn.analysis.fit_samples import Sample, SampleFile
@@ -60,7 +60,7 @@ def fit_cluster(file: SampleFile) -> ClusterFit:
         devices[kind], found = fit_device(host.facts, mine)
         curves += [(kind, curve) for curve in found]
         if of_kind(mine, "exchange"):
-            inside[number] = fit_network(mine)
+            inside[number] = fit_network(mine, cores_of(host.facts))
     pairs = {
         pair: fit_pair(of_kind(file.of_hosts(*pair), "send"), of_kind(file.of_hosts(*pair), "exchange", "between"))
         for pair in combinations(range(len(file.hosts)), 2)

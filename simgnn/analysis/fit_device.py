@@ -19,10 +19,15 @@ def is_gpu(facts: Facts) -> bool:
     return facts.device != "cpu"
 
 
+def cores_of(facts: Facts) -> float | None:
+    """Cores that the ranks of a host share; None where they have GPUs."""
+    return None if is_gpu(facts) else float(facts.cores)
+
+
 def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[CurveFit]]:
     """The device, and how well its curves fit. Raises :class:`HardwareError` for samples that fix no curve."""
     gpu = is_gpu(facts)
-    cores = None if gpu else float(facts.cores)
+    cores = cores_of(facts)
     caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
     curves = fit_curves(samples, caches, cores)
     device = Device(

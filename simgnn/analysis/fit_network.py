@@ -21,6 +21,7 @@ from simgnn.analysis.fit_calls import (
     floor_and_rates,
     message_rate,
     of_kind,
+    of_turns,
     relative_errors,
     spread_of,
 )
@@ -48,8 +49,12 @@ class _Limits:
     host: float
 
 
-def fit_network(samples: Sequence[Sample]) -> NetworkFit:
-    """Fit all communication samples of groups of ranks on one host. Raises :class:`HardwareError` if there are none."""
+def fit_network(samples: Sequence[Sample], cores: float | None) -> NetworkFit:
+    """Fit all communication samples of groups of ranks on one host with so many cores (None: ranks of GPUs).
+
+    Raises :class:`HardwareError` if there are none.
+    """
+    samples = of_turns(samples, cores)
     sends = of_kind(samples, "send")
     sends = [sample for sample in sends if sample.ranks == min(one.ranks for one in sends)]  # the others only wait
     exchanges = of_kind(samples, "exchange")

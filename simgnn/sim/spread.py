@@ -202,12 +202,8 @@ class _Walk:
         meets = compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS
         busy = np.zeros(program.ranks)
         busy[rank] = columns["ended_s"][rows] - columns["started_s" if meets else "issued_s"][rows]
-        seconds = np.zeros((program.ranks, len(self.origins.known)))
-        variance = np.zeros(program.ranks)
-        for place, origin in enumerate(self.origins.known):
-            if place in self._parts[compiled.op_id]:
-                seconds[:, place] = busy * self._parts[compiled.op_id][place]
-                variance += (seconds[:, place] * (origin.jitter or 0.0)) ** 2
+        seconds = self._parts[compiled.op_id].seconds(busy, len(self.origins.known))
+        variance = np.sum((seconds * [origin.jitter or 0.0 for origin in self.origins.known]) ** 2, axis=1)
         turn = epoch * program.calendar.steps + number
 
         def peers() -> Bools:

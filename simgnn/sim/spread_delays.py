@@ -114,12 +114,13 @@ class Delays:
         state = State(step.ended, np.where(runs, late, 0.0), before.own, before.common, before.path)
         if compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
             state = self._meet(step, state)
-        meets_all = compiled.op.kind in COLLECTIVE_KINDS
+        # a communication is priced until its last rank has its part: what it varies by, it varies by for all
+        together = compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS
         state = State(
             np.where(runs, step.ended, -np.inf),
             state.shift,
-            state.own + (0.0 if meets_all else step.variance),
-            state.common + (step.variance if meets_all else 0.0),
+            state.own + (0.0 if together else step.variance),
+            state.common + (step.variance if together else 0.0),
             state.path + step.origins,
         )
         self._states[step.turn, compiled.op.name] = state

@@ -21,6 +21,8 @@ from simgnn.sim.handlers import handed_bytes
 from simgnn.sim.maxmin import Floats
 
 COPIES = (OpKind.H2D, OpKind.D2H)
+CALLED = (OpKind.EXCHANGE, OpKind.FETCH)
+"""Pairwise kinds that are calls of a whole group."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,26 @@ class Origin:
     drift: float | None = None
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What an op's time is made of, by origin, float64 [P] each: ``call_s``, seconds that it takes whatever it moves (as
+    far as it takes so long), and ``shares`` of the rest, one in all, or zero where nothing is priced."""
+
+    shares: dict[int, Floats]
+    call_s: dict[int, Floats]
+
+    def seconds(self, busy_s: Floats, origins: int) -> Floats:
+        """Seconds of each origin of an op that took ``busy_s`` [P]; [P, origins]."""
+        found = np.zeros((len(busy_s), origins))
+        left = busy_s.copy()
+        for number, most in self.call_s.items():
+            found[:, number] = np.minimum(most, left)
+            left -= found[:, number]
+        for number, share in self.shares.items():
+            found[:, number] += left * share
+        return found
+
+
 class Origins:
     """Parts of the times of a program's ops on a machine. ``known``: all origins so far, in order of appearance."""
 
@@ -49,16 +71,15 @@ class Origins:
             classes.setdefault(key, []).append(rank)
         self._classes = {key: np.array(ranks) for key, ranks in classes.items()}
 
-    def parts(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
-        """Share of an op's time that has each origin, float64 [P] each: one in all, or zero where nothing is priced."""
+    def parts(self, compiled: CompiledOp, turn: Turn) -> Parts:
+        """What an op's time is made of."""
+        if compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
+            return self._communication(compiled, turn)
+        return Parts(self._shares(compiled, turn), {})
+
+    def _shares(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
         found: dict[int, Floats] = {}
         op = compiled.op
-        if op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
-            for members in compiled.members.values():
-                if members:
-                    here = self._number(self._communication(compiled, members, turn))
-                    found.setdefault(here, np.zeros(self._machine.ranks))[list(members)] = 1.0
-            return found
         copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
         work: Sequence[Work] = (Work("copy", {"bytes": 1, "item_bytes": 1}),) if copied else op.work
         of_pieces = [self._origins(piece, op) for piece in work]
@@ -96,21 +117,44 @@ class Origins:
                 seconds, _, _ = machine.work_seconds_all(piece.primitive, sizes, table, at_once)
             found.setdefault(self._number(origin), np.zeros(machine.ranks))[ranks] += seconds[ranks]
 
-    def _communication(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> Origin:
-        """A group call. Its own jitter is that of its floor; how far its model misses the largest spread it is told."""
+    def _communication(self, compiled: CompiledOp, turn: Turn) -> Parts:
+        """The call, which jitters as its floor and hops do, and the bytes, whose model misses by the largest spread that
+        it is told: what limits a long message is a link, which knows nothing of the scheduler."""
         machine, kind = self._machine, compiled.op.kind
         name, backend = machine.backend(compiled.backend)
-        jitter = None
-        told: list[float | None] = []
-        if kind in PAIRWISE_KINDS:
-            told = [backend.message.floor.spread, *(link.bandwidth.spread for link in machine.profile.links.values())]
-        priced_by = None if len(members) < 2 else self._entry(compiled, members, turn)
-        if priced_by is not None:
-            entry, exact = priced_by
-            jitter = _largest([entry.floor.spread, entry.hop.spread if entry.hop else None])
-            if entry.bus_bandwidth is not None:
-                told += [entry.bus_bandwidth.spread, None if exact else entry.carried_spread]
-        return Origin(f"{kind.value} over {name}", _largest([jitter, *told]), jitter)
+        parts = Parts({}, {})
+        for members in compiled.members.values():
+            if not members:
+                continue
+            told: list[float | None] = []
+            if kind in PAIRWISE_KINDS:
+                links = machine.profile.links.values()
+                told = [backend.message.floor.spread, *(link.bandwidth.spread for link in links)]
+            priced_by = None if len(members) < 2 else self._entry(compiled, members, turn)
+            if priced_by is not None:
+                entry, exact = priced_by
+                jitter = _largest([entry.floor.spread, entry.hop.spread if entry.hop else None])
+                call = self._number(Origin(f"call of {kind.value} over {name}", jitter, jitter))
+                most = parts.call_s.setdefault(call, np.zeros(machine.ranks))
+                most[list(members)] = self._call_s(compiled, members, turn)
+                if entry.bus_bandwidth is not None:
+                    told += [entry.bus_bandwidth.spread, None if exact else entry.carried_spread]
+            here = self._number(Origin(f"{kind.value} over {name}", _largest(told), None))
+            parts.shares.setdefault(here, np.zeros(machine.ranks))[list(members)] = 1.0
+        return parts
+
+    def _call_s(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> float:
+        """Seconds of a call of nothing."""
+        if compiled.op.kind in COLLECTIVE_KINDS:
+            nbytes = self._handed(compiled, members, turn)
+            return self._machine.collective(compiled.op.kind.value, compiled.backend, nbytes, members).latency_s
+        if compiled.op.kind not in CALLED:
+            return 0.0
+        price = self._machine.call("exchange", compiled.backend, members)
+        return price.floor_s + price.hop_s * (len(members) - 1)
+
+    def _handed(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> int:
+        return int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())
 
     def _entry(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> tuple[Collective, bool] | None:
         """What a call is priced by, and whether it was measured at just this many ranks; None: nothing is told of it,
@@ -118,7 +162,7 @@ class Origins:
         kind, nbytes = OpKind.EXCHANGE, 0
         if compiled.op.kind in COLLECTIVE_KINDS:
             kind = compiled.op.kind
-            nbytes = int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())
+            nbytes = self._handed(compiled, members, turn)
         try:
             return find_collective(self._machine, kind.value, compiled.backend, members, nbytes)
         except HardwareError:

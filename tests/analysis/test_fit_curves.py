@@ -127,7 +127,7 @@ def network_samples(ranks: int, loopback: float, floor: float) -> list[Sample]:
 
 
 def test_communication_of_two_group_sizes_comes_back() -> None:
-    found = fit_network([*network_samples(2, 3e9, 2e-4), *network_samples(4, 3e9, 6e-4)])
+    found = fit_network([*network_samples(2, 3e9, 2e-4), *network_samples(4, 3e9, 6e-4)], 4.0)
     assert found.link.bandwidth.value == pytest.approx(3e9, rel=0.05)
     assert found.backend.message.floor.value == pytest.approx(1e-4, rel=0.1)
     assert max(worst for _, worst, _ in found.errors.values()) < 0.05
@@ -138,7 +138,14 @@ def test_a_communication_costs_what_its_last_rank_took() -> None:
         sample.model_copy(update={"seconds": sample.last_s / 3}) if sample.primitive != "send" else sample
         for sample in network_samples(2, 3e9, 2e-4)
     ]
-    assert fit_network(samples) == fit_network(network_samples(2, 3e9, 2e-4))
+    assert fit_network(samples, 2.0) == fit_network(network_samples(2, 3e9, 2e-4), 2.0)
+
+
+def test_ranks_that_take_turns_on_a_core_count_at_their_mean() -> None:
+    whole = network_samples(4, 3e9, 6e-4)
+    late = [sample.model_copy(update={"last_s": 3 * sample.seconds}) for sample in whole]
+    assert fit_network(late, 2.0) == fit_network(whole, 2.0) == fit_network(whole, 4.0)
+    assert fit_network(late, 4.0).backend.message.floor.value > 2 * fit_network(whole, 4.0).backend.message.floor.value
 
 
 def test_a_floor_is_not_the_luckiest_sample() -> None:
@@ -147,7 +154,7 @@ def test_a_floor_is_not_the_luckiest_sample() -> None:
     half = samples[place].last_s / 2
     lucky = [*samples[:place], samples[place].model_copy(update={"last_s": half}), *samples[place + 1 :]]
     floors = [
-        next(entry.hop.value for entry in fit_network(found).backend.collectives if entry.kind == "allreduce")
+        next(entry.hop.value for entry in fit_network(found, 2.0).backend.collectives if entry.kind == "allreduce")
         for found in (samples, lucky)
     ]
     assert floors[1] > 0.7 * floors[0]
