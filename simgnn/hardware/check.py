@@ -102,6 +102,7 @@ def price_problems(profile: "Profile") -> list[str]:
             problems += _missing_curves(name, present)
     problems += _missing_loops(profile)
     problems += _missing_memories(profile)
+    problems += _unstaged(profile, used)
     backends = {
         str(name): [(c.kind, c.scope) for c in backend.collectives] for name, backend in profile.backends.items()
     }
@@ -169,6 +170,18 @@ def _missing_memories(profile: "Profile") -> list[str]:
             network.host_memory(name)
         except HardwareError as error:
             problems.append(str(error))
+    return problems
+
+
+def _unstaged(profile: "Profile", used: Collection[str]) -> list[str]:
+    """Gloo reads and writes host memory only, and needs a rate there: on GPUs its messages end where no link tells."""
+    problems = []
+    for name, backend in profile.backends.items():
+        host = str(name) == "gloo" and any(profile.devices[kind].kind == "gpu" for kind in used if kind in profile.devices)
+        if host and backend.memory != "host":
+            problems.append(f"backends.{name}.memory: got '{backend.memory}', expected 'host': no GPU's memory is sent")
+        if backend.memory == "host" and backend.ports is None and backend.message.bandwidth is None:
+            problems.append(f"backends.{name}: expected ports or message.bandwidth, as memory = 'host' has no other limit")
     return problems
 
 

@@ -40,8 +40,8 @@ class CallPrice(NamedTuple):
 def price_message(machine: "Machine", i: int, j: int, nbytes: float, backend: str) -> MessagePrice:
     """One message of ``nbytes`` from rank i to rank j, before it shares links with others."""
     _, described = machine.backend(backend)
-    route = machine.route(i, j)
-    rate = min(_library_rate(described, nbytes), *(link.message_rate(nbytes) for link in route.types))
+    route = machine.route(i, j, backend)
+    rate = min([_library_rate(described, nbytes), *(link.message_rate(nbytes) for link in route.types)])
     limits = [link.bandwidth.range for link in route.types]
     if described.message.bandwidth is not None:
         limits.append(described.message.bandwidth.range)
@@ -62,7 +62,7 @@ def price_call(machine: "Machine", kind: str, backend: str, members: Sequence[in
     """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
     _, described = machine.backend(backend)
     chosen, exact = find_collective(machine, kind, backend, members)
-    hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
+    hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, backend)
     spread = chosen.floor.spread if chosen.hop is None else (chosen.hop.spread or chosen.floor.spread)
     return CallPrice(chosen.floor.value, hop, spread, not exact)
 
@@ -75,7 +75,7 @@ def price_collective(
     count = len(members)
     least = _ranks_per_host(machine, members)
     chosen, exact = find_collective(machine, kind, backend, members, nbytes)
-    hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, described)
+    hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, backend)
     latency = chosen.floor.value + hops(chosen, count, nbytes) * hop
     pairs = flow_pairs(kind, chosen.algorithm, _ring(machine, members), members[0] if root is None else root)
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
@@ -116,7 +116,7 @@ def _seconds_on_links(machine: "Machine", pairs: Sequence[tuple[int, int]], each
     for i, j in pairs:
         load.update(machine.path(i, j, backend).links)
     crossed = [(machine.links[link], flows * each) for link, flows in load.items()]
-    return max(max(nbytes - link.burst_bytes, 0.0) / link.capacity_bytes_per_s for link, nbytes in crossed)
+    return max((max(nbytes - link.burst_bytes, 0.0) / link.capacity_bytes_per_s for link, nbytes in crossed), default=0.0)
 
 
 def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:
@@ -124,13 +124,13 @@ def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:
     return sorted(members, key=lambda rank: (machine.hosts[rank], rank))
 
 
-def _longest_hop(machine: "Machine", members: Sequence[int], described: Backend) -> float:
+def _longest_hop(machine: "Machine", members: Sequence[int], backend: str) -> float:
     """Latency of the longest hop of the ring, with the library's floor of a message."""
     if len(members) < 2:
         return 0.0
     ring = _ring(machine, members)
-    hops = [machine.route(i, j).latency_s for i, j in zip(ring, [*ring[1:], ring[0]], strict=True)]
-    return described.message.floor.value + max(hops)
+    hops = [machine.route(i, j, backend).latency_s for i, j in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    return machine.backend(backend)[1].message.floor.value + max(hops)
 
 
 def _across_hosts(machine: "Machine", members: Sequence[int]) -> bool:

@@ -156,9 +156,14 @@ class Choice(Strict):
 
 class Backend(Strict):
     """A communication library as measured: ``collectives``, which of their algorithms it takes, where it has several
-    (``choices``, one a scope), and what it adds to messages."""
+    (``choices``, one a scope), and what it adds to messages.
+
+    ``memory``: where what it sends and receives must lie. With "host" the ranks of GPUs copy it to their host's memory
+    before a call and back after it, and messages go from memory to memory: Gloo knows no other.
+    """
 
     message: Message
+    memory: Literal["device", "host"] = "device"
     ports: Ports | None = None
     collectives: tuple[Collective, ...] = ()
     choices: tuple[Choice, ...] = ()

@@ -112,9 +112,27 @@ class Machine:
             )
         return chosen, described[chosen]
 
-    def route(self, i: int, j: int) -> Route:
-        """Route between the devices of two ranks, without their ports."""
-        return self.network.route(self.devices[i], self.devices[j])
+    def through_host(self, rank: int, backend: str) -> bool:
+        """Whether what a rank sends with a library is copied to its host's memory first, and what arrives from there."""
+        return self.device(rank).kind == "gpu" and self.backend(backend)[1].memory == "host"
+
+    @cached_property
+    def _ends(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def ends(self, backend: str = "default") -> tuple[str, ...]:
+        """Where messages of each rank begin and end [P]: its device, or the memory of its host. Cached."""
+        if backend not in self._ends:
+            self._ends[backend] = tuple(
+                self.network.host_memory(device) if self.through_host(rank, backend) else device
+                for rank, device in enumerate(self.devices)
+            )
+        return self._ends[backend]
+
+    def route(self, i: int, j: int, backend: str = "default") -> Route:
+        """Route of a library's messages between two ranks, without their ports."""
+        ends = self.ends(backend)
+        return self.network.route(ends[i], ends[j])
 
     def path(self, i: int, j: int, backend: str = "default") -> Path:
         """What a message from rank i to rank j crosses: its send port, the links between, the receive port. Cached."""
@@ -122,7 +140,7 @@ class Machine:
         found = self._paths.get(key)
         if found is None:
             name, _ = self.backend(backend)
-            route = self.route(i, j)
+            route = self.route(i, j, backend)
             links = route.links
             if name in self.ports:
                 links = (self.ports[name] + 2 * i, *links, self.ports[name] + 2 * j + 1)

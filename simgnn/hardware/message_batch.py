@@ -39,7 +39,7 @@ def price_messages(
         rate = np.minimum(rate, min(described.ports.send.value, described.ports.receive.value))
     if described.message.efficiency is not None:
         rate = rate * _at(described.message.efficiency, nbytes)
-    which, routes = device_pairs(machine, np.asarray(source), np.asarray(target))
+    which, routes = end_pairs(machine, np.asarray(source), np.asarray(target), backend)
     latency = np.array([route.latency_s for route in routes])[which]
     alike: dict[tuple[int, ...], tuple[tuple[LinkType, ...], list[int]]] = {}
     for number, route in enumerate(routes):
@@ -53,13 +53,14 @@ def price_messages(
     return MessagePrices(latency + described.message.floor.value, rate, outside)
 
 
-def device_pairs(machine: "Machine", source: Ints, target: Ints) -> tuple[Ints, list[Route]]:
-    """The route of each message, by its position in the routes that follow: messages between the same two devices take
-    one."""
-    names = list(dict.fromkeys(machine.devices))
+def end_pairs(machine: "Machine", source: Ints, target: Ints, backend: str) -> tuple[Ints, list[Route]]:
+    """The route of each message, by its position in the routes that follow: messages between the same two devices, or
+    memories of hosts, take one."""
+    ends = machine.ends(backend)
+    names = list(dict.fromkeys(ends))
     place = {name: number for number, name in enumerate(names)}
-    device = np.array([place[name] for name in machine.devices], dtype=np.int64)
-    found, which = np.unique(device[source] * len(names) + device[target], return_inverse=True)
+    end = np.array([place[name] for name in ends], dtype=np.int64)
+    found, which = np.unique(end[source] * len(names) + end[target], return_inverse=True)
     pairs = [divmod(pair, len(names)) for pair in found.tolist()]
     return which, [machine.network.route(names[one], names[other]) for one, other in pairs]
 

@@ -26,7 +26,7 @@ def numbers_behind(
     """Every number of the profile that the op's price on this machine depends on, each once.
 
     ``at_once`` [P]: at which concurrency each rank's work is priced. ``crossed``: positions in ``machine.links`` of
-    the links of copies from and to a host's memory; empty where such a copy is work of the processor.
+    the links of copies from and to a host's memory; empty where there is no such copy, or it is work of the processor.
     """
     form = question.form
     parts: list[Iterator[Told]]
@@ -38,13 +38,13 @@ def numbers_behind(
         parts = []
     else:
         call = _call(question, machine)
-        parts = [iter(call)]
+        parts = [iter(call), _links(machine, crossed)]
         told_whole = question.op == "barrier" or any(told.key.endswith(".bus_bandwidth") for told in call)
         whole = form.moves == "collective" and told_whole
         if not whole:
             library, described = machine.backend(question.backend)
             parts += [_walk(f"backends.{library}.{part}", getattr(described, part)) for part in ("message", "ports")]
-            routes = (machine.route(i, j) for i, j in _pairs(question, machine.ranks))
+            routes = (machine.route(i, j, question.backend) for i, j in _pairs(question, machine.ranks))
             parts.append(_links(machine, [link for route in routes for link in route.links]))
     return list({told.key: told for told in chain(*parts)}.values())
 

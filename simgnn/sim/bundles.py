@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simgnn.hardware.machine import Machine
-from simgnn.hardware.message_batch import device_pairs
+from simgnn.hardware.message_batch import end_pairs
 from simgnn.sim.crossings import Floats, Ints, Paths
 
 BUNDLED_ABOVE = 65_536
@@ -62,7 +62,7 @@ def even_out(starts: Ints, bundles: Ints, values: Floats) -> Floats:
 def _crossed(machine: Machine, source: Ints, target: Ints, backend: str) -> tuple[Ints, Ints]:
     """(message, link that it crosses) of all messages; a message that crosses none has the network's link that never
     fills, the one after the machine's last."""
-    which, routes = device_pairs(machine, source, target)
+    which, routes = end_pairs(machine, source, target, backend)
     lengths = np.array([len(route.links) for route in routes], dtype=np.int64)
     flat = np.array([link for route in routes for link in route.links], dtype=np.int64)
     begin = np.cumsum(lengths) - lengths

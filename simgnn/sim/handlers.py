@@ -23,6 +23,7 @@ from simgnn.sim.device import HostCores
 from simgnn.sim.network import Network
 from simgnn.sim.pricing import Pricer
 from simgnn.sim.rendezvous import Collective, Rounds, stream_alone
+from simgnn.sim.staging import Staged, copied_around, of_collective, of_messages
 
 Outcome = int | simpy.Event
 M = TypeVar("M", bound=Collective | Rounds)
@@ -106,31 +107,45 @@ def host_copy(context: Context, begin: Begin) -> Outcome:
 
 
 def pairwise(context: Context, begin: Begin) -> Outcome:
-    """Messages between pairs of ranks: each starts when both of its ends have issued the op."""
+    """Messages between pairs of ranks: each starts when both of its ends have issued the op, and have what they send
+    where the library reads it."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     priced = pricer.once("messages", compiled, turn, lambda: pricer.messages(compiled, turn))
     if not priced:
         return 0
-    meeting = _meeting(context, begin, lambda tag: Rounds(context.env, context.network, priced, compiled.runs, tag))
-    return meeting.join(begin.rank)
+
+    def take_part() -> Outcome:
+        meeting = _meeting(context, begin, lambda tag: Rounds(context.env, context.network, priced, compiled.runs, tag))
+        return meeting.join(begin.rank)
+
+    if not pricer.machine.through_host(begin.rank, compiled.backend):
+        return take_part()
+    ranks = pricer.machine.ranks
+    staged = pricer.once("staged", compiled, turn, lambda: of_messages(priced, ranks))
+    return _through_host(context, begin, staged, take_part)
 
 
 def collective(context: Context, begin: Begin) -> Outcome:
-    """A call of a whole group: it starts when all members have issued it, and ends on all of them at once."""
+    """A call of a whole group: it starts when all members are there, and ends on all of them at once."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     members = compiled.members[int(compiled.team[begin.rank])]
     if len(members) < 2:
         return 0
+    handed = pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer.sizes, compiled, turn))
 
     def make(tag: tuple[int, int, int]) -> Collective:
-        handed = pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer.sizes, compiled, turn))
         nbytes = int(handed[list(members)].max())
         stream = pricer.once(
             f"collective {tag[2]}", compiled, turn, lambda: pricer.collective(compiled, nbytes, members)
         )
         return Collective(context.env, context.network, stream, len(members), tag)
 
-    return _meeting(context, begin, make).join(begin.rank)
+    def take_part() -> Outcome:
+        return _meeting(context, begin, make).join(begin.rank)
+
+    if not pricer.machine.through_host(begin.rank, compiled.backend):
+        return take_part()
+    return _through_host(context, begin, of_collective(compiled.op.kind, handed, members), take_part)
 
 
 def copied_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
@@ -163,6 +178,18 @@ def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
             nbytes[list(members)] = nbytes[list(members)].max(initial=0)
     counted: IntArray = np.where(compiled.runs, nbytes, 0)
     return counted
+
+
+def _through_host(context: Context, begin: Begin, staged: Staged, take_part: Callable[[], Outcome]) -> Outcome:
+    """Copy out, take part, copy back, one after the other."""
+
+    def copy(nbytes: int, to_device: bool) -> simpy.Event | None:
+        pricer, compiled = context.pricer, begin.compiled
+        stream = pricer.host_copy(compiled, begin.rank, nbytes, to_device) if nbytes else None
+        tag = (begin.number, compiled.op_id, begin.rank, int(to_device))
+        return None if stream is None else stream_alone(context.env, context.network, stream, tag)
+
+    return copied_around(context.env, copy, int(staged.out[begin.rank]), int(staged.back[begin.rank]), take_part)
 
 
 def _on_device(context: Context, begin: Begin, duration_ps: int) -> Outcome:

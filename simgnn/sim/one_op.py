@@ -92,10 +92,15 @@ def one_op_program(question: Question, machine: Machine) -> Program:
 
 
 def _crossed(question: Question, machine: Machine) -> list[int]:
-    """Positions of the links of copies between devices and their hosts' memory."""
-    if question.form.moves != "copy":
-        return []
-    paths = [host_path(machine, rank, question.op == "h2d", question.sizes["bytes"]) for rank in range(machine.ranks)]
+    """Positions of the links of copies between devices and their hosts' memory: the op's own, or those that a library
+    asks for which sends from there."""
+    ways: list[tuple[int, bool]] = []
+    if question.form.moves == "copy":
+        ways = [(rank, question.op == "h2d") for rank in range(machine.ranks)]
+    elif question.form.moves is not None:
+        staged = [rank for rank in range(machine.ranks) if machine.through_host(rank, question.backend)]
+        ways = [(rank, to_device) for rank in staged for to_device in (False, True)]
+    paths = [host_path(machine, rank, to_device, question.sizes.get("bytes", 0)) for rank, to_device in ways]
     return [link for path in paths if path is not None for link in path.links]
 
 

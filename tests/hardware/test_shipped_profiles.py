@@ -143,8 +143,26 @@ def test_the_mixed_server_repeats_the_published_table() -> None:
             assert square / path.rate_bytes_per_s == pytest.approx(0.1205, rel=0.04)
 
 
+def reading_devices(profile: Profile) -> Profile:
+    """As if Gloo took buffers of devices, copying them itself."""
+    gloo = profile.backends["gloo"].model_copy(update={"memory": "device"})
+    return profile.model_copy(update={"backends": {**profile.backends, "gloo": gloo}})
+
+
+@pytest.mark.parametrize("name", ["mixed-pcie3-8", "p100-10gbe-4x2"])
+def test_gloo_sends_from_memory_to_memory(name: str) -> None:
+    machine = place(name)
+    assert all(machine.through_host(rank, "gloo") for rank in range(machine.ranks))
+    pairs = [(i, j) for i in range(machine.ranks) for j in range(machine.ranks) if i != j]
+    for i, j in pairs:
+        crossed = [machine.links[position].name for position in machine.path(i, j, "gloo").links]
+        assert not any(device in name for device in machine.devices for name in crossed)
+        assert machine.message(i, j, 1e8, "gloo").rate_bytes_per_s <= 2e9
+
+
 def test_without_peer_access_a_message_is_two_copies_through_host_memory() -> None:
-    machine = place("mixed-pcie3-8")
+    placed = place("mixed-pcie3-8")
+    machine = Machine.place(reading_devices(placed.profile), placed.hosts)
     link = 4.45e9
     inside = machine.message(0, 2, 1e8)
     assert inside.rate_bytes_per_s == pytest.approx(min(2e9, link / 2))
@@ -161,7 +179,8 @@ def test_without_peer_access_a_message_is_two_copies_through_host_memory() -> No
 
 
 def test_between_hosts_three_copies_add_up() -> None:
-    machine = place("p100-10gbe-4x2")
+    placed = place("p100-10gbe-4x2")
+    machine = Machine.place(reading_devices(placed.profile), placed.hosts)
     pcie, wire = 8.9e9, 1.18e9
     assert machine.route(0, 2).types[0].message_rate(1e9) == pytest.approx(1 / (1 / pcie + 1 / wire + 1 / pcie))
     path = [machine.links[position].name for position in machine.route(1, 3).links]
