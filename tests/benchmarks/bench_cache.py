@@ -1,0 +1,138 @@
+"""What the adaptive cache with quantised differences costs in accuracy, and how many rows it saves; and how well rows that
+were recorded at two ranks predict those of four.
+
+    python tests/benchmarks/bench_cache.py --graphs cora amazon_computers coauthor_physics --seeds 0 1 2
+    python tests/benchmarks/bench_cache.py --transfer --graphs cora --seeds 0 1
+
+Every graph and seed is trained twice on the same vertex-cut: as the system is, and with ``freshness.kind = "always"`` and
+``codec.kind = "none"``. Accuracies and rows are no times, so other work on the machine does not matter. With
+``--transfer`` the first seed is recorded at two ranks, the second trained at four, and rows sent in all are compared.
+Real graphs come from SIMGNN_DATA. Ends with status 1 where a bar is missed.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from executor.launcher import launch
+from simgnn.cli.activity import find_activity
+from simgnn.cli.console import Reporter
+from simgnn.cli.train import write_run
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.prepare import Prepared, prepare
+from simgnn.experiment.schema import Experiment
+from simgnn.program.kinds import OpKind
+from simgnn.record.activity import parts_of, read_activity
+from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory, read_table
+
+EXACT = ["freshness.kind=always", "codec.kind=none"]
+ACCURACY_BAR, SAVED_BAR, TRANSFER_BAR = 0.005, 0.5, 0.15
+
+
+def settings_of(options: argparse.Namespace, graph: str, seed: int) -> list[str]:
+    """The experiment of a graph and a seed, evaluated after its last epoch only."""
+    source = Path(os.environ.get("SIMGNN_DATA", "")) / f"{graph}.npz"
+    if not source.is_file():
+        raise SystemExit(f"{source} is not there; set SIMGNN_DATA to the folder of the real graphs")
+    epochs = options.epochs
+    return [f"graph.source={source}", f"seed={seed}", f"train.epochs={epochs}", f"train.eval_every={epochs}", *options.set]
+
+
+def train(experiment: Experiment, folder: Path) -> tuple[Result, int]:
+    """(result, rows sent over the whole run)."""
+    prepared = prepare(experiment, need_graph=True, cache=folder.parent / "cache")
+    directory = RunDirectory(write_run(prepared, None, folder, Reporter(quiet=True)))
+    if launch(directory.root, ["--device", "cpu"]) != 0:
+        raise SystemExit(f"the run in {folder} failed")
+    return read_result(directory.result), rows_sent(directory, prepared)
+
+
+def rows_sent(directory: RunDirectory, prepared: Prepared) -> int:
+    """Rows that crossed between ranks: as decided, or where nothing is decided, as counted at the transport."""
+    if directory.activity.is_file():
+        table = read_activity(directory.activity)
+        sent = (table["peer"].to_numpy() >= 0) & (np.array(table["name"].to_pylist()) == "rows")
+        return int(table["value"].to_numpy()[sent].sum())
+    trace = read_table(directory.trace)
+    nbytes = np.bincount(trace["op_id"].to_numpy(), trace["bytes_sent"].to_numpy())
+    ops = [op for _, op in prepared.planned.program.ops]
+    exchanges = [number for number in np.flatnonzero(nbytes) if ops[number].kind is OpKind.EXCHANGE]
+    return sum(round(nbytes[n] / ops[n].transfer.row_bytes) for n in exchanges)  # type: ignore[union-attr]
+
+
+def compare_accuracy(options: argparse.Namespace, folder: Path) -> bool:
+    """Print a line a graph and seed; whether the bars hold."""
+    held, saving = True, 0
+    for graph in options.graphs:
+        accuracies, saved = [], []
+        for seed in options.seeds:
+            settings = settings_of(options, graph, seed)
+            found = {}
+            for name, more in (("cached", []), ("exact", EXACT)):
+                experiment = load_experiment(options.system, [*settings, *more]).with_cluster(1, options.ranks)
+                result, rows = train(experiment, folder / f"{graph}-{seed}-{name}")
+                assert result.accuracy is not None
+                found[name] = (float(result.accuracy[-1].test or 0.0), rows)
+            accuracies.append((found["cached"][0], found["exact"][0]))
+            saved.append(1 - found["cached"][1] / found["exact"][1])
+            print(
+                f"{graph:18s} seed {seed}: test accuracy {found['cached'][0]:.4f} cached, {found['exact'][0]:.4f} exact;"
+                f" rows {found['cached'][1]:>12,} of {found['exact'][1]:>12,}: {saved[-1]:.1%} saved",
+                flush=True,
+            )
+        cached, exact = np.array(accuracies).T
+        change = float(np.mean(cached) - np.mean(exact))
+        print(
+            f"{graph:18s} mean over {len(cached)} seeds: {cached.mean():.4f} cached (spread {np.ptp(cached):.4f}),"
+            f" {exact.mean():.4f} exact (spread {np.ptp(exact):.4f}): {100 * change:+.2f} points; rows saved"
+            f" {np.mean(saved):.1%} ({min(saved):.1%} to {max(saved):.1%})",
+            flush=True,
+        )
+        held &= change >= -ACCURACY_BAR
+        saving += float(np.mean(saved)) >= SAVED_BAR
+    return held and 3 * saving >= 2 * len(options.graphs)
+
+
+def compare_transfer(options: argparse.Namespace, folder: Path) -> bool:
+    """Print a line a graph; whether the bar holds."""
+    held = True
+    for graph in options.graphs:
+        recorded, actual = (
+            load_experiment(options.system, settings_of(options, graph, seed)).with_cluster(1, ranks)
+            for seed, ranks in zip(options.seeds[:2], (2, 4), strict=True)
+        )
+        train(recorded, folder / f"{graph}-recorded")
+        _, rows = train(actual, folder / f"{graph}-actual")
+        prepared = prepare(actual, need_graph=True, cache=folder / "cache")
+        found = find_activity(prepared, folder / f"{graph}-recorded")
+        assert found.transferred
+        sent = [values for name, values in found.activity.items() if values.ndim == 4 and parts_of(name)[2] == "rows"]
+        predicted = sum(int(values[values > 0].sum()) for values in sent)
+        print(f"{graph:18s} rows sent at 4 ranks: {predicted:,} from 2 ranks, {rows:,} run: {predicted / rows - 1:+.1%}")
+        held &= abs(predicted / rows - 1) <= TRANSFER_BAR
+    return held
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", default=["cora", "amazon_computers", "coauthor_physics"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--system", default="cdfgnn")
+    parser.add_argument("--transfer", action="store_true", help="compare rows across rank counts instead")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of the experiment")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="simgnn-cache-") as scratch:
+        held = (compare_transfer if options.transfer else compare_accuracy)(options, Path(scratch))
+    sys.exit(0 if held else 1)
+
+
+if __name__ == "__main__":
+    main()
