@@ -1,0 +1,151 @@
+"""Speed-ups of systems over ``vanilla`` on a testbed: measured, with their spread, and predicted.
+
+    python tests/benchmarks/bench_speedups.py --profile machine.toml --out DIR --repeats 5 --epochs 12
+
+Needs root and iproute2, a quiet machine, and a profile that was calibrated on it beforehand (``simgnn calibrate --ranks
+1,2,4``), from which the testbed's declaration makes the profile that is predicted with. Every system is trained once to
+record what it decides, and predicted with these decisions and no measured time; after the last prediction come the
+repeats, interleaved, in fresh processes. A speed-up is vanilla's time over all epochs but the first by the system's, repeat
+by repeat. Ends with status 1 where a prediction is further off than 10 % and two standard errors, or the order of two
+systems whose measured gap exceeds the noise is wrong. The graph comes from SIMGNN_DATA.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.cli.console import Reporter
+from simgnn.cli.predict import predict
+from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.train import write_run
+from simgnn.cli.validate import CommandBackend
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.prepare import prepare
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.profile import Profile, load_profile
+from simgnn.record.result import Result
+from simgnn.record.rundir import RunDirectory
+from simgnn.study.score import NOISE_FACTOR, median_noise
+from simgnn.tomlfile import write_toml
+
+BAR = 0.10
+VANILLA = "vanilla"
+SYSTEMS: dict[str, tuple[str, list[str]]] = {
+    VANILLA: ("vanilla", []),
+    "cdfgnn": ("cdfgnn", []),
+    "cdfgnn, no cache": ("cdfgnn", ["freshness.kind=always"]),
+    "cdfgnn, no codec": ("cdfgnn", ["codec.kind=none"]),
+    "cdfgnn, neither": ("cdfgnn", ["freshness.kind=always", "codec.kind=none"]),
+    "cagnet": ("cagnet", []),
+    "sancus-E": ("sancus", ["freshness.rule=epoch-fixed"]),
+    "sancus-A": ("sancus", ["freshness.rule=epoch-adaptive"]),
+    "sancus-H": ("sancus", ["freshness.rule=variation-gap"]),
+}
+"""Name here -> shipped system and what is set on top."""
+
+
+def seconds_of(result: Result) -> float:
+    """All epochs but the first."""
+    return float(sum(result.epoch_s[1:]))
+
+
+def experiment_of(name: str, options: argparse.Namespace, profile: Path) -> Experiment:
+    """A system on the graph, with the layers and width that all share."""
+    source = Path(os.environ.get("SIMGNN_DATA", "")) / "ogbn_arxiv.npz"
+    if not source.is_file():
+        raise SystemExit(f"{source} is not there; set SIMGNN_DATA to the folder of the real graphs")
+    system, settings = SYSTEMS[name]
+    common = [f"graph.source={source}", "graph.stand_in_features=128", "model.hidden=256", f"train.epochs={options.epochs}"]
+    loaded = load_experiment(system, [*common, *settings, f"hardware.profile={profile}", *options.set])
+    return loaded.with_cluster(options.hosts, options.ranks_per_host)
+
+
+def prediction_of(experiment: Experiment, profile: Profile, recorded: Path) -> float:
+    """Seconds of all epochs but the first, with the recorded decisions where there are any."""
+    activity = recorded if RunDirectory(recorded).activity.is_file() else None
+    chosen = ChosenProfile(profile, profile.meta.name, False)
+    return seconds_of(predict(experiment, Reporter(quiet=True), chosen, activity=activity).result)
+
+
+def main() -> None:
+    """Record, predict, run, compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", type=Path, required=True, help="this machine as calibrated")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--ranks-per-host", type=int, default=2)
+    parser.add_argument("--link", default="200 Mbit/s")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of every experiment")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True)
+    backend = CommandBackend(Reporter())
+    testbed, declared = options.out / "testbed.toml", (options.out / "declared.toml").resolve()
+    table = {"name": "speedups", "hosts": options.hosts, "ranks_per_host": options.ranks_per_host, "link": options.link}
+    write_toml(testbed, table)
+    backend.declare(testbed, options.profile, declared)
+    profile = load_profile(declared)
+    names = [VANILLA, *(name for name in options.systems if name != VANILLA)]
+    predicted: dict[str, float] = {}
+    measured: dict[str, list[float]] = {name: [] for name in names}
+    backend.up(testbed)
+    try:
+        for name in names:
+            experiment = experiment_of(name, options, declared)
+            ready, recorded = options.out / name / "ready", options.out / name / "recorded"
+            write_run(prepare(experiment, need_graph=True), profile, ready, Reporter(quiet=True))
+            shutil.copytree(ready, recorded)
+            backend.run(recorded, testbed)
+            predicted[name] = prediction_of(experiment, profile, recorded)
+            print(f"{name:18s} predicted {predicted[name]:.3f} s of {options.epochs - 1} epochs", flush=True)
+        for repeat in range(options.repeats):
+            for place in np.random.default_rng(repeat).permutation(len(names)):
+                name = names[place]
+                directory = options.out / name / f"run-{repeat}"
+                shutil.copytree(options.out / name / "ready", directory)
+                measured[name].append(seconds_of(backend.run(directory, testbed)))
+                print(f"repeat {repeat + 1}: {name:18s} measured {measured[name][-1]:.3f} s", flush=True)
+    finally:
+        backend.down(testbed)
+    (options.out / "times.json").write_text(json.dumps({"predicted_s": predicted, "measured_s": measured}, indent=2))
+    sys.exit(0 if report(names, predicted, {name: np.array(times) for name, times in measured.items()}) else 1)
+
+
+def report(names: list[str], predicted: dict[str, float], measured: dict[str, NDArray[np.float64]]) -> bool:
+    """Print a line a system and the pairs in the wrong order; whether the bar and the order hold."""
+    held = True
+    ratios = {name: measured[VANILLA] / measured[name] for name in names}
+    for name in names[1:]:
+        median, noise = float(np.median(ratios[name])), median_noise(ratios[name].tolist())
+        expected = predicted[VANILLA] / predicted[name]
+        error = expected / median - 1
+        held &= abs(error) <= max(BAR, NOISE_FACTOR * noise)
+        times = float(np.median(measured[name]))
+        print(
+            f"{name:18s} speed-up measured {median:.3f} [{ratios[name].min():.3f}, {ratios[name].max():.3f}], 2 standard"
+            f" errors {NOISE_FACTOR * noise:.1%}; predicted {expected:.3f}: {error:+.1%}; time itself"
+            f" {predicted[name] / times - 1:+.1%}"
+        )
+    wrong = 0
+    for one, other in combinations(names, 2):
+        gaps = np.log(measured[one] / measured[other])
+        if abs(np.median(gaps)) <= NOISE_FACTOR * np.sqrt(np.pi / 2) * gaps.std(ddof=1) / np.sqrt(len(gaps)):
+            continue
+        if np.sign(np.median(gaps)) != np.sign(np.log(predicted[one] / predicted[other])):
+            wrong += 1
+            print(f"order of {one} and {other}: predicted the other way round than measured")
+    print(f"vanilla itself: {predicted[VANILLA] / float(np.median(measured[VANILLA])) - 1:+.1%}; pairs out of order: {wrong}")
+    return held and wrong == 0
+
+
+if __name__ == "__main__":
+    main()
