@@ -68,7 +68,8 @@ def _fit_machine(files: Sequence[SampleFile], day: date) -> Calibration:
         _check_same(facts, file.hosts[0].facts)
     samples = [sample for file in files for sample in file.samples]
     device, curves = fit_device(facts, samples)
-    network = fit_network(samples, cores_of(facts)) if any(sample.primitive == "exchange" for sample in samples) else None
+    alone = not any(sample.primitive == "exchange" for sample in samples)
+    network = None if alone else fit_network(samples, cores_of(facts))
     host, _ = host_of(facts, facts.device, LOOPBACK)
     profile = Profile(
         meta=_meta(host_name(facts.host), describe_host(facts), files, day),

@@ -32,8 +32,8 @@ def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) 
 
 
 def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
-    """Samples of ranks that have a core for each of their threads as they are; of more ranks than that ``last_s`` is the
-    mean over ranks. ``cores``: of the host, None for GPUs.
+    """Samples of ranks that have a core for each of their threads as they are; of more ranks ``last_s`` is the mean
+    over ranks. ``cores``: of the host, None for GPUs.
 
     There the last rank is late because an early one has gone back to work on its core. That work is not lost: the late
     rank has the core for itself later, and the simulator, which shares cores out, counts it already.

@@ -177,11 +177,11 @@ def _unstaged(profile: "Profile", used: Collection[str]) -> list[str]:
     """Gloo reads and writes host memory only, and needs a rate there: on GPUs its messages end where no link tells."""
     problems = []
     for name, backend in profile.backends.items():
-        host = str(name) == "gloo" and any(profile.devices[kind].kind == "gpu" for kind in used if kind in profile.devices)
-        if host and backend.memory != "host":
-            problems.append(f"backends.{name}.memory: got '{backend.memory}', expected 'host': no GPU's memory is sent")
+        gpus = any(device.kind == "gpu" for kind, device in profile.devices.items() if kind in used)
+        if gpus and str(name) == "gloo" and backend.memory != "host":
+            problems.append(f"backends.{name}.memory: got '{backend.memory}', expected 'host': Gloo sends from there")
         if backend.memory == "host" and backend.ports is None and backend.message.bandwidth is None:
-            problems.append(f"backends.{name}: expected ports or message.bandwidth, as memory = 'host' has no other limit")
+            problems.append(f"backends.{name}: expected ports or message.bandwidth: inside a memory no link limits it")
     return problems
 
 

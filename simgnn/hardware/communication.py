@@ -60,7 +60,6 @@ def find_collective(
 
 def price_call(machine: "Machine", kind: str, backend: str, members: Sequence[int]) -> CallPrice:
     """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
-    _, described = machine.backend(backend)
     chosen, exact = find_collective(machine, kind, backend, members)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, backend)
     spread = chosen.floor.spread if chosen.hop is None else (chosen.hop.spread or chosen.floor.spread)
@@ -71,7 +70,6 @@ def price_collective(
     machine: "Machine", kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None
 ) -> CollectivePrice:
     """A collective of ``members``, in ring order by host and number; ``root`` of a broadcast: default the first."""
-    _, described = machine.backend(backend)
     count = len(members)
     least = _ranks_per_host(machine, members)
     chosen, exact = find_collective(machine, kind, backend, members, nbytes)
@@ -116,7 +114,8 @@ def _seconds_on_links(machine: "Machine", pairs: Sequence[tuple[int, int]], each
     for i, j in pairs:
         load.update(machine.path(i, j, backend).links)
     crossed = [(machine.links[link], flows * each) for link, flows in load.items()]
-    return max((max(nbytes - link.burst_bytes, 0.0) / link.capacity_bytes_per_s for link, nbytes in crossed), default=0.0)
+    times = [max(nbytes - link.burst_bytes, 0.0) / link.capacity_bytes_per_s for link, nbytes in crossed]
+    return max(times, default=0.0)
 
 
 def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:

@@ -113,7 +113,7 @@ class Machine:
         return chosen, described[chosen]
 
     def through_host(self, rank: int, backend: str) -> bool:
-        """Whether what a rank sends with a library is copied to its host's memory first, and what arrives from there."""
+        """Whether what a rank sends with a library is copied to its host's memory first, and back what arrives."""
         return self.device(rank).kind == "gpu" and self.backend(backend)[1].memory == "host"
 
     @cached_property

@@ -74,9 +74,10 @@ class Network:
     def route(self, source: str, target: str) -> Route:
         """The route of least latency; among equals of fewest hops, then widest, then first by name. Cached.
 
-        From a device to itself: the link that it has with itself; from a memory to itself no link, in no time. Where one end reaches no other's memory, through the
-        memory of the sender's host, and of the receiver's if that is another: whole copies, one after the other, each
-        on its own route. Raises :class:`HardwareError` when there is none.
+        From a device to itself: the link that it has with itself; from a memory to itself no link, in no time. Where an
+        end reaches no other's memory, through the memory of the sender's host, and of the receiver's if that is
+        another: whole copies, one after the other, each on its own route. Raises :class:`HardwareError` when there is
+        none.
         """
         key = source, target
         if key not in self._routes:

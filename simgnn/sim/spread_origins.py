@@ -40,8 +40,8 @@ class Origin:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an op's time is made of, by origin, float64 [P] each: ``call_s``, seconds that it takes whatever it moves (as
-    far as it takes so long), and ``shares`` of the rest, one in all, or zero where nothing is priced."""
+    """What an op's time is made of, by origin, float64 [P] each: ``call_s``, seconds that it takes whatever it moves
+    (as far as it takes so long), and ``shares`` of the rest, one in all, or zero where nothing is priced."""
 
     shares: dict[int, Floats]
     call_s: dict[int, Floats]
@@ -118,8 +118,8 @@ class Origins:
             found.setdefault(self._number(origin), np.zeros(machine.ranks))[ranks] += seconds[ranks]
 
     def _communication(self, compiled: CompiledOp, turn: Turn) -> Parts:
-        """The call, which jitters as its floor and hops do, and the bytes, whose model misses by the largest spread that
-        it is told: what limits a long message is a link, which knows nothing of the scheduler."""
+        """The call, which jitters as its floor and hops do, and the bytes, whose model misses by the largest spread
+        that it is told: what limits a long message is a link, which knows nothing of the scheduler."""
         machine, kind = self._machine, compiled.op.kind
         name, backend = machine.backend(compiled.backend)
         parts = Parts({}, {})

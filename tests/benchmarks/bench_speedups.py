@@ -2,12 +2,12 @@
 
     python tests/benchmarks/bench_speedups.py --profile machine.toml --out DIR --repeats 5 --epochs 12
 
-Needs root and iproute2, a quiet machine, and a profile that was calibrated on it beforehand (``simgnn calibrate --ranks
-1,2,4``), from which the testbed's declaration makes the profile that is predicted with. Every system is trained once to
-record what it decides, and predicted with these decisions and no measured time; after the last prediction come the
-repeats, interleaved, in fresh processes. A speed-up is vanilla's time over all epochs but the first by the system's, repeat
-by repeat. Ends with status 1 where a prediction is further off than 10 % and two standard errors, or the order of two
-systems whose measured gap exceeds the noise is wrong. The graph comes from SIMGNN_DATA.
+Needs root and iproute2, a quiet machine, and a profile that was calibrated on it beforehand (``simgnn calibrate
+--ranks 1,2,4``), from which the testbed's declaration makes the profile that is predicted with. Every system is trained
+once to record what it decides, and predicted with these decisions and no measured time; after the last prediction come
+the repeats, interleaved, in fresh processes. A speed-up is vanilla's time over all epochs but the first by the
+system's, repeat by repeat. Ends with status 1 where a prediction is further off than 10 % and two standard errors, or
+the order of two systems whose measured gap exceeds the noise is wrong. The graph comes from SIMGNN_DATA.
 """
 
 import argparse
@@ -62,8 +62,9 @@ def experiment_of(name: str, options: argparse.Namespace, profile: Path) -> Expe
     if not source.is_file():
         raise SystemExit(f"{source} is not there; set SIMGNN_DATA to the folder of the real graphs")
     system, settings = SYSTEMS[name]
-    common = [f"graph.source={source}", "graph.stand_in_features=128", "model.hidden=256", f"train.epochs={options.epochs}"]
-    loaded = load_experiment(system, [*common, *settings, f"hardware.profile={profile}", *options.set])
+    common = [f"graph.source={source}", "graph.stand_in_features=128", "model.hidden=256"]
+    common += [f"train.epochs={options.epochs}", f"hardware.profile={profile}"]
+    loaded = load_experiment(system, [*common, *settings, *options.set])
     return loaded.with_cluster(options.hosts, options.ranks_per_host)
 
 
@@ -131,8 +132,8 @@ def report(names: list[str], predicted: dict[str, float], measured: dict[str, ND
         held &= abs(error) <= max(BAR, NOISE_FACTOR * noise)
         times = float(np.median(measured[name]))
         print(
-            f"{name:18s} speed-up measured {median:.3f} [{ratios[name].min():.3f}, {ratios[name].max():.3f}], 2 standard"
-            f" errors {NOISE_FACTOR * noise:.1%}; predicted {expected:.3f}: {error:+.1%}; time itself"
+            f"{name:18s} speed-up measured {median:.3f} [{ratios[name].min():.3f}, {ratios[name].max():.3f}],"
+            f" 2 standard errors {NOISE_FACTOR * noise:.1%}; predicted {expected:.3f}: {error:+.1%}; time itself"
             f" {predicted[name] / times - 1:+.1%}"
         )
     wrong = 0
@@ -143,7 +144,8 @@ def report(names: list[str], predicted: dict[str, float], measured: dict[str, ND
         if np.sign(np.median(gaps)) != np.sign(np.log(predicted[one] / predicted[other])):
             wrong += 1
             print(f"order of {one} and {other}: predicted the other way round than measured")
-    print(f"vanilla itself: {predicted[VANILLA] / float(np.median(measured[VANILLA])) - 1:+.1%}; pairs out of order: {wrong}")
+    itself = predicted[VANILLA] / float(np.median(measured[VANILLA])) - 1
+    print(f"vanilla itself: {itself:+.1%}; pairs out of order: {wrong}")
     return held and wrong == 0
 
 

@@ -196,13 +196,13 @@ def test_a_call_jitters_by_its_own_seconds_and_for_all_its_ranks_at_once(kind: s
         for name, backend in where.profile.backends.items()
     }
     where = Machine.place(where.profile.model_copy(update={"backends": calls}), [0, 0])
-    moves = Transfer(Column("bytes"), 1) if kind == "allreduce" else Transfer(1)
+    moves = Transfer(1, 10**10) if kind == "allreduce" else Transfer(1)
     ops = [op("work", "elementwise", "compute", "", "x", work=seconds_of_work(1.0)),
            op("meet", kind, "comm", "x", "", "work", transfer=moves, route=None if kind == "allreduce" else "halo"),
            op("again", "barrier", "comm", after="meet")]  # fmt: skip
     routes = {"halo": all_pairs(2, 10 * 10**9)}
     found = run(program("p", {"epoch": ops}, Calendar("epoch"), [Buffer("x", 1, 1)], [COMPUTE, COMM], (0, 0),
-                        routes=routes, columns={"bytes": [10**10, 10**10]}), where)  # fmt: skip
+                        routes=routes), where)  # fmt: skip
     spread = estimate_spread(found, where)
     assert found.epoch_s[0] > 2.1, "the bytes take longer than the calls"
     assert not spread.wait_s.any()
