@@ -186,7 +186,7 @@ def _through_host(context: Context, begin: Begin, staged: Staged, take_part: Cal
     def copy(nbytes: int, to_device: bool) -> simpy.Event | None:
         pricer, compiled = context.pricer, begin.compiled
         stream = pricer.host_copy(compiled, begin.rank, nbytes, to_device) if nbytes else None
-        tag = (begin.number, compiled.op_id, begin.rank, int(to_device))
+        tag = (begin.number, compiled.op_id, begin.rank, -1 - int(to_device))  # rounds of messages count from 0
         return None if stream is None else stream_alone(context.env, context.network, stream, tag)
 
     return copied_around(context.env, copy, int(staged.out[begin.rank]), int(staged.back[begin.rank]), take_part)

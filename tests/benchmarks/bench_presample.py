@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--hot-rows", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data", type=Path, help="folder of ogbn_arxiv.npz (default: SIMGNN_DATA)")
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/bench-presample"))
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench-presample"))
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
