@@ -49,7 +49,8 @@ def command(
     from simgnn.cli.console import Reporter, note, print_json
     from simgnn.outputs import check_output_file, make_parent
     from simgnn.report.validation import print_scoreboard, write_report
-    from simgnn.study.suite import find_suite, load_suite, truth_folder
+    from simgnn.study.kept import truth_folder
+    from simgnn.study.suite import find_suite, load_suite
     from simgnn.study.validate import check_keep, validate
     from simgnn.study.validate import keep as keep_truth
     from simgnn.study.validate import rescore as score_again
@@ -63,7 +64,7 @@ def command(
     if rescore:
         folder = out or truth_folder(suite)
         board = score_again(folder, backend)
-        holds = board.guarded if out is None else board.holds
+        holds = bool(board.guarded) if out is None else board.holds
     else:
         path = find_suite(suite)
         kind = load_toml(path).get("kind", "runs")
@@ -163,6 +164,10 @@ class CommandBackend:
         machine = Machine.place(profile, hosts, None if threads == "auto" else threads)
         return Predicted(prediction.result, prediction.simulation.program, machine)
 
+    def check_testbed(self) -> None:
+        """``executor testbed status``: 1 says that none is up."""
+        _testbed("status", fine=(0, 1))
+
     def up(self, testbed: Path) -> None:
         """``executor testbed up``."""
         _testbed("up", str(testbed))
@@ -190,10 +195,10 @@ class CommandBackend:
         return canary_seconds()
 
 
-def _testbed(*arguments: str) -> None:
-    """One call of the testbed; its own words when it fails."""
+def _testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
+    """One call of the testbed; its own words when it ends with a status that is not ``fine``."""
     from simgnn.cli.engine import check_executor
-    from simgnn.errors import BackendError
+    from simgnn.errors import BackendError, ConfigError
 
     check_executor()
     command = [sys.executable, "-m", "executor", "testbed", *arguments]
@@ -204,6 +209,8 @@ def _testbed(*arguments: str) -> None:
         process.terminate()  # it ends its ranks before it ends
         process.wait()
         raise
-    if process.returncode != 0:
+    if process.returncode not in fine:
         last = "\n".join(said.splitlines()[-10:])
+        if process.returncode == ConfigError.exit_status:
+            raise ConfigError(last.removeprefix("executor: error: "))
         raise BackendError(f"testbed {arguments[0]}: ended with status {process.returncode}:\n{last}")

@@ -32,7 +32,7 @@ def print_published(board: PublishedBoard) -> None:
     tau = "-" if board.tau is None else f"{board.tau:.2f}"
     console.print(f"median factor either way {median}, tau {tau} over {board.tau_pairs} pairs")
     console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
-    console.print(f"rows of models that are not built: {board.left_out}")
+    console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
     console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
     for line in board.assumptions:
         console.print(f"assumed: {line}")

@@ -37,6 +37,9 @@ class Backend(Protocol):
     def predict(self, experiment: Experiment, profile: Profile) -> Predicted:
         """Simulate an experiment whose graph is a statistics file."""
 
+    def check_testbed(self) -> None:
+        """Raise :class:`simgnn.errors.ConfigError` where this machine cannot have testbeds, before any work."""
+
     def up(self, testbed: Path) -> None:
         """Bring a testbed up."""
 

@@ -76,4 +76,6 @@ def with_data_folder(experiment: Experiment) -> Experiment:
             "set it to the folder of the real graphs"
         )
     found = os.path.join(os.path.abspath(folder), source.removeprefix(DATA))
+    if not os.path.exists(found):
+        raise ConfigError(f"graph.source: got '{source}', but there is no {found}; put it there, or set SIMGNN_DATA")
     return experiment.model_copy(update={"graph": experiment.graph.model_copy(update={"source": found})})

@@ -50,12 +50,13 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     Raises :class:`ConfigError` when the folder holds another suite, or anything that was frozen has changed.
     """
     check_folder(suite, folder.root)
-    folder.root.mkdir(parents=True, exist_ok=True)
-    if not folder.suite.is_file():
-        write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
     if folder.frozen.is_file():
         check_frozen(folder)
         return
+    check_runnable(suite, backend)
+    folder.root.mkdir(parents=True, exist_ok=True)
+    if not folder.suite.is_file():
+        write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
     if not folder.profile.is_file():
         backend.tell(f"calibrating with {', '.join(map(str, suite.calibration.ranks))} ranks")
         wanted = suite.calibration
@@ -73,6 +74,15 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         "digests": _digests(folder),
     }
     write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
+
+
+def check_runnable(suite: Suite, backend: Backend) -> None:
+    """Raise :class:`ConfigError` for what would stop the runs after all the work before them: graphs that are not here,
+    and testbeds on a machine that cannot have one."""
+    for case in suite.cases():
+        with_data_folder(case_experiment(suite.extends, suite.settings(case)))
+    if not all(topology.plain for topology in suite.topologies):
+        backend.check_testbed()
 
 
 def check_frozen(folder: TruthFolder) -> dict[str, Any]:

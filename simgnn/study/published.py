@@ -116,7 +116,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedBoard:
-    """What ``simgnn validate published`` reports. ``left_out``: rows of models that do not exist here."""
+    """What ``simgnn validate published`` reports. ``left_out``: rows of models that the suite does not map to ours."""
 
     suite: str
     rows: tuple[PublishedRow, ...]

@@ -98,8 +98,11 @@ class Scoreboard:
         return all(verdict.holds for verdict in self.verdicts) and all(entry.worse for entry in self.sensitivity)
 
     @property
-    def guarded(self) -> bool:
-        """Whether the committed bounds hold, and every rate that was cut down was noticed."""
+    def guarded(self) -> bool | None:
+        """Whether the committed bounds hold, and every rate that was cut down was noticed; None: there is no bound, so
+        nothing can be said."""
+        if not self.guard:
+            return None
         return all(verdict.holds for verdict in self.guard) and all(entry.worse for entry in self.sensitivity)
 
     def as_dict(self) -> dict[str, Any]:

@@ -85,9 +85,23 @@ def build_scoreboard(
         tuple(verdicts),
         tuple(_sensitivity(suite, table, predictions, simulated)),
         _drift(runs, canary_s),
-        tuple(_judge("all", bound or Bars(), table, simulated, groups["all"])),
-        (*notes, *_too_noisy(suite, lines)),
+        () if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
+        (*notes, *_unfinished(suite, lines), *_extrapolated(lines), *_too_noisy(suite, lines)),
     )
+
+
+def _unfinished(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
+    """Fewer repeats than the suite asks for say less."""
+    few = [line.repeats for line in lines if line.repeats < suite.repeats]
+    if not few:
+        return ()
+    return (f"{len(few)} of {len(lines)} cases have fewer than {suite.repeats} repeats, the fewest {min(few)}",)
+
+
+def _extrapolated(lines: Sequence[CaseLine]) -> tuple[str, ...]:
+    """Prices beyond what was measured are weaker predictions."""
+    beyond = [line for line in lines if line.extrapolated]
+    return (f"in {len(beyond)} of {len(lines)} cases ops were priced beyond what was measured",) if beyond else ()
 
 
 def _too_noisy(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
@@ -187,7 +201,6 @@ def _sensitivity(
 ) -> list[Sensitivity]:
     everything = [True] * len(table.cases)
     before = {(v.group, v.bar) for v in _all_bars(suite, table, simulated) if not v.holds}
-    base = table.score(simulated, everything)
     found = []
     for what in suite.sensitivity:
         times = {entry.case: entry.times.epoch_s for entry in predictions if entry.variant == what.label}
@@ -195,10 +208,10 @@ def _sensitivity(
         touched = np.abs(predicted / simulated - 1.0) > 1e-9
         slowed = table.score(predicted, everything, intervals=False)
         fails = [v for v in _all_bars(suite, table, predicted) if not v.holds]
-        on_touched = [table.score(values, touched.tolist()).median_error for values in (simulated, predicted)]
-        # a suite that fails already cannot fail anew: then the error of what the rate touches must have grown
+        whole, cut = (table.score(values, touched.tolist()) for values in (simulated, predicted))
+        # a suite that fails already cannot fail anew: then what the rate touches must be off by more, noise apart
         newly = any((v.group, v.bar) not in before for v in fails)
-        grown = None not in (*on_touched, base.median_error) and bool(on_touched[1] > on_touched[0])  # type: ignore[operator]
+        grown = (cut.median_error or 0.0) - (whole.median_error or 0.0) > NOISE_FACTOR * (cut.noise or 0.0)
         names = tuple(f"{v.group}: {v.bar}" for v in fails)
         found.append(Sensitivity(what.label, slowed, names, bool(touched.any()) and bool(fails) and (newly or grown)))
     return found

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError
+from simgnn.hardware.features import PRIMITIVES
+from simgnn.hardware.links import LinkKind
 from simgnn.hardware.problems import sentences
 from simgnn.hardware.quantities import BytesPerSecond, Strict
 from simgnn.hardware.topology import Name
@@ -74,11 +76,16 @@ class Bars(Strict):
     tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)] | None = None
     regret: Share | None = None
     coverage: tuple[Share, Share] | None = None
-    better_than_baselines: Annotated[StrictFloat, Field(gt=0.0)] | None = None
 
     def stated(self) -> dict[str, Any]:
         """Bars on one predictor's own score."""
         return self.model_dump(exclude_none=True, exclude={"better_than_baselines"})
+
+
+class SuiteBars(Bars):
+    """Bars on all cases, for which alone the baselines are judged too."""
+
+    better_than_baselines: Annotated[StrictFloat, Field(gt=0.0)] | None = None
 
 
 class GroupBars(Strict):
@@ -94,13 +101,16 @@ class Slowed(Strict):
     """A rate to cut down to ``share`` of itself: of the device's ``primitive`` ("*": all), or of links of a kind."""
 
     primitive: StrictStr | None = None
-    link: StrictStr | None = None
+    link: LinkKind | None = None
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.primitive is None) == (self.link is None):
             raise ValueError("expected either primitive = 'spmm' (or '*') or link = 'ethernet'")
+        if self.primitive not in (None, "*", *PRIMITIVES):
+            known = ", ".join(PRIMITIVES)
+            raise ValueError(f"primitive: got '{self.primitive}', expected '*' or one of {known}")
         return self
 
     @property
@@ -134,7 +144,7 @@ class Suite(Strict):
     calibration: Calibration
     hold_out: tuple[Axis, ...] = ("graph",)
     choose: tuple[Axis, ...] = ("partition", "ranks", "topology")
-    bars: Bars = Bars()
+    bars: SuiteBars = SuiteBars()
     group_bars: tuple[GroupBars, ...] = ()
     sensitivity: tuple[Slowed, ...] = ()
 
@@ -238,28 +248,6 @@ def find_suite(argument: str | Path) -> Path:
         f"SUITE: got '{argument}', expected a TOML file or the name of a shipped suite ({', '.join(known)})"
         f"{nearest(str(argument), known)}"
     )
-
-
-def truth_folder(name: str) -> Path:
-    """The ground truth that is kept of a shipped suite; :class:`ConfigError` when there is none."""
-    kept = _folder().parent / "truth"
-    known = sorted(path.name for path in kept.iterdir() if path.is_dir()) if kept.is_dir() else []
-    if name not in known:
-        raise ConfigError(
-            f"--rescore: no runs are kept of '{name}'{nearest(name, known)}; kept are: {', '.join(known) or 'none'}; "
-            "name the folder of a finished validation with --out"
-        )
-    return kept / name
-
-
-def load_bound(path: Path) -> Bars:
-    """Bars of a file of their own: how bad a score against kept runs may become; none where there is no file."""
-    if not path.is_file():
-        return Bars()
-    try:
-        return Bars.model_validate(load_toml(path))
-    except ValidationError as error:
-        raise ConfigError([f"{path}: {line}" for line in sentences(Bars, error)]) from None
 
 
 def load_suite(path: Path) -> Suite:

@@ -12,9 +12,10 @@ from simgnn.outputs import check_output_folder, make_parent
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
 from simgnn.study.freeze import check_frozen, predict_all, prepare, testbed_file
+from simgnn.study.kept import load_bound
 from simgnn.study.results import Scoreboard
 from simgnn.study.scoreboard import build_scoreboard
-from simgnn.study.suite import Suite, Topology, load_bound, parse_suite
+from simgnn.study.suite import Suite, Topology, parse_suite
 from simgnn.study.truth import (
     RUNS_SCHEMA,
     Measured,
@@ -76,15 +77,13 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
     """
     folder = TruthFolder(root)
     suite = stored_suite(folder)
-    frozen = check_frozen(folder)
+    frozen, bound = check_frozen(folder), load_bound(folder.bound)
     runs = read_runs(folder.runs)
     missing = {case.name for case in suite.cases()} - {run.case.name for run in runs}
     if missing:
         raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; finish it first")
     predictions = predict_all(suite, folder, backend, suite.sensitivity)
-    return build_scoreboard(
-        suite, predictions, runs, float(frozen["canary_s"]), _notes(predictions, runs), load_bound(folder.bound)
-    )
+    return build_scoreboard(suite, predictions, runs, float(frozen["canary_s"]), _notes(predictions, runs), bound)
 
 
 def stored_suite(folder: TruthFolder) -> Suite:

@@ -101,10 +101,16 @@ def test_faults_of_the_experiments_are_told_at_once() -> None:
         ({"topologies": [{"name": "far", "hosts": 2}]}, "link: expected with two hosts or more"),
         ({"draw": {"count": 99, "seed": 0}}, "draw.count: got 99, expected at most 8"),
         ({"sensitivity": [{}]}, "expected either primitive"),
+        ({"sensitivity": [{"primitive": "smpm"}]}, "sensitivity.0: primitive: got 'smpm', expected '*' or one"),
+        ({"sensitivity": [{"link": "ethernett"}]}, "sensitivity.0.link: got 'ethernett', expected one of 'pcie'"),
         ({"extends": "vanila"}, "did you mean 'vanilla'"),
         (
             {"group_bars": [{"name": "g", "axis": "graph", "levels": ["rmatt"], "bars": {}}]},
             "no graph is called 'rmatt' (did you mean 'rmat'?)",
+        ),
+        (
+            {"group_bars": [{"name": "g", "axis": "graph", "levels": ["rmat"], "bars": {"better_than_baselines": 2}}]},
+            "group_bars.0.bars.better_than_baselines: unknown key",
         ),
     ],
 )
@@ -126,6 +132,9 @@ def test_the_data_folder_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(ConfigError, match="SIMGNN_DATA is not set"):
         with_data_folder(experiment)
     monkeypatch.setenv("SIMGNN_DATA", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"there is no .*coauthor_physics\.npz"):
+        with_data_folder(experiment)
+    (tmp_path / "coauthor_physics.npz").touch()
     assert with_data_folder(experiment).graph.source == str(tmp_path / "coauthor_physics.npz")
 
 

@@ -1,16 +1,22 @@
 """A validation from draw to score: what comes before what, interruptions, tampering, scoring again."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
+from simgnn.cli.validate import CommandBackend
 from simgnn.errors import BackendError, ConfigError
 from simgnn.report.validation import print_scoreboard, write_report
+from simgnn.study.kept import truth_folder
 from simgnn.study.results import Scoreboard
 from simgnn.study.scoreboard import ROOFLINE, SIMULATOR
+from simgnn.study.truth import RUNS_SCHEMA, read_runs, write_rows
 from simgnn.study.validate import keep, rescore, validate
 from tests.study.worlds import Pretended, small_suite
 
@@ -25,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scoreboard, Path
 def test_everything_is_frozen_before_the_first_run(finished: tuple[Scoreboard, Path, Pretended]) -> None:
     names = finished[2].names()
     first_run = names.index("run")
-    assert names[:2] == ["calibrate", "canary"]
+    assert names[:3] == ["check", "calibrate", "canary"]
     assert not {"calibrate", "declare", "prepare", "predict"} & set(names[first_run:])
     assert names.count("run") == 8 * 3
     assert names.count("canary") == 8 * 3 + 1
@@ -173,3 +179,73 @@ def test_bad_calls_exit_with_status_2(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "no runs are kept" in capsys.readouterr().err
     assert invoke(["validate", "quick", "--rescore", "--out", str(tmp_path)]) == 2
     assert "no validation" in capsys.readouterr().err
+
+
+def test_kept_runs_without_a_bound_guard_nothing_and_are_refused(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert finished[0].guarded is None, "no bound was stated, so none can hold"
+    kept = tmp_path / "truth" / "small"
+    kept.parent.mkdir()
+    keep(finished[1], kept)
+    monkeypatch.setattr("simgnn.study.kept.kept_folder", lambda: kept.parent)
+    with pytest.raises(ConfigError, match=r"without a bound\.toml, expected the worst score"):
+        truth_folder("small")
+    (kept / "bound.toml").write_text("")
+    with pytest.raises(ConfigError, match="expected one or more of median_error"):
+        truth_folder("small")
+    (kept / "bound.toml").write_text("better_than_baselines = 1.5\n")
+    with pytest.raises(ConfigError, match="better_than_baselines: unknown key"):
+        truth_folder("small")
+    (kept / "bound.toml").write_text("median_error = 0.1\n")
+    assert truth_folder("small") == kept
+
+
+def test_repeats_that_are_missing_are_told(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
+    kept = tmp_path / "truth"
+    keep(finished[1], kept)
+    runs = read_runs(kept / "runs.parquet")
+    assert not any("repeats" in note for note in rescore(kept, Pretended()).notes)
+    write_rows([run for run in runs if run.repeat < 2 or run.case.graph == "small"], RUNS_SCHEMA, kept / "runs.parquet")
+    assert "4 of 8 cases have fewer than 3 repeats, the fewest 2" in rescore(kept, Pretended()).notes
+
+
+def test_a_suite_that_fails_anyhow_must_still_notice_more_than_noise(tmp_path: Path) -> None:
+    """Links between hosts that are a hundredth slower make errors grow, but by less than the runs' own noise."""
+    changes = {"bars": {"median_error": 0.001}, "group_bars": [], "sensitivity": [
+        {"primitive": "*"}, {"link": "ethernet", "share": 0.99}]}  # fmt: skip
+    board = validate(small_suite(**changes), tmp_path / "small", Pretended(factor=0.9))
+    assert not board.holds
+    assert [entry.worse for entry in board.sensitivity] == [True, False]
+
+
+def test_what_would_stop_the_runs_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ConfigError("testbed: got a user without root, expected root")
+
+    backend = Pretended()
+    monkeypatch.setattr(backend, "check_testbed", refuse)
+    with pytest.raises(ConfigError, match="expected root"):
+        validate(small_suite(), tmp_path / "small", backend)
+    monkeypatch.delenv("SIMGNN_DATA", raising=False)
+    real = [{"name": "real", "set": {"graph": {"source": "$SIMGNN_DATA/cora.npz"}}}]
+    with pytest.raises(ConfigError, match="SIMGNN_DATA is not set"):
+        validate(small_suite(graphs=real, hold_out=[]), tmp_path / "small", backend)
+    assert backend.events == []
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize(("status", "error"), [(0, None), (1, None), (2, ConfigError), (3, BackendError)])
+def test_a_machine_without_testbeds_is_bad_input(
+    status: int, error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"import sys; print('executor: error: testbed: no root'); sys.exit({status})"
+    monkeypatch.setattr("simgnn.cli.engine.check_executor", lambda: None)
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **options: real([sys.executable, "-c", script], **options))
+    if error is None:
+        CommandBackend(Reporter(quiet=True)).check_testbed()
+        return
+    with pytest.raises(error, match="testbed: no root") as caught:
+        CommandBackend(Reporter(quiet=True)).check_testbed()
+    assert str(caught.value).startswith("testbed")

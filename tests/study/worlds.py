@@ -89,6 +89,9 @@ class Pretended:
         result = found.result.model_copy(update={"epoch_s_median": epoch_s * self.slower})
         return Predicted(result, found.program, found.machine)
 
+    def check_testbed(self) -> None:
+        self.events.append("check")
+
     def up(self, testbed: Path) -> None:
         self.events.append(f"up {testbed.name}")
 
