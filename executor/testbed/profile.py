@@ -66,8 +66,9 @@ def _machine(base: Profile) -> tuple[Device, LinkType]:
     edges = [edge.link for _, host in hosts for edge in host.edges if edge.between[0] == edge.between[1]]
     if len(hosts) != 1 or len(placed) != 1 or base.devices[placed[0]].kind != "cpu" or len(edges) != 1:
         raise HardwareError(
-            f"--base: got '{base.meta.name}' with {len(hosts)} host(s) and {len(placed)} device(s), expected the "
-            "calibration of one machine with one CPU: make it with simgnn calibrate"
+            f"--base: got '{base.meta.name}' with {len(hosts)} host(s), {len(placed)} device(s) and {len(edges)} "
+            "link(s) among ranks of a device, expected the calibration of one machine with one CPU, by several ranks: "
+            "make it with simgnn calibrate"
         )
     return base.devices[placed[0]], base.links[edges[0]]
 
@@ -104,6 +105,7 @@ def _part(device: Device, cores: int, count: float, part: float, split: int, slo
         update={
             "memory": Size.of(device.memory.value * part, device.memory.source, note="an equal part of the machine's"),
             "cores": CoreCount.of(count, "assumed", note="declared: the machine's cores, divided"),
+            "sockets": None,
             "caches": {name: _cache(cache, cores, count) for name, cache in device.caches.items()},
             "curves": tuple(_curves(device.curves, cores, count, split, slower)),
         }

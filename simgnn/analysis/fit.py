@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import date
 
 from simgnn import __version__
-from simgnn.analysis.fit_calls import Errors
 from simgnn.analysis.fit_cluster import fit_cluster
 from simgnn.analysis.fit_compute import CurveFit
-from simgnn.analysis.fit_device import cores_of, describe_host, fit_device, host_name, host_of, unmeasured_link
+from simgnn.analysis.fit_device import cores_of, describe_host, fit_device, host_name, host_of
+from simgnn.analysis.fit_errors import Errors
 from simgnn.analysis.fit_network import fit_network
 from simgnn.analysis.fit_samples import Facts, SampleFile
 from simgnn.errors import HardwareError
@@ -70,11 +70,11 @@ def _fit_machine(files: Sequence[SampleFile], day: date) -> Calibration:
     device, curves = fit_device(facts, samples)
     alone = not any(sample.primitive == "exchange" for sample in samples)
     network = None if alone else fit_network(samples, cores_of(facts))
-    host, _ = host_of(facts, facts.device, LOOPBACK)
+    host, _ = host_of(facts, facts.device, None if network is None else LOOPBACK)
     profile = Profile(
         meta=_meta(host_name(facts.host), describe_host(facts), files, day),
         devices={facts.device: device},
-        links={LOOPBACK: network.link if network is not None else unmeasured_link()},
+        links={} if network is None else {LOOPBACK: network.link},
         topology=Topology(hosts={host_name(facts.host): host}),
         backends={} if network is None else {files[0].backend: network.backend},
     )

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.analysis.fit_errors import CallErrors, Predictor, held_out, without
 from simgnn.analysis.fit_samples import Sample
-from simgnn.analysis.fit_solver import MAD_TO_SIGMA, solve
-from simgnn.hardware.collectives import bytes_moved, steps
+from simgnn.analysis.fit_solver import MAD_TO_SIGMA, costs
+from simgnn.hardware.collectives import bus_seconds, bytes_moved, hops, steps
 from simgnn.hardware.links import Collective
 from simgnn.hardware.quantities import Bandwidth, Duration, Points
 
@@ -22,8 +23,6 @@ LARGE_BYTES = float(1 << 20)
 SHARE_LIMITS = (0.02, 50.0)
 """An efficiency or a residual beyond these says that the floor was larger than the time; it is held here."""
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "barrier")
-Errors = dict[tuple[str, int], tuple[float, float, int]]
-"""(kind of probe, ranks) -> median and largest relative error, and samples."""
 
 
 def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
@@ -54,7 +53,7 @@ def floor_and_rates(samples: Sequence[Sample], seconds: Sequence[float]) -> tupl
     sizes, times = np.array([sample.sizes["bytes"] for sample in samples]), np.array(seconds)
     small = np.argsort(sizes)[: max(3, len(sizes) // 2 + 1)]
     columns = np.column_stack([np.ones(len(small)), sizes[small]])
-    floor = float(solve(columns, times[small], "messages").coefficients[0])
+    floor = float(costs(columns, times[small], "messages")[0])
     floor = min(floor, float(np.median(times[small])))
     return floor, sizes / np.maximum(times - floor, times * 0.05)
 
@@ -92,15 +91,14 @@ def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) 
     )
 
 
-def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> tuple[Collective, list[float]]:
-    """The collective's entry for one group size, and its predictions of the samples."""
+def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> Collective:
+    """The collective's entry for one group size."""
     count = max(steps(kind, "ring", ranks), 1)
     scatter = noise(samples)
     if kind == "barrier":
         floor = float(np.median([sample.last_s for sample in samples]))
         hop = Duration.of(floor / count, "measured", spread=scatter)
-        entry = Collective(kind="barrier", floor=Duration.of(0.0, "measured"), hop=hop, ranks=(ranks,))
-        return entry, [floor] * len(samples)
+        return Collective(kind="barrier", floor=Duration.of(0.0, "measured"), hop=hop, ranks=(ranks,))
     floor, _ = floor_and_rates(samples, [sample.last_s for sample in samples])
     ordered = sorted(samples, key=lambda sample: sample.sizes["bytes"])
     moved = np.array([bytes_moved(kind, ranks, sample.sizes["bytes"]) for sample in ordered])
@@ -112,7 +110,7 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> tuple[Co
     told[-1] = True
     sizes = [sample.sizes["bytes"] for sample in ordered]
     points = Points.of(np.array(sizes)[told].tolist(), residual[told].tolist(), "measured", spread=scatter)
-    entry = Collective(
+    return Collective(
         kind=kind,
         floor=Duration.of(0.0, "measured", spread=scatter),
         hop=Duration.of(floor / count, "measured", spread=scatter),
@@ -120,22 +118,22 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> tuple[Co
         residual=points,
         ranks=(ranks,),
     )
-    predicted = {
-        sample.sizes["bytes"]: floor + part / bandwidth * points.at(sample.sizes["bytes"])
-        for sample, part in zip(ordered, moved, strict=True)
-    }
-    return entry, [predicted[sample.sizes["bytes"]] for sample in samples]
 
 
-def relative_errors(predicted: Sequence[float], samples: Sequence[Sample]) -> tuple[float, float, int]:
-    """Median and largest error relative to what was measured, and how many."""
-    return errors_of(predicted, [sample.last_s for sample in samples])
+def collective_errors(kind: str, ranks: int, samples: Sequence[Sample]) -> CallErrors:
+    """How far :func:`fit_collective` is off at sizes that it has not seen."""
 
+    def fit(size: float) -> Predictor:
+        entry = fit_collective(kind, ranks, without(samples, size))
+        hop = 0.0 if entry.hop is None else entry.hop.value
 
-def errors_of(predicted: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, int]:
-    """The same of times."""
-    errors = [abs(time / measured - 1) for time, measured in zip(predicted, seconds, strict=True)]
-    return float(np.median(errors)), float(max(errors)), len(errors)
+        def seconds(sample: Sample) -> float:
+            nbytes = sample.sizes["bytes"]
+            return entry.floor.value + hops(entry, ranks, nbytes) * hop + bus_seconds(entry, ranks, ranks, nbytes)
+
+        return seconds
+
+    return held_out(samples, fit)
 
 
 def noise(samples: Sequence[Sample]) -> float:

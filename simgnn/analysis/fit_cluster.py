@@ -13,15 +13,15 @@ import numpy as np
 
 from simgnn.analysis.fit_calls import (
     COLLECTIVES,
-    Errors,
+    collective_errors,
     exchange_entry,
     fit_collective,
     floor_and_rates,
     of_kind,
-    relative_errors,
 )
 from simgnn.analysis.fit_compute import CurveFit
-from simgnn.analysis.fit_device import cores_of, fit_device, host_name, host_of, unmeasured_link
+from simgnn.analysis.fit_device import cores_of, fit_device, host_name, host_of
+from simgnn.analysis.fit_errors import Errors
 from simgnn.analysis.fit_network import NetworkFit, fit_network
 from simgnn.analysis.fit_pair import Pair, fit_pair
 from simgnn.analysis.fit_samples import Sample, SampleFile
@@ -75,9 +75,11 @@ def fit_cluster(file: SampleFile) -> ClusterFit:
     for number, host in enumerate(file.hosts):
         name = names[number]
         loop = inside.get(number)
-        links[f"{name}-loopback"] = unmeasured_link() if loop is None else _loopback(loop, floor)
+        loopback = None if loop is None else f"{name}-loopback"
+        if loop is not None:
+            links[f"{name}-loopback"] = _loopback(loop, floor)
         links[f"{name}-{NETWORK}"] = _best(number, pairs).link(latencies[number], contention)
-        hosts[name], gateway = host_of(host.facts, f"{name}-{host.facts.device}", f"{name}-loopback")
+        hosts[name], gateway = host_of(host.facts, f"{name}-{host.facts.device}", loopback)
         edges.append(Edge(between=(f"{name}/{gateway}", NETWORK), link=f"{name}-{NETWORK}"))
     collectives, errors = _collectives(file, inside, every, max(pair.floor_s for pair in pairs.values()))
     for (one, other), pair in pairs.items():
@@ -167,9 +169,9 @@ def _collectives(
     for kind in COLLECTIVES:
         samples = of_kind(every, kind)
         if samples:
-            entry, predicted = fit_collective(kind, file.ranks, samples)
+            entry = fit_collective(kind, file.ranks, samples)
             found.append(entry.model_copy(update={"scope": "cluster"}))
-            errors[f"{kind}, all hosts", file.ranks] = relative_errors(predicted, samples)
+            errors[f"{kind}, all hosts", file.ranks] = collective_errors(kind, file.ranks, samples)
     return found, errors
 
 

@@ -51,8 +51,8 @@ RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "decode": ("elements",),
     }
 )
-"""Primitive -> sizes or features whose measured range the curve keeps. Smaller work than measured costs a call, and so
-the range starts at zero; only more than was measured is extrapolated."""
+"""Primitive -> sizes or features whose measured range the curve keeps. Less work than measured costs a call, and so its
+range starts at zero; a row narrower than any that was measured is extrapolated, as a wider one is."""
 FEWEST_CACHED_LEVEL = 2
 """The first level's misses are hidden by prefetching; caches from the second level on get terms."""
 REACH = "TLB"
@@ -139,7 +139,7 @@ def _fit_level(
     ranges = {}
     for name in RANGED[primitive]:
         values = table[name] if name in table else sizes[name]
-        ranges[name] = (0.0, float(values.max()))
+        ranges[name] = (float(values.min()) if name == "width" else 0.0, float(values.max()))
     curve = Curve.of(
         primitive,
         costs,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from simgnn.analysis.fit_compute import CurveFit, fit_curves, profile_caches, with_reach
 from simgnn.analysis.fit_samples import Facts, Sample
 from simgnn.hardware.devices import Device
-from simgnn.hardware.links import LinkType
-from simgnn.hardware.quantities import Bandwidth, CoreCount, Duration, Size
+from simgnn.hardware.quantities import CoreCount, Size
 from simgnn.hardware.topology import Edge, Host, Placed
 
 SWITCH = "switch"
@@ -35,6 +34,7 @@ def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[Cu
         model=facts.device_name if gpu else facts.cpu_model,
         memory=Size.of(facts.device_memory_bytes or facts.memory_bytes, "measured", note="read from the system"),
         cores=None if gpu else CoreCount.of(facts.cores, "measured", note=_cores_note(facts)),
+        sockets=None if gpu else facts.sockets,
         caches=caches,
         curves=tuple(entry.curve for entry in curves),
     )
@@ -47,28 +47,21 @@ def _cores_note(facts: Facts) -> str:
     return f"cores that this process may use{where}"
 
 
-def host_of(facts: Facts, device: str, link: str) -> tuple[Host, str]:
+def host_of(facts: Facts, device: str, link: str | None) -> tuple[Host, str]:
     """A host, and the node of it that leads outside. ``device``, ``link``: names of their types.
 
-    Ranks of a CPU share its loopback; GPUs hang on one switch, whose links are as fast as was measured.
+    Ranks of a CPU share its loopback; GPUs hang on one switch, whose links are as fast as was measured. Where one rank
+    measured alone (``link`` None) nobody knows how fast two would talk: its device has no link.
     """
     if not is_gpu(facts):
-        edge = Edge(between=("cpu", "cpu"), link=link)
-        return Host(devices=(Placed(name="cpu", type=device),), edges=(edge,)), "cpu"
+        edges = () if link is None else (Edge(between=("cpu", "cpu"), link=link),)
+        return Host(devices=(Placed(name="cpu", type=device),), edges=edges), "cpu"
+    memory = Size.of(facts.memory_bytes, "measured", note="read from the system")
+    if link is None:
+        return Host(memory=memory, devices=(Placed(name="gpu", type=device),)), "gpu"
     placed = Placed(name="gpu", type=device, count=facts.devices or 1)
-    return Host(
-        devices=(placed,), nodes={SWITCH: "nvswitch"}, edges=(Edge(between=("gpu", SWITCH), link=link),)
-    ), SWITCH
-
-
-def unmeasured_link() -> LinkType:
-    """A link of the topology that a single rank never uses."""
-    note = "not measured: calibrated with one rank"
-    return LinkType(
-        kind="loopback",
-        bandwidth=Bandwidth.of(1e9, "assumed", note=note),
-        latency=Duration.of(0.0, "assumed", note=note),
-    )
+    edges = (Edge(between=("gpu", SWITCH), link=link),)
+    return Host(memory=memory, devices=(placed,), nodes={SWITCH: "nvswitch"}, edges=edges), SWITCH
 
 
 def describe_host(facts: Facts) -> str:

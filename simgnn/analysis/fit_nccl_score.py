@@ -53,17 +53,22 @@ def predict(profile: Profile, fitted: Fitted, table: Table) -> Floats:
 
 
 def interpolation(profile: Profile, tables: Sequence[Table], seed: int = 0) -> list[Score]:
-    """Every size of an all-reduce predicted from the other sizes of its table, in ``FOLDS`` parts drawn by ``seed``."""
+    """Every size of an all-reduce predicted from the other sizes of its table, in ``FOLDS`` parts drawn by ``seed``.
+
+    The law is learnt anew for each part, from the sizes of the table that are left and the machine's other tables.
+    """
     scores = []
     for table in tables:
         if table.collective != "all_reduce":
             continue
-        law = fit_law([one for one in tables if one.gpu == table.gpu], table.scope)
+        mine = [one for one in tables if one.gpu == table.gpu]
         fold = np.random.default_rng(seed).permutation(len(table.nbytes)) % FOLDS
         predicted = np.empty(len(fold))
         for part in range(FOLDS):
             held = fold == part
-            predicted[held] = predict(profile, fit_scope([table.where(~held)], law), table.where(held))
+            seen = table.where(~held)
+            law = fit_law([seen if one is table else one for one in mine], table.scope)
+            predicted[held] = predict(profile, fit_scope([seen], law), table.where(held))
         scores.append(_score(table, predicted))
     return scores
 

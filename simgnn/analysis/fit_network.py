@@ -6,14 +6,15 @@ simulator's fluid flows give for equal messages that start together.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from simgnn.analysis.fit_calls import (
     COLLECTIVES,
     LARGE_BYTES,
-    Errors,
     FloatArray,
+    collective_errors,
     efficiency,
     exchange_entry,
     exchange_floor,
@@ -22,9 +23,9 @@ from simgnn.analysis.fit_calls import (
     message_rate,
     of_kind,
     of_turns,
-    relative_errors,
     spread_of,
 )
+from simgnn.analysis.fit_errors import Errors, Predictor, held_out, without
 from simgnn.analysis.fit_samples import Sample
 from simgnn.errors import HardwareError
 from simgnn.hardware.links import Backend, LinkType, Message, Ports
@@ -81,19 +82,28 @@ def fit_network(samples: Sequence[Sample], cores: float | None) -> NetworkFit:
         send=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
         receive=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
     )
+    predicted = cache(lambda size: _predictor(without(sends, size), without(exchanges, size)))
     collectives = [exchange_entry([s for s in exchanges if s.ranks == ranks], ranks, send_floor) for ranks in groups]
     errors: Errors = {}
     for ranks in groups:
         mine = [s for s in exchanges if s.ranks == ranks]
-        errors["exchange", ranks] = relative_errors([_exchange_time(s, floors[ranks], limits) for s in mine], mine)
+        errors["exchange", ranks] = held_out(mine, predicted)
         for kind in COLLECTIVES:
             found = [s for s in of_kind(samples, kind) if s.ranks == ranks]
             if found:
-                entry, predicted = fit_collective(kind, ranks, found)
-                collectives.append(entry)
-                errors[kind, ranks] = relative_errors(predicted, found)
+                collectives.append(fit_collective(kind, ranks, found))
+                errors[kind, ranks] = collective_errors(kind, ranks, found)
     backend = Backend(message=message, ports=ports, collectives=tuple(collectives))
     return NetworkFit(link, backend, errors)
+
+
+def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
+    """Seconds of an exchange, fitted to these samples."""
+    send_floor, _ = floor_and_rates(sends, [sample.last_s for sample in sends])
+    groups = {sample.ranks for sample in exchanges}
+    floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
+    limits = _fit_limits(sends, exchanges, send_floor, floors)
+    return lambda sample: _exchange_time(sample, floors[sample.ranks], limits)
 
 
 def check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: str) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 from simgnn.analysis.fit_calls import (
     LARGE_BYTES,
     efficiency,
-    errors_of,
     floor_and_rates,
     message_rate,
     noise,
 )
+from simgnn.analysis.fit_errors import CallErrors, Predictor, held_out, without
 from simgnn.analysis.fit_network import check_enough
 from simgnn.analysis.fit_samples import Sample
 from simgnn.hardware.links import LinkType
@@ -25,7 +25,7 @@ ONE_WAY_AT_A_TIME = 0.6
 @dataclass(frozen=True)
 class Pair:
     """Two hosts. Rates in bytes per second: ``way_bytes_per_s`` each way, both at once and all ranks together;
-    ``message_bytes_per_s`` one message alone. ``errors``: of predicting the samples, median, worst, count."""
+    ``message_bytes_per_s`` one message alone. ``errors``: of predicting exchanges of sizes that were held out."""
 
     floor_s: float
     way_bytes_per_s: float
@@ -33,7 +33,7 @@ class Pair:
     share: Points
     spread: float
     reach: float
-    errors: tuple[float, float, int]
+    errors: CallErrors
 
     @property
     def half_duplex(self) -> bool:
@@ -61,13 +61,9 @@ def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
     """Fit what was measured between two hosts. Raises :class:`HardwareError` for fewer than three sizes."""
     check_enough(sends, exchanges, "calibrate again with --fresh")
     floor, rates = floor_and_rates(sends, [sample.last_s for sample in sends])
-    # to the last rank: a link that many messages share is through with all bytes only then
-    exchange_floor, _ = floor_and_rates(exchanges, [sample.last_s for sample in exchanges])
     reach = max(sample.sizes["bytes"] for sample in exchanges)
-    large = [sample for sample in exchanges if sample.sizes["bytes"] >= min(LARGE_BYTES, reach)]
-    way = float(np.median([s.sizes["way_bytes"] / max(s.last_s - exchange_floor, s.last_s * 0.05) for s in large]))
+    _, way = _floor_and_way(exchanges)
     alone = message_rate(sends, floor, min(LARGE_BYTES, reach))
-    predicted = [exchange_floor + sample.sizes["way_bytes"] / way for sample in exchanges]
     return Pair(
         floor,
         way,
@@ -75,5 +71,20 @@ def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
         efficiency(sends, rates, floor, alone),
         noise(exchanges),
         float(max(reach, *(sample.sizes["bytes"] for sample in sends))),
-        errors_of(predicted, [sample.last_s for sample in exchanges]),
+        held_out(exchanges, lambda size: _predictor(without(exchanges, size))),
     )
+
+
+def _floor_and_way(exchanges: Sequence[Sample]) -> tuple[float, float]:
+    """Seconds of an exchange of no bytes, to the last rank, as a link that many messages share is through with all
+    bytes only then; bytes per second each way."""
+    floor, _ = floor_and_rates(exchanges, [sample.last_s for sample in exchanges])
+    reach = max(sample.sizes["bytes"] for sample in exchanges)
+    large = [sample for sample in exchanges if sample.sizes["bytes"] >= min(LARGE_BYTES, reach)]
+    return floor, float(np.median([s.sizes["way_bytes"] / max(s.last_s - floor, s.last_s * 0.05) for s in large]))
+
+
+def _predictor(exchanges: Sequence[Sample]) -> Predictor:
+    """Seconds of an exchange between the two hosts, fitted to these."""
+    floor, way = _floor_and_way(exchanges)
+    return lambda sample: floor + sample.sizes["way_bytes"] / way

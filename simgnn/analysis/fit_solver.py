@@ -48,9 +48,7 @@ def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence
     Raises :class:`HardwareError`, naming ``what``, when the samples cannot determine a curve: too few, not positive,
     not finite, or all of one size.
     """
-    _check(features, seconds, what)
-    first = _minimise(features, seconds)
-    keep = _inliers(np.log(features @ first) - np.log(seconds))
+    keep = _kept(features, seconds, what)
     folds = _folds(seconds[keep]) if groups is None else np.unique(np.array(groups), return_inverse=True)[1][keep]
     held_out = _cross_validate(features[keep], seconds[keep], folds)
     centred = np.abs(held_out - np.median(held_out))
@@ -63,6 +61,18 @@ def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence
         used=int(keep.sum()),
         left_out=int(len(keep) - keep.sum()),
     )
+
+
+def costs(features: FloatArray, seconds: FloatArray, what: str) -> FloatArray:
+    """The coefficients of :func:`solve` alone [k], without cross-validation."""
+    keep = _kept(features, seconds, what)
+    return _minimise(features[keep], seconds[keep])
+
+
+def _kept(features: FloatArray, seconds: FloatArray, what: str) -> NDArray[np.bool_]:
+    """Which samples are no outliers of a first fit, bool [n]."""
+    _check(features, seconds, what)
+    return _inliers(np.log(features @ _minimise(features, seconds)) - np.log(seconds))
 
 
 def _check(features: FloatArray, seconds: FloatArray, what: str) -> None:

@@ -91,6 +91,8 @@ def command(
         print_json({"profile": str(named), "report": None if page is None else str(page), **told})
         return
     show(calibration)
+    for text in calibration.profile.limits():
+        note(text)
     note(f"written to {named}" if out else f"written to {named}; simulations use it from now on ({last})")
     if page is not None:
         note(f"report: {page}")
@@ -155,7 +157,8 @@ def show(calibration: "Calibration") -> None:
     rows = _network_rows(calibration)
     if rows:
         columns = ["communication", "ranks", "samples", "median error", "worst"]
-        print_table("Communication", columns, [list(row.values()) for row in rows])
+        title = "Communication (sizes held out in turn; -: too few to hold one out)"
+        print_table(title, columns, [list(row.values()) for row in rows])
 
 
 def _curve_rows(calibration: "Calibration") -> list[dict[str, str]]:
@@ -184,9 +187,7 @@ def _network_rows(calibration: "Calibration") -> list[dict[str, str]]:
         {
             "kind": kind,
             "ranks": str(ranks),
-            "samples": str(count),
-            "median_error": f"{middle:.1%}",
-            "worst": f"{most:.1%}",
+            **dict(zip(("samples", "median_error", "worst"), found.shown(), strict=True)),
         }
-        for (kind, ranks), (middle, most, count) in calibration.communication.items()
+        for (kind, ranks), found in calibration.communication.items()
     ]

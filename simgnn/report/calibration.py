@@ -19,7 +19,8 @@ RULES = (
     "Of a probe's repeats the slowest twentieth (at least one of three) is left out as far as it lies more than 10 "
     "median absolute deviations above the median; the others are averaged. Of a curve's samples at most a tenth is "
     "left out: those further than 4 robust sigmas (1.4826 MAD) and a factor of 1.25 from a first fit.",
-    "Errors in the tables are cross-validated: no sample is predicted by a fit that has seen it or its group. The "
+    "Errors in the tables are cross-validated: no sample is predicted by a fit that has seen it or its group, of "
+    "communication its size (-: too few sizes to hold one out). Of communication a time is that of its last rank. The "
     "points below are predicted by the profile itself, so they scatter a little less. Samples that were left out are "
     "shown too.",
 )
@@ -42,7 +43,7 @@ class Point(NamedTuple):
 
 
 def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterator[Point]:
-    """Every sample of work, and of collectives and messages, against the profile that was fitted to all of them."""
+    """Samples of work, collectives and messages (no exchanges), against the profile that was fitted to all of them."""
     profile = calibration.profile
     names = [name for name, _ in profile.topology.host_names()]
     kinds = [host.devices[0].type for _, host in profile.topology.host_names()]
@@ -65,7 +66,7 @@ def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterato
                 members = [rank for rank, host in enumerate(file.rank_hosts()) if host in sample.hosts]
                 if sample.primitive in ("allreduce", "broadcast", "allgather", "barrier"):
                     found = machine.collective(sample.primitive, "default", sample.sizes.get("bytes", 0.0), members)
-                    yield _point(sample, level + where, found.seconds_alone, sample.seconds)
+                    yield _point(sample, level + where, found.seconds_alone, sample.last_s)
                 elif sample.primitive == "send":
                     target = members[1] if len(sample.hosts) == 1 else file.hosts[sample.hosts[1]].ranks[0]
                     message = machine.message(file.hosts[sample.hosts[0]].ranks[0], target, sample.sizes["bytes"])
@@ -124,10 +125,7 @@ def _work_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]
 
 
 def _network_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]:
-    rows = [
-        [kind, str(ranks), str(count), f"{middle:.1%}", f"{most:.1%}"]
-        for (kind, ranks), (middle, most, count) in calibration.communication.items()
-    ]
+    rows = [[kind, str(ranks), *found.shown()] for (kind, ranks), found in calibration.communication.items()]
     return ["communication", "ranks", "samples", "median error", "worst"], rows
 
 
@@ -166,7 +164,7 @@ def _scatter(found: Sequence[Point]) -> Any:
     figure.add_trace(go.Scatter(x=line, y=line, mode="lines", name="equal", line={"color": "#999", "dash": "dot"}))
     figure.update_xaxes(type="log", title="measured, s (bars: median absolute deviation of the repeats)")
     figure.update_yaxes(type="log", title="predicted, s")
-    figure.update_layout(height=620, title="Every sample")
+    figure.update_layout(height=620, title="Samples of work, collectives and messages")
     return figure
 
 

@@ -11,6 +11,7 @@ import pytest
 from simgnn.analysis.fit import fit_profile
 from simgnn.analysis.fit_samples import Facts, MeasuredHost, Sample, SampleFile
 from simgnn.errors import HardwareError
+from simgnn.hardware.check import TRAINING_PRIMITIVES, price_problems
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile, load_profile, save_profile
 
@@ -121,7 +122,12 @@ def test_different_devices_on_different_hosts_get_different_curves() -> None:
 def test_a_host_of_two_sockets_is_one_device_that_says_so() -> None:
     file = cluster([1e8, 1e8], [1, 1])
     two = file.hosts[1].model_copy(update={"facts": FACTS.model_copy(update={"sockets": 2})})
-    devices = fitted(file.model_copy(update={"hosts": (file.hosts[0], two)})).devices
+    profile = fitted(file.model_copy(update={"hosts": (file.hosts[0], two)}))
+    devices = profile.devices
+    assert [device.sockets for device in devices.values()] == [None, 2]
+    (told,) = profile.limits()
+    assert "'node-1-cpu'" in told
+    assert "2 sockets as one" in told
     notes = {name: device.cores.note for name, device in devices.items() if device.cores is not None}
     assert "on 2 sockets" in str(notes["node-1-cpu"])
     assert "sockets" not in str(notes["node-0-cpu"])
@@ -151,7 +157,17 @@ def test_an_oversubscribed_switch_slows_all_links_down(contention: float, slower
 
 def test_hosts_with_one_rank_each_have_no_measured_loopback() -> None:
     profile = fitted(cluster([5e7, 5e7], [1, 1]))
-    assert profile.links["node-0-loopback"].bandwidth.source == "assumed"
+    assert set(profile.links) == {"node-0-network", "node-1-network"}
+    assert price_problems(profile) == [
+        f"devices.node-{host}-cpu.curves: no curve of '{primitive}'"
+        for host in (0, 1)
+        for primitive in TRAINING_PRIMITIVES
+        if primitive != "matmul"
+    ]
+    together = Machine.place(profile, [0, 0, 1])
+    assert together.message(0, 2, 1e6).rate_bytes_per_s == pytest.approx(5e7, rel=0.02)
+    with pytest.raises(HardwareError, match=r"'node-0/cpu' has no link to itself.*calibration with several ranks"):
+        together.message(0, 1, 1e6)
     assert profile.backends["gloo"].ports is None
     assert {entry.scope for entry in profile.backends["gloo"].collectives} == {"cluster"}
 

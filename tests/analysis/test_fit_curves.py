@@ -101,6 +101,15 @@ def test_levels_are_fitted_apart() -> None:
     assert curves[0].curve.costs["bytes"] == pytest.approx(TRUTH["copy"]["bytes"] / 2, rel=0.05)
 
 
+def test_ranges_begin_at_no_work_but_at_the_narrowest_row_that_was_measured() -> None:
+    samples = machine_samples("spmm", 60, 0.01)
+    (found,) = fit_curves(samples, profile_caches(CACHES), 2.0)
+    widths = [sample.sizes["width"] for sample in samples]
+    assert found.curve.range["width"] == (min(widths), max(widths))
+    assert min(widths) > 0
+    assert found.curve.range["edges"][0] == 0
+
+
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(HardwareError, match="matmul, 2 ranks at once: 3 samples cannot fit"):
         fit_curves(machine_samples("matmul", 3, 0.0), profile_caches(CACHES), 2.0)
@@ -130,7 +139,25 @@ def test_communication_of_two_group_sizes_comes_back() -> None:
     found = fit_network([*network_samples(2, 3e9, 2e-4), *network_samples(4, 3e9, 6e-4)], 4.0)
     assert found.link.bandwidth.value == pytest.approx(3e9, rel=0.05)
     assert found.backend.message.floor.value == pytest.approx(1e-4, rel=0.1)
-    assert max(worst for _, worst, _ in found.errors.values()) < 0.05
+    for (kind, _), errors in found.errors.items():
+        assert (errors.worst is None) is (kind == "barrier"), "a barrier has no sizes to hold out"
+        assert errors.worst is None or errors.worst < 0.05
+
+
+def test_errors_of_communication_are_those_of_sizes_that_the_fit_has_not_seen() -> None:
+    samples = network_samples(2, 3e9, 2e-4)
+    (place,) = (n for n, s in enumerate(samples) if s.primitive == "allreduce" and s.sizes["bytes"] == 2.0**18)
+    slow = samples[place].model_copy(update={"last_s": 2 * samples[place].last_s})
+    spoilt = [*samples[:place], slow, *samples[place + 1 :]]
+    errors = fit_network(spoilt).errors["allreduce", 2]
+    # a curve through all of them would miss none; without the slow one nobody expects it
+    assert errors.worst is not None
+    assert errors.worst > 0.4
+    (again,) = (entry for entry in fit_network(spoilt).backend.collectives if entry.kind == "allreduce")
+    assert again.residual is not None
+    assert again.residual.at(2.0**18) > 2 * again.residual.at(2.0**20)
+    few = [s for s in samples if s.primitive != "allreduce" or s.sizes["bytes"] in (2.0**10, 2.0**16, 2.0**24)]
+    assert fit_network(few).errors["allreduce", 2].shown() == ["3", "-", "-"]
 
 
 def test_a_communication_costs_what_its_last_rank_took() -> None:
