@@ -6,7 +6,9 @@ if TYPE_CHECKING:
     from simgnn.analysis.replay import Replay
     from simgnn.cli.profiles import ChosenProfile
     from simgnn.experiment.prepare import Prepared
+    from simgnn.hardware.profile import Profile
     from simgnn.record.result import JitterCorrection, Result
+    from simgnn.sim.energy import Energy
     from simgnn.sim.memory import Memory
     from simgnn.sim.simulate import Simulation
     from simgnn.sim.spread import Spread
@@ -48,6 +50,7 @@ def prediction_result(
         versions=versions(),
         environment=environment(),
         **(_times(simulation, spread) if fits else {"epoch_s": [], "epoch_s_median": None}),
+        **(_energy(simulation.energy, chosen.profile) if fits else {}),
         bytes_sent=simulation.bytes_sent().tolist(),
         bytes_sent_first_epoch=simulation.bytes_sent(0).tolist(),
         collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),
@@ -64,6 +67,7 @@ def prediction_result(
         notes=[
             *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
             *filter(None, [chosen.profile.assumptions()]),
+            *chosen.profile.limits(),
             *prepared.stats.notes,
             *([BUNDLED.format(len(simulation.bundled))] if simulation.bundled else []),
             *([TIMED.format(found.run)] if timed else []),
@@ -95,7 +99,18 @@ def _times(simulation: "Simulation", spread: "Spread") -> dict[str, Any]:
         "epoch_s_interval": spread.interval,
         "jitter": jitter_correction(simulation, spread),
         "per_rank": [RankTimes(**{name: float(values[rank]) for name, values in times.items()}) for rank in ranks],
-        "energy_J": None if simulation.energy is None else simulation.energy.total_J,
+    }
+
+
+def _energy(energy: "Energy | None", profile: "Profile") -> dict[str, Any]:
+    """Fields of the result that are energy: of all devices that have a rank, of each, and of those of each host."""
+    if energy is None:
+        return {}
+    hosts = [name for name, _ in profile.topology.host_names()]
+    return {
+        "energy_J": energy.total_J,
+        "energy_by_device_J": dict(energy.devices_J),
+        "energy_by_host_J": {hosts[number]: joules for number, joules in energy.hosts_J.items()},
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from simgnn.hardware.collectives import (
@@ -96,13 +97,14 @@ def price_collective(
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
     if on_links > seconds:
         each *= seconds / on_links  # measured faster than flows of all bytes would be: they are lighter
-    flows = tuple(Flow(i, j, each, each / seconds) for i, j in pairs)
+    # bytes that links let through at once take no time of their own
+    flows = tuple(Flow(i, j, each, each / seconds if seconds else inf) for i, j in pairs)
     return CollectivePrice(latency, flows, latency + seconds, spread, extrapolated, source)
 
 
 def _library_rate(described: Backend, nbytes: float) -> float:
     """The most that the library lets one message of this size reach."""
-    rate = float("inf") if described.message.bandwidth is None else described.message.bandwidth.value
+    rate = inf if described.message.bandwidth is None else described.message.bandwidth.value
     if described.ports is not None:
         rate = min(rate, described.ports.send.value, described.ports.receive.value)
     return rate if described.message.efficiency is None else rate * described.message.efficiency.at(nbytes)

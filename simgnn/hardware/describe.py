@@ -82,7 +82,9 @@ def tree(profile: "Profile") -> Node:
 
 
 def _device(node: Node, device: "Device") -> None:
-    node.add(f"memory {told(device.memory)}" + ("" if device.cores is None else f", {told(device.cores)}"))
+    cores = "" if device.cores is None else f", {told(device.cores)}"
+    sockets = "" if device.sockets is None else f" on {device.sockets} socket{'s' if device.sockets > 1 else ''}"
+    node.add(f"memory {told(device.memory)}{cores}{sockets}")
     node.add(f"power: idle {told(device.idle_power)}, active {told(device.active_power)}")
     for name, cache in device.caches.items():
         shared = "" if cache.shared_by is None else f", one for each {told(cache.shared_by)}"

@@ -36,6 +36,8 @@ def add_topology(node: "Node", profile: "Profile") -> None:
     for base, host in topology.hosts.items():
         full = copies(base, host.count)[0]
         machine = node.add(f"{host.count} x {base}" if host.count > 1 else base)
+        if host.memory is not None:
+            machine.add(f"memory of the host {format_quantity(host.memory.value, 'bytes')} ({host.memory.source})")
         inside = [
             _Edge(edge.one.removeprefix(f"{full}/"), edge.other.removeprefix(f"{full}/"), edge.link)
             for edge in edges

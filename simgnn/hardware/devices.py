@@ -197,13 +197,15 @@ def _primitive_of(info: ValidationInfo) -> str:
 class Device(Strict):
     """One kind of device. ``peer_to_peer``: whether a GPU reaches another's memory without a copy through the host's.
 
-    ``cores``: of a CPU, what all ranks of the host share; None for a GPU. Power is None where nobody has told it.
+    ``cores``: of a CPU, what all ranks of the host share; None for a GPU. ``sockets``: of a CPU, how many it stands for
+    as one, over which ranks roam (None: not told). Power is None where nobody has told it.
     """
 
     kind: Literal["cpu", "gpu"]
     model: StrictStr | None = None
     memory: Size
     cores: CoreCount | None = None
+    sockets: Count | None = None
     idle_power: Power | None = None
     active_power: Power | None = None
     peer_to_peer: bool = True

@@ -21,7 +21,7 @@ from simgnn.hardware.links import Backend, Collective, LinkType
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import spread_ranks
 from simgnn.hardware.profile import Profile
-from simgnn.hardware.quantities import Number
+from simgnn.hardware.quantities import Duration, Number, Size
 
 ROWS = (100.0, 1e3, 1e4, 1e5, 1e6)
 WIDTHS = (8.0, 32.0, 128.0, 512.0)
@@ -68,7 +68,7 @@ def compare_profiles(first: Profile, second: Profile) -> Difference:
     for name, one, other in pairs:
         _compare_device(name, one, other, changes, apart)
     for name in _both("links", first.links, second.links, apart):
-        changes += _compare_link(name, first.links[name], second.links[name])
+        changes += _compare_link(name, first.links[name], second.links[name], apart)
     libraries = _both("backends", first.backends, second.backends, apart)
     for library in libraries:
         _compare_backend(str(library), first, second, changes, apart)
@@ -162,17 +162,32 @@ def _change(what: str, level: str, ratios: Sequence[float] | FloatArray, spreads
     return Change(what, level, exp(middle), exp(worst), len(logs), spread, abs(middle) > limit)
 
 
-def _compare_link(name: str, one: LinkType, other: LinkType) -> Iterator[Change]:
+def _compare_link(name: str, one: LinkType, other: LinkType, apart: list[str]) -> Iterator[Change]:
     low, high = _common([one.bandwidth, other.bandwidth])
     sizes = [size for size in MESSAGES if low <= size <= high]
     spreads = [one.bandwidth.spread, other.bandwidth.spread]
     yield _change(f"links.{name}", "bandwidth", [one.bandwidth.value / other.bandwidth.value], spreads)
-    if sizes:
-        ratios = [one.message_rate(size) / other.message_rate(size) for size in sizes]
+    # what passes a burst at once takes no time of its own
+    ratios = [one.message_rate(size) / other.message_rate(size) for size in sizes if size > _burst(one, other)]
+    if ratios:
         yield _change(f"links.{name}", "one message", ratios, spreads)
-    if one.latency.value > 0 and other.latency.value > 0:
-        ratio = other.latency.value / one.latency.value
-        yield _change(f"links.{name}", "latency", [ratio], [one.latency.spread, other.latency.spread])
+    numbers: Mapping[str, Sequence[Size | Duration | None]] = {
+        "burst": [one.burst, other.burst],
+        "latency": [one.latency, other.latency],
+    }
+    for what, there in numbers.items():
+        values = [0.0 if number is None else number.value for number in there]
+        if all(values):
+            ratio = values[0] / values[1] if what == "burst" else values[1] / values[0]
+            told = [None if number is None else number.spread for number in there]
+            yield _change(f"links.{name}", what, [ratio], told)
+        elif any(values):
+            apart.append(f"links.{name}: {what}: none in the {'second' if values[0] else 'first'}")
+
+
+def _burst(*links: LinkType) -> float:
+    """The larger of the bursts of two links."""
+    return max(0.0 if link.burst is None else link.burst.value for link in links)
 
 
 def _common(numbers: Sequence[Number | None]) -> tuple[float, float]:
@@ -187,6 +202,8 @@ def _compare_backend(library: str, first: Profile, second: Profile, changes: lis
     if all(floor.value > 0 for floor in floors):
         ratio = floors[1].value / floors[0].value
         changes.append(_change(f"{library} message", "floor", [ratio], [floor.spread for floor in floors]))
+    elif any(floor.value > 0 for floor in floors):
+        apart.append(f"backends.{library}: message.floor: none in the {'second' if floors[0].value > 0 else 'first'}")
     groups = [_groups(backend) for backend in described]
     for kind, ranks in sorted({*groups[0], *groups[1]}):
         where = f"backends.{library}: {kind}, {ranks} ranks"

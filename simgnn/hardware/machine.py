@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -236,6 +237,11 @@ class Machine:
     def memory_bytes(self, rank: int) -> float:
         """Memory of a rank's device, shared by all ranks on it."""
         return self.device(rank).memory.value
+
+    def host_memory_bytes(self, host: int) -> float:
+        """Memory of a host beside its GPUs; infinite where the profile does not state it."""
+        memory = self.profile.topology.host_names()[host][1].memory
+        return inf if memory is None else memory.value
 
     def power(self, rank: int) -> PowerDraw:
         """Watts of a rank's device."""

@@ -121,6 +121,15 @@ class Profile(Strict):
         times = f", among them kernel times of {', '.join(kinds)}" if kinds else ""
         return f"assumed: {counts['assumed']} of {sum(counts.values())} numbers of '{self.meta.name}'{times}"
 
+    def limits(self) -> list[str]:
+        """What the profile tells its machine too simply, in sentences: for every result that rests on it."""
+        return [
+            f"'{name}' of '{self.meta.name}' stands for {device.sockets} sockets as one: ranks roam over them, and "
+            "memory of another socket costs what a rank's own does"
+            for name, device in self.devices.items()
+            if (device.sockets or 1) > 1
+        ]
+
     def to_table(self) -> dict[str, Any]:
         """As TOML writes it; what is left at its default is left out."""
         table = without_none(self.model_dump(exclude_defaults=True))

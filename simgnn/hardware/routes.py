@@ -40,11 +40,6 @@ class Route:
     types: tuple[LinkType, ...]
     latency_s: float
 
-    @property
-    def bandwidth(self) -> float:
-        """Bytes per second of its narrowest link."""
-        return min(link.bandwidth.value for link in self.types)
-
 
 @dataclass(frozen=True, eq=False)
 class Network:
@@ -87,7 +82,7 @@ class Network:
             elif source in self.staged or target in self.staged:
                 self._routes[key] = self._copied(source, target)
             else:
-                self._routes[key] = self._search(source, target)
+                self._routes[key] = self.way(source, target)
         return self._routes[key]
 
     def host_memory(self, device: str) -> str:
@@ -102,8 +97,9 @@ class Network:
                     break
             else:
                 raise HardwareError(
-                    f"topology: '{device}' reaches no other device's memory and has no link to its host's; expected a "
-                    f"chain of links to a node of kind {', '.join(MEMORY_KINDS)}, or peer_to_peer = true"
+                    f"topology: '{device}' has no link to its host's memory, so nothing can be copied to or from it, "
+                    f"nor pass it; expected a chain of links to a node of kind {', '.join(MEMORY_KINDS)} in the same "
+                    "host (for messages alone: or peer_to_peer = true)"
                 )
         return self._memories[device]
 
@@ -114,7 +110,7 @@ class Network:
             stops.append(self.host_memory(source))
         if target in self.staged and not (source in self.staged and _host(source) == _host(target)):
             stops.append(self.host_memory(target))
-        parts = [self._search(one, other) for one, other in pairwise([*stops, target])]
+        parts = [self.way(one, other) for one, other in pairwise([*stops, target])]
         alone = [min(_alone(link) for link in part.types) for part in parts]
         types = [link for part in parts for link in part.types]
         limit = Bandwidth.of(1.0 / sum(1.0 / rate for rate in alone), types[0].bandwidth.source)
@@ -125,14 +121,16 @@ class Network:
 
     def _loop(self, device: str) -> Route:
         if device not in self.loops:
+            local = device.rpartition("/")[2]
             raise HardwareError(
-                f"topology: '{device}' has no link to itself, so two ranks on it cannot talk; expected an edge "
-                f"between = ['{device.rpartition('/')[2]}', '{device.rpartition('/')[2]}'], or ranks on other devices"
+                f"topology: '{device}' has no link to itself, so two ranks on it cannot talk; expected an edge between "
+                f"= ['{local}', '{local}'], ranks on other devices, or a calibration with several ranks there"
             )
         position, link = self.loops[device]
         return Route((position,), (link,), link.latency.value)
 
-    def _search(self, source: str, target: str) -> Route:
+    def way(self, source: str, target: str) -> Route:
+        """The nearest way between two nodes, whatever they are; :class:`HardwareError` when there is none."""
         before, _ = self._reach(source)
         if target not in before:
             raise HardwareError(f"topology: no route from '{source}' to '{target}'; expected a chain of links")

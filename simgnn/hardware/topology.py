@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from simgnn.hardware.quantities import Strict
+from simgnn.hardware.quantities import Size, Strict
 
 NodeKind = Literal["socket", "memory", "pcie-switch", "nvswitch", "nic", "network-switch"]
 MAX_DEVICES = 16384
@@ -42,9 +42,11 @@ class Placed(Strict):
 
 
 class Host(Strict):
-    """A machine, ``count`` times. ``nodes``: what lies between its devices, name -> kind."""
+    """A machine, ``count`` times. ``memory``: of the host beside its GPUs (None: not stated; a CPU's own is its
+    device's); ``nodes``: what lies between its devices, name -> kind."""
 
     count: Count = 1
+    memory: Size | None = None
     devices: Annotated[tuple[Placed, ...], Field(min_length=1)]
     nodes: dict[Name, NodeKind] = Field(default_factory=dict)
     edges: tuple[Edge, ...] = ()

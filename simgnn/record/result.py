@@ -100,6 +100,10 @@ class Result(BaseModel):
         default=None, description="[P] resident in a rank's process before it trains: no part of the others"
     )
     energy_J: float | None = None  # noqa: N815  the unit is part of the name
+    energy_by_device_J: dict[str, float] | None = Field(  # noqa: N815
+        default=None, description="of each device that has a rank; what else a host draws is in none of these"
+    )
+    energy_by_host_J: dict[str, float] | None = Field(default=None, description="their sum on each host")  # noqa: N815
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None
     accuracy_metric: Literal["accuracy", "micro_f1"] = Field(

@@ -30,17 +30,22 @@ from simgnn.sim.memory_work import kept_beside
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """Where memory runs out first: the op that asks for it, in which epoch; bytes asked for in all, and there are."""
+    """Where memory runs out first: the op that asks for it, in which epoch; bytes asked for in all, and there are.
+
+    ``place``: what runs out of it, in words; ``tick``: when.
+    """
 
     rank: int
     op: str
     epoch: int
     needed_bytes: int
     available_bytes: int
+    place: str
+    tick: int
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} runs out of memory at op '{self.op}' of epoch {self.epoch}: its device would hold "
+            f"rank {self.rank} runs out of memory at op '{self.op}' of epoch {self.epoch}: {self.place} would hold "
             f"{self.needed_bytes:,} bytes of buffers and has {self.available_bytes:,}"
         )
 
@@ -129,13 +134,22 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     limits = np.array([machine.memory_bytes(machine.devices.index(name)) for name in devices])
     held = spans.where(holdings.on_device | on_cpu[spans.rank])
     total = np.bincount(place, on_device + in_host * on_cpu, minlength=len(devices)).astype(np.int64)
+    # what lies in host memory beside GPUs; a CPU's device memory is its host's
+    beside = spans.where(~holdings.on_device & ~on_cpu[spans.rank])
+    hosts = np.array(machine.hosts)
+    in_hosts = np.bincount(hosts, in_host * ~on_cpu).astype(np.int64)
+    host_limits = np.array([machine.host_memory_bytes(host) for host in range(len(in_hosts))])
+    overflows = [
+        _overflow(held, program, total, place, limits, "its device"),
+        _overflow(beside, program, in_hosts, hosts, host_limits, "its host's memory"),
+    ]
     return Memory(
         device=spans.where(holdings.on_device).peaks(on_device, ranks),
         host=spans.where(~holdings.on_device).peaks(in_host, ranks),
         both=spans.peaks(on_device + in_host, ranks),
         devices=dict(zip(devices, held.peaks(total, place).tolist(), strict=True)),
         gpu=~on_cpu,
-        out_of_memory=_overflow(held, program, total, place, limits),
+        out_of_memory=min((found for found in overflows if found is not None), key=lambda one: one.tick, default=None),
         holdings=holdings,
     )
 
@@ -152,14 +166,15 @@ def _kept(program: Program, sizes: Sizes, first: Bools) -> dict[str, dict[str, I
 
 
 def _overflow(
-    spans: Spans, program: Program, always: Ints, place: Ints, limits: NDArray[np.float64]
+    spans: Spans, program: Program, always: Ints, place: Ints, limits: NDArray[np.float64], what: str
 ) -> OutOfMemory | None:
-    """The first instant at which a place holds more than its limit."""
+    """The first instant at which a place holds more than its limit; ``what``: what places are to a rank."""
     full = np.flatnonzero(always > limits)
     if len(full):
         rank = int(np.flatnonzero(place == full[0])[0])
         opening = program.templates[program.calendar.template(0)].ops
-        return OutOfMemory(rank, opening[0].name if opening else "", 0, int(always[full[0]]), int(limits[full[0]]))
+        name = opening[0].name if opening else ""
+        return OutOfMemory(rank, name, 0, int(always[full[0]]), int(limits[full[0]]), what, 0)
     here, span, tick, level = spans.levels(place)
     over = np.flatnonzero(always[here] + level > limits[here])
     if not len(over):
@@ -168,4 +183,4 @@ def _overflow(
     found, at = span[worst], here[worst]
     needed, limit = int(always[at] + level[worst]), int(limits[at])
     op = program.ops[int(spans.op_id[found])][1].name
-    return OutOfMemory(int(spans.rank[found]), op, int(spans.epoch[found]), needed, limit)
+    return OutOfMemory(int(spans.rank[found]), op, int(spans.epoch[found]), needed, limit, what, int(tick[worst]))

@@ -31,7 +31,7 @@ WINDOW = 0.03
 """Default span of a batch of ends, relative to the mean age of the flows, and of a batch of beginnings, relative to the
 time that they take; the error is bounded by a test (< 1 %)."""
 FASTEST_BYTES_PER_S = 1e24
-"""Stands in for "no cap": a byte takes one tick of the clock."""
+"""Stands in for "no cap": a terabyte takes one tick of the clock."""
 PART = 0.02
 """A batch holds at most this share of the classes under way, or one: the last flows of an exchange are exact."""
 LATE = simpy.events.EventPriority(2)

@@ -86,6 +86,27 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
         compare_runs(out, out)
 
 
+def test_energy_is_told_for_each_device_and_host(small: Path, tmp_path: Path) -> None:
+    table = load_toml(find_profile(FALLBACK_PROFILE))
+    for device in table["devices"].values():
+        device["idle_power"] = {"value": "100 W", "source": "assumed"}
+        device["active_power"] = {"value": "300 W", "source": "assumed"}
+    write_toml(tmp_path / "powered.toml", table)
+    out = tmp_path / "out"
+    arguments = ["simulate", str(small), "--hardware", str(tmp_path / "powered.toml"), "--out", str(out)]
+    assert invoke([*arguments, "--set", "cluster.hosts=3", "--set", "cluster.ranks_per_host=2"]) == 0
+    result = read_result(RunDirectory(out).result)
+    assert result.energy_J is not None
+    assert result.energy_by_device_J is not None
+    assert set(result.energy_by_device_J) == {"node0/cpu", "node1/cpu", "node2/cpu"}
+    assert sum(result.energy_by_device_J.values()) == pytest.approx(result.energy_J)
+    assert result.energy_by_host_J == {
+        name.partition("/")[0]: pytest.approx(joules) for name, joules in result.energy_by_device_J.items()
+    }
+    least = 100 * sum(result.epoch_s) * (1 - 1e-9)  # evaluations come on top
+    assert all(joules >= least for joules in result.energy_by_host_J.values())
+
+
 def test_a_simulation_never_loads_torch(small: Path) -> None:
     script = (
         "import sys\nfrom simgnn.cli.main import invoke\n"

@@ -1,11 +1,15 @@
 """Collectives in closed form, and which description is read for a group."""
 
+from typing import Any
+
 import pytest
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.collectives import bytes_moved, flow_bytes, flow_pairs, steps
 from simgnn.hardware.machine import Machine
+from simgnn.hardware.operations import read_question
 from simgnn.hardware.profile import Profile, parse_profile
+from simgnn.sim.one_op import time_op
 
 
 @pytest.mark.parametrize(
@@ -194,3 +198,16 @@ def test_a_measured_group_comes_before_all_groups_together(server: Profile) -> N
     floors = [machine.call("allreduce", "nccl", range(ranks)).floor_s for ranks in (2, 3, 4)]
     assert floors == pytest.approx([1e-6, 3e-6, 2e-6])
     assert [machine.call("allreduce", "nccl", range(ranks)).extrapolated for ranks in (2, 3, 4)] == [False, True, False]
+
+
+def test_bytes_that_pass_at_once_take_no_time_of_their_own(table: dict[str, Any]) -> None:
+    table["links"]["nvlink"]["burst"] = {"value": "1 MB", "source": "assumed"}
+    entry = table["backends"]["nccl"]["collectives"][0]
+    del entry["bus_bandwidth"], entry["residual"]
+    machine = Machine.place(parse_profile(table), [0, 0])
+    small, large = (machine.collective("allreduce", "nccl", nbytes, [0, 1]) for nbytes in (1e3, 3e6))
+    assert small.seconds_alone == small.latency_s
+    assert large.seconds_alone == pytest.approx(large.latency_s + 2e6 / 100e9)
+    for text, price in (("1 kB", small), ("3 MB", large)):
+        question = read_question("allreduce", {"bytes": text}, ranks=2)
+        assert time_op(question, machine).seconds == pytest.approx(price.seconds_alone, abs=1e-11)

@@ -117,3 +117,18 @@ def test_screen_and_json(table: dict[str, Any], tmp_path: Path, capsys: pytest.C
     assert invoke(["hardware", "diff", str(before), str(before)]) == 0
     assert "none of" in capsys.readouterr().err
     assert invoke(["hardware", "diff", str(before), "nowhere.toml"]) == 2
+
+
+def test_links_that_let_a_burst_through_are_compared_beyond_it(table: dict[str, Any]) -> None:
+    link = table["links"]["infiniband"]
+    link["burst"] = {"value": "1 MiB", "source": "datasheet"}
+    first = parse_profile(table)
+    found = compare_profiles(first, first)
+    assert all(change.median == change.worst == 1.0 and not change.beyond for change in found.changes)
+    assert of(found, "links.infiniband").level == "bandwidth"
+    link["burst"]["value"], link["latency"]["value"] = "2 MiB", "0 s"
+    slower = compare_profiles(parse_profile(table), first)
+    levels = {change.level: change for change in slower.changes if change.what == "links.infiniband"}
+    assert levels["burst"].median == 2.0, "half of the burst: what is beyond it takes longer"
+    assert levels["one message"].median > 1.0
+    assert "links.infiniband: latency: none in the first" in slower.apart

@@ -40,7 +40,7 @@ def test_through_two_switches(machine: Machine) -> None:
         "node0/switch1 -> node0/right0",
     ]
     assert path.latency_s == pytest.approx(2e-6 + 3e-6 + 2e-6, rel=1e-12)
-    assert machine.route(0, 2).bandwidth == 10e9
+    assert machine.message(0, 2, 1e9).rate_bytes_per_s == 10e9
 
 
 def test_between_hosts(machine: Machine) -> None:

@@ -83,6 +83,7 @@ def test_a_full_run_is_predicted_and_says_what_it_rests_on(name: str, tmp_path: 
     assert result.epoch_s_median is not None
     assert result.epoch_s_median > 0
     assert result.uncalibrated is (name not in CALIBRATED)
+    assert any("2 sockets as one" in note for note in result.notes) is name.startswith("cpu-")
     if name in CALIBRATED:
         assert "assumed:" not in told.output
         return
@@ -133,8 +134,12 @@ def test_the_mixed_server_repeats_the_published_table() -> None:
     for rank, (dense, sparse, copy) in published.items():
         product = machine.work_seconds(rank, "matmul", {"rows": side, "inner": side, "outer": side})
         assert product.seconds == pytest.approx(dense, rel=0.05)
+        assert not product.extrapolated
+        assert machine.work_seconds(rank, "matmul", {"rows": side, "inner": side, "outer": 64}).extrapolated
         sizes = {"edges": 0.004 * side * side, "rows": side, "width": side, "sources": side}
-        assert machine.work_seconds(rank, "spmm", sizes).seconds == pytest.approx(sparse, rel=0.03)
+        product = machine.work_seconds(rank, "spmm", sizes)
+        assert (product.seconds, product.extrapolated) == (pytest.approx(sparse, rel=0.03), False)
+        assert machine.work_seconds(rank, "spmm", {**sizes, "width": 256}).extrapolated
         assert machine.work_seconds(rank, "copy", {"bytes": square}).seconds == pytest.approx(copy, rel=0.03)
         assert {curve_of(machine.device(rank), name).source for name in ("matmul", "spmm", "copy")} == {"published"}
         for to_device in (True, False):

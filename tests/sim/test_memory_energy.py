@@ -6,6 +6,8 @@ from programs.notation import op, program
 
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run, seconds_of_work
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import parse_profile
 from simgnn.program.ops import Buffer, Stream, Transfer
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision
@@ -73,6 +75,26 @@ def test_running_out_is_a_result() -> None:
     always = run(chain(Buffer("x", 1, 1), Buffer("y", 30, GB, "uint8", persistent=True)), machine((0,), memory="29 GB"))
     assert always.memory.out_of_memory is not None
     assert always.memory.out_of_memory.needed_bytes == 30 * GB
+
+
+def test_host_memory_runs_out_beside_gpus() -> None:
+    buffers = (Buffer("x", GB, 3, "uint8"), Buffer("y", GB, 4, "uint8", space="host"),
+               Buffer("all", GB, 2, "uint8", space="host-shared", persistent=True))  # fmt: skip
+    prog, on = chain(*buffers, hosts=(0, 0)), machine((0, 0))
+    assert run(prog, on).status == "ok", "the profile states no host memory, so nothing is known to run out"
+    table = on.profile.to_table()
+    for text, status in (("10 GB", "ok"), ("9 GB", "oom")):
+        table["topology"]["hosts"]["node"]["memory"] = {"value": text, "source": "assumed"}
+        found = run(prog, Machine.place(parse_profile(table), (0, 0)))
+        assert found.status == status
+    out = found.memory.out_of_memory
+    assert out is not None
+    assert (out.op, out.needed_bytes, out.available_bytes) == ("b", 10 * GB, 9 * GB)
+    assert "its host's memory would hold 10,000,000,000 bytes" in found.message
+    table["topology"]["hosts"]["node"]["memory"]["value"] = "1 GB"
+    always = run(prog, Machine.place(parse_profile(table), (0, 0))).memory.out_of_memory
+    assert always is not None
+    assert always.needed_bytes == 2 * GB
 
 
 def test_what_nobody_decided_counts_as_its_bound() -> None:
