@@ -47,6 +47,11 @@ def closing_lines(board: Scoreboard) -> list[str]:
     ]
     if overall.coverage is None:
         lines.append("no prediction interval was given: coverage cannot be told")
+    else:
+        lines.append(
+            f"{_percent(overall.coverage)} of the measured medians lie inside the 90 % interval; "
+            f"{_percent(overall.coverage_certain)} to {_percent(overall.coverage_possible)} within two standard errors of each"
+        )
     return lines
 
 

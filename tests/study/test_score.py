@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgnn.study.score import coverage, forgiven, judge, kendall_tau, median_noise, regret, relative_errors, score
+from simgnn.study.score import Coverage, coverage, forgiven, judge, kendall_tau, median_noise, regret, relative_errors, score
 
 NONE = np.zeros(5)
 MEASURED = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
@@ -56,9 +56,32 @@ def test_a_pick_within_the_noise_costs_nothing() -> None:
 def test_coverage_by_hand() -> None:
     low = np.array([0.9, 2.1, np.nan, 3.0, 5.0])
     high = np.array([1.1, 2.3, np.nan, 4.0, 6.0])
-    assert coverage(MEASURED, low, high) == (pytest.approx(3 / 4), 4)
-    assert coverage(MEASURED, None, None) == (None, 0)
-    assert coverage(MEASURED, np.full(5, np.nan), np.full(5, np.nan)) == (None, 0)
+    assert coverage(MEASURED, NONE, low, high) == Coverage(0.75, 0.75, 0.75, 4)
+    # two standard errors are 0.12, 0.24, -, 0.48, 0.6: the first lies 0.1 from both edges, the others 0, 0.1 and 0
+    assert coverage(MEASURED, np.full(5, 0.06), low, high) == Coverage(0.75, 0.0, 1.0, 4)
+    # 0.02, 0.04, -, 0.08, 0.1: the first is safely inside, the second safely outside, the others lie on an edge
+    assert coverage(MEASURED, np.full(5, 0.01), low, high) == Coverage(0.75, 0.25, 0.75, 4)
+    assert coverage(MEASURED, NONE, None, None) == Coverage(None, None, None, 0)
+    assert coverage(MEASURED, NONE, np.full(5, np.nan), np.full(5, np.nan)) == Coverage(None, None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("width", "noise", "figure", "holds"),
+    [
+        (0.10, 0.00, 1.0, False),  # all inside, none in doubt: the intervals are too wide
+        (0.10, 0.06, 0.97, True),  # all inside, any may be outside
+        (-0.1, 0.00, 0.0, False),
+        (-0.1, 0.06, 0.80, True),
+    ],
+)
+def test_noise_forgives_coverage_up_to_the_bar(width: float, noise: float, figure: float, holds: bool) -> None:
+    # a negative width is an interval that lies beside what was measured
+    low, high = MEASURED * (1 - abs(width)), MEASURED * (1 + abs(width))
+    if width < 0:
+        low, high = MEASURED * (1 - width), MEASURED * (1 - 2 * width)
+    errors = np.full(5, noise)
+    found = score(MEASURED, MEASURED, errors, low=low, high=high)
+    assert judge({"coverage": (0.80, 0.97)}, found, NONE, errors) == [("coverage", pytest.approx(figure), holds)]
 
 
 def test_noise_of_a_median_by_hand() -> None:
