@@ -50,7 +50,8 @@ def closing_lines(board: Scoreboard) -> list[str]:
     else:
         lines.append(
             f"{_percent(overall.coverage)} of the measured medians lie inside the 90 % interval; "
-            f"{_percent(overall.coverage_certain)} to {_percent(overall.coverage_possible)} within two standard errors of each"
+            f"{_percent(overall.coverage_certain)} to {_percent(overall.coverage_possible)} allowing each two standard "
+            "errors"
         )
     return lines
 

@@ -181,8 +181,11 @@ def coverage(measured: Floats, noise: Floats, low: Floats | None, high: Floats |
         return Coverage(None, None, None, 0)
     low, high, times = low[given], high[given], measured[given]
     margin = NOISE_FACTOR * np.nan_to_num(noise[given], nan=0.0) * times
-    shares = [((low + inward <= times) & (times <= high - inward)).mean() for inward in (0.0, margin, -margin)]
-    return Coverage(*(float(share) for share in shares), n=int(given.sum()))
+
+    def inside(inward: Floats | float) -> float:
+        return float(((low + inward <= times) & (times <= high - inward)).mean())
+
+    return Coverage(inside(0.0), inside(margin), inside(-margin), int(given.sum()))
 
 
 def _gap_exceeds(measured: Floats, noise: Floats, i: NDArray[Any], j: NDArray[Any]) -> NDArray[np.bool_]:
@@ -201,8 +204,9 @@ def _forgiven_coverage(found: Score, bar: tuple[float, float]) -> float | None:
 
 
 def judge(bars: Mapping[str, Any], found: Score, errors: Floats, noise: Floats) -> list[tuple[str, float | None, bool]]:
-    """(bar, figure, holds) of each bar: error bars on forgiven errors, coverage on what noise may make of it, the others
-    on the score as it is.
+    """(bar, figure, holds) of each bar: error bars on forgiven errors, coverage on what noise may make of it.
+
+    The others are held against the score as it is.
 
     ``bars``: median_error, mean_error, p90_error, max_error, tau, regret, coverage = (least, most). A figure that
     cannot be told does not hold.

@@ -149,15 +149,15 @@ def test_errors_of_communication_are_those_of_sizes_that_the_fit_has_not_seen() 
     (place,) = (n for n, s in enumerate(samples) if s.primitive == "allreduce" and s.sizes["bytes"] == 2.0**18)
     slow = samples[place].model_copy(update={"last_s": 2 * samples[place].last_s})
     spoilt = [*samples[:place], slow, *samples[place + 1 :]]
-    errors = fit_network(spoilt).errors["allreduce", 2]
+    errors = fit_network(spoilt, 4.0).errors["allreduce", 2]
     # a curve through all of them would miss none; without the slow one nobody expects it
     assert errors.worst is not None
     assert errors.worst > 0.4
-    (again,) = (entry for entry in fit_network(spoilt).backend.collectives if entry.kind == "allreduce")
+    (again,) = (entry for entry in fit_network(spoilt, 4.0).backend.collectives if entry.kind == "allreduce")
     assert again.residual is not None
     assert again.residual.at(2.0**18) > 2 * again.residual.at(2.0**20)
     few = [s for s in samples if s.primitive != "allreduce" or s.sizes["bytes"] in (2.0**10, 2.0**16, 2.0**24)]
-    assert fit_network(few).errors["allreduce", 2].shown() == ["3", "-", "-"]
+    assert fit_network(few, 4.0).errors["allreduce", 2].shown() == ["3", "-", "-"]
 
 
 def test_a_communication_costs_what_its_last_rank_took() -> None:

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgnn.study.score import Coverage, coverage, forgiven, judge, kendall_tau, median_noise, regret, relative_errors, score
+from simgnn.study.score import (
+    Coverage,
+    coverage,
+    forgiven,
+    judge,
+    kendall_tau,
+    median_noise,
+    regret,
+    relative_errors,
+    score,
+)
 
 NONE = np.zeros(5)
 MEASURED = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
