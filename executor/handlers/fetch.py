@@ -4,7 +4,8 @@ import torch
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext, Sent, policy_context
-from executor.handlers.wire import all_to_all, count_pairs, counts_of, row_bytes
+from executor.handlers.request import request_rows
+from executor.handlers.wire import count_pairs, counts_of
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
@@ -20,7 +21,6 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
     limit, where = int(op.options.get("round_rows", 0)), policy_context(context, op)
-    members = torch.tensor(group.members)
 
     def run(now: Now) -> Sent:
         ids, stored = read_ids(now), read_rows(now)
@@ -32,18 +32,12 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
         sent = messages = 0
         for number in range(rounds if limit else 1):
             part = slice(min(number * size, len(ids)), min((number + 1) * size, len(ids)))
-            order = torch.argsort(owner[part], stable=True)
-            wanted = position[part][order]
-            ask = torch.bincount(torch.searchsorted(members, owner[part].cpu()), minlength=len(members))
-            told, header = counts_of(ask, group)
-            asked = all_to_all(wanted, ask.tolist(), told, group)
-            reply = stored.index_select(0, asked.to(stored.device))
-            rows = all_to_all(reply, told, ask.tolist(), group)
-            result[torch.arange(part.start, part.stop)[order.cpu()].to(place)] = rows.to(place)
-            for counts, nbytes in ((ask.tolist(), row_bytes(wanted)), (told, row_bytes(reply))):
+            reply = request_rows(stored, owner[part], position[part], group)
+            result[torch.arange(part.start, part.stop)[reply.places.cpu()].to(place)] = reply.rows.to(place)
+            for counts, nbytes in ((reply.asked, reply.position_bytes), (reply.served, reply.row_bytes)):
                 more, count = count_pairs(context, op_id, group, counts, nbytes)
                 sent, messages = sent + more, messages + count
-            control += header
+            control += reply.control_bytes
         put(now, result)
         return Sent(sent, 0, control, messages)
 

@@ -11,8 +11,9 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.reorder import reverse_cuthill_mckee
 from simgnn.partition.edges import index_array
 from simgnn.partition.kinds import Reorder
-from simgnn.partition.local_kernels import group_by_owner, halo_places, induced_rows, relabelled_rows
+from simgnn.partition.local_kernels import halo_places, induced_rows, relabelled_rows
 from simgnn.partition.partition import Partition
+from simgnn.partition.relabel import IdMaps
 
 
 @dataclass(frozen=True)
@@ -71,42 +72,26 @@ class LocalGraph:
         return {"halo": RowLists(self.send_rows, {p: part.stop - part.start for p, part in self.receive.items()})}
 
 
-@dataclass(frozen=True)
-class LocalOrder:
-    """All owned rows, rank after rank, each rank's in its local order.
-
-    ``vertices`` int64 [V] global ids; ``starts`` int64 [P + 1] first place of each rank; ``place`` int64 [V]: inverse.
-    """
-
-    vertices: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    place: NDArray[np.int64]
-
-    def of(self, rank: int) -> NDArray[np.int64]:
-        """Global ids that ``rank`` owns, in local order."""
-        return self.vertices[self.starts[rank] : self.starts[rank + 1]]
-
-
-def local_order(csr: CSR, partition: Partition, reorder: Reorder) -> LocalOrder:
-    """Choose the order of each rank's own rows.
+def local_order(csr: CSR, partition: Partition, reorder: Reorder) -> IdMaps:
+    """All owned rows, rank after rank, each rank's in the order chosen: a rank's local order is its range of ids.
 
     "none": ascending id. "degree": descending in-degree, ties by id. "rcm": reverse Cuthill-McKee on the edges among
     the rank's own rows, which brings rows that read the same sources together.
     """
-    vertices, starts = group_by_owner(partition.owner, partition.ranks)
-    place = np.empty_like(vertices)
-    place[vertices] = np.arange(len(vertices))
+    maps = IdMaps.of(partition.owner, partition.ranks)
+    if reorder == "none":
+        return maps
+    vertices, place = maps.new2old.copy(), maps.old2new
     degrees = csr.degrees() if reorder == "degree" else None
     for rank in range(partition.ranks):
-        begin, end = int(starts[rank]), int(starts[rank + 1])
-        members = vertices[begin:end]
+        begin, end = int(maps.node_map[rank]), int(maps.node_map[rank + 1])
+        members = maps.core(rank)
         if degrees is not None:
             vertices[begin:end] = members[np.argsort(-degrees[members], kind="stable")]
-        elif reorder == "rcm" and end - begin > 1:
+        elif end - begin > 1:
             pointers, sources = induced_rows(csr.indptr, csr.indices, members, partition.owner, rank, place, begin)
             vertices[begin:end] = members[reverse_cuthill_mckee(CSR(pointers, sources, end - begin))]
-    place[vertices] = np.arange(len(vertices))
-    return LocalOrder(vertices, starts, place)
+    return IdMaps(vertices, maps.node_map)
 
 
 def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm") -> Iterator[LocalGraph]:
@@ -120,21 +105,21 @@ def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm")
     stamp = np.full(csr.rows, -1, dtype=np.int32)
     halos = []
     for rank in range(partition.ranks):
-        found = halo_places(csr.indptr, csr.indices, order.of(rank), partition.owner, rank, order.place, stamp)
+        found = halo_places(csr.indptr, csr.indices, order.core(rank), partition.owner, rank, order.old2new, stamp)
         found.sort()
         halos.append(found)
-    bounds = np.array([np.searchsorted(halo, order.starts) for halo in halos])
+    bounds = np.array([np.searchsorted(halo, order.node_map) for halo in halos])
     degrees = csr.degrees()
     lookup = np.empty(csr.rows, dtype=np.int64)
     for rank in range(partition.ranks):
-        owned, halo = order.of(rank), order.vertices[halos[rank]]
+        owned, halo = order.core(rank), order.new2old[halos[rank]]
         both = np.concatenate((owned, halo))
         lookup[both] = np.arange(len(both))
         edges = int(degrees[owned].sum())
         sources = index_array(edges, len(both))
         pointers = relabelled_rows(csr.indptr, csr.indices, owned, lookup, sources)
         send = {
-            peer: (halos[peer][bounds[peer, rank] : bounds[peer, rank + 1]] - order.starts[rank]).astype(np.int32)
+            peer: (halos[peer][bounds[peer, rank] : bounds[peer, rank + 1]] - order.node_map[rank]).astype(np.int32)
             for peer in np.flatnonzero(bounds[:, rank + 1] > bounds[:, rank]).tolist()
         }
         receive = {

@@ -82,16 +82,25 @@ def summed_nonzeros(indptr, indices, ids, feature_indptr, feature_indices, width
 
 
 @njit(cache=True)
-def relabelled_rows(indptr, indices, members, lookup, sources):  # type: ignore[no-untyped-def]
-    """Fill ``sources`` [edges of members] with the local ids of all sources, ascending in each row; returns indptr."""
+def gathered_rows(indptr, indices, members, lookup, sources):  # type: ignore[no-untyped-def]
+    """Fill ``sources`` [edges of members] with the local ids of all sources, in the order of the graph's rows; returns
+    indptr."""
     pointers = np.zeros(len(members) + 1, dtype=np.int64)
     end = 0
     for row in range(len(members)):
-        begin = end
         for edge in range(indptr[members[row]], indptr[members[row] + 1]):
             sources[end] = lookup[indices[edge]]
             end += 1
         pointers[row + 1] = end
+    return pointers
+
+
+@njit(cache=True)
+def relabelled_rows(indptr, indices, members, lookup, sources):  # type: ignore[no-untyped-def]
+    """As :func:`gathered_rows`, but ascending by local id in each row."""
+    pointers = gathered_rows(indptr, indices, members, lookup, sources)
+    for row in range(len(members)):
+        begin, end = pointers[row], pointers[row + 1]
         if end - begin > 24:
             sources[begin:end].sort()
         else:

@@ -1,0 +1,164 @@
+"""Named rows of all vertices: pulled by gid, or along a schedule that both ends know."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.buffers import TORCH_TYPES
+from executor.handlers.context import GroupHandle, LocalRoute
+from executor.handlers.request import request_rows
+from executor.handlers.wire import all_to_all, row_bytes
+from executor.store.places import Places
+from executor.store.push import Pushed, push_rows
+from executor.store.shared import shared_rows
+from executor.store.traffic import Traffic, pair_bytes, remote_rows
+from simgnn.errors import BackendError, GraphError
+
+BLOCK_ROWS = 1 << 16
+"""Rows that are copied at once when shared memory is filled."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """``rows`` [k, F] in the order of the gids that were asked for, in ordinary memory of this rank."""
+
+    rows: torch.Tensor
+    traffic: Traffic
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A pull of which the rows of this host are done: ``part`` int64 [k] of each gid, ``remote``: which lie elsewhere,
+    ``part`` and ``position`` of those alone."""
+
+    table: torch.Tensor
+    rows: torch.Tensor
+    part: torch.Tensor
+    remote: torch.Tensor
+    remote_part: torch.Tensor
+    remote_position: torch.Tensor
+
+
+class FeatureStore:
+    """One rank's end of the store. ``group``: all P ranks; its calls are made by one thread, in one order on all ranks.
+
+    A wrong call on one rank raises there; the others learn of it as of any rank that is lost.
+    """
+
+    def __init__(self, places: Places, group: GroupHandle) -> None:
+        expected = tuple(range(places.serving.ranks))
+        if group.members != expected or group.device.type != "cpu":
+            raise BackendError(
+                f"the store needs a group of all {len(expected)} ranks on the CPU (Gloo: ids and rows lie in host "
+                f"memory); got {group.members} on {group.device.type}"
+            )
+        self.places = places
+        self.group = group
+        self._tables: dict[str, torch.Tensor] = {}
+
+    def share(self, name: str, width: int, dtype: str, load: Callable[[], NDArray[Any]]) -> None:
+        """Hold rows under ``name``; every rank calls it. ``load``: called by the first rank of each host only, gives
+        the host's rows [n, width] in the order of their gids, of ``dtype``; they may be memory-mapped.
+
+        Raises :class:`GraphError` for other rows, :class:`BackendError` where shared memory is missing or too small; on
+        all ranks when it happens on one.
+        """
+        if name in self._tables or width < 1 or dtype not in TORCH_TYPES:
+            raise BackendError(
+                f"the store got rows '{name}' of width {width} and dtype '{dtype}'; expected a new name, a width of at "
+                f"least 1 and a dtype of {', '.join(TORCH_TYPES)}"
+            )
+        shape = self.places.rows, width
+
+        def fill(table: torch.Tensor) -> None:
+            rows = load()
+            if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype.name != dtype:
+                raise GraphError(
+                    f"rows '{name}' of host {self.places.host}: expected dense {dtype} {list(shape)}, "
+                    f"got {type(rows).__name__} {rows.dtype.name} {list(rows.shape)}"
+                )
+            for start in range(0, len(rows), BLOCK_ROWS):
+                # a copy: torch takes no read-only array, and a mapped file need not fit in memory twice
+                block = np.array(rows[start : start + BLOCK_ROWS])
+                table[start : start + len(block)] = torch.from_numpy(block)
+
+        writer = self.places.serving.writer(self.places.host)
+        self._tables[name] = shared_rows(shape, TORCH_TYPES[dtype], writer, fill, self.group)
+
+    def table(self, name: str) -> torch.Tensor:
+        """This host's rows [n, F], in place: what one of its ranks writes there, all see."""
+        if name not in self._tables:
+            raise BackendError(f"the store has no rows '{name}'; it has: {', '.join(sorted(self._tables)) or 'none'}")
+        return self._tables[name]
+
+    def pull(self, name: str, gids: torch.Tensor) -> Pulled:
+        """The rows of ``gids`` int64 [k], in their order and as often as they are named there. Every rank calls it.
+
+        Rows of other hosts travel as often as they are named. With one host nothing is called on the group. Raises
+        :class:`GraphError` for a gid that is none of 0..V-1.
+        """
+        begun = self._begin(name, gids)
+        if self.places.serving.parts == 1:
+            return Pulled(begun.rows, self._traffic(begun))
+        server = self.places.server_of(begun.remote_part)
+        reply = request_rows(begun.table, server, begun.remote_position, self.group)
+        begun.rows.index_copy_(0, begun.remote[reply.places], reply.rows)
+        traffic = self._traffic(
+            begun,
+            {
+                f"{name}_ids": pair_bytes(reply.asked, reply.position_bytes, self.places.rank),
+                f"{name}_rows": pair_bytes(reply.served, reply.row_bytes, self.places.rank),
+            },
+            reply.control_bytes,
+        )
+        return Pulled(begun.rows, traffic)
+
+    def pull_scheduled(self, name: str, gids: torch.Tensor, route: LocalRoute) -> Pulled:
+        """As :meth:`pull`, along a route of :func:`executor.store.schedule.schedule_pulls` for the same ``gids``: only
+        rows travel, and nothing is called on the group where no rank needs any.
+
+        Raises :class:`BackendError` where the route brings rows of other places than those that lie elsewhere.
+        """
+        begun = self._begin(name, gids)
+        gather, scatter = route.gather, route.scatter
+        assert gather is not None
+        assert scatter is not None
+        if len(scatter) != len(begun.remote) or bool((begun.part[scatter] == self.places.host).any()):
+            raise BackendError(f"rows '{name}': the schedule was made for other ids than those that are pulled")
+        if route.empty:
+            return Pulled(begun.rows, self._traffic(begun))
+        leaving = begun.table.index_select(0, gather)
+        begun.rows.index_copy_(0, scatter, all_to_all(leaving, route.send, route.receive, self.group))
+        payload = {f"{name}_rows": pair_bytes(route.send, row_bytes(leaving), self.places.rank)}
+        return Pulled(begun.rows, self._traffic(begun, payload))
+
+    def push(self, name: str, gids: torch.Tensor, rows: torch.Tensor) -> Pushed:
+        """Sums over all ranks of ``rows`` [k, F] by ``gids`` int64 [k], each at the rank that writes to its row; see
+        :func:`executor.store.push.push_rows`. The table is not changed."""
+        table = self.table(name)
+        if rows.dim() != 2 or len(rows) != len(gids) or rows.shape[1] != table.shape[1] or rows.dtype != table.dtype:
+            raise GraphError(
+                f"push to '{name}': expected {table.dtype} [{len(gids)}, {table.shape[1]}], "
+                f"got {rows.dtype} {list(rows.shape)}"
+            )
+        return push_rows(name, gids, rows, self.places, self.group)
+
+    def _begin(self, name: str, gids: torch.Tensor) -> _Begun:
+        """Rows of this host where they belong in a result [k, F]; where the others are."""
+        table, part = self.table(name), self.places.part_of(gids)
+        position = self.places.position_of(gids, part)
+        if self.places.serving.parts == 1:
+            return _Begun(table, table.index_select(0, position), part, part[:0], part[:0], position[:0])
+        own = part == self.places.host
+        here, remote = own.nonzero().view(-1), own.logical_not().nonzero().view(-1)
+        rows = table.new_empty((len(gids), table.shape[1]))
+        rows.index_copy_(0, here, table.index_select(0, position[here]))
+        return _Begun(table, rows, part, remote, part[remote], position[remote])
+
+    def _traffic(self, begun: _Begun, payload: dict[str, NDArray[np.int64]] | None = None, control: int = 0) -> Traffic:
+        away = remote_rows(begun.remote_part, self.places.host, self.places.serving.parts)
+        return Traffic(len(begun.part) - len(begun.remote), away, payload or {}, control)

@@ -1,0 +1,346 @@
+"""The feature store on real ranks over Gloo: rows, bytes and refusals (DistDGL 8, 13.2 to 13.4; RapidGNN 5.3)."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor.handlers.context import GroupHandle
+from executor.interpreter import Interpreter
+from executor.store.features import FeatureStore
+from executor.store.push import sum_by_id
+from executor.store.schedule import schedule_pulls
+from simgnn.errors import BackendError, GraphError
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Buffer, Op
+from tests.equality.wiretap import tapped
+from tests.executor.harness import Notes, reads, run_ranks, tiny_program, world_context
+from tests.executor.store_world import (
+    CASES,
+    RANKS,
+    ROWS,
+    VERTICES,
+    WIDTH,
+    groups,
+    ids_of,
+    maps_of,
+    names_left,
+    plain,
+    serving_of,
+    share,
+    store_of,
+    tapped_bytes,
+    wanted_rows,
+)
+
+STEPS = 4
+
+
+def _pull(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
+    with tapped() as calls:
+        pulled = store.pull("feat", ids_of(rank))
+    return {"rows": pulled.rows, **plain(pulled.traffic), "tapped": tapped_bytes(calls, ranks)}
+
+
+def _step(store: FeatureStore, rank: int, step: int) -> torch.Tensor:
+    """Step 1: own rows only, on every rank; step 2: nothing on ranks other than 0; step 3: nothing at all."""
+    bounds = store.places.maps.node_map[store.places.host :]
+    if step == 1:
+        return torch.arange(int(bounds[0]), int(bounds[1]))
+    gids = ids_of(rank, seed=step + 10)
+    return gids[: 0 if step == 3 or (step == 2 and rank) else 30]
+
+
+def _scheduled(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
+    steps = [_step(store, rank, step) for step in range(STEPS)]
+    with tapped() as calls:
+        schedule = schedule_pulls(steps, store.places, store.group)
+    ahead = {"payload": schedule.payload.tolist(), "tapped": tapped_bytes(calls, ranks)}
+    found = []
+    for gids, route in zip(steps, schedule.routes, strict=True):
+        with tapped() as calls:
+            pulled = store.pull_scheduled("feat", gids, route)
+        asked = store.pull("feat", gids)
+        told = {"tapped": tapped_bytes(calls, ranks), "calls": len(calls), "empty": route.empty, "ids": gids}
+        found.append({**plain(pulled.traffic), **told, "rows": pulled.rows, "asked": asked.rows})
+    return {"steps": found, "ahead": ahead}
+
+
+def _push(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
+    gids = ids_of(rank, seed=1)
+    gradients = torch.randn(len(gids), WIDTH, generator=torch.Generator().manual_seed(rank))
+    before = store.table("feat").clone()
+    with tapped() as calls:
+        pushed = store.push("feat", gids, gradients)
+    again = store.push("feat", gids, gradients)
+    return {
+        "ids": gids, "gradients": gradients, "gids": pushed.gids, "sums": pushed.sums, **plain(pushed.traffic),
+        "tapped": tapped_bytes(calls, ranks), "again": torch.equal(again.sums, pushed.sums),
+        "unchanged": torch.equal(before, store.table("feat")),
+    }  # fmt: skip
+
+
+def _through_an_op(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
+    """The op ``fetch`` with the store's places as its policy, in rounds of ten ids."""
+    op = Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="store",
+            options={"round_rows": 10})  # fmt: skip
+    buffers = [Buffer(name, 0, WIDTH, persistent=True) for name in ("ids", "rows", "fetched")]
+    program = tiny_program(ranks, {"steady": [op]}, buffers)
+    constants = {"ids": ids_of(rank), "rows": store.table("feat")}
+    context, notes = world_context(program, rank, constants, policies={"store": store.places}), Notes()
+    Interpreter(program, context, notes).train(range(1))
+    return {"rows": context.store.values[context.store.slot("fetched")], "sent": list(notes.rows[0][4])}
+
+
+def _in_place(store: FeatureStore, group: Any) -> dict[str, Any]:
+    """The last rank of each host writes; every rank then looks. Where its table lies, as the kernel says."""
+    store.share("scratch", 2, "float64", lambda: np.zeros((store.places.rows, 2)))
+    table, places = store.table("scratch"), store.places
+    if places.rank == places.serving.members[places.host][-1]:
+        table[0] = places.rank + 1.0
+    dist.barrier(group=group)
+    address = table.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(part, 16) for part in line.split()[0].split("-"))
+        if first <= address < last:
+            return {"seen": table[0].tolist(), "inode": int(line.split()[4]), "mapped": line.split(maxsplit=5)[5]}
+    raise AssertionError("the table is in no mapping")
+
+
+def _refused(store: FeatureStore) -> dict[str, str]:
+    """Host 1 loads rows of a wrong width: what each rank hears."""
+    places = store.places
+    width = WIDTH + (places.host == 1)
+    try:
+        store.share("wrong", WIDTH, "float32", lambda: np.zeros((places.rows, width), dtype=np.float32))
+    except (BackendError, GraphError) as error:
+        return {"kind": type(error).__name__, "message": str(error)}
+    return {}
+
+
+def _everything(rank: int, ranks: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for case, group in groups().items():
+        size = len(group.members)
+        if rank < size:
+            store = store_of(case, rank, group)
+            share(store)
+            found[case] = {
+                "pull": _pull(store, rank, size),
+                "scheduled": _scheduled(store, rank, size),
+                "push": _push(store, rank, size),
+                "stored": store.table("feat").clone(),
+            }
+    found["op"] = _through_an_op(store, rank, ranks)
+    found["refused"] = _refused(store)
+    found["place"] = _in_place(store, group.process_group)
+    found["left"] = names_left()
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What four ranks found in all cases, the last of which has two hosts of two ranks."""
+    return run_ranks(RANKS, _everything, tmp_path_factory.mktemp("store"))
+
+
+def _ranks(found: list[dict[str, Any]], case: str, what: str) -> list[dict[str, Any]]:
+    hosts, each = CASES[case]
+    return [one[case][what] for one in found[: hosts * each]]
+
+
+def _check_local(case: str, told: list[dict[str, Any]], ids: list[torch.Tensor], rows: Any) -> None:
+    """Rows read in place and rows of each other host add up to what was asked for."""
+    hosts, each = CASES[case]
+    for rank, one in enumerate(told):
+        by_host = rows[rank].reshape(hosts, each).sum(1)
+        assert one["remote"] == by_host.tolist()
+        assert one["local"] + sum(one["remote"]) == len(ids[rank])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pull_gives_the_rows_of_the_whole_graph(found: list[dict[str, Any]], case: str) -> None:
+    new2old = maps_of(CASES[case][0]).new2old
+    for rank, one in enumerate(_ranks(found, case, "pull")):
+        np.testing.assert_array_equal(one["rows"].numpy(), ROWS[new2old[ids_of(rank).numpy()]])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pulled_bytes_are_the_formula(found: list[dict[str, Any]], case: str) -> None:
+    told = _ranks(found, case, "pull")
+    ids = [ids_of(rank) for rank in range(len(told))]
+    rows = wanted_rows(case, ids)
+    assert rows.any() == (CASES[case][0] > 1)
+    # what planning says of the same ids
+    maps, places = maps_of(CASES[case][0]), serving_of(case)
+    needed = np.stack([np.bincount(maps.part_of(gids.numpy()), minlength=maps.parts) for gids in ids])
+    np.testing.assert_array_equal(places.rows_between(needed), rows)
+    for rank, one in enumerate(told):
+        payload = {"feat_ids": (8 * rows[rank]).tolist(), "feat_rows": (4 * WIDTH * rows[:, rank]).tolist()}
+        assert one["payload"] == (payload if rows.any() else {})
+        total = 8 * rows[rank] + 4 * WIDTH * rows[:, rank]
+        assert one["tapped"] == total.tolist()
+        assert one["control"] == (8 * (len(told) - 1) if rows.any() else 0)
+        messages = np.count_nonzero(rows[rank]) + np.count_nonzero(rows[:, rank])
+        assert one["sent"] == [int(total.sum()), 0, one["control"], messages]
+    _check_local(case, told, ids, rows)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_core_rows_are_stored(found: list[dict[str, Any]], case: str) -> None:
+    maps = maps_of(CASES[case][0])
+    for rank, stored in enumerate(_ranks(found, case, "stored")):
+        np.testing.assert_array_equal(stored.numpy(), ROWS[maps.core(rank // CASES[case][1])])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_schedule_brings_the_same_rows_alone(found: list[dict[str, Any]], case: str) -> None:
+    told = _ranks(found, case, "scheduled")
+    ids_ahead = np.zeros((len(told), len(told)), dtype=np.int64)
+    for step in range(STEPS):
+        ranks = [one["steps"][step] for one in told]
+        rows = wanted_rows(case, [one["ids"] for one in ranks])
+        assert rows.any() == (CASES[case][0] > 1 and step in (0, 2))
+        ids_ahead += 8 * rows
+        for rank, one in enumerate(ranks):
+            assert torch.equal(one["rows"], one["asked"])
+            assert one["empty"] == (not rows.any())
+            assert not (one["empty"] and one["calls"])
+            assert one["control"] == 0
+            expected = (4 * WIDTH * rows[:, rank]).tolist()
+            assert one["payload"] == ({} if one["empty"] else {"feat_rows": expected})
+            assert one["tapped"] == expected
+        _check_local(case, ranks, [one["ids"] for one in ranks], rows)
+    assert [one["ahead"]["payload"] for one in told] == ids_ahead.tolist()
+    for rank, one in enumerate(told):
+        # the table of counts, 8 bytes a step, goes to every other rank beside the ids
+        counts = np.full(len(told), 8 * STEPS if ids_ahead.any() else 0)
+        counts[rank] = 0
+        assert one["ahead"]["tapped"] == (ids_ahead[rank] + counts).tolist()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_push_sums_in_one_order_at_the_rank_that_writes(found: list[dict[str, Any]], case: str) -> None:
+    hosts, each = CASES[case]
+    maps, told = maps_of(hosts), _ranks(found, case, "push")
+    for rank, one in enumerate(told):
+        assert one["again"]
+        assert one["unchanged"]
+        expected: dict[int, np.ndarray] = {}
+        for source in told:  # ranks ascending, rows of a rank in their order
+            for gid, row in zip(source["ids"].tolist(), source["gradients"].numpy(), strict=True):
+                if maps.part_of(np.array([gid]))[0] * each == rank:
+                    expected[gid] = expected.get(gid, np.zeros(WIDTH, dtype=np.float32)) + row
+        assert one["gids"].tolist() == sorted(expected)
+        for gid, row in zip(one["gids"].tolist(), one["sums"].numpy(), strict=True):
+            np.testing.assert_array_equal(row, expected[gid])
+    rows = np.zeros((len(told), len(told)), dtype=np.int64)
+    for rank, one in enumerate(told):
+        np.add.at(rows[rank], maps.part_of(one["ids"].numpy()) * each, 1)
+        rows[rank, rank] = 0
+        assert one["payload"]["feat_push_ids"] == (8 * rows[rank]).tolist()
+        assert one["payload"]["feat_push_rows"] == (4 * WIDTH * rows[rank]).tolist()
+        assert one["tapped"] == ((8 + 4 * WIDTH) * rows[rank]).tolist()
+        assert one["control"] == 8 * (len(told) - 1)
+        assert sum(one["remote"]) == sum(part != rank // each for part in maps.part_of(one["ids"].numpy()))
+
+
+def test_the_op_fetch_finds_rows_through_the_store(found: list[dict[str, Any]]) -> None:
+    rows = wanted_rows("2x2", [ids_of(rank) for rank in range(RANKS)])
+    for rank, one in enumerate(found):
+        assert torch.equal(one["op"]["rows"], one["2x2"]["pull"]["rows"])
+        assert one["op"]["sent"][0] == 8 * rows[rank].sum() + 4 * WIDTH * rows[:, rank].sum()
+
+
+def test_ranks_of_a_host_use_one_memory(found: list[dict[str, Any]]) -> None:
+    places = [one["place"] for one in found]
+    assert [place["seen"][0] for place in places] == [2.0, 2.0, 4.0, 4.0]
+    inodes = [place["inode"] for place in places]
+    assert inodes[0] == inodes[1] != inodes[2] == inodes[3]
+    assert all(place["mapped"].startswith("/dev/shm/simgnn-") for place in places)
+    assert all(place["mapped"].endswith("(deleted)") for place in places)
+
+
+def test_wrong_rows_of_a_host_are_refused_on_all_ranks(found: list[dict[str, Any]]) -> None:
+    heard = [one["refused"] for one in found]
+    assert [one["kind"] for one in heard] == ["BackendError", "BackendError", "GraphError", "BackendError"]
+    assert (
+        f"expected dense float32 [{maps_of(2).node_map[2] - maps_of(2).node_map[1]}, 3], got ndarray"
+        in (heard[2]["message"])
+    )
+    assert all(heard[rank]["message"].startswith("rank 2 could not share its rows: ") for rank in (0, 1, 3))
+    assert [one["left"] for one in found] == [[]] * RANKS
+
+
+@pytest.fixture
+def alone() -> FeatureStore:
+    """A store of one rank."""
+    store = store_of("1x1", 0, GroupHandle(None, (0,), torch.device("cpu")))
+    share(store)
+    return store
+
+
+@pytest.mark.parametrize("wrong", [[VERTICES], [0, -1]])
+def test_ids_out_of_range_are_refused(alone: FeatureStore, wrong: list[int]) -> None:
+    gids = torch.tensor(wrong)
+    calls = (
+        lambda: alone.pull("feat", gids),
+        lambda: alone.push("feat", gids, torch.zeros(len(gids), WIDTH)),
+        lambda: schedule_pulls([gids], alone.places, alone.group),
+    )
+    for call in calls:
+        with pytest.raises(GraphError, match=rf"gids: expected 0\.\.{VERTICES - 1}, got"):
+            call()
+
+
+def test_wrong_calls_are_refused(alone: FeatureStore) -> None:
+    one = torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(GraphError, match=r"gids: expected int64 \[k\], got torch\.int32"):
+        alone.pull("feat", one.int())
+    with pytest.raises(GraphError, match=r"'feat': expected torch\.float32 \[1, 3\], got torch\.float32 \[1, 4\]"):
+        alone.push("feat", one, torch.zeros(1, 4))
+    with pytest.raises(GraphError, match=r"got torch\.float64 \[1, 3\]"):
+        alone.push("feat", one, torch.zeros(1, 3, dtype=torch.float64))
+    with pytest.raises(BackendError, match="no rows 'emb'; it has: feat"):
+        alone.pull("emb", one)
+    with pytest.raises(BackendError, match="expected a new name"):
+        share(alone)
+    with pytest.raises(GraphError, match=r"expected dense float64 \[43, 2\], got ndarray float32 \[43, 2\]"):
+        alone.share("label", 2, "float64", lambda: np.zeros((VERTICES, 2), dtype=np.float32))
+    other = schedule_pulls([one], alone.places, alone.group).routes[0]
+    assert alone.pull_scheduled("feat", one, other).rows.tolist() == alone.table("feat")[:1].tolist()
+    with pytest.raises(BackendError, match="2 partitions for 1 hosts"):
+        type(alone.places)(0, maps_of(2), alone.places.serving)
+    with pytest.raises(BackendError, match=r"a group of all 1 ranks on the CPU.*got \(0, 1\)"):
+        FeatureStore(alone.places, GroupHandle(None, (0, 1), torch.device("cpu")))
+    assert not list(Path("/dev/shm").glob(f"simgnn-{os.getpid()}-*"))
+
+
+def test_a_schedule_for_other_ids_is_refused(alone: FeatureStore) -> None:
+    places = type(alone.places)(0, maps_of(2), type(alone.places.serving)((0, 1)))
+    store = FeatureStore(places, GroupHandle(None, (0, 1), torch.device("cpu")))
+    store._tables["feat"] = torch.from_numpy(ROWS[places.maps.core(0)])
+    route = schedule_pulls([torch.tensor([0])], alone.places, alone.group).routes[0]
+    with pytest.raises(BackendError, match="made for other ids"):
+        store.pull_scheduled("feat", torch.tensor([0, VERTICES - 1]), route)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=40), st.integers(0, 3), st.sampled_from([torch.float32, torch.float64]))
+def test_sums_by_id_add_in_order(ids: list[int], seed: int, dtype: torch.dtype) -> None:
+    rows = torch.randn(len(ids), 2, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    different, sums = sum_by_id(torch.tensor(ids, dtype=torch.int64), rows)
+    assert different.tolist() == sorted(set(ids))
+    assert sums.shape == (len(different), 2)
+    for gid, found in zip(different.tolist(), sums, strict=True):
+        expected = torch.zeros(2, dtype=dtype)
+        for place, other in enumerate(ids):
+            if other == gid:
+                expected = expected + rows[place]
+        assert torch.equal(found, expected)
