@@ -9,42 +9,29 @@ from numpy.typing import NDArray
 
 from simgnn.graph.csr import IndexArray
 from simgnn.partition.edges import index_array
+from simgnn.partition.relabel import IdMaps
+from simgnn.partition.serving import Serving
 from simgnn.sampling.part import Part
 
 IntArray = NDArray[np.int64]
 
 
-def serving_ranks(rank_hosts: IntArray, worker: int) -> IntArray:
-    """The rank that sends ``worker`` the rows of each owner, int64 [P]; the worker itself for owners on its own host.
-
-    Any rank of a host can send its rows, since they lie in memory that the host's ranks share: the k-th rank of a host
-    asks the k-th of each other host (modulo their number), so that the load is even. ``rank_hosts`` int64 [P].
-    """
-    hosts, place = np.unique(rank_hosts, return_inverse=True)
-    turn = int(np.count_nonzero(place[:worker] == place[worker]))
-    serving = np.empty(len(hosts), np.int64)
-    for host in range(len(hosts)):
-        members = np.flatnonzero(place == host)
-        serving[host] = members[turn % len(members)]
-    serving[place[worker]] = worker
-    return serving[place]
-
-
 def rows_on_hosts(owner: NDArray[np.int32], rank_hosts: IntArray) -> IndexArray:
-    """Row of each vertex in the memory of its host, int32 or int64 [V]: ids ascending on each host.
+    """Row of each vertex in the memory of its host, int32 or int64 [V]: its lid where partitions are hosts.
 
-    ``owner`` int32 [V]; ``rank_hosts`` int64 [P]. Source: DistDGL's relabelling, Zheng et al., IA3 2020.
+    ``owner`` int32 [V], ranks; ``rank_hosts`` int64 [P]: 0..M-1, each with a rank.
     """
-    hosts = rank_hosts[owner]
+    hosts = rank_hosts.astype(np.int32)[owner]
+    maps = IdMaps.of(hosts, Serving(tuple(rank_hosts.tolist())).parts)
     rows = index_array(len(owner), len(owner))
-    sizes = np.bincount(hosts)
-    rows[np.argsort(hosts, kind="stable")] = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    np.subtract(maps.old2new, maps.node_map[hosts], out=rows, casting="same_kind")
     return rows
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a worker's rows come from: ``owner`` int32 [V]; ``serving`` int64 [P], see :func:`serving_ranks`."""
+    """Where a worker's rows come from: ``owner`` int32 [V], ranks; ``serving`` int64 [P]: the rank that sends it the
+    rows of each owner, by the rule of :class:`~simgnn.partition.serving.Serving`."""
 
     worker: int
     owner: NDArray[np.int32]
@@ -52,8 +39,9 @@ class Sources:
 
     @classmethod
     def of_worker(cls, owner: NDArray[np.int32], rank_hosts: IntArray, worker: int) -> "Sources":
-        """For one of P ranks, whose hosts are ``rank_hosts`` int64 [P]."""
-        return cls(worker, np.asarray(owner), serving_ranks(rank_hosts, worker))
+        """For one of P ranks, whose hosts 0..M-1 are ``rank_hosts`` int64 [P]."""
+        servers = Serving(tuple(rank_hosts.tolist())).servers[worker]
+        return cls(worker, np.asarray(owner), servers[rank_hosts])
 
     @property
     def ranks(self) -> int:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sampling_graphs import hubs, owners
 
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import presample
 from simgnn.sampling.sampler import Sampler
+from tests.sampling.sampling_graphs import hubs, owners
 
 EPOCHS = 3
 SOURCE = "s"
