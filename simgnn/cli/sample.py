@@ -1,7 +1,7 @@
 """``simgnn sample``: write an experiment's mini-batches to disk, and tell what they would move."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,6 @@ from simgnn.cli.options import (
 
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
-    from simgnn.graph.graph import Graph
-    from simgnn.sampling.plan import SamplingPlan
 
 
 def command(
@@ -87,6 +85,7 @@ def command(
     from simgnn.cli.sample_hot import hot_row_counts, print_fetches, tell_fetches
     from simgnn.cli.sample_tables import print_report, report
     from simgnn.errors import ConfigError
+    from simgnn.experiment.batches import check_trains, sampling_plan
     from simgnn.experiment.prepare import obtain_partition, read_graph, with_default_cluster
     from simgnn.partition.folder import check_cache
     from simgnn.sampling.presample import check_free, presample
@@ -100,9 +99,9 @@ def command(
     check_cache()
     reporter = Reporter(quiet=as_json)
     graph = read_graph(loaded, None, reporter.stage)
-    _check_train(graph)
+    check_trains(graph)
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
-    plan = _plan(loaded, graph, artifact.partition)
+    plan = sampling_plan(loaded, graph, artifact.partition)
     with reporter.counting(
         "batches", sum(plan.batches(rank) for rank in range(plan.ranks)) * loaded.train.epochs
     ) as at:
@@ -147,25 +146,3 @@ def _check(experiment: "Experiment", only: list[int] | None) -> None:
         problems.append(f"--only-rank: got {max(only)}, expected a rank of 0..{experiment.ranks - 1}")
     if problems:
         raise ConfigError(problems)
-
-
-def _check_train(graph: "Graph") -> None:
-    from simgnn.errors import ConfigError
-
-    if graph.train_mask is None or not graph.train_mask.any():
-        raise ConfigError(
-            f"graph '{graph.name}' has no training vertices, so there is nothing to sample; give it labels "
-            "(graph.classes = N for random ones) or a training mask"
-        )
-
-
-def _plan(experiment: "Experiment", graph: "Graph", partition: Any) -> "SamplingPlan":
-    import numpy as np
-
-    from simgnn.policies.batching.neighbours import NeighbourSampling
-
-    assert isinstance(experiment.batching, NeighbourSampling)
-    assert graph.train_mask is not None
-    train = np.flatnonzero(graph.train_mask)
-    hosts = np.array(experiment.rank_hosts(), np.int64)
-    return experiment.batching.plan(graph.csr, train, partition, hosts, experiment.seed)

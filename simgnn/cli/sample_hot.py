@@ -9,9 +9,9 @@ from simgnn.cli.console import Reporter, print_table
 from simgnn.errors import ConfigError
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.placement.store import MOST_HOT_ROWS, Store, staged_rows
-from simgnn.policies.schedule.prefetch import Prefetch
 from simgnn.sampling.fetchplan import plan_fetches
 from simgnn.sampling.forecast import Forecast, forecast
+from simgnn.sampling.measure import distinct_remote_rows
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import Presampled
 
@@ -35,15 +35,18 @@ def tell_fetches(
     were made with."""
     placement, batching = experiment.placement, experiment.batching
     hosts, epochs = np.array(experiment.rank_hosts(), np.int64), experiment.train.epochs
-    wanted = {*sizes, placement.hot_rows} if isinstance(placement, Store) else set(sizes)
-    if not wanted:
+    if not sizes and not isinstance(placement, Store):
         return {}
     if made.tally is None:
         reporter.stage("of fetches there is nothing to tell until the batches of all ranks are there")
         return {}
+    wanted = set(sizes)
+    if isinstance(placement, Store):
+        placement = placement.resolved(lambda: distinct_remote_rows(plan, made.path, hosts, epochs))
+        wanted.add(placement.cached_rows)
     told: dict[str, Any] = {}
     if isinstance(placement, Store) and isinstance(batching, NeighbourSampling) and batching.known_ahead:
-        rows = placement.hot_rows
+        rows = placement.cached_rows
         with reporter.counting("fetch plans", 2 * plan.ranks * epochs) as at:
             planned = plan_fetches(plan, source, made.path, epochs, hosts, rows, threads=threads, done=at.at)
         told["fetch_plan"] = {
@@ -61,8 +64,7 @@ def tell_fetches(
     if not width:
         reporter.stage("the graph has no features, so rows have no bytes; for random ones: graph.stand_in_features")
     row_bytes = width * np.dtype(experiment.train.dtype).itemsize or None
-    window = experiment.schedule.window if isinstance(experiment.schedule, Prefetch) else 1
-    return told | {"fetches": fetch_report(found, row_bytes, window)}
+    return told | {"fetches": fetch_report(found, row_bytes, experiment.schedule.staged_batches)}
 
 
 def hot_row_counts(text: str) -> list[int]:

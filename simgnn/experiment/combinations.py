@@ -1,16 +1,14 @@
 """Combinations that have no meaning, refused when an experiment is loaded, each with its reason."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from simgnn.experiment.batch_combinations import Faults, fanout_faults, slot_faults, training_faults
 from simgnn.experiment.problems import Origin, line
 from simgnn.experiment.slots import kinds
 from simgnn.partition.kinds import PARTITION_KINDS
-from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.base import Communication
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
-from simgnn.policies.placement.store import Store
-from simgnn.policies.schedule.prefetch import Prefetch
 
 WHY_NOT: Mapping[str, str] = {
     "edge-cut": "divides vertices (edge-cut): a vertex-cut has no single rank that holds all in-edges of a vertex",
@@ -29,13 +27,10 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     """
     checks = (
         _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _momentum, _clipping,
-        _statistics, _fanouts, _mini_batches, _caches,
-        *((_cut, _moved, _untrainable) if trains else ()),
+        _statistics, _caches, fanout_faults, slot_faults,
+        *((_cut, _moved, training_faults) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
-
-
-Faults = Iterator[tuple[tuple[str, ...], str]]
 
 
 def _cut(values: Mapping[str, Any]) -> Faults:
@@ -85,47 +80,6 @@ def _clipping(values: Mapping[str, Any]) -> Faults:
             ("train", "clip_norm"),
             f"got {train.clip_norm} with model.kind = '{model.kind}', expected 0: gradients are clipped inside "
             f"{', '.join(CLIPPED)}; in a layer of your own, clip there",
-        )
-
-
-def _untrainable(values: Mapping[str, Any]) -> Faults:
-    batching = values["batching"]
-    reason = None if batching is None else batching.untrainable()
-    if reason:
-        yield ("batching", "kind"), reason
-
-
-def _fanouts(values: Mapping[str, Any]) -> Faults:
-    batching, model = values["batching"], values["model"]
-    if isinstance(batching, NeighbourSampling) and model is not None and len(batching.fanouts) != model.layers:
-        yield (
-            ("batching", "fanouts"),
-            f"got {len(batching.fanouts)} fan-outs {list(batching.fanouts)}, expected {model.layers}: one for each "
-            f"layer (model.layers = {model.layers}), the first for the neighbours of the seed vertices",
-        )
-
-
-def _mini_batches(values: Mapping[str, Any]) -> Faults:
-    batching, placement, schedule = values["batching"], values["placement"], values["schedule"]
-    if batching is None:
-        return
-    sampled = isinstance(batching, NeighbourSampling)
-    got = f"with batching.kind = '{batching.kind}'"
-    for slot, policy, default, why in (
-        ("placement", placement, "device", "a full graph's rows all lie on their ranks' devices, so none are pulled"),
-        ("schedule", schedule, "bsp", "an epoch of one step leaves no batch to stage ahead"),
-    ):
-        if isinstance(policy, Store | Prefetch) and not sampled:
-            yield (
-                (slot, "kind"),
-                f"got '{policy.kind}' {got}, expected '{default}': {why}; or sample mini-batches (batching.kind = "
-                "'seeded' or 'sampled')",
-            )
-    if sampled and not batching.known_ahead and isinstance(placement, Store) and placement.hot_rows:
-        yield (
-            ("placement", "hot_rows"),
-            f"got {placement.hot_rows} {got}, expected 0: hot rows are counted in batches that are known before "
-            "training begins (batching.kind = 'seeded')",
         )
 
 

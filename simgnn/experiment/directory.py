@@ -7,21 +7,27 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.prepare import Prepared, with_default_cluster
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, save_profile
 from simgnn.outputs import check_output_folder
+from simgnn.policies.base import Policy
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import save_program
 from simgnn.tomlfile import leaves, load_toml, write_toml
+
+if TYPE_CHECKING:
+    from simgnn.experiment.batches import PreparedBatches
 
 EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
 PLAN_FORMAT = 1
 RUN_TIME_SLOTS = ("freshness", "codec")
 """Slots whose policies act while training."""
+BATCH_SLOTS = ("batching", "communication", "placement", "schedule")
+"""Those that act besides where training draws mini-batches."""
 
 
 def check_free(directory: Path, force: bool) -> None:
@@ -103,10 +109,30 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "multilabel": facts.multilabel,
         "graph": asdict(facts),
         "train": experiment.train.model_dump(mode="json"),
-        "policies": {slot: getattr(experiment, slot).model_dump(mode="json") for slot in RUN_TIME_SLOTS},
+        "policies": {slot: policy.model_dump(mode="json") for slot, policy in _acting(prepared).items()},
+        "batches": None if prepared.batches is None or shards is None else batches_table(prepared.batches),
         "threads_per_rank": None if threads == "auto" else threads,
         "seed": experiment.seed,
         "program_digest": program_digest(prepared.planned.program),
+    }
+
+
+def _acting(prepared: Prepared) -> Mapping[str, Policy]:
+    """Slot -> the policy that acts while training, with every choice resolved."""
+    slots = RUN_TIME_SLOTS if prepared.batches is None else RUN_TIME_SLOTS + BATCH_SLOTS
+    policies = {slot: getattr(prepared.experiment, slot) for slot in slots}
+    return policies if prepared.batches is None else {**policies, "placement": prepared.batches.placement}
+
+
+def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:
+    """Where the executor finds what it draws from (``plan``), the presampled batches (``folder``) and what ranks gather
+    and send (``fetches``; None where they ask one another). Writes what is not there yet."""
+    fetches = batches.fetches()
+    return {
+        "plan": str(batches.plan_folder().resolve()),
+        "folder": str(batches.folder.resolve()),
+        "fetches": None if fetches is None else str(fetches.path.resolve()),
+        "source": batches.source,
     }
 
 

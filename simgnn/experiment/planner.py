@@ -1,16 +1,17 @@
 """Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import expected_cut
 from simgnn.experiment.planning.full_graph import FullGraphPlan
 from simgnn.experiment.planning.layers import LayerChoice, PlannedLayers, plan_layers
+from simgnn.experiment.planning.mini_batch import plan_mini_batches
+from simgnn.experiment.planning.planned import Planned, undeclared
 from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.experiment.schema import Experiment
-from simgnn.model.spec import LayerSpec
 from simgnn.partition.stats import PartitionStats
+from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.blocks import BlockSync, BlockTransfer
 from simgnn.policies.communication.base import Sizes
 from simgnn.policies.names import Names
@@ -20,29 +21,24 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import ITEM_BYTES, Group, Stream
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
+from simgnn.sampling.sizes import BatchSizes
+
+__all__ = ["Planned", "plan"]
 
 FIRST, STEADY = "first", "steady"
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A program, the layers that its modules are built from, and what ``auto`` became (key path -> value).
+def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | None = None) -> Planned:
+    """Plan training: on mini-batches of the sizes ``batches``, else on the full graph.
 
-    ``undeclared`` names user layers that declare no cost: they run, but are not simulated.
+    Raises :class:`ConfigError` for what the partition or the graph cannot serve.
     """
-
-    program: Program
-    layers: tuple[LayerSpec, ...]
-    classes: int
-    multilabel: bool
-    resolved: dict[str, Any]
-    undeclared: tuple[str, ...] = ()
+    _check(experiment, stats, batches)
+    return _full_graph(experiment, stats) if batches is None else plan_mini_batches(experiment, stats, batches)
 
 
-def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
-    """Plan full-graph training. Raises :class:`ConfigError` for what the partition or the graph cannot serve."""
+def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
     facts = stats.facts
-    _check(experiment, stats)
     communication = experiment.communication
     if communication.dense_inputs:
         facts = replace(facts, feature_nonzeros=None)
@@ -77,7 +73,6 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
     program = _program(experiment, stats, planned, sizes)
     validate(program)
     layers = planned.model.layers
-    undeclared = any(work.primitive == "undeclared" for _, op in program.ops for work in op.work)
     return Planned(
         program=program,
         layers=layers,
@@ -88,16 +83,18 @@ def plan(experiment: Experiment, stats: PartitionStats) -> Planned:
             "model.hoist": [layer.hoisted for layer in layers],
             **communication.resolved(planned.rows),
         },
-        undeclared=(model.kind,) if undeclared else (),
+        undeclared=undeclared(program, model.kind),
     )
 
 
-def _check(experiment: Experiment, stats: PartitionStats) -> None:
+def _check(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | None) -> None:
     facts = stats.facts
     problems = []
-    untrainable = experiment.batching.untrainable()
-    if untrainable:
-        problems.append(f"batching.kind: {untrainable}")
+    if batches is None and isinstance(experiment.batching, NeighbourSampling):
+        problems.append(
+            f"batching.kind: got '{experiment.batching.label}', expected 'full': no batches were drawn; those of a "
+            "statistics file cannot be, as it holds no edges"
+        )
     if stats.kind != experiment.communication.cut:
         communication = experiment.communication
         problems.append(
@@ -129,8 +126,7 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
         forward=(*train, EVALUATE),
         setup=(FIRST,) if once else (),
     )
-    train_options = experiment.train
-    optimizer = "sgd-momentum" if train_options.momentum > 0 else train_options.optimizer
+    optimizer = experiment.train.update_rule
     training_state(builder, layers, names, stats, optimizer)
     segments = Segments(builder, planned.model, names)
     sums = sizes.sums(segments, _Expand(experiment, builder), planned.rows, names.forward if resends else names.setup)
@@ -141,7 +137,7 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     emit_loss(builder, planned.model, names)
     for layer in reversed(layers):
         full_graph.backward(layer)
-    emit_update(builder, layers, names, stats.ranks, optimizer)
+    emit_update(builder, layers, names.train, stats.ranks, optimizer)
     experiment.freshness.end_epoch(builder, names.train)
     emit_evaluation(builder, planned.model, names, stats.ranks)
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))

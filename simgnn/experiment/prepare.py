@@ -13,6 +13,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.partition.stats import PartitionStats
 
 if TYPE_CHECKING:
+    from simgnn.experiment.batches import PreparedBatches
     from simgnn.graph.graph import Graph
     from simgnn.partition.store import PartitionArtifact
 
@@ -27,7 +28,8 @@ def _silent(text: str) -> None:
 class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
-    ``graph`` and ``partition`` are None where the graph is a statistics file.
+    ``graph`` and ``partition`` are None where the graph is a statistics file, ``batches`` where the full graph is trained
+    on.
     """
 
     experiment: Experiment
@@ -35,6 +37,7 @@ class Prepared:
     planned: Any
     graph: "Graph | None" = None
     partition: "PartitionArtifact | None" = None
+    batches: "PreparedBatches | None" = None
 
 
 def prepare(
@@ -46,7 +49,7 @@ def prepare(
     cache: Path | None = None,
     stage: Callable[[str], None] = _silent,
 ) -> Prepared:
-    """Load the graph, obtain its partition (made once, then reused) and plan the program.
+    """Load the graph, obtain its partition and its mini-batches (made once, then reused) and plan the program.
 
     ``default_cluster``: hosts and ranks per host where the experiment names none (the hardware profile's). ``base``:
     folder of relative paths. ``need_graph``: refuse a statistics file, which nobody can train on. ``stage`` is told
@@ -56,6 +59,7 @@ def prepare(
     from simgnn.experiment.planner import plan
     from simgnn.model.user_layer import user_shape
     from simgnn.partition.folder import check_cache
+    from simgnn.policies.batching.neighbours import NeighbourSampling
 
     user_shape(experiment.model.kind)  # a class that is not there is told before minutes go into graph and partition
     if experiment.graph.source.startswith(STATISTICS):
@@ -71,7 +75,14 @@ def prepare(
     graph = read_graph(experiment, base, stage)
     artifact = obtain_partition(experiment, graph, cache, stage)
     stats = artifact.stats
-    return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
+    if not isinstance(experiment.batching, NeighbourSampling):
+        return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
+    from simgnn.experiment.batches import prepare_batches
+
+    batches = prepare_batches(experiment, graph, artifact, cache, stage)
+    resolved = experiment.model_copy(update={"placement": batches.placement})
+    stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
+    return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
 
 
 def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None) -> Experiment:

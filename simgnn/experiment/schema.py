@@ -28,6 +28,7 @@ from simgnn.policies.communication.halo import Halo
 from simgnn.policies.freshness.always import Always
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.placement.device import Device
+from simgnn.policies.schedule.base import Schedule
 from simgnn.policies.schedule.bsp import Bsp
 
 SECTIONS: Mapping[str, type[Section]] = {
@@ -72,7 +73,7 @@ class Experiment(BaseModel):
     freshness: SerializeAsAny[Freshness] = Always()
     codec: SerializeAsAny[Codec] = Plain()
     placement: SerializeAsAny[Policy] = Device()
-    schedule: SerializeAsAny[Policy] = Bsp()
+    schedule: SerializeAsAny[Schedule] = Bsp()
     train: TrainSection = TrainSection()
     hardware: HardwareSection = HardwareSection()
 

@@ -122,6 +122,11 @@ class TrainSection(Section):
         default=300.0, description="seconds after which a rank that others wait for counts as lost"
     )
 
+    @property
+    def update_rule(self) -> str:
+        """The optimizer, told apart by what it keeps beside each parameter."""
+        return "sgd-momentum" if self.momentum > 0 else self.optimizer
+
     def gradient_limit(self, ranks: int) -> float:
         """What one of P ranks clips its gradient rows to; 0: nothing. Source: SANCUS, local clipping; its derivation
         divides by the root of P, its conclusion multiplies (specs/sancus.md section 9 i)."""

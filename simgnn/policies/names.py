@@ -11,7 +11,7 @@ class Names:
 
     ``rows``: the rows that a rank computes; ``sources``: the rows that its local edges read; ``train_rows``: its part
     of the loss. ``feature_nonzeros``, ``aggregated_nonzeros``: stored values of sparse input rows and of their sums
-    (None: dense).
+    (None: dense). ``locality``: tables of the partition that tell how local the sums over edges are, by direction.
     """
 
     rows: Column
@@ -23,3 +23,4 @@ class Names:
     train: tuple[str, ...]
     forward: tuple[str, ...]
     setup: tuple[str, ...]
+    locality: str = "locality"

@@ -13,6 +13,7 @@ from simgnn.program.ops import Work
 from simgnn.program.sizes import Size
 
 FORWARD, BACKWARD = "locality/forward", "locality/backward"
+"""Tables of the partition that tell how local the sums over a rank's own edges are."""
 
 
 class Segments:
@@ -94,7 +95,7 @@ class Segments:
         names, builder, index = self.names, self.builder, layer.index
         result = builder.buffer(f"maximum/{index}", names.rows, layer.heads)
         pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
-        self.forward(layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, FORWARD))
+        self.forward(layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, f"{names.locality}/forward"))
         return result
 
     def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:
@@ -102,7 +103,7 @@ class Segments:
         names, builder, index = self.names, self.builder, layer.index
         result = builder.buffer(f"aggregated/{index}", names.rows, layer.aggregated_width)
         pieces: list[Piece[Size]] = costs.sums(layer, names.edges, names.rows, names.sources)
-        work = builder.work(self.work(layer, "aggregate", pieces), FORWARD)
+        work = builder.work(self.work(layer, "aggregate", pieces), f"{names.locality}/forward")
         self.forward(layer, "aggregate", OpKind.AGGREGATE, reads, [result], work)
         return result
 
@@ -110,7 +111,7 @@ class Segments:
         """Its reverse, from the gradient of the sums to those of prepared rows; ``gradients`` as in :meth:`reverse`."""
         names, builder, index = self.names, self.builder, layer.index
         pieces: list[Piece[Size]] = costs.sums_backward(layer, names.edges, names.rows, names.sources)
-        work = builder.work(self.work(layer, "aggregate/backward", pieces), BACKWARD)
+        work = builder.work(self.work(layer, "aggregate/backward", pieces), f"{names.locality}/backward")
         incoming = f"d/aggregated/{index}"
         saved = [*gradients.values(), f"maximum/{index}"] if layer.attends else []
         self.reverse(

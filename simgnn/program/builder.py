@@ -8,7 +8,7 @@ import numpy as np
 from simgnn.model.costs import Piece
 from simgnn.program.derive import derive_dependencies
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Space, Stream, Transfer, Work
+from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Ring, Space, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable
 
@@ -32,7 +32,7 @@ class ProgramBuilder:
         self.templates: dict[str, list[Op]] = {}
 
     def column(self, name: str, values: IntArray) -> Column:
-        """Add a column [P]."""
+        """Add a column [P], [P, steps] or [P, epochs, steps]."""
         self.columns[name] = np.asarray(values, dtype=np.int64)
         return Column(name)
 
@@ -44,10 +44,10 @@ class ProgramBuilder:
 
     def buffer(
         self, name: str, rows: Size, width: int, dtype: str | None = None, persistent: bool = False,
-        space: Space = "device",
+        space: Space = "device", depth: int = 1, ring: Ring = "epoch",
     ) -> str:  # fmt: skip
         """Add a buffer: on the device and in the training dtype unless others are named."""
-        self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, space, persistent=persistent)
+        self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, space, depth, ring, persistent)
         return name
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
@@ -72,7 +72,7 @@ class ProgramBuilder:
         **fields: Any,
     ) -> None:
         """Emit an op on the compute stream."""
-        self._emit(
+        self.emit(
             templates,
             Op(name, kind, "compute", reads=accesses(reads), writes=accesses(writes), work=work, **fields),
         )
@@ -116,15 +116,20 @@ class ProgramBuilder:
             name, kind, "comm", reads=accesses(reads), writes=accesses(writes), transfer=transfer, category="comm",
             **fields,
         )  # fmt: skip
-        self._emit(templates, op)
+        self.emit(templates, op)
 
-    def _emit(self, templates: Sequence[str], op: Op) -> None:
+    def emit(self, templates: Sequence[str], op: Op) -> None:
+        """Put an op at the end of every template that is named."""
         for template in templates:
             self.templates.setdefault(template, []).append(op)
 
     def build(self, calendar: Calendar) -> Program:
         """The program, with its dependencies derived from the buffers."""
-        program = Program(
+        return derive_dependencies(self.stated(calendar))
+
+    def stated(self, calendar: Calendar) -> Program:
+        """The program, with the dependencies that its ops state."""
+        return Program(
             name=self.name,
             templates={name: Template(name, tuple(ops)) for name, ops in self.templates.items()},
             calendar=calendar,
@@ -134,7 +139,6 @@ class ProgramBuilder:
             sizes=SizeTable(len(self.hosts), self.columns, self.routes),
             hosts=self.hosts,
         )
-        return derive_dependencies(program)
 
     def _used(self) -> Mapping[str, Buffer]:
         names = {access.buffer for ops in self.templates.values() for op in ops for access in op.reads + op.writes}

@@ -14,7 +14,7 @@ def name_problems(program: Program) -> list[str]:
     """Faults that make the other checks meaningless."""
     problems: list[str] = []
     calendar = program.calendar
-    for name in (calendar.steady, calendar.first, calendar.refresh):
+    for name in (calendar.steady, calendar.first, calendar.refresh, calendar.opening):
         if name is not None and name not in program.templates:
             problems.append(f"the calendar names template '{name}', which does not exist")
     for buffer in program.buffers.values():

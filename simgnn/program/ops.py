@@ -8,6 +8,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import Decision, Size
 
 Space = Literal["device", "host", "host-shared"]
+Ring = Literal["epoch", "step"]
 ITEM_BYTES: Mapping[str, int] = {
     "float64": 8,
     "float32": 4,
@@ -33,7 +34,7 @@ class Buffer:
     dtype: str = "float32"
     space: Space = "device"
     depth: int = 1
-    ring: Literal["epoch", "step"] = "epoch"
+    ring: Ring = "epoch"
     persistent: bool = False
 
     @property

@@ -36,13 +36,14 @@ class Template:
 @dataclass(frozen=True)
 class Calendar:
     """``template(epoch, step)``, a pure function: ``first`` in epoch 0 (step 0), ``refresh`` every ``refresh_interval``
-    epochs, ``steady`` otherwise."""
+    epochs, ``steady`` otherwise. ``opening``, where there is one, is step 0 of an epoch that is none of these."""
 
     steady: str
     first: str | None = None
     refresh: str | None = None
     refresh_interval: int = 1
     steps: int = 1
+    opening: str | None = None
 
     def template(self, epoch: int, step: int = 0) -> str:
         """Name of the template of a training turn."""
@@ -50,6 +51,8 @@ class Calendar:
             return self.first
         if self.refresh is not None and epoch % self.refresh_interval == 0:
             return self.refresh
+        if self.opening is not None and step == 0:
+            return self.opening
         return self.steady
 
     def turns(self, epochs: int) -> Iterator[Turn]:

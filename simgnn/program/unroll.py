@@ -1,7 +1,7 @@
 """Consecutive turns laid out as one graph, to prove what must hold for every run: which op surely ends before which."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simgnn.program.ops import Access, Op
@@ -129,10 +129,20 @@ def windows(program: Program) -> list[Unrolled]:
     calendar = program.calendar
     epochs = max(depth, back) + 2
     if calendar.steps > 1:
-        return [unroll(program, list(calendar.turns(2))[: min(2 * calendar.steps, 2 * depth + 3 + calendar.steps)])]
+        return [_of_steps(program, depth)]
     result = [unroll(program, list(calendar.turns(epochs)))]
     if calendar.refresh is not None and calendar.refresh_interval > 1:
         middle = calendar.refresh_interval
         span = range(max(0, middle - epochs), middle + epochs)
         result.append(unroll(program, [Turn(epoch, 0, calendar.template(epoch)) for epoch in span]))
     return result
+
+
+def _of_steps(program: Program, depth: int) -> Unrolled:
+    """The first epochs of a run of several steps an epoch, cut to as few steps as show every neighbourhood: nothing
+    looks further back than rings and dependencies, so that more steps in the middle of an epoch add nothing."""
+    back = max((dependency.steps_back for _, op in program.ops for dependency in op.after), default=0)
+    steps = min(program.calendar.steps, 2 * max(depth, back) + 3)
+    laps = max((buffer.depth for buffer in program.buffers.values() if buffer.ring == "epoch"), default=1) + 1
+    short = replace(program, calendar=replace(program.calendar, steps=steps))
+    return unroll(short, list(short.calendar.turns(laps)))

@@ -94,15 +94,25 @@ class Part:
         """Rows of other ranks that the epoch needs, ascending, and in how many batches each."""
         return self.folder.array("remote_vertices"), self.folder.array("remote_counts")
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Rows of every batch after hops 0..L, int64 [batches, L + 1]."""
+        return self._index[:, : self._hops + 1]
+
+    @property
+    def edges(self) -> NDArray[np.int64]:
+        """Edges of every batch by hop, int64 [batches, L]."""
+        return self._index[:, self._hops + 1 :]
+
     def inputs(self, number: int) -> NDArray[Any]:
         """The ids of the input rows of batch ``number``, as in its :class:`Batch`: without its blocks."""
         row = int(self._starts[0][number])
-        return self._vertices[row : row + int(self._index[number, self._hops])]
+        return self._vertices[row : row + int(self.rows[number, -1])]
 
     def batch(self, number: int) -> Batch:
         """Batch ``number`` of 0..len-1, as it was sampled."""
         hops = self._hops
-        sizes, edges = self._index[number, : hops + 1], self._index[number, hops + 1 :]
+        sizes, edges = self.rows[number], self.edges[number]
         row, pointer, source = (int(starts[number]) for starts in self._starts)
         blocks = []
         for hop in range(hops):
@@ -122,8 +132,7 @@ class Part:
     @cached_property
     def _starts(self) -> tuple[NDArray[np.int64], ...]:
         """Where each batch begins in ``vertices``, ``pointers`` and ``sources``."""
-        sizes, edges = self._index[:, : self._hops + 1], self._index[:, self._hops + 1 :]
-        lengths = (sizes[:, -1], (sizes[:, :-1] + 1).sum(axis=1), edges.sum(axis=1))
+        lengths = (self.rows[:, -1], (self.rows[:, :-1] + 1).sum(axis=1), self.edges.sum(axis=1))
         return tuple(np.cumsum(length) - length for length in lengths)
 
     @cached_property

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simgnn.graph.graph import GraphFacts
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
@@ -32,13 +33,8 @@ def training_state(
         builder.buffer("features", names.feature_nonzeros, 4 + builder.item_bytes, "uint8", persistent=True)
     else:
         builder.buffer("features", names.rows, first.width_in, persistent=True)
-    builder.buffer("labels", names.rows, stats.facts.classes if stats.facts.multilabel else 8, "uint8", persistent=True)
-    for layer in layers:
-        count = parameters_of(layer)
-        builder.buffer(f"parameters/{layer.index}", 1, count, persistent=True)
-        builder.buffer(f"gradients/{layer.index}", 1, count, persistent=True)
-        builder.buffer(f"optimizer/{layer.index}", 1, OPTIMIZER_COPIES[optimizer] * count, persistent=True)
-    builder.buffer("metrics", 1, METRICS, "float64", persistent=True)
+    builder.buffer("labels", names.rows, label_bytes(stats.facts), "uint8", persistent=True)
+    learned_state(builder, layers, optimizer)
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
     # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
     rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
@@ -46,6 +42,21 @@ def training_state(
     builder.buffer(
         "topology", builder.column("topology_bytes", np.asarray(topology, dtype=np.int64)), 1, "uint8", persistent=True
     )
+
+
+def label_bytes(facts: GraphFacts) -> int:
+    """Bytes of the labels of a vertex."""
+    return facts.classes if facts.multilabel else 8
+
+
+def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimizer: str) -> None:
+    """Parameters, their gradients, the optimizer's own values, and the metrics that are summed with them."""
+    for layer in layers:
+        count = parameters_of(layer)
+        builder.buffer(f"parameters/{layer.index}", 1, count, persistent=True)
+        builder.buffer(f"gradients/{layer.index}", 1, count, persistent=True)
+        builder.buffer(f"optimizer/{layer.index}", 1, OPTIMIZER_COPIES[optimizer] * count, persistent=True)
+    builder.buffer("metrics", 1, METRICS, "float64", persistent=True)
 
 
 def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
@@ -61,22 +72,32 @@ def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
     )  # fmt: skip
 
 
-def emit_update(builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Names, ranks: int, optimizer: str) -> None:
+def emit_update(
+    builder: ProgramBuilder,
+    layers: Sequence[LayerSpec],
+    train: tuple[str, ...],
+    ranks: int,
+    optimizer: str,
+    divisors: Sequence[str] = (),
+) -> None:
     """Sum gradients and metrics over ranks, then the same optimizer step on every rank.
+
+    ``divisors``: buffers of one value that are summed in the gradients' own message, and divide them.
 
     The step reads the metrics too: a loss that is no number ends the run before it reaches the parameters.
     """
     gradients = [f"gradients/{layer.index}" for layer in layers]
+    summed = [*gradients, *divisors]
     total = sum(builder.buffers[name].width for name in gradients)
     if ranks > 1:
         builder.allreduce(
-            names.train, "update/gradients", gradients, total * builder.item_bytes, control=False, phase="update"
+            train, "update/gradients", summed, (total + len(divisors)) * builder.item_bytes, control=False, phase="update"
         )
-        builder.allreduce(names.train, "update/metrics", ["metrics"], METRICS * 8, control=True, phase="update")
+        builder.allreduce(train, "update/metrics", ["metrics"], METRICS * 8, control=True, phase="update")
     state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
     work = (Work("optimizer", {"elements": total, "item_bytes": builder.item_bytes}),)
     builder.compute(
-        names.train, "update/optimize", OpKind.OPTIMIZE, [*gradients, "metrics", *state], state, work, phase="update",
+        train, "update/optimize", OpKind.OPTIMIZE, [*summed, "metrics", *state], state, work, phase="update",
         category="update",
     )  # fmt: skip
 

@@ -14,7 +14,3 @@ class Full(Batching):
     def steps(self) -> int:
         """Training steps in one epoch."""
         return 1
-
-    def untrainable(self) -> str | None:
-        """See :class:`Batching`."""
-        return None

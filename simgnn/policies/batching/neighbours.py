@@ -1,10 +1,12 @@
 """What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from simgnn.policies.batching.base import Batching
+from simgnn.program.ops import Work
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 MOST_NEIGHBOURS = 65_536
 
 
-class NeighbourSampling(Batching):
+class NeighbourSampling(Batching, ABC):
     """Uniform neighbour sampling without replacement.
 
     ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
@@ -42,12 +44,10 @@ class NeighbourSampling(Batching):
             )
         return fanouts
 
-    def untrainable(self) -> str | None:
-        """See :class:`Batching`."""
-        return (
-            f"got '{self.label}', expected 'full': this version samples mini-batches (simgnn sample) but does not "
-            "plan, simulate or train with them yet"
-        )
+    @abstractmethod
+    def drawing(self, hops: int) -> tuple[Work, ...]:
+        """What drawing a batch of so many hops costs while training runs; columns are those of
+        :mod:`simgnn.policies.minibatch`."""
 
     def plan(
         self,

@@ -5,10 +5,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.policies.minibatch import edges_of, rows_after
+from simgnn.program.ops import Work
 
 
 class Sampled(NeighbourSampling):
-    """Online neighbour sampling. It draws what ``seeded`` draws, so that the two train on equal batches."""
+    """Online neighbour sampling. It draws what ``seeded`` draws, so that the two train on equal batches.
+
+    Deviation: every host holds the structure of the whole graph, so that a rank draws all of a batch itself. DistDGL's
+    owners hold the in-edges of their vertices and draw for others on request (specs/distdgl.md 5.5).
+    """
 
     known_ahead: ClassVar[bool] = False
 
@@ -16,3 +22,10 @@ class Sampled(NeighbourSampling):
     fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
         default=(15, 10, 5), description="neighbours by hop from the seed vertices; -1: all"
     )
+
+    def drawing(self, hops: int) -> tuple[Work, ...]:
+        """See :class:`NeighbourSampling`."""
+        return tuple(
+            Work("sample", {"vertices": rows_after(hop - 1), "edges": edges_of(hop), "item_bytes": 8})
+            for hop in range(1, hops + 1)
+        )

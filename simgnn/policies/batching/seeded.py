@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.program.ops import Work
 
 
 class Seeded(NeighbourSampling):
@@ -16,3 +17,7 @@ class Seeded(NeighbourSampling):
     fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
         default=(25, 10), description="neighbours by hop from the seed vertices; -1: all"
     )
+
+    def drawing(self, hops: int) -> tuple[Work, ...]:
+        """Nothing: batches are read ahead from disk, which no profile prices (specs/rapidgnn.md 10)."""
+        return ()

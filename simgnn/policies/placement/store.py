@@ -1,27 +1,80 @@
 """Input rows in a store: each host keeps its own in memory that its ranks share, batches pull the others."""
 
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from simgnn.policies.base import Policy
+from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
+from simgnn.policies.staging import Staging, received
+from simgnn.program.ops import Access
+from simgnn.program.sizes import Column
 
 MOST_HOT_ROWS = 2**31 - 1  # slots are int32
+HOT_SHARE = 0.1
+"""Of the distinct rows of other hosts that a rank needs in a mean epoch, how many ``auto`` keeps."""
+CACHE_ROUTE, FIRST_ROUTE = "hot", "hot/setup"
+"""Rows that fill the next epoch's caches, by epoch and step; those that fill the first epoch's."""
 
 
 class Store(Policy):
     """Feature store (DistDGL: Zheng et al., IA3 2020) with a cache of hot rows on each rank's device (RapidGNN).
 
-    ``hot_rows``: rows of other hosts that a rank keeps for an epoch, those that most of its batches need; 0: none. They
-    are chosen from batches that are known before training begins.
+    ``hot_rows``: rows of other hosts that a rank keeps for an epoch, those that most of its batches need; 0: none;
+    ``auto``: a tenth of those that it needs (specs/rapidgnn.md 6, our decision). They are chosen from batches that are
+    known before training begins. ``pull``: of the next epoch's cache ``full``, all rows, or ``delta``, those that the
+    present one lacks.
     """
 
     slot: ClassVar[str] = "placement"
 
     kind: Literal["store"] = "store"
-    hot_rows: int = Field(default=0, ge=0, le=MOST_HOT_ROWS, description="rows of other hosts kept on a rank's device")
+    hot_rows: Annotated[int, Field(ge=0, le=MOST_HOT_ROWS)] | Literal["auto"] = Field(
+        default=0, description="rows of other hosts kept on a rank's device"
+    )
+    pull: Literal["full", "delta"] = Field(default="full", description="what of the next epoch's hot rows is pulled")
+
+    @property
+    def pulls_new_rows(self) -> bool:
+        """Whether rows that are in the cache already are kept."""
+        return self.pull == "delta"
+
+    def resolved(self, needed: Callable[[], float]) -> "Store":
+        """The same with a number of hot rows; ``needed``: distinct rows of other hosts that a rank needs in an epoch.
+
+        It is only asked for ``auto``.
+        """
+        if self.hot_rows != "auto":
+            return self
+        return self.model_copy(update={"hot_rows": min(round(HOT_SHARE * needed()), MOST_HOT_ROWS)})
+
+    @property
+    def cached_rows(self) -> int:
+        """``hot_rows`` as a number, once it is resolved."""
+        assert self.hot_rows != "auto", "resolve it first"
+        return self.hot_rows
+
+    def take(self, staging: Staging) -> None:
+        """Emit: rows of a batch that are in the cache. That of an epoch was filled in the one before."""
+        reads = (Access(HOT, epochs_back=1), Access(INPUTS))
+        staging.on_device(TAKE_HOT, reads, Access(INPUTS), Column("rows/hits"), "hits")
+
+    def fill_next(self, staging: Staging) -> None:
+        """Emit: a step's piece of the next epoch's cache. Source: RapidGNN, VectorPull (specs/rapidgnn.md 5.4)."""
+        pulled = staging.send("hot", CACHE_ROUTE, "serve_cache")
+        here, before = Access(HOT), Access(HOT, epochs_back=1)
+        staging.to_device("hot/stage", (Access(pulled),), here, received(CACHE_ROUTE), "cache")
+        if self.pulls_new_rows:
+            staging.on_device("hot/keep", (before, here), here, Column("hot/kept"), "kept")
+
+    def fill_first(self, staging: Staging) -> None:
+        """Emit: the cache of the first epoch, before it begins."""
+        pulled = staging.send("setup/hot", FIRST_ROUTE, "serve_first_cache", "setup")
+        target = Access(HOT, epochs_back=1)
+        staging.to_device("setup/hot/stage", (Access(pulled),), target, received(FIRST_ROUTE), "first_cache", "setup")
 
 
 def staged_rows(cached: NDArray[np.int64], largest: NDArray[np.int64], window: int) -> NDArray[np.int64]:

@@ -1,13 +1,39 @@
 """Bulk synchronous: one op after the other, communication never beside computation."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from simgnn.policies.base import Policy
+from simgnn.policies.schedule.base import Schedule, StepEnds
+from simgnn.program.ops import Dependency
 
 
-class Bsp(Policy):
+class Bsp(Schedule):
     """Ops of a rank run in program order, each after the one before."""
 
-    slot: ClassVar[str] = "schedule"
-
     kind: Literal["bsp"] = "bsp"
+
+    @property
+    def drawing_threads(self) -> int:
+        """See :class:`Schedule`."""
+        return 1
+
+    @property
+    def drawn_batches(self) -> int:
+        """See :class:`Schedule`."""
+        return 1
+
+    @property
+    def staged_batches(self) -> int:
+        """See :class:`Schedule`."""
+        return 1
+
+    def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """See :class:`Schedule`."""
+        return tuple(Dependency(op, steps_back=1) for op in dict.fromkeys((ends.trained, ends.staged)))
+
+    def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """See :class:`Schedule`."""
+        return self.before_draw(ends)
+
+    def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """See :class:`Schedule`."""
+        return ()

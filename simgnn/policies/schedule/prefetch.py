@@ -1,19 +1,64 @@
 """Batches are staged ahead of the training step."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simgnn.policies.base import Policy
+from simgnn.policies.schedule.base import Schedule, StepEnds
+from simgnn.program.ops import Dependency
+
+Count = Annotated[int, Field(ge=1, le=65_536)]
 
 
-class Prefetch(Policy):
-    """A window of staged batches, filled in the background (RapidGNN, DistDGL).
+class Prefetch(Schedule):
+    """A window of batches, filled in the background (DistDGL: Zheng et al., IA3 2020; RapidGNN).
 
-    ``window``: batches whose input rows have a buffer, the one in training included; 1 stages nothing ahead.
+    ``window``: batches that are held, the one in training included; 1 stages nothing ahead. ``staged``: what of later
+    batches is held: ``rows``, all that training reads, on the device (RapidGNN); or ``blocks``, whose rows are brought
+    when the step before has ended (DistDGL). ``lanes``: threads that draw blocks. ``across_epochs``: whether rows of
+    the next epoch's batches may be staged before an epoch has ended (RapidGNN: no).
+
+    A queue of D drawn batches behind W threads (DistDGL) is a window of W + D + 1: with the batches that are being
+    drawn and the one in training.
     """
 
-    slot: ClassVar[str] = "schedule"
-
     kind: Literal["prefetch"] = "prefetch"
-    window: int = Field(default=4, ge=1, le=65_536, description="batches with a staging buffer")
+    window: Count = Field(default=4, description="batches that are held, the one in training included")
+    staged: Literal["rows", "blocks"] = Field(default="rows", description="what of later batches is held")
+    lanes: Count = Field(default=1, description="threads that draw batches")
+    across_epochs: bool = Field(default=False, description="stage rows of the next epoch before this one has ended")
+
+    @property
+    def drawing_threads(self) -> int:
+        """See :class:`Schedule`."""
+        return self.lanes
+
+    @property
+    def drawn_batches(self) -> int:
+        """See :class:`Schedule`."""
+        return self.window
+
+    @property
+    def staged_batches(self) -> int:
+        """See :class:`Schedule`."""
+        return self.window if self.staged == "rows" else 1
+
+    def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """See :class:`Schedule`."""
+        return (Dependency(ends.released, steps_back=self.window),)
+
+    def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """A free buffer, and an end of the batch before: batches are staged one after the other. See :class:`Schedule`.
+
+        Source: RapidGNN's prefetcher (specs/rapidgnn.md 5.5), DistDGL's trainer (specs/distdgl.md 5.6).
+        """
+        free = Dependency(ends.trained, steps_back=1)
+        if self.staged == "rows":
+            free = Dependency(ends.released, steps_back=self.window)
+        return (free, Dependency(ends.staged, steps_back=1))
+
+    def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """See :class:`Schedule`."""
+        if self.staged == "blocks" or self.across_epochs:
+            return ()
+        return (Dependency(ends.trained, steps_back=1),)

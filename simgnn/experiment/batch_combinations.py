@@ -1,0 +1,88 @@
+"""Faults between fields of experiments with mini-batches."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.policies.communication.store import Pulls
+from simgnn.policies.placement.store import Store
+from simgnn.policies.schedule.prefetch import Prefetch
+
+Faults = Iterator[tuple[tuple[str, ...], str]]
+"""Key path, message."""
+
+
+def fanout_faults(values: Mapping[str, Any]) -> Faults:
+    """Fan-outs are one a layer."""
+    batching, model = values["batching"], values["model"]
+    if isinstance(batching, NeighbourSampling) and model is not None and len(batching.fanouts) != model.layers:
+        yield (
+            ("batching", "fanouts"),
+            f"got {len(batching.fanouts)} fan-outs {list(batching.fanouts)}, expected {model.layers}: one for each "
+            f"layer (model.layers = {model.layers}), the first for the neighbours of the seed vertices",
+        )
+
+
+def slot_faults(values: Mapping[str, Any]) -> Faults:
+    """Stores and windows are for mini-batches, hot rows for those that are known ahead."""
+    batching, placement, schedule = values["batching"], values["placement"], values["schedule"]
+    if batching is None:
+        return
+    sampled = isinstance(batching, NeighbourSampling)
+    got = f"with batching.kind = '{batching.kind}'"
+    for slot, policy, default, why in (
+        ("placement", placement, "device", "a full graph's rows all lie on their ranks' devices, so none are pulled"),
+        ("schedule", schedule, "bsp", "an epoch of one step leaves no batch to stage ahead"),
+    ):
+        if isinstance(policy, Store | Prefetch) and not sampled:
+            yield (
+                (slot, "kind"),
+                f"got '{policy.kind}' {got}, expected '{default}': {why}; or sample mini-batches (batching.kind = "
+                "'seeded' or 'sampled')",
+            )
+    if sampled and not batching.known_ahead and isinstance(placement, Store) and placement.hot_rows:
+        yield (
+            ("placement", "hot_rows"),
+            f"got {placement.hot_rows} {got}, expected 0: hot rows are counted in batches that are known before "
+            "training begins (batching.kind = 'seeded')",
+        )
+
+
+def training_faults(values: Mapping[str, Any]) -> Faults:
+    """What training on mini-batches needs of the other slots, and what serves nothing else."""
+    batching, communication = values["batching"], values["communication"]
+    if batching is None or communication is None:
+        return
+    got = f"with batching.kind = '{batching.kind}'"
+    if not isinstance(batching, NeighbourSampling):
+        if isinstance(communication, Pulls):
+            yield (
+                ("communication", "kind"),
+                f"got 'store' {got}, expected one that exchanges rows in every layer ('halo'): a store's rows are "
+                "pulled by mini-batches (batching.kind = 'seeded' or 'sampled')",
+            )
+        return
+    for slot, expected, why in (
+        ("communication", "store", "batches pull input rows, and nothing else of a layer travels"),
+        ("placement", "store", "rows are pulled from the hosts that keep them"),
+        ("freshness", "always", "input rows never change"),
+        ("codec", "none", "rows of the store travel as they are in this version"),
+    ):
+        policy = values[slot]
+        if policy is not None and policy.kind != expected:
+            yield (slot, "kind"), f"got '{policy.kind}' {got}, expected '{expected}': {why}"
+    if not isinstance(communication, Pulls) or (communication.rows == "scheduled" and batching.known_ahead):
+        return
+    placement = values["placement"]
+    if communication.rows == "scheduled":
+        yield (
+            ("communication", "rows"),
+            f"got 'scheduled' {got}, expected 'requested': owners know ahead only of batches that are drawn before "
+            "training begins (batching.kind = 'seeded')",
+        )
+    elif isinstance(placement, Store) and placement.hot_rows and batching.known_ahead:
+        yield (
+            ("placement", "hot_rows"),
+            f"got {placement.hot_rows} with communication.rows = 'requested', expected 0: caches are filled by a plan; "
+            "use communication.rows = 'scheduled'",
+        )

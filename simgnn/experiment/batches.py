@@ -1,0 +1,103 @@
+"""From an experiment with mini-batches to their sizes: sampled once, kept like partitions, read by every command."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.schema import Experiment
+from simgnn.partition.folder import cache_folder
+from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.policies.placement.store import Store
+from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
+from simgnn.sampling.plan import SamplingPlan
+from simgnn.sampling.planfile import save_plan
+from simgnn.sampling.presample import presample, settings_of
+from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
+from simgnn.sampling.sizes import BatchSizes
+
+if TYPE_CHECKING:
+    from simgnn.graph.graph import Graph
+    from simgnn.partition.partition import Partition
+    from simgnn.partition.store import PartitionArtifact
+
+
+@dataclass(frozen=True)
+class PreparedBatches:
+    """All batches of a run in ``folder``, drawn by ``plan``; ``source``: digest of graph and partition; ``hosts`` [P].
+    ``placement``: with a number of hot rows. ``fetched_ahead``: whether what each rank sends is known before the run."""
+
+    plan: SamplingPlan
+    source: str
+    folder: Path
+    epochs: int
+    hosts: tuple[int, ...]
+    placement: Store
+    fetched_ahead: bool
+    sizes: BatchSizes
+
+    def plan_folder(self) -> Path:
+        """The plan on disk, for processes that draw batches; written where it is not there yet."""
+        return save_plan(self.plan, self.source, self.folder / "plan")
+
+    def fetches(self) -> FetchPlan | None:
+        """What ranks gather and send, planned on disk; None where they ask one another while training."""
+        if not self.fetched_ahead:
+            return None
+        hosts, hot_rows = np.array(self.hosts, np.int64), self.placement.cached_rows
+        return plan_fetches(self.plan, self.source, self.folder, self.epochs, hosts, hot_rows)
+
+
+def check_trains(graph: "Graph") -> None:
+    """Raise :class:`ConfigError` for a graph without training vertices."""
+    if graph.train_mask is None or not graph.train_mask.any():
+        raise ConfigError(
+            f"graph '{graph.name}' has no training vertices, so there is nothing to sample; give it labels "
+            "(graph.classes = N for random ones) or a training mask"
+        )
+
+
+def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition") -> SamplingPlan:
+    """Who draws what, of a graph with training vertices."""
+    assert isinstance(experiment.batching, NeighbourSampling)
+    assert graph.train_mask is not None
+    train = np.flatnonzero(graph.train_mask)
+    hosts = np.array(experiment.rank_hosts(), np.int64)
+    return experiment.batching.plan(graph.csr, train, partition, hosts, experiment.seed)
+
+
+def prepare_batches(
+    experiment: Experiment,
+    graph: "Graph",
+    partition: "PartitionArtifact",
+    cache: Path | None,
+    stage: Callable[[str], None],
+) -> PreparedBatches:
+    """Sample every batch of the run, or find them in the cache, and count what they need."""
+    assert isinstance(experiment.batching, NeighbourSampling)
+    assert isinstance(experiment.placement, Store)
+    check_trains(graph)
+    plan = sampling_plan(experiment, graph, partition.partition)
+    epochs, hosts = experiment.train.epochs, np.array(experiment.rank_hosts(), np.int64)
+    key = hashlib.sha256(json.dumps(settings_of(plan, partition.digest), sort_keys=True).encode()).hexdigest()
+    folder = cache_folder(cache) / "batches" / key[:32]
+    count = epochs * sum(plan.batches(worker) for worker in range(plan.ranks))
+    stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
+    presample(plan, partition.digest, folder, epochs)
+    placement = experiment.placement.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
+    sizes = batch_sizes(plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows)
+    return PreparedBatches(
+        plan=plan,
+        source=partition.digest,
+        folder=folder,
+        epochs=epochs,
+        hosts=experiment.rank_hosts(),
+        placement=placement,
+        fetched_ahead=experiment.batching.known_ahead,
+        sizes=sizes,
+    )

@@ -1,0 +1,150 @@
+"""Mini-batch training: batches are drawn, their rows staged, their layers trained; three chains of ops a step.
+
+*Drawing* makes blocks. *Staging* brings rows: local ones, hot ones, those of other hosts, and a piece of the next
+epoch's cache. *Training* is one chain from the first layer to the optimizer. The schedule says how far ahead of the
+third the first two run, as dependencies on earlier steps. Sources: specs/distdgl.md 5.7, specs/rapidgnn.md 5.6.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.planning.block_layers import BlockLayers
+from simgnn.experiment.planning.layers import LayerChoice, plan_layers
+from simgnn.experiment.planning.planned import Planned, undeclared
+from simgnn.experiment.planning.stored_rows import StoredRows
+from simgnn.experiment.planning.update import emit_update, learned_state
+from simgnn.experiment.schema import Experiment
+from simgnn.model.costs import pass_over
+from simgnn.model.spec import ModelSpec
+from simgnn.partition.stats import PartitionStats
+from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.policies.communication.store import Pulls
+from simgnn.policies.minibatch import DRAW, FETCHING, SAMPLING, SEED_COUNT, SEEDS, STAGING, rows_after
+from simgnn.policies.placement.store import Store
+from simgnn.policies.schedule.base import StepEnds
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import ITEM_BYTES, Dependency, Group, Op, Stream, Work
+from simgnn.program.program import Calendar, Program
+from simgnn.program.validate import validate
+from simgnn.sampling.sizes import BatchSizes
+
+STEP, FIRST, OPENING = "step", "first", "opening"
+OPTIMIZE = "update/optimize"
+
+def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: BatchSizes) -> Planned:
+    """Plan sampled training on batches of known sizes. Raises :class:`ConfigError` for layers that blocks cannot serve.
+
+    Every epoch's sizes are columns of the program, so it is that of one run.
+    """
+    model, train = experiment.model, experiment.train
+    facts = replace(stats.facts, feature_nonzeros=None)  # the store holds dense rows
+    planned = plan_layers(
+        LayerChoice(
+            kind=model.kind,
+            hidden=model.hidden_widths(),
+            order=model.order,
+            hoist="never",  # input rows are others in each step, so no sum of them is constant
+            rows="input",
+            resend_inputs=True,
+            heads=model.heads,
+            epochs=train.epochs,
+            item_bytes=ITEM_BYTES[train.dtype],
+        ),
+        facts,
+        0,
+        0,
+    )
+    if any(layer.whole for layer in planned.model.layers):
+        raise ConfigError(
+            f"model.kind: got '{model.kind}' with batching.kind = '{experiment.batching.label}', expected a class with "
+            "prepare, aggregate and update: blocks have no square graph for a forward(csr, rows)"
+        )
+    limit = train.gradient_limit(stats.ranks)
+    layers = tuple(replace(layer, gradient_limit=limit) for layer in planned.model.layers)
+    program = validate(_program(experiment, stats, batches, replace(planned.model, layers=layers)))
+    assert isinstance(experiment.placement, Store)
+    return Planned(
+        program=program,
+        layers=layers,
+        classes=facts.classes,
+        multilabel=facts.multilabel,
+        resolved={
+            "model.order": [layer.order for layer in layers],
+            "placement.hot_rows": experiment.placement.cached_rows,
+        },
+        undeclared=undeclared(program, model.kind),
+    )
+
+
+def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes, model: ModelSpec) -> Program:
+    batching, communication = experiment.batching, experiment.communication
+    assert isinstance(batching, NeighbourSampling)
+    assert isinstance(communication, Pulls)
+    assert isinstance(experiment.placement, Store)
+    schedule, train = experiment.schedule, experiment.train
+    builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], train.dtype)
+    builder.streams = {
+        "compute": Stream("compute"),
+        "comm": Stream("comm", group="world"),
+        SAMPLING: Stream(SAMPLING, servers=schedule.drawing_threads),
+        STAGING: Stream(STAGING),
+        FETCHING: Stream(FETCHING, group=FETCHING),
+    }
+    # rows and ids of the store lie in the host's memory
+    builder.groups = {"world": Group("world"), FETCHING: Group(FETCHING, backend="gloo")}
+    store = StoredRows(builder, batches, stats, schedule)
+    staged = store.staged(communication, experiment.placement)
+    _training(builder, model, stats, train.update_rule)
+    chain = _in_order(builder.templates.pop(STEP))
+    released = next(op.name for op in reversed(chain) if op.phase == "backward")
+    ends = StepEnds(staged=staged[-1].name, released=released, trained=OPTIMIZE)
+    draw = Op(
+        DRAW, OpKind.SAMPLE, SAMPLING, writes=store.drawn(), after=schedule.before_draw(ends),
+        work=batching.drawing(len(batches.edges)), module="batching",
+    )  # fmt: skip
+    staged = _after(staged, (Dependency(DRAW), *schedule.before_rows(ends)))
+    chain = _after(chain, (Dependency(store.ready), Dependency(OPTIMIZE, steps_back=1)))
+    builder.templates[STEP] = [draw, *staged, *chain]
+    first = store.first(experiment.placement)
+    if first:
+        builder.templates[FIRST] = [*first, draw, *_after(staged, (Dependency(first[-1].name),)), *chain]
+    before = schedule.before_epoch(ends)
+    if before:
+        builder.templates[OPENING] = [draw, *_after(staged, before), *chain]
+    return builder.stated(
+        Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
+    )
+
+
+def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, optimizer: str) -> None:
+    """Layers, loss and update, in program order."""
+    layers, top = model.layers, len(model.layers)
+    learned_state(builder, layers, optimizer)
+    builder.buffer(SEED_COUNT, 1, 1)
+    blocks = BlockLayers(builder, model, (STEP,))
+    for layer in layers:
+        blocks.forward(layer)
+    rows = rows_after(0)
+    builder.buffer(f"d/hidden/{top}", rows, model.classes)
+    work = (Work("loss", {"rows": rows, "width": model.classes, "item_bytes": builder.item_bytes}),)
+    builder.compute(
+        (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", SEEDS, "labels"],
+        [f"d/hidden/{top}", "metrics", SEED_COUNT], (*builder.work([pass_over(rows, model.classes, 1)]), *work),
+        layer=top, phase="forward",
+    )  # fmt: skip
+    for layer in reversed(layers):
+        blocks.backward(layer)
+    emit_update(builder, layers, (STEP,), stats.ranks, optimizer, [SEED_COUNT])
+
+
+def _in_order(ops: Sequence[Op]) -> list[Op]:
+    """Ops, each after the one before."""
+    return [ops[0], *(replace(op, after=(Dependency(before.name),)) for before, op in zip(ops, ops[1:], strict=False))]
+
+
+def _after(ops: Sequence[Op], dependencies: tuple[Dependency, ...]) -> list[Op]:
+    """A chain whose first op waits for more."""
+    return [replace(ops[0], after=(*ops[0].after, *dependencies)), *ops[1:]]
+

@@ -1,0 +1,36 @@
+"""Names that the parts of a mini-batch plan share: columns, buffers and ops by what they are of.
+
+Hops are numbered 1..L from the seed vertices, layers 1..L from the input rows, so that layer l sums over the block of
+hop L - l + 1. All columns but ``LARGEST`` ones are [P, epochs, steps].
+"""
+
+from simgnn.program.sizes import Column
+
+INPUTS, HOT, FEATURES, VERTICES, SEEDS = "inputs", "hot", "features", "vertices", "seeds"
+SEED_COUNT = "seed_count"
+PULLED, SERVED = "pulled", "served"
+DRAW, STAGE_BLOCKS, STAGE_ROWS, TAKE_HOT = "batch/draw", "batch/stage", "rows/stage", "hot/take"
+STAGING, SAMPLING, FETCHING = "staging", "sampling", "fetch"
+"""Streams."""
+PLACES, BATCHES = "placement", "batching"
+"""Modules of ops: the slots whose policies the executor asks."""
+
+
+def rows_after(hop: int) -> Column:
+    """Rows of a batch after a hop; hop 0: its seed vertices."""
+    return Column(f"rows/{hop}")
+
+
+def edges_of(hop: int) -> Column:
+    """Drawn edges of a hop."""
+    return Column(f"edges/{hop}")
+
+
+def block(hop: int) -> str:
+    """The buffer of a hop's block on the device; int32 words: pointers of its destinations, then sources."""
+    return f"blocks/{hop}"
+
+
+def drawn(hop: int) -> str:
+    """The buffer of a hop's block in the host's memory."""
+    return f"drawn/{hop}"

@@ -1,0 +1,51 @@
+"""What every choice of slot ``schedule`` is, and what mini-batches ask it: how far ahead of training they are staged."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from simgnn.policies.base import Policy
+from simgnn.program.ops import Dependency
+
+
+@dataclass(frozen=True)
+class StepEnds:
+    """Ops of a step by name. ``staged``: the last that brings rows; ``released``: the last that reads a batch;
+    ``trained``: the last of all."""
+
+    staged: str
+    released: str
+    trained: str
+
+
+class Schedule(Policy, ABC):
+    """Which op runs when."""
+
+    slot: ClassVar[str] = "schedule"
+
+    @property
+    @abstractmethod
+    def drawing_threads(self) -> int:
+        """Batches that are drawn at once."""
+
+    @property
+    @abstractmethod
+    def drawn_batches(self) -> int:
+        """Batches whose blocks are held at once, the one in training included."""
+
+    @property
+    @abstractmethod
+    def staged_batches(self) -> int:
+        """Batches whose input rows are held on the device at once, the one in training included."""
+
+    @abstractmethod
+    def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """What a batch's blocks wait for."""
+
+    @abstractmethod
+    def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """What a batch's rows wait for, besides its blocks."""
+
+    @abstractmethod
+    def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """What the rows of an epoch's first batch wait for besides; nothing where epochs are like steps."""

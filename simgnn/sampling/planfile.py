@@ -1,0 +1,53 @@
+"""A sampling plan on disk, for processes that draw batches while they train: its graph is memory-mapped by all."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simgnn.graph.csr import CSR
+from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
+from simgnn.sampling.plan import SamplingPlan
+
+WHAT = "sampling plan"
+
+
+def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
+    """Write the plan into the folder ``path``, unless it lies there already; ``source``: digest of its graph and
+    partition. Returns the folder."""
+
+    def make(writer: ArtifactWriter) -> dict[str, Any]:
+        arrays = {
+            "indptr": plan.csr.indptr,
+            "indices": plan.csr.indices,
+            "owner": plan.owner,
+            "workers": np.concatenate(plan.workers),
+            "training": np.array([len(mine) for mine in plan.workers], np.int64),
+        }
+        for name, array in arrays.items():
+            writer.array(name, np.asarray(array))
+        return {
+            "source": source,
+            "fanouts": list(plan.fanouts),
+            "batch_size": plan.batch_size,
+            "seed": plan.seed,
+            "columns": plan.csr.columns,
+        }
+
+    return obtain(path, WHAT, make)[0].path
+
+
+def open_plan(path: Path) -> SamplingPlan:
+    """The plan in ``path``, memory-mapped. Raises :class:`~simgnn.partition.folder.CorruptArtifactError` when it is not
+    whole."""
+    folder = ArtifactFolder.open(path, WHAT).verify()
+    details = folder.details
+    bounds = np.cumsum(folder.array("training"))[:-1]
+    return SamplingPlan(
+        csr=CSR(folder.array("indptr"), folder.array("indices"), int(details["columns"])),
+        owner=folder.array("owner"),
+        workers=tuple(np.split(folder.array("workers"), bounds)),
+        fanouts=tuple(details["fanouts"]),
+        batch_size=int(details["batch_size"]),
+        seed=int(details["seed"]),
+    )
