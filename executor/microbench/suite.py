@@ -23,6 +23,7 @@ from executor.microbench.dense import (
 )
 from executor.microbench.network import Circle, collective_probes, exchange_probes, pair_exchange_probes, send_probes
 from executor.microbench.pool import Pool
+from executor.microbench.sampling import Draw, sampling_probes
 from executor.microbench.streams import StreamSpec
 from executor.microbench.timing import Plan, Probe, Who
 from executor.microbench.world import World
@@ -34,9 +35,9 @@ Widths = tuple[int, ...]
 @dataclass(frozen=True)
 class Suite:
     """Sizes of one calibration. Shapes are (rows, inner, outer), (rows, width) or (rows, width, sources); ``sparse``:
-    (rows, features, stored values a row, width); ``codes``: (rows, width, bits). ``alone``: how long one rank is
-    measured while the others wait. ``longest_s``: of a single message or collective between hosts; larger ones are left
-    out."""
+    (rows, features, stored values a row, width); ``codes``: (rows, width, bits); ``draws``: see :data:`Draw`. ``alone``:
+    how long one rank is measured while the others wait. ``longest_s``: of a single message or collective between hosts;
+    larger ones are left out."""
 
     pool_items: int
     matmul: Sequence[tuple[int, int, int]]
@@ -49,6 +50,7 @@ class Suite:
     optimizers: Sequence[int]
     selects: Sequence[tuple[int, int]]
     codes: Sequence[tuple[int, int, int]]
+    draws: Sequence[Draw]
     messages: Sequence[int]
     collectives: Sequence[int]
     compute: Plan
@@ -132,6 +134,16 @@ FULL = Suite(
         (20_000, 128, 16),
         (40_000, 256, 8),
     ),
+    draws=(
+        ("communities", 20_000, 150_000, 100, 5),
+        ("communities", 20_000, 150_000, 2_000, 15),
+        ("communities", 80_000, 600_000, 1_000, 15),
+        ("communities", 80_000, 600_000, 10_000, 10),
+        ("communities", 80_000, 600_000, 40_000, 5),
+        ("rmat", 65_536, 500_000, 1_000, 25),
+        ("rmat", 65_536, 500_000, 10_000, 10),
+        ("rmat", 65_536, 500_000, 30_000, 5),
+    ),
     messages=tuple(4**power * KIB for power in range(9)),
     collectives=(32, KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB),
     compute=Plan(budget_s=70.0, least=3, most=15),
@@ -171,6 +183,13 @@ QUICK = Suite(
     optimizers=(256, 10_000, 100_000, 400_000, 1_500_000),
     selects=((16, 16), (1_000, 64), (4_000, 128), (2_000, 16), (10_000, 64), (40_000, 64), (20_000, 256)),
     codes=((16, 16, 8), (1_000, 64, 8), (4_000, 128, 2), (8_000, 64, 8), (8_000, 256, 8), (10_000, 128, 16)),
+    draws=(
+        ("communities", 12_000, 90_000, 100, 5),
+        ("communities", 12_000, 90_000, 1_000, 10),
+        ("communities", 12_000, 90_000, 5_000, 5),
+        ("rmat", 16_384, 100_000, 1_000, 15),
+        ("rmat", 16_384, 100_000, 8_000, 5),
+    ),
     messages=(KIB, 16 * KIB, 256 * KIB, 2 * MIB, 8 * MIB),
     collectives=(32, 16 * KIB, 512 * KIB),
     compute=Plan(budget_s=5.0, least=2, most=6),
@@ -210,6 +229,7 @@ class Bench:
             *optimizer_probes(suite.optimizers, who),
             *select_probes(pool, suite.selects, who),
             *coding_probes(pool, suite.codes, who),
+            *sampling_probes(suite.draws, who),
         ]
 
 

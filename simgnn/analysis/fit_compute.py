@@ -31,6 +31,7 @@ TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "select": ("call", "rows", "bytes", "beyond_bytes"),
         "encode": ("call", "rows", "elements", "coded_bytes"),
         "decode": ("call", "rows", "elements", "coded_bytes"),
+        "sample": ("call", "vertices", "edges"),
     }
 )
 """Primitive -> features of its curve (``simgnn.hardware.features``). ``missed_bytes`` and ``beyond_bytes`` stand for
@@ -49,6 +50,7 @@ RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "select": ("bytes",),
         "encode": ("elements",),
         "decode": ("elements",),
+        "sample": ("edges",),
     }
 )
 """Primitive -> sizes or features whose measured range the curve keeps. Less work than measured costs a call, and so its

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.program.sizes import Route
 from simgnn.sampling.curve import HitCurve
 from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
@@ -94,18 +93,3 @@ def forecast(
             done(epoch * ranks + worker + 1)
         rounds += needed.sum(axis=1)
     return Forecast(epochs, epochs * plan.steps, kept, curve, pulled, cached, slots, largest, rounds)
-
-
-def pull_route(plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int, hot_rows: int) -> Route:
-    """The rows that batches pull, by rank pair, epoch and step: ``rows`` int64 [pairs, epochs, steps] of a route from
-    the rank that sends to the one that needs. Without a cache (``hot_rows`` = 0) it is the store's plain traffic.
-    """
-    dense = np.zeros((plan.ranks, plan.ranks, epochs, plan.steps), np.int64)
-    for epoch in range(epochs):
-        for worker in range(plan.ranks):
-            part = open_part(folder, epoch, worker)
-            sources = Sources.of_worker(plan.owner, rank_hosts, worker)
-            rows = pulled_rows(part, Ranking.of_part(part, sources), sources, [hot_rows])[0]
-            dense[:, worker, epoch, : len(part)] = rows.T
-    source, target = np.nonzero(dense.any(axis=(2, 3)))
-    return Route(source.astype(np.int32), target.astype(np.int32), dense[source, target])

@@ -67,8 +67,14 @@ Handler = Callable[[Context, Begin], Outcome]
 
 
 def compute(context: Context, begin: Begin) -> Outcome:
-    """Device work; what else is at work there, of the rank or of others on its cores, shares the device with it."""
+    """Device work; what else is at work there, of the rank or of others on its cores, shares the device with it.
+
+    Copies in the memory of a GPU's host are flagged and take no time: no profile prices the processor beside a GPU.
+    """
     pricer, compiled = context.pricer, begin.compiled
+    if _beside_gpu(context, begin):
+        pricer.flagged[compiled.op.name] = None
+        return 0
     durations = pricer.once("work", compiled, begin.turn, lambda: pricer.work_ps(compiled, begin.turn))
     return _on_device(context, begin, int(durations[begin.rank]))
 
@@ -118,7 +124,7 @@ def pairwise(context: Context, begin: Begin) -> Outcome:
         meeting = _meeting(context, begin, lambda tag: Rounds(context.env, context.network, priced, compiled.runs, tag))
         return meeting.join(begin.rank)
 
-    if not pricer.machine.through_host(begin.rank, compiled.backend):
+    if not pricer.machine.through_host(begin.rank, compiled.backend) or _in_host(pricer, compiled):
         return take_part()
     ranks = pricer.machine.ranks
     staged = pricer.once("staged", compiled, turn, lambda: of_messages(priced, ranks))
@@ -201,6 +207,19 @@ def _on_device(context: Context, begin: Begin, duration_ps: int) -> Outcome:
 
 def _on_gpu(context: Context, begin: Begin) -> bool:
     return context.pricer.machine.device(begin.rank).kind == "gpu"
+
+
+def _in_host(pricer: Pricer, compiled: CompiledOp) -> bool:
+    """Whether all that an op touches lies in the host's memory."""
+    buffers = pricer.sizes.program.buffers
+    touched = [buffers[access.buffer].space != "device" for access in compiled.op.reads + compiled.op.writes]
+    return bool(touched) and all(touched)
+
+
+def _beside_gpu(context: Context, begin: Begin) -> bool:
+    """Whether an op copies rows in the memory of a host whose ranks have GPUs."""
+    copies = begin.compiled.op.kind is OpKind.COPY
+    return copies and _on_gpu(context, begin) and _in_host(context.pricer, begin.compiled)
 
 
 def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int]], M]) -> M:

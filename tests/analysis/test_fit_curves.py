@@ -39,6 +39,7 @@ TRUTH: Mapping[str, Mapping[str, float]] = {
     "select": {"call": 1e-5, "bytes": 1e-10},
     "encode": {"call": 1e-5, "elements": 2e-9, "coded_bytes": 1e-9},
     "decode": {"call": 1e-5, "rows": 5e-9, "elements": 1e-9},
+    "sample": {"call": 5e-5, "vertices": 5e-8, "edges": 2e-8},
 }
 SIZES = {
     "matmul": ("rows", "inner", "outer"),
@@ -53,9 +54,10 @@ SIZES = {
     "select": ("rows", "width"),
     "encode": ("rows", "width", "row_bytes"),
     "decode": ("rows", "width", "row_bytes"),
+    "sample": ("vertices", "edges"),
 }
 LARGEST = {"rows": 1e5, "inner": 512, "outer": 256, "edges": 2e6, "nonzeros": 1e6, "sources": 1e5, "width": 256,
-           "passes": 3, "elements": 1e6, "row_bytes": 512}  # fmt: skip
+           "passes": 3, "elements": 1e6, "row_bytes": 512, "vertices": 1e5}  # fmt: skip
 
 
 def machine_samples(primitive: str, count: int, noise: float, active: int = 2, seed: int = 0) -> list[Sample]:

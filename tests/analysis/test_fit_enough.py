@@ -21,6 +21,7 @@ def test_every_curve_has_more_samples_than_terms(suite: Suite) -> None:
         "loss": len(suite.losses),
         "optimizer": len(suite.optimizers),
         "select": len(suite.selects),
+        "sample": len(suite.draws),
     }
     short = {name: count for name, count in counts.items() if count <= len(terms_of(name, CACHES))}
     assert not short

@@ -116,18 +116,17 @@ def test_a_graph_without_training_vertices_is_refused(tmp_path, capsys) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["simulate", "run"])
 @pytest.mark.parametrize("kind", ["seeded", "sampled"])
-def test_planning_a_run_with_mini_batches_is_refused(small: Path, capsys, command: str, kind: str) -> None:
+def test_training_on_mini_batches_needs_a_store(small: Path, capsys, kind: str) -> None:
     batching = ["--set", f"batching.kind={kind}", "--set", "batching.fanouts=[4, 3]"]
-    assert invoke([command, str(small), *batching]) == 2
+    assert invoke(["simulate", str(small), *batching]) == 2
     told = capsys.readouterr().err
-    assert f"batching.kind: got '{kind}', expected 'full'" in told
+    assert f"communication.kind: got 'halo' with batching.kind = '{kind}', expected 'store'" in told
+    assert f"placement.kind: got 'device' with batching.kind = '{kind}', expected 'store'" in told
 
 
-def test_the_planner_refuses_mini_batches_too(small: Path) -> None:
+def test_the_planner_needs_batches(small: Path) -> None:
     sampled = load_experiment(small, ["batching.kind=seeded", "partition.kind=random"], ranks=2, trains=False)
-    assert load_experiment(small, ["batching.kind=full"]).batching.untrainable() is None
     artifact = obtain_partition(sampled, read_graph(sampled))
-    with pytest.raises(ConfigError, match=r"batching\.kind: got 'seeded', expected 'full'"):
+    with pytest.raises(ConfigError, match=r"batching\.kind: got 'seeded', expected 'full': no batches were drawn"):
         plan(sampled, artifact.stats)

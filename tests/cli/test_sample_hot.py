@@ -119,9 +119,7 @@ def test_bad_input_of_fetches_is_told_before_the_work(
 
 
 @pytest.mark.parametrize("command", ["simulate", "run"])
-def test_training_with_a_store_is_refused_with_the_reason(small: Path, capsys, command: str) -> None:
-    assert invoke([command, str(small), *SEEDED, *STORE, *WINDOW]) == 2
-    assert "batching.kind: got 'seeded', expected 'full'" in capsys.readouterr().err
+def test_full_graph_training_with_a_store_is_refused_with_the_reason(small: Path, capsys, command: str) -> None:
     assert invoke([command, str(small), *STORE, *WINDOW]) == 2
     told = capsys.readouterr().err
     assert "placement.kind: got 'store' with batching.kind = 'full', expected 'device'" in told

@@ -11,7 +11,8 @@ from fetch_cases import EPOCHS, SOURCE, Case
 from simgnn.errors import ConfigError
 from simgnn.partition.folder import CorruptArtifactError
 from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
-from simgnn.sampling.forecast import forecast, pull_route
+from simgnn.sampling.forecast import forecast
+from simgnn.sampling.measure import batch_sizes
 from simgnn.sampling.presample import presample
 from simgnn.sampling.remote import rows_on_hosts
 
@@ -94,7 +95,7 @@ def test_the_forecast_is_what_the_plan_does(case: Case) -> None:
     expected = forecast(case.plan, case.folder, case.rank_hosts, EPOCHS, SIZES)
     for place, size in enumerate(SIZES):
         found, exchanges = planned(case, size), 0
-        route = pull_route(case.plan, case.folder, case.rank_hosts, EPOCHS, size)
+        route = batch_sizes(case.plan, case.folder, case.rank_hosts, EPOCHS, size).pulled
         for epoch in range(EPOCHS):
             serves = [found.serve(epoch, rank) for rank in range(case.plan.ranks)]
             for one in serves[1:]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from simgnn.policies.placement.store import staged_rows
 from simgnn.sampling.curve import HitCurve
-from simgnn.sampling.forecast import forecast, pull_route, pulled_rows
+from simgnn.sampling.forecast import forecast, pulled_rows
+from simgnn.sampling.measure import batch_sizes
 from simgnn.sampling.presample import open_part
 from simgnn.sampling.remote import Ranking, Sources, rows_on_hosts
 
@@ -146,7 +147,7 @@ def test_without_a_cache_the_traffic_is_that_of_the_plain_store(case: Case) -> N
 def test_a_route_holds_every_step(case: Case) -> None:
     ranks = case.plan.ranks
     for size in (0, 20, ALL):
-        route = pull_route(case.plan, case.folder, case.rank_hosts, EPOCHS, size)
+        route = batch_sizes(case.plan, case.folder, case.rank_hosts, EPOCHS, size).pulled
         assert route.rows.shape == (len(route.source), EPOCHS, case.plan.steps)
         for epoch in range(EPOCHS):
             expected = np.zeros((case.plan.steps, ranks, ranks), np.int64)

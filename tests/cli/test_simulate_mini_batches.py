@@ -1,0 +1,74 @@
+"""``simgnn simulate`` of mini-batch systems, from the command line to what a run directory tells."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from simgnn.cli.main import invoke
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory, read_table
+
+HARDWARE = ["--hardware", "p100-10gbe-4x2"]
+SMALL = [
+    *("--set", "graph.vertices=600", "--set", "graph.edges=4000", "--set", "graph.classes=4"),
+    *("--set", "graph.feature_width=16", "--set", "model.hidden=8", "--set", "batching.batch_size=30"),
+    *("--set", "cluster.hosts=2", "--set", "cluster.ranks_per_host=2", "--epochs", "3"),
+]
+RAPID = ["simulate", "rapidgnn", *HARDWARE, *SMALL, "--set", "batching.fanouts=[4, 3]"]
+
+
+def simulated(out: Path, *more: str) -> RunDirectory:
+    assert invoke([*RAPID, *more, "--out", str(out), "--json"]) == 0
+    return RunDirectory(out)
+
+
+def test_a_prediction_tells_times_bytes_and_the_resolved_cache(tmp_path: Path, capsys) -> None:
+    run = simulated(tmp_path / "run")
+    told = json.loads(capsys.readouterr().out)
+    result = read_result(run.result)
+    assert (told["status"], len(result.epoch_s)) == ("ok", 3)
+    assert result.energy_J is None  # the profile states no idle power, so nobody knows
+    resolved = tomllib.loads((run.root / "plan" / "resolved.toml").read_text())
+    assert resolved["placement.hot_rows"] > 0
+    plan = json.loads((run.root / "plan" / "plan.json").read_text())
+    assert plan["policies"]["placement"]["hot_rows"] == resolved["placement.hot_rows"]
+    assert tomllib.loads(run.experiment.read_text())["placement"]["hot_rows"] == "auto"
+    trace = read_table(run.trace)
+    assert max(trace["step"].to_pylist()) > 0
+    sent = np.array(result.bytes_sent)
+    assert not sent[:2, :2].any()  # ranks of one host share memory
+    assert sent[:2, 2:].any()
+
+
+def test_more_hot_rows_pull_less_and_hold_more(tmp_path: Path) -> None:
+    results = [
+        read_result(simulated(tmp_path / str(rows), "--set", f"placement.hot_rows={rows}").result)
+        for rows in (0, 20, 200)
+    ]
+    pulled = [int(np.sum(result.bytes_sent)) for result in results]  # of the last epoch, which fills no further cache
+    assert pulled == sorted(pulled, reverse=True)
+    assert len(set(pulled)) == 3
+    held = [max(result.peak_memory_bytes or []) for result in results]
+    assert held == sorted(held)
+
+
+def test_a_longer_run_begins_with_the_same_batches(tmp_path: Path) -> None:
+    runs = [simulated(tmp_path / epochs, "--epochs", epochs, "--set", "placement.hot_rows=0") for epochs in ("2", "4")]
+    short, long = (read_result(run.result) for run in runs)
+    assert short.bytes_sent_first_epoch == long.bytes_sent_first_epoch
+
+
+def test_online_sampling_needs_a_price(capsys) -> None:
+    arguments = ["simulate", "distdgl", *HARDWARE, *SMALL, "--set", "model.layers=2", "--set", "partition.kind=random"]
+    assert invoke([*arguments, "--set", "batching.fanouts=[4, 3]"]) == 2
+    assert "sample" in capsys.readouterr().err
+
+
+def test_a_window_hides_pulling(tmp_path: Path) -> None:
+    times = []
+    for window in ("1", "4"):
+        run = simulated(tmp_path / window, "--set", f"schedule.window={window}")
+        times.append(read_result(run.result).epoch_s_median)
+    assert times[1] < times[0]

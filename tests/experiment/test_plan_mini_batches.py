@@ -1,0 +1,200 @@
+"""Programs of mini-batch training: valid for every choice of the slots, the same ops where a choice is nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simgnn.errors import ConfigError, ProgramError
+from simgnn.experiment.load import load_experiment
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Dependency, Op
+from simgnn.program.program import Program, Template
+from simgnn.program.storage import load_program, save_program
+from simgnn.program.validate import validate
+from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, planned
+
+TWO, FOUR = [0, 1], [0, 0, 1, 1]
+
+
+def ops_of(program: Program, template: str = "step") -> dict[str, Op]:
+    return {op.name: op for op in program.templates[template].ops}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    system=st.sampled_from(["distdgl", "rapidgnn"]),
+    kind=st.sampled_from(["gcn", "sage", "gin", "gat"]),
+    order=st.sampled_from(["auto", "aggregate-first", "transform-first"]),
+    hops=st.integers(1, 3),
+    hosts=st.sampled_from([[0], [0, 0], TWO, FOUR, [0, 1, 1]]),
+    hot=st.booleans(),
+    pull=st.sampled_from(["full", "delta"]),
+    schedule=st.sampled_from(["bsp", "prefetch"]),
+    window=st.integers(1, 5),
+    staged=st.sampled_from(["rows", "blocks"]),
+    across=st.booleans(),
+    lanes=st.integers(1, 2),
+    steps=st.integers(1, 9),
+)
+def test_every_plan_is_valid(
+    system, kind, order, hops, hosts, hot, pull, schedule, window, staged, across, lanes, steps
+) -> None:
+    sizes = made_sizes(hosts, steps=max(steps, 3), hops=hops, hot_rows=30 if hot and system == "rapidgnn" else 0)
+    overrides = [f"model.kind={kind}", "model.heads=1" if kind == "gat" else "train.momentum=0", f"model.order={order}"]
+    overrides += [f"placement.pull={pull}", f"schedule.kind={schedule}"]
+    if schedule == "prefetch":
+        told = {"window": window, "staged": staged, "lanes": lanes, "across_epochs": str(across).lower()}
+        overrides += [f"schedule.{key}={value}" for key, value in told.items()]
+    try:
+        program = planned(system, hosts, sizes, *overrides).program
+    except ConfigError:
+        assert kind in ("gin", "gat")  # no other order suits them
+        return
+    names = set(ops_of(program))
+    several = len(set(hosts)) > 1
+    assert ("rows/fetch" in names) == (several and system == "distdgl")
+    assert ("rows/exchange" in names) == (several and system == "rapidgnn")
+    assert ("hot/take" in names) == (several and sizes.cache is not None)
+    assert ("hot/keep" in names) == ("hot/take" in names and pull == "delta")
+    assert ("update/gradients" in names) == (len(hosts) > 1)
+
+
+@pytest.mark.parametrize("staged", ["rows", "blocks"])
+def test_batches_wait_for_a_free_buffer(staged: str) -> None:
+    sizes = made_sizes(TWO, hot_rows=30)
+    options = [f"schedule.staged={staged}", "schedule.window=3", "schedule.across_epochs=true"]
+    program = planned("rapidgnn", TWO, sizes, *options).program
+    ops = ops_of(program)
+    release = Dependency("backward/1/update", steps_back=3)
+    assert release in ops["batch/draw"].after
+    first = ops["rows/serve"]
+    assert (release in first.after) == (staged == "rows")
+    assert (Dependency("update/optimize", steps_back=1) in first.after) == (staged == "blocks")
+    for name in ("batch/draw", "rows/serve"):
+        free = next(d for d in ops[name].after if d.op in ("backward/1/update", "update/optimize"))
+        shorter = replace(ops[name], after=tuple(d for d in ops[name].after if d != free))
+        changed = [shorter if op.name == name else op for op in program.templates["step"].ops]
+        with pytest.raises(ProgramError, match="nothing orders them"):
+            validate(replace(program, templates={**program.templates, "step": Template("step", tuple(changed))}))
+
+
+def test_an_epoch_opens_when_the_one_before_has_ended() -> None:
+    sizes = made_sizes(TWO, hot_rows=30)
+    closed = planned("rapidgnn", TWO, sizes).program
+    open_ended = planned("rapidgnn", TWO, sizes, "schedule.across_epochs=true").program
+    assert closed.calendar.template(1, 0) == "opening"
+    assert closed.calendar.template(0, 0) == open_ended.calendar.template(0, 0) == "first"
+    assert open_ended.calendar.opening is None
+    more = set(ops_of(closed, "opening")["rows/serve"].after) - set(ops_of(closed)["rows/serve"].after)
+    assert more == {Dependency("update/optimize", steps_back=1)}
+    assert {name: op for name, op in ops_of(closed, "opening").items() if name != "rows/serve"} == {
+        name: op for name, op in ops_of(closed).items() if name != "rows/serve"
+    }
+
+
+def test_without_hot_rows_nothing_of_a_cache_is_there() -> None:
+    program = planned("rapidgnn", TWO, made_sizes(TWO)).program
+    assert not [name for name in (*program.buffers, *ops_of(program)) if "hot" in name]
+    assert program.calendar.first is None
+
+
+def test_a_program_comes_back_from_disk(tmp_path) -> None:
+    program = planned("rapidgnn", FOUR, made_sizes(FOUR, hot_rows=30), "placement.pull=delta").program
+    save_program(program, tmp_path)
+    back = load_program(tmp_path)
+    assert back.templates == program.templates
+    assert back.calendar == program.calendar
+    assert back.buffers == program.buffers
+
+
+def test_device_rows_are_two_caches_and_a_window_of_the_largest_batch() -> None:
+    sizes = made_sizes(TWO, hot_rows=30)
+    program = planned("rapidgnn", TWO, sizes, "schedule.window=3").program
+    held = {name: program.buffers[name] for name in ("inputs", "hot")}
+    rows = sum(program.sizes.per_rank(buffer.rows, 0, 0) * buffer.depth for buffer in held.values())
+    assert np.array_equal(rows, 2 * 30 + 3 * sizes.rows[-1].max(axis=(1, 2)))
+    assert {buffer.row_bytes for buffer in held.values()} == {4 * WIDTH}
+    assert {buffer.space for buffer in held.values()} == {"device"}
+
+
+def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
+    sizes = made_sizes(TWO, hops=2)
+    program = planned("distdgl", TWO, sizes, "model.kind=sage", "model.order=aggregate-first").program
+    ops, told = ops_of(program), program.sizes
+
+    def rows(buffer: str) -> np.ndarray:
+        return told.per_rank(program.buffers[buffer].rows, 1, 3)
+
+    at = (slice(None), 1, 3)
+    assert np.array_equal(rows("hidden/1"), sizes.rows[1][at])
+    assert np.array_equal(rows("hidden/2"), sizes.rows[0][at])
+    assert np.array_equal(rows("d/hidden/1"), sizes.rows[1][at])
+    assert np.array_equal(rows("d/own/2"), sizes.rows[0][at])
+    (sums,) = ops["forward/1/aggregate"].work
+    found = {name: told.per_rank(size, 1, 3) for name, size in sums.sizes.items()}
+    assert np.array_equal(found["edges"], sizes.edges[1][at])
+    assert np.array_equal(found["sources"], sizes.rows[2][at])
+    assert "backward/1/aggregate" not in ops  # input rows have no gradient
+    parameters = sum(program.buffers[f"parameters/{layer}"].width for layer in (1, 2))
+    transfer = ops["update/gradients"].transfer
+    assert transfer is not None
+    assert transfer.row_bytes == 4 * (parameters + 1)  # the number of seeds travels with the gradients
+    assert program.buffers["d/hidden/2"].width == CLASSES
+
+
+@pytest.mark.parametrize(
+    ("system", "overrides", "told"),
+    [
+        ("distdgl", ["communication.rows=scheduled"], r"communication\.rows: got 'scheduled' with batching\.kind"),
+        ("distdgl", ["placement.hot_rows=5"], r"placement\.hot_rows: got 5 with batching\.kind = 'sampled', expected 0"),
+        ("rapidgnn", ["communication.rows=requested"], r"placement\.hot_rows: got auto with communication\.rows"),
+        ("rapidgnn", ["communication.kind=halo"], r"communication\.kind: got 'halo' with batching\.kind = 'seeded'"),
+        ("rapidgnn", ["placement.kind=device"], r"placement\.kind: got 'device' with batching\.kind = 'seeded'"),
+        ("rapidgnn", ["codec.kind=float32"], r"codec\.kind: got 'float32' with batching\.kind = 'seeded'"),
+        ("rapidgnn", ["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' with batching"),
+        ("rapidgnn", ["batching.fanouts=[5]"], r"batching\.fanouts: got 1 fan-outs \[5\], expected 2"),
+        ("rapidgnn", ["schedule.staged=x"], r"schedule\.staged: got 'x', expected one of 'rows', 'blocks'"),
+        ("rapidgnn", ["placement.pull=some"], r"placement\.pull: got 'some', expected one of 'full', 'delta'"),
+        ("vanilla", ["communication.kind=store"], r"communication\.kind: got 'store' with batching\.kind = 'full'"),
+        ("rapidgnn", ["partition.kind=ebv"], r"partition\.kind: got 'ebv' with communication\.kind = 'store'"),
+    ],
+)
+def test_combinations_without_meaning_are_refused(system: str, overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_experiment(system, overrides)
+
+
+LAYER = """
+import torch
+
+class Whole(torch.nn.Module):
+    def __init__(self, width_in, width_out, activation):
+        super().__init__()
+
+    def forward(self, csr, rows):
+        return rows
+"""
+
+
+def test_a_layer_with_only_forward_is_refused(tmp_path, monkeypatch) -> None:
+    (tmp_path / "wholelayer.py").write_text(LAYER)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"model\.kind: got 'wholelayer:Whole' with batching\.kind = 'sampled'"):
+        planned("distdgl", TWO, made_sizes(TWO), "model.kind=wholelayer:Whole")
+
+
+def test_bytes_of_a_step_are_those_of_the_store() -> None:
+    """Of the copies to a device: rows that are not hot, blocks and seeds (specs/rapidgnn.md 8)."""
+    sizes = made_sizes(TWO, hot_rows=30)
+    program = planned("rapidgnn", TWO, sizes).program
+    copied = {}
+    for name, op in ops_of(program).items():
+        if op.kind is OpKind.H2D and op.transfer is not None:
+            copied[name] = op.transfer.row_bytes * program.sizes.per_rank(op.transfer.rows, 1, 4)
+    at = (slice(None), 1, 4)
+    assert np.array_equal(copied["rows/stage"], 4 * WIDTH * (sizes.rows[-1] - sizes.hits)[at])
+    blocks = sum(sizes.rows[hop] + 1 + sizes.edges[hop] for hop in range(2))
+    assert np.array_equal(copied["batch/stage"], (4 * blocks + 8 * sizes.rows[0])[at])
