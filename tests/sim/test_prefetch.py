@@ -151,7 +151,7 @@ def drawing(program: Program, seconds: float) -> Program:
     return replace(program, templates=templates)
 
 
-@pytest.mark.parametrize("drawn_s", [1e-7, 5e-3])
+@pytest.mark.parametrize("drawn_s", [1e-7, 2e-2])
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_sampling_ahead_hides_behind_training_or_bounds_it(lanes: int, drawn_s: float) -> None:
     """DistDGL's check value: with constant times a step lasts as long as the slower of the lanes' drawing, shared among
@@ -160,10 +160,10 @@ def test_sampling_ahead_hides_behind_training_or_bounds_it(lanes: int, drawn_s: 
     sizes = constant(made_sizes(hosts, 1, 40, seed=2))
     options = [f"schedule.lanes={lanes}", f"schedule.window={lanes + 3}"]
     told = Durations(run(drawing(planned("distdgl", hosts, sizes, *options).program, drawn_s), apart(hosts), 1))
-    fetched = told.of(20, "rows/fetch", *GATHERED).max()
-    trained = told.training(20).max() + told.of(20, "update/gradients", "update/metrics", "update/optimize").max()
+    trained = (told.of(20, "rows/fetch", *GATHERED) + told.training(20)).max()
+    trained += told.of(20, "update/gradients", "update/metrics", "update/optimize").max()
     step = float(told.ends[30, "update/optimize"].max() - told.ends[10, "update/optimize"].max()) / 20
-    assert step == pytest.approx(max(drawn_s / lanes, fetched + trained), rel=0.02)
+    assert step == pytest.approx(max(drawn_s / lanes, trained), rel=0.02)
 
 
 @pytest.mark.parametrize("hosts", [[0, 1], [0, 0, 1, 1]])
