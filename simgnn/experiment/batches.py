@@ -15,10 +15,10 @@ from simgnn.partition.folder import cache_folder
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.placement.store import Store
 from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
+from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.planfile import save_plan
 from simgnn.sampling.presample import presample, settings_of
-from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
 from simgnn.sampling.sizes import BatchSizes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ them. Source: the common plan of sampled systems (specs/minibatch_common.md C9, 
 from collections.abc import Mapping
 
 from simgnn.model import costs
-from simgnn.model.costs import RowSet
+from simgnn.model.costs import Piece, RowSet
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.policies.minibatch import INPUTS, block, edges_of, rows_after
 from simgnn.policies.names import Names
@@ -31,7 +31,8 @@ class BlockLayers:
         names, source, below = segments.names, self._source(layer), self._below(layer)
         if layer.has_prepare:
             builder.buffer(source, names.sources, layer.prepared_width)
-            work = builder.work(segments.product(layer, RowSet(names.sources)))
+            sources: RowSet[Size] = RowSet(names.sources)
+            work = builder.work(segments.product(layer, sources))
             segments.forward(layer, "prepare", OpKind.TRANSFORM, [below], [source], work)
         reads = [self._block(layer), source]
         if layer.attends:
@@ -85,7 +86,7 @@ class BlockLayers:
     def _reverse_sum(self, layer: LayerSpec, segments: Segments, target: str) -> None:
         builder, index, names, source = self.builder, layer.index, segments.names, self._source(layer)
         incoming = f"d/aggregated/{index}"
-        pieces = costs.sums_backward(layer, names.edges, names.rows, names.sources)
+        pieces: list[Piece[Size]] = costs.sums_backward(layer, names.edges, names.rows, names.sources)
         work = builder.work(segments.work(layer, "aggregate/backward", pieces), f"{names.locality}/backward")
         saved = [source, f"maximum/{index}"] if layer.attends else []
         segments.reverse(
@@ -100,7 +101,8 @@ class BlockLayers:
         if trained:
             writes.append(builder.buffer(below, names.sources, layer.width_in))
             gradients[below] = self._below(layer)
-        work = builder.work(segments.product_backward(layer, RowSet(names.sources), trained))
+        sources: RowSet[Size] = RowSet(names.sources)
+        work = builder.work(segments.product_backward(layer, sources, trained))
         segments.reverse(layer, "prepare", OpKind.TRANSFORM, [target, self._below(layer)], writes, work, gradients)
 
     def _hop(self, layer: LayerSpec) -> int:

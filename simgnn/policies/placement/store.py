@@ -54,7 +54,7 @@ class Store(Policy):
     @property
     def cached_rows(self) -> int:
         """``hot_rows`` as a number, once it is resolved."""
-        assert self.hot_rows != "auto", "resolve it first"
+        assert isinstance(self.hot_rows, int), "resolve it first"
         return self.hot_rows
 
     def take(self, staging: Staging) -> None:
