@@ -13,6 +13,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Op
 from simgnn.program.program import Program, Template
 from simgnn.program.storage import load_program, save_program
+from simgnn.program.unroll import windows
 from simgnn.program.validate import validate
 from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, planned
 
@@ -198,3 +199,19 @@ def test_bytes_of_a_step_are_those_of_the_store() -> None:
     assert np.array_equal(copied["rows/stage"], 4 * WIDTH * (sizes.rows[-1] - sizes.hits)[at])
     blocks = sum(sizes.rows[hop] + 1 + sizes.edges[hop] for hop in range(2))
     assert np.array_equal(copied["batch/stage"], (4 * blocks + 8 * sizes.rows[0])[at])
+
+
+def test_checking_a_program_does_not_grow_with_its_steps() -> None:
+    long, longer = (planned("rapidgnn", TWO, made_sizes(TWO, steps=steps)).program for steps in (40, 80))
+    turns = [[len(graph.turns) for graph in windows(program)] for program in (long, longer)]
+    assert turns[0] == turns[1]
+    assert turns[0][0] > 2 * 11  # a window of four: its rings wrap around in both epochs
+
+
+@pytest.mark.parametrize("steps", [3, 11, 40])
+def test_faults_are_found_in_programs_of_any_number_of_steps(steps: int) -> None:
+    program = planned("rapidgnn", TWO, made_sizes(TWO, steps=steps, hot_rows=30), "schedule.window=2").program
+    for name in ("rows/stage", "hot/stage", "forward/1/aggregate"):
+        changed = [replace(op, after=()) if op.name == name else op for op in program.templates["step"].ops]
+        with pytest.raises(ProgramError, match="nothing orders them"):
+            validate(replace(program, templates={**program.templates, "step": Template("step", tuple(changed))}))
