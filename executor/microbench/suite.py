@@ -35,7 +35,7 @@ Widths = tuple[int, ...]
 @dataclass(frozen=True)
 class Suite:
     """Sizes of one calibration. Shapes are (rows, inner, outer), (rows, width) or (rows, width, sources); ``sparse``:
-    (rows, features, stored values a row, width); ``codes``: (rows, width, bits); ``draws``: see :data:`Draw`. ``alone``:
+    (rows, features, stored values a row, width); ``codes``: (rows, width, bits); ``draws``: :data:`Draw`. ``alone``:
     how long one rank is measured while the others wait. ``longest_s``: of a single message or collective between hosts;
     larger ones are left out."""
 

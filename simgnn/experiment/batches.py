@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PreparedBatches:
     """All batches of a run in ``folder``, drawn by ``plan``; ``source``: digest of graph and partition; ``hosts`` [P].
-    ``placement``: with a number of hot rows. ``fetched_ahead``: whether what each rank sends is known before the run."""
+    ``placement``: with a number of hot rows. ``fetched_ahead``: whether what each rank sends is known beforehand."""
 
     plan: SamplingPlan
     source: str

@@ -28,8 +28,8 @@ def _silent(text: str) -> None:
 class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
-    ``graph`` and ``partition`` are None where the graph is a statistics file, ``batches`` where the full graph is trained
-    on.
+    ``graph`` and ``partition`` are None where the graph is a statistics file, ``batches`` where training is on the
+    full graph.
     """
 
     experiment: Experiment

@@ -95,7 +95,9 @@ class Segments:
         names, builder, index = self.names, self.builder, layer.index
         result = builder.buffer(f"maximum/{index}", names.rows, layer.heads)
         pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
-        self.forward(layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, f"{names.locality}/forward"))
+        self.forward(
+            layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, f"{names.locality}/forward")
+        )
         return result
 
     def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:

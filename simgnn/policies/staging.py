@@ -53,16 +53,32 @@ class Staging:
         pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host")
         self.add(
             Op(
-                f"{name}/serve", OpKind.COPY, STAGING, accesses([FEATURES]), accesses([served]),
-                work=self.gathered(sent(route)), transfer=Transfer(self.row_bytes), route=route, module=PLACES,
-                phase=phase, category="comm_overhead", options={"face": face},
-            )  # fmt: skip
+                f"{name}/serve",
+                OpKind.COPY,
+                STAGING,
+                accesses([FEATURES]),
+                accesses([served]),
+                work=self.gathered(sent(route)),
+                transfer=Transfer(self.row_bytes),
+                route=route,
+                module=PLACES,
+                phase=phase,
+                category="comm_overhead",
+                options={"face": face},
+            )
         )
         self.add(
             Op(
-                f"{name}/exchange", OpKind.EXCHANGE, FETCHING, accesses([served]), accesses([pulled]),
-                transfer=Transfer(self.row_bytes), route=route, phase=phase, category="comm",
-            )  # fmt: skip
+                f"{name}/exchange",
+                OpKind.EXCHANGE,
+                FETCHING,
+                accesses([served]),
+                accesses([pulled]),
+                transfer=Transfer(self.row_bytes),
+                route=route,
+                phase=phase,
+                category="comm",
+            )
         )
         return pulled
 
@@ -72,17 +88,32 @@ class Staging:
         """Rows in the host's memory go to where they belong on the device."""
         self.add(
             Op(
-                name, OpKind.H2D, STAGING, tuple(reads), (writes,), work=self.gathered(rows),
-                transfer=Transfer(self.row_bytes, rows), module=PLACES, phase=phase, category="comm_overhead",
+                name,
+                OpKind.H2D,
+                STAGING,
+                tuple(reads),
+                (writes,),
+                work=self.gathered(rows),
+                transfer=Transfer(self.row_bytes, rows),
+                module=PLACES,
+                phase=phase,
+                category="comm_overhead",
                 options={"face": face},
-            )  # fmt: skip
+            )
         )
 
     def on_device(self, name: str, reads: Sequence[Access], writes: Access, rows: Column, face: str) -> None:
         """Rows on the device are copied to where they belong."""
         self.add(
             Op(
-                name, OpKind.SELECT, STAGING, tuple(reads), (writes,), work=self.gathered(rows), module=PLACES,
-                category="comm_overhead", options={"face": face},
-            )  # fmt: skip
+                name,
+                OpKind.SELECT,
+                STAGING,
+                tuple(reads),
+                (writes,),
+                work=self.gathered(rows),
+                module=PLACES,
+                category="comm_overhead",
+                options={"face": face},
+            )
         )

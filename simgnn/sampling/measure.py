@@ -90,7 +90,7 @@ def _route(dense: IntArray) -> Route:
 
 def _profiles(part: Part, hops: int) -> dict[str, NDArray[np.float64]]:
     """How local the sums over the blocks of one batch are, by hop and direction: that in the middle of the epoch."""
-    found = {}
+    found: dict[str, NDArray[np.float64]] = {}
     for hop in range(1, hops + 1):
         name = f"locality/blocks/{hop}"
         if not len(part):

@@ -19,7 +19,7 @@ class Pieces:
 
     @classmethod
     def of(cls, hot: NDArray[Any], before: NDArray[Any], steps: int, only_new: bool) -> "Pieces":
-        """Of the cache ``hot`` [n] (ids by slot) after the cache ``before`` [m]. ``only_new``: rows of both are kept."""
+        """Of the cache ``hot`` [n] (ids by slot) after ``before`` [m]. ``only_new``: rows of both are kept."""
         size = -(-len(hot) // steps)
         kept = np.isin(hot, before) if only_new else np.zeros(len(hot), np.bool_)
         return cls(np.arange(len(hot)) // max(size, 1), kept)

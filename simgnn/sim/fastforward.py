@@ -50,6 +50,8 @@ class FastForward:
             return
         here = self._here()
         alike = self._known.setdefault(state, deque(maxlen=KEPT))
+        if alike and alike[-1].epoch == here.epoch:
+            return  # batches staged far ahead: two epochs were reached at one instant
         # Of several earlier boundaries in this state, the one whose period carries furthest; the latest of equals.
         best = max(reversed(alike), key=lambda earlier: self._repeats(earlier, here), default=None)
         alike.append(here)

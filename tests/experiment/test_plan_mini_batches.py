@@ -69,17 +69,15 @@ def test_batches_wait_for_a_free_buffer(staged: str) -> None:
     options = [f"schedule.staged={staged}", "schedule.window=3", "schedule.across_epochs=true"]
     program = planned("rapidgnn", TWO, sizes, *options).program
     ops = ops_of(program)
-    release = Dependency("backward/1/update", steps_back=3)
+    release = Dependency("backward/1/prepare", steps_back=3)
     assert release in ops["batch/draw"].after
     first = ops["rows/serve"]
     assert (release in first.after) == (staged == "rows")
     assert (Dependency("update/optimize", steps_back=1) in first.after) == (staged == "blocks")
-    for name in ("batch/draw", "rows/serve"):
-        free = next(d for d in ops[name].after if d.op in ("backward/1/update", "update/optimize"))
-        shorter = replace(ops[name], after=tuple(d for d in ops[name].after if d != free))
-        changed = [shorter if op.name == name else op for op in program.templates["step"].ops]
-        with pytest.raises(ProgramError, match="nothing orders them"):
-            validate(replace(program, templates={**program.templates, "step": Template("step", tuple(changed))}))
+    free = release if staged == "rows" else Dependency("update/optimize", steps_back=1)
+    changed = [replace(op, after=tuple(d for d in op.after if d != free)) for op in program.templates["step"].ops]
+    with pytest.raises(ProgramError, match="nothing orders them"):
+        validate(replace(program, templates={**program.templates, "step": Template("step", tuple(changed))}))
 
 
 def test_an_epoch_opens_when_the_one_before_has_ended() -> None:
@@ -150,7 +148,11 @@ def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
     ("system", "overrides", "told"),
     [
         ("distdgl", ["communication.rows=scheduled"], r"communication\.rows: got 'scheduled' with batching\.kind"),
-        ("distdgl", ["placement.hot_rows=5"], r"placement\.hot_rows: got 5 with batching\.kind = 'sampled', expected 0"),
+        (
+            "distdgl",
+            ["placement.hot_rows=5"],
+            r"placement\.hot_rows: got 5 with batching\.kind = 'sampled', expected 0",
+        ),
         ("rapidgnn", ["communication.rows=requested"], r"placement\.hot_rows: got auto with communication\.rows"),
         ("rapidgnn", ["communication.kind=halo"], r"communication\.kind: got 'halo' with batching\.kind = 'seeded'"),
         ("rapidgnn", ["placement.kind=device"], r"placement\.kind: got 'device' with batching\.kind = 'seeded'"),

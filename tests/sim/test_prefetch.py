@@ -92,7 +92,7 @@ def test_random_times_follow_the_recurrence(window: int, across: bool, hot_rows:
     last = "hot/take" if hot_rows else "rows/stage"
     for i in range(EPOCHS * STEPS):
         np.testing.assert_allclose(told.ends[i, last], ready[i], rtol=1e-9)
-        np.testing.assert_allclose(told.ends[i, "backward/1/update"], released[i], rtol=1e-9)
+        np.testing.assert_allclose(told.ends[i, "backward/1/prepare"], released[i], rtol=1e-9)
         np.testing.assert_allclose(told.ends[i, "update/optimize"], ended[i], rtol=1e-9)
     assert any(not told.of(i, "rows/exchange").any() for i in range(STEPS))  # one step of the made-up sizes is empty
     assert told.of(0, "rows/exchange").all()
@@ -114,7 +114,8 @@ def test_a_larger_window_never_takes_longer() -> None:
 def test_one_rank_with_constant_times_has_closed_forms() -> None:
     """A window of one: staging and training in turn. Any larger one: the slower of the two, and the first staging."""
     sizes = constant(made_sizes([0], EPOCHS, STEPS, seed=1))
-    serial = run(planned("rapidgnn", [0], sizes, "schedule.window=1").program, apart([0]), EPOCHS)
+    stated = ["schedule.window=1", "schedule.across_epochs=true"]
+    serial = run(planned("rapidgnn", [0], sizes, *stated).program, apart([0]), EPOCHS)
     told = Durations(serial)
     staging, training = float(told.of(0, *GATHERED)[0]), float(told.training(0)[0])
     update = float(told.of(0, "update/optimize")[0])

@@ -7,6 +7,7 @@ third the first two run, as dependencies on earlier steps. Sources: specs/distdg
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.planning.block_layers import BlockLayers
@@ -32,6 +33,7 @@ from simgnn.sampling.sizes import BatchSizes
 
 STEP, FIRST, OPENING = "step", "first", "opening"
 OPTIMIZE = "update/optimize"
+
 
 def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: BatchSizes) -> Planned:
     """Plan sampled training on batches of known sizes. Raises :class:`ConfigError` for layers that blocks cannot serve.
@@ -141,10 +143,9 @@ def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, 
 
 def _in_order(ops: Sequence[Op]) -> list[Op]:
     """Ops, each after the one before."""
-    return [ops[0], *(replace(op, after=(Dependency(before.name),)) for before, op in zip(ops, ops[1:], strict=False))]
+    return [ops[0], *(replace(op, after=(Dependency(before.name),)) for before, op in pairwise(ops))]
 
 
 def _after(ops: Sequence[Op], dependencies: tuple[Dependency, ...]) -> list[Op]:
     """A chain whose first op waits for more."""
     return [replace(ops[0], after=(*ops[0].after, *dependencies)), *ops[1:]]
-

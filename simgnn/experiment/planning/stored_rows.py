@@ -62,10 +62,15 @@ class StoredRows:
         hops = range(1, self.hops + 1)
         staging.add(
             Op(
-                STAGE_BLOCKS, OpKind.H2D, STAGING, accesses([DRAWN_SEEDS, *map(drawn, hops)]),
-                accesses([SEEDS, *map(block, hops)]), work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
-                transfer=Transfer(1, BLOCK_BYTES), category="comm_overhead",
-            )  # fmt: skip
+                STAGE_BLOCKS,
+                OpKind.H2D,
+                STAGING,
+                accesses([DRAWN_SEEDS, *map(drawn, hops)]),
+                accesses([SEEDS, *map(block, hops)]),
+                work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
+                transfer=Transfer(1, BLOCK_BYTES),
+                category="comm_overhead",
+            )
         )
         reads = accesses([VERTICES, FEATURES, *pulled])
         staging.to_device(STAGE_ROWS, reads, Access(INPUTS), STAGED_ROWS, "inputs")
@@ -108,7 +113,8 @@ class StoredRows:
     def _words(self, hop: int) -> IntArray:
         """int32 numbers of a block: a pointer for each row and the end, a source for each edge."""
         rows = self.batches.rows[hop - 1]
-        return rows + (rows > 0) + self.batches.edges[hop - 1]
+        words: IntArray = rows + (rows > 0) + self.batches.edges[hop - 1]
+        return words
 
     def _route(self, name: str, route: Route) -> None:
         builder, ranks = self.builder, len(self.builder.hosts)
@@ -140,7 +146,7 @@ class StoredRows:
         """Rows in the memory of each rank's host, int64 [P]."""
         hosts = np.array(self.builder.hosts)
         total = np.bincount(hosts, self._owned, minlength=int(hosts.max()) + 1).astype(np.int64)
-        return total[hosts]
+        return np.asarray(total[hosts])
 
 
 def _largest(column: IntArray) -> IntArray:

@@ -91,7 +91,12 @@ def emit_update(
     total = sum(builder.buffers[name].width for name in gradients)
     if ranks > 1:
         builder.allreduce(
-            train, "update/gradients", summed, (total + len(divisors)) * builder.item_bytes, control=False, phase="update"
+            train,
+            "update/gradients",
+            summed,
+            (total + len(divisors)) * builder.item_bytes,
+            control=False,
+            phase="update",
         )
         builder.allreduce(train, "update/metrics", ["metrics"], METRICS * 8, control=True, phase="update")
     state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]

@@ -40,9 +40,16 @@ class Pulls(Communication):
         pulled = staging.builder.buffer("rows/pulled", received(ROUTE), staging.width, space="host")
         staging.add(
             Op(
-                "rows/fetch", OpKind.FETCH, FETCHING, accesses([VERTICES, FEATURES]), accesses([pulled]),
-                transfer=Transfer(staging.row_bytes), route=ROUTE, module=PLACES, category="comm",
+                "rows/fetch",
+                OpKind.FETCH,
+                FETCHING,
+                accesses([VERTICES, FEATURES]),
+                accesses([pulled]),
+                transfer=Transfer(staging.row_bytes),
+                route=ROUTE,
+                module=PLACES,
+                category="comm",
                 options={"rows": "remote"},
-            )  # fmt: skip
+            )
         )
         return pulled

@@ -1,4 +1,4 @@
-"""What every choice of slot ``schedule`` is, and what mini-batches ask it: how far ahead of training they are staged."""
+"""What every choice of slot ``schedule`` is, and what mini-batches ask of it: how far ahead they are staged."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
