@@ -79,7 +79,7 @@ def shared_rows(
     """
     rows: torch.Tensor | None = None
     fault: Exception | None = None
-    word, mine = "", creator == _rank(group)
+    word, mine = "", creator == rank_of(group)
     with ExitStack() as names:
         try:
             if mine:
@@ -88,18 +88,18 @@ def shared_rows(
                 fill(rows)
         except Exception as error:  # agreed on below, then raised
             fault = error
-        made = _agree(word, fault, group)
+        made = agree(word, fault, group)
         try:
             if not mine:
                 rows = attach(made[group.members.index(creator)], shape, dtype)
         except Exception as error:  # agreed on below, then raised
             fault = error
-        _agree("", fault, group)  # only now may the name go
+        agree("", fault, group)  # only now may the name go
     assert rows is not None
     return rows
 
 
-def _agree(word: str, fault: Exception | None, group: GroupHandle) -> list[str]:
+def agree(word: str, fault: Exception | None, group: GroupHandle) -> list[str]:
     """The word of every member; raises where any has failed, so that nobody waits for one that gave up."""
     said = word if fault is None else FAILED + str(fault)
     words = [said] if group.process_group is None else gather_words(said, group.process_group)
@@ -111,7 +111,7 @@ def _agree(word: str, fault: Exception | None, group: GroupHandle) -> list[str]:
     return words
 
 
-def _rank(group: GroupHandle) -> int:
+def rank_of(group: GroupHandle) -> int:
     """This process's rank in the group's world."""
     return group.members[0] if group.process_group is None else dist.get_rank()
 

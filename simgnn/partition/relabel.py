@@ -5,7 +5,7 @@ tables are those of a partition book (DistDGL: Zheng et al., IA3 2020, section 5
 ascending oid within a partition.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -112,8 +112,10 @@ class RelabelledPart:
         return lids
 
 
-def relabelled_parts(csr: CSR, owner: NDArray[np.int32], maps: IdMaps) -> Iterator[RelabelledPart]:
-    """Every partition in its own ids, one at a time; ``maps`` are those of ``owner`` int32 [V].
+def relabelled_parts(
+    csr: CSR, owner: NDArray[np.int32], maps: IdMaps, parts: Iterable[int] | None = None
+) -> Iterator[RelabelledPart]:
+    """Partitions (default: all) in their own ids, one at a time; ``maps`` are those of ``owner`` int32 [V].
 
     An edge belongs to the partition of its destination. Needs 12 bytes a vertex of the graph beside the result.
     """
@@ -121,7 +123,7 @@ def relabelled_parts(csr: CSR, owner: NDArray[np.int32], maps: IdMaps) -> Iterat
     indptr, indices = np.asarray(csr.indptr), np.asarray(csr.indices)
     stamp = np.full(csr.rows, -1, dtype=np.int32)
     lookup = np.empty(csr.rows, dtype=np.int64)
-    for part in range(maps.parts):
+    for part in range(maps.parts) if parts is None else parts:
         core = maps.core(part)
         halo = halo_places(indptr, indices, core, owners, part, maps.old2new, stamp)
         halo.sort()

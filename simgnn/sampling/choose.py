@@ -40,6 +40,37 @@ def count_choices(indptr: Any, frontier: Any, fanout: Any, bounds: Any) -> Any:
     return total
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _choose_row(
+    indices: Any, first: Any, degree: Any, vertex: Any, state: Any, turn: Any, chosen: Any, begin: Any, end: Any
+) -> None:
+    """Write ``end - begin`` of the ``degree`` entries of ``indices`` from ``first`` on to ``chosen[begin:end]``, in
+    their order; ``vertex``, the row's id in the whole graph, is what the draws depend on."""
+    count = end - begin
+    if count == degree:
+        for k in range(count):
+            chosen[begin + k] = indices[first + k]
+    else:
+        stream = splitmix(state ^ (np.uint64(vertex) + GOLDEN), _ZERO)
+        if degree <= WORD:
+            taken = _ZERO
+            for k in range(count):
+                top = np.uint64(degree - count + k)
+                bit = _ONE << _below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), top + _ONE)
+                taken |= (_ONE << top) if taken & bit else bit
+            for k in range(begin, end):
+                bit = lowest_bit(taken)
+                chosen[k] = indices[first + bit_position(bit)]
+                taken ^= bit
+        else:
+            for k in range(count):
+                last = np.int64(degree - count + k)
+                drawn = np.int64(_below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), np.uint64(last + 1)))
+                _insert(chosen, begin, begin + k, drawn, last)
+            for k in range(begin, end):
+                chosen[k] = indices[first + chosen[k]]
+
+
 @njit(cache=True, nogil=True)
 def choose(indptr: Any, indices: Any, frontier: Any, seed: Any, hop: Any, bounds: Any, chosen: Any, marks: Any) -> None:
     """Write the chosen neighbours of each vertex of ``frontier`` to ``chosen[bounds[row]:bounds[row + 1]]``.
@@ -52,34 +83,27 @@ def choose(indptr: Any, indices: Any, frontier: Any, seed: Any, hop: Any, bounds
     for row in range(len(frontier)):
         vertex = frontier[row]
         first = indptr[vertex]
-        degree = indptr[vertex + 1] - first
         begin, end = np.int64(bounds[row]), np.int64(bounds[row + 1])
-        count = end - begin
-        if count == degree:
-            for k in range(count):
-                chosen[begin + k] = indices[first + k]
-        else:
-            stream = splitmix(state ^ (np.uint64(vertex) + GOLDEN), _ZERO)
-            if degree <= WORD:
-                taken = _ZERO
-                for k in range(count):
-                    top = np.uint64(degree - count + k)
-                    bit = _ONE << _below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), top + _ONE)
-                    taken |= (_ONE << top) if taken & bit else bit
-                for k in range(begin, end):
-                    bit = lowest_bit(taken)
-                    chosen[k] = indices[first + bit_position(bit)]
-                    taken ^= bit
-            else:
-                for k in range(count):
-                    last = np.int64(degree - count + k)
-                    drawn = np.int64(_below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), np.uint64(last + 1)))
-                    _insert(chosen, begin, begin + k, drawn, last)
-                for k in range(begin, end):
-                    chosen[k] = indices[first + chosen[k]]
+        _choose_row(indices, first, indptr[vertex + 1] - first, vertex, state, turn, chosen, begin, end)
         for k in range(begin, end):
             source = chosen[k]
             marks[source >> 6, 0] |= _ONE << np.uint64(source & 63)
+
+
+@njit(cache=True, nogil=True)
+def choose_in_part(
+    indptr: Any, indices: Any, ids: Any, rows: Any, seed: Any, hop: Any, bounds: Any, chosen: Any
+) -> None:
+    """As :func:`choose`, of a part of the graph in numbers of its own: ``rows`` and what is ``chosen`` are such
+    numbers, ``ids[row]`` is the vertex in the whole graph. A part that has whole rows in the graph's order chooses what
+    the graph would."""
+    state = splitmix(seed, _ONE)
+    turn = (np.uint64(hop) << _S32) + GOLDEN
+    for k in range(len(rows)):
+        row = rows[k]
+        first = indptr[row]
+        begin, end = np.int64(bounds[k]), np.int64(bounds[k + 1])
+        _choose_row(indices, first, indptr[row + 1] - first, ids[row], state, turn, chosen, begin, end)
 
 
 @njit(cache=True, nogil=True, inline="always")

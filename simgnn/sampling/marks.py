@@ -74,3 +74,16 @@ def number(marks: Any, hop: Any, vertices: Any, places: Any, out: Any) -> None:
             at -= 1
         place = np.int64(marks[at, word, 1]) + ones(marks[at, word, 0] & (bit - _ONE))
         out[k] = places[place] if at == 0 else place
+
+
+@njit(cache=True, nogil=True)
+def put_chosen(rows: Any, starts: Any, found: Any, ids: Any, bounds: Any, chosen: Any, marks: Any) -> None:
+    """Put the neighbours of some rows of a frontier among those of all: ``found[starts[k]:starts[k + 1]]``, by their
+    ``ids``, go to ``chosen`` from ``bounds[rows[k]]`` on. ``marks`` uint64 [words, 2]: the bit of each is set."""
+    for k in range(len(rows)):
+        at = bounds[rows[k]]
+        for place in range(starts[k], starts[k + 1]):
+            vertex = ids[found[place]]
+            chosen[at] = vertex
+            at += 1
+            marks[vertex >> 6, 0] |= _ONE << np.uint64(vertex & 63)

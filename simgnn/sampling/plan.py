@@ -99,8 +99,11 @@ class WorkerEpoch:
         """The worker's training vertices in the order of this epoch."""
         return epoch_order(self.plan.workers[self.worker], self.plan.seed, self.worker, self.epoch)
 
+    def seeds(self, batch: int) -> IndexArray:
+        """The vertices that batch number ``batch`` is for; none where the worker has no such batch."""
+        first = batch * self.plan.batch_size
+        return self.order[first : first + self.plan.batch_size]
+
     def sample(self, batch: int, sampler: Sampler) -> Batch:
         """Batch number ``batch``, with a sampler of the plan's graph and fan-outs."""
-        first = batch * self.plan.batch_size
-        seeds = self.order[first : first + self.plan.batch_size]
-        return sampler.sample(seeds, batch_seed(self.plan.seed, self.worker, self.epoch, batch))
+        return sampler.sample(self.seeds(batch), batch_seed(self.plan.seed, self.worker, self.epoch, batch))

@@ -50,6 +50,77 @@ class Batch:
         return self.vertices[self.blocks[hop - 1].sources]
 
 
+class Assembly:
+    """Makes batches, one at a time, of the neighbours that their hops chose. Keeps (hops + 1) * V / 4 bytes.
+
+    :meth:`begin`; for each hop fill :meth:`room` and mark what is in it in :attr:`marks`, then :meth:`extend`; at last
+    :meth:`batch`. ``ids``: type of the graph's ids.
+    """
+
+    def __init__(self, vertices: int, hops: int, ids: Any) -> None:
+        self.vertices = vertices
+        self.ids = np.dtype(ids)
+        self._marks = np.zeros((hops + 1, -(-vertices // 64), 2), np.uint64)
+        self._frontier: Any = np.empty(0, self.ids)
+        self._places = np.empty(0, np.int64)
+        self._sizes: list[int] = []
+        self._blocks: list[Block] = []
+
+    def begin(self, seeds: NDArray[Any]) -> None:
+        """A new batch of ``seeds`` [n]. Raises :class:`GraphError` for some that are no vertices or not different."""
+        self._marks[:] = 0
+        if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < self.vertices:
+            raise GraphError(f"seeds: expected vertices 0..{self.vertices - 1}, got {seeds.min()}..{seeds.max()}")
+        typed = seeds.astype(self.ids)
+        mark(self._marks, typed)
+        different = settle(self._marks, 0, 0)
+        if different != len(typed):
+            raise GraphError(f"seeds: got {len(typed)} of which {different} are different, expected no vertex twice")
+        self._places = np.empty(len(typed), np.int64)
+        rank_seeds(self._marks, typed, self._places)
+        self._frontier, self._sizes, self._blocks = typed, [len(typed)], []
+
+    @property
+    def hop(self) -> int:
+        """The hop that is next, from 1."""
+        return len(self._blocks) + 1
+
+    @property
+    def frontier(self) -> Any:
+        """All that the batch holds before that hop: what it expands [n]."""
+        return self._frontier
+
+    @property
+    def marks(self) -> NDArray[np.uint64]:
+        """Of that hop, uint64 [words, 2]: see :mod:`simgnn.sampling.marks`."""
+        found: NDArray[np.uint64] = self._marks[self.hop]
+        return found
+
+    def room(self, edges: int) -> Any:
+        """An array for the neighbours of the frontier. Raises :class:`GraphError` for 2**31 or more."""
+        if edges > MOST_EDGES:
+            raise GraphError(
+                f"batching.fanouts: hop {self.hop} of a batch would draw {edges} edges, expected at most {MOST_EDGES}: "
+                "lower batching.batch_size or the fan-outs"
+            )
+        return np.empty(edges, self.ids)
+
+    def extend(self, bounds: NDArray[np.int64], chosen: Any) -> None:
+        """End the hop: row k of the frontier has the neighbours ``chosen[bounds[k]:bounds[k + 1]]``."""
+        hop = self.hop
+        fresh = np.empty(settle(self._marks, hop, len(self._frontier)), self.ids)
+        list_marked(self._marks, hop, fresh)
+        sources = np.empty(len(chosen), np.int32)
+        number(self._marks, hop, chosen, self._places, sources)
+        self._blocks.append(Block(bounds.astype(np.int32), sources))
+        self._frontier = np.concatenate((self._frontier, fresh))
+        self._sizes.append(len(self._frontier))
+
+    def batch(self) -> Batch:
+        """What was begun, after its last hop."""
+        return Batch(self._frontier, np.array(self._sizes, np.int64), tuple(self._blocks))
+
+
 class Sampler:
     """Samples batches of one graph. Keeps (hops + 1) * V / 4 bytes to work with; one thread at a time.
 
@@ -59,10 +130,9 @@ class Sampler:
 
     def __init__(self, csr: CSR, fanouts: Sequence[int]) -> None:
         self.fanouts = tuple(fanouts)
-        self.vertices = csr.rows
         self._indptr = np.asarray(csr.indptr)  # Numba knows no memory-mapped arrays, NumPy sees them as plain ones
         self._indices = np.asarray(csr.indices)
-        self._marks = np.zeros((len(self.fanouts) + 1, -(-csr.rows // 64), 2), np.uint64)
+        self._assembly = Assembly(csr.rows, len(self.fanouts), self._indices.dtype)
 
     def sample(self, seeds: NDArray[Any], batch_seed: int) -> Batch:
         """The batch of ``seeds``, different vertices [n], under a seed of ``simgnn.sampling.seeds.batch_seed``.
@@ -70,39 +140,12 @@ class Sampler:
         A pure function of the graph's rows, ``seeds``, ``batch_seed`` and fan-outs. Raises :class:`GraphError` for
         seeds that are no vertices or not different, and for a block of 2**31 edges or more.
         """
-        marks = self._marks
-        marks[:] = 0
-        vertices, places = self._seeds(seeds)
-        sizes = [len(vertices)]
-        blocks = []
+        assembly, seed = self._assembly, np.uint64(batch_seed)
+        assembly.begin(seeds)
         for hop, fanout in enumerate(self.fanouts, start=1):
-            bounds = np.empty(len(vertices) + 1, np.int64)
-            edges = count_choices(self._indptr, vertices, fanout, bounds)
-            if edges > MOST_EDGES:
-                raise GraphError(
-                    f"batching.fanouts: hop {hop} of a batch would draw {edges} edges, expected at most {MOST_EDGES}: "
-                    "lower batching.batch_size or the fan-outs"
-                )
-            chosen = np.empty(edges, self._indices.dtype)
-            choose(self._indptr, self._indices, vertices, np.uint64(batch_seed), hop, bounds, chosen, marks[hop])
-            fresh = np.empty(settle(marks, hop, len(vertices)), self._indices.dtype)
-            list_marked(marks, hop, fresh)
-            sources = np.empty(edges, np.int32)
-            number(marks, hop, chosen, places, sources)
-            blocks.append(Block(bounds.astype(np.int32), sources))
-            vertices = np.concatenate((vertices, fresh))
-            sizes.append(len(vertices))
-        return Batch(vertices, np.array(sizes, np.int64), tuple(blocks))
-
-    def _seeds(self, seeds: NDArray[Any]) -> tuple[Any, NDArray[np.int64]]:
-        """The seeds in the type of the graph's ids, marked; and their places by id."""
-        if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < self.vertices:
-            raise GraphError(f"seeds: expected vertices 0..{self.vertices - 1}, got {seeds.min()}..{seeds.max()}")
-        typed = seeds.astype(self._indices.dtype)
-        mark(self._marks, typed)
-        different = settle(self._marks, 0, 0)
-        if different != len(typed):
-            raise GraphError(f"seeds: got {len(typed)} of which {different} are different, expected no vertex twice")
-        places = np.empty(len(typed), np.int64)
-        rank_seeds(self._marks, typed, places)
-        return typed, places
+            frontier = assembly.frontier
+            bounds = np.empty(len(frontier) + 1, np.int64)
+            chosen = assembly.room(count_choices(self._indptr, frontier, fanout, bounds))
+            choose(self._indptr, self._indices, frontier, seed, hop, bounds, chosen, assembly.marks)
+            assembly.extend(bounds, chosen)
+        return assembly.batch()

@@ -1,6 +1,7 @@
 """A feature store on real ranks: rows by a formula, ids by a seed, and what must travel, counted one id at a time."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -99,5 +100,13 @@ def tapped_bytes(calls: list[tuple[str, int, int]], ranks: int) -> list[int]:
 
 def names_left() -> list[str]:
     """Shared memory of this process that still has a name."""
-
     return [path.name for path in FOLDER.glob(f"simgnn-{os.getpid()}-*")]
+
+
+def mapping_of(address: int) -> tuple[str, int]:
+    """Name and inode of what the kernel has mapped where this process reads ``address``."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(part, 16) for part in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split(maxsplit=5)[5], int(line.split()[4])
+    raise AssertionError("the address is in no mapping")

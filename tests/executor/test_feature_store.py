@@ -29,6 +29,7 @@ from tests.executor.store_world import (
     WIDTH,
     groups,
     ids_of,
+    mapping_of,
     maps_of,
     names_left,
     plain,
@@ -105,12 +106,8 @@ def _in_place(store: FeatureStore, group: Any) -> dict[str, Any]:
     if places.rank == places.serving.members[places.host][-1]:
         table[0] = places.rank + 1.0
     dist.barrier(group=group)
-    address = table.data_ptr()
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        first, last = (int(part, 16) for part in line.split()[0].split("-"))
-        if first <= address < last:
-            return {"seen": table[0].tolist(), "inode": int(line.split()[4]), "mapped": line.split(maxsplit=5)[5]}
-    raise AssertionError("the table is in no mapping")
+    name, inode = mapping_of(table.data_ptr())
+    return {"seen": table[0].tolist(), "inode": inode, "mapped": name}
 
 
 def _refused(store: FeatureStore) -> dict[str, str]:
