@@ -85,7 +85,7 @@ def command(
     from simgnn.cli.sample_hot import hot_row_counts, print_fetches, tell_fetches
     from simgnn.cli.sample_tables import print_report, report
     from simgnn.errors import ConfigError
-    from simgnn.experiment.batches import check_trains, sampling_plan
+    from simgnn.experiment.batches import check_training_vertices, sampling_plan
     from simgnn.experiment.prepare import obtain_partition, read_graph, with_default_cluster
     from simgnn.partition.folder import check_cache
     from simgnn.sampling.presample import check_free, presample
@@ -99,7 +99,7 @@ def command(
     check_cache()
     reporter = Reporter(quiet=as_json)
     graph = read_graph(loaded, None, reporter.stage)
-    check_trains(graph)
+    check_training_vertices(graph)
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
     plan = sampling_plan(loaded, graph, artifact.partition)
     with reporter.counting(

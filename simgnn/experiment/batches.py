@@ -53,7 +53,7 @@ class PreparedBatches:
         return plan_fetches(self.plan, self.source, self.folder, self.epochs, hosts, hot_rows)
 
 
-def check_trains(graph: "Graph") -> None:
+def check_training_vertices(graph: "Graph") -> None:
     """Raise :class:`ConfigError` for a graph without training vertices."""
     if graph.train_mask is None or not graph.train_mask.any():
         raise ConfigError(
@@ -81,7 +81,7 @@ def prepare_batches(
     """Sample every batch of the run, or find them in the cache, and count what they need."""
     assert isinstance(experiment.batching, NeighbourSampling)
     assert isinstance(experiment.placement, Store)
-    check_trains(graph)
+    check_training_vertices(graph)
     plan = sampling_plan(experiment, graph, partition.partition)
     epochs, hosts = experiment.train.epochs, np.array(experiment.rank_hosts(), np.int64)
     key = hashlib.sha256(json.dumps(settings_of(plan, partition.digest), sort_keys=True).encode()).hexdigest()

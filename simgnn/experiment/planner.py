@@ -23,7 +23,7 @@ from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.sizes import BatchSizes
 
-__all__ = ["Planned", "plan"]
+__all__ = ["Planned", "check_trains", "plan"]
 
 FIRST, STEADY = "first", "steady"
 
@@ -33,7 +33,12 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
 
     Raises :class:`ConfigError` for what the partition or the graph cannot serve.
     """
-    _check(experiment, stats, batches)
+    if batches is None and isinstance(experiment.batching, NeighbourSampling):
+        raise ConfigError(
+            f"batching.kind: got '{experiment.batching.label}', expected 'full': no batches were drawn; those of a "
+            "statistics file cannot be, as it holds no edges"
+        )
+    check_trains(experiment, stats)
     return _full_graph(experiment, stats) if batches is None else plan_mini_batches(experiment, stats, batches)
 
 
@@ -87,14 +92,10 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
     )
 
 
-def _check(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | None) -> None:
+def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
+    """Raise :class:`ConfigError` where nothing can be trained: on what the graph has, or with this partition."""
     facts = stats.facts
     problems = []
-    if batches is None and isinstance(experiment.batching, NeighbourSampling):
-        problems.append(
-            f"batching.kind: got '{experiment.batching.label}', expected 'full': no batches were drawn; those of a "
-            "statistics file cannot be, as it holds no edges"
-        )
     if stats.kind != experiment.communication.cut:
         communication = experiment.communication
         problems.append(

@@ -56,7 +56,7 @@ def prepare(
     what begins.
     Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
     """
-    from simgnn.experiment.planner import plan
+    from simgnn.experiment.planner import check_trains, plan
     from simgnn.model.user_layer import user_shape
     from simgnn.partition.folder import check_cache
     from simgnn.policies.batching.neighbours import NeighbourSampling
@@ -79,6 +79,7 @@ def prepare(
         return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
     from simgnn.experiment.batches import prepare_batches
 
+    check_trains(experiment, stats)  # before minutes go into batches
     batches = prepare_batches(experiment, graph, artifact, cache, stage)
     resolved = experiment.model_copy(update={"placement": batches.placement})
     stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})

@@ -72,3 +72,12 @@ def test_a_window_hides_pulling(tmp_path: Path) -> None:
         run = simulated(tmp_path / window, "--set", f"schedule.window={window}")
         times.append(read_result(run.result).epoch_s_median)
     assert times[1] < times[0]
+
+
+def test_a_graph_without_features_is_refused_before_batches_are_drawn(tmp_path: Path, capsys) -> None:
+    np.save(tmp_path / "list.npy", np.random.default_rng(0).integers(0, 90, (800, 2)))
+    bare = ["--set", f"graph.source={tmp_path / 'list.npy'}", "--set", "graph.classes=3"]
+    assert invoke(["simulate", "rapidgnn", *HARDWARE, *bare, *SMALL[12:16], "--epochs", "2"]) == 2
+    told = capsys.readouterr().err
+    assert "has no features" in told
+    assert "batches:" not in told
