@@ -71,10 +71,15 @@ def command(
     graph = read_graph(loaded, None, reporter.stage)
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
     if save_stats is not None:
+        from simgnn.partition.degrees import DEGREES, degree_table
         from simgnn.partition.statsfile import save_stats as write_stats
 
         make_parent(save_stats)
-        write_stats(replace(artifact.stats, made_by=loaded.partition.resolved(loaded.seed)), save_stats)
+        tables = artifact.stats.tables
+        if artifact.kind == "edge-cut":
+            tables = {**tables, DEGREES: degree_table(graph.csr)}
+        stats = replace(artifact.stats, made_by=loaded.partition.resolved(loaded.seed), tables=tables)
+        write_stats(stats, save_stats)
     measured: dict[str, Any] = {
         "graph": graph.name,
         "vertices": graph.vertices,

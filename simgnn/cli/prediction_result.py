@@ -60,7 +60,7 @@ def prediction_result(
         **_memory(simulation.memory),
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,
-        extrapolated=list(simulation.extrapolated),
+        extrapolated=[*prepared.estimated, *simulation.extrapolated],
         transferred=found.transferred,
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],

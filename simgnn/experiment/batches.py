@@ -12,8 +12,10 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.partition.folder import cache_folder
+from simgnn.partition.stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.placement.store import Store
+from simgnn.sampling.estimate import distinct_rows, estimated_sizes
 from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
 from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
 from simgnn.sampling.plan import SamplingPlan
@@ -51,6 +53,30 @@ class PreparedBatches:
             return None
         hosts, hot_rows = np.array(self.hosts, np.int64), self.placement.cached_rows
         return plan_fetches(self.plan, self.source, self.folder, self.epochs, hosts, hot_rows)
+
+
+ESTIMATED = "sizes of mini-batches"
+ESTIMATE_NOTE = "sizes of mini-batches are estimated from degrees and the cut, not drawn: means, each batch of a rank like the others"
+
+
+def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[Store, BatchSizes]:
+    """Mini-batches of a graph of which only statistics are there: the placement with a number of hot rows, and sizes.
+
+    Raises :class:`ConfigError` for statistics that tell too little.
+    """
+    batching, placement = experiment.batching, experiment.placement
+    assert isinstance(batching, NeighbourSampling)
+    assert isinstance(placement, Store)
+    if placement.pulls_new_rows:
+        raise ConfigError(
+            "placement.pull: got 'delta' with a statistics file, expected 'full': which rows two epochs have in common is "
+            "known of batches alone; load the graph (graph.source)"
+        )
+    training = batching.training_of(stats)
+    size, fanouts = batching.batch_size, batching.fanouts
+    placement = placement.resolved(lambda: distinct_rows(stats, training, size, fanouts))
+    epochs = experiment.train.epochs
+    return placement, estimated_sizes(stats, training, size, fanouts, epochs, placement.cached_rows)
 
 
 def check_training_vertices(graph: "Graph") -> None:

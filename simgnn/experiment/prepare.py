@@ -29,7 +29,7 @@ class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
     ``graph`` and ``partition`` are None where the graph is a statistics file, ``batches`` where training is on the
-    full graph.
+    full graph. ``estimated``: what the plan rests on that nobody counted.
     """
 
     experiment: Experiment
@@ -38,6 +38,7 @@ class Prepared:
     graph: "Graph | None" = None
     partition: "PartitionArtifact | None" = None
     batches: "PreparedBatches | None" = None
+    estimated: tuple[str, ...] = ()
 
 
 def prepare(
@@ -69,7 +70,14 @@ def prepare(
                 "not trained on"
             )
         experiment, stats = _from_statistics(experiment, base)
-        return Prepared(experiment, stats, plan(experiment, stats))
+        if not isinstance(experiment.batching, NeighbourSampling):
+            return Prepared(experiment, stats, plan(experiment, stats))
+        from simgnn.experiment.batches import ESTIMATE_NOTE, ESTIMATED, estimate_batches
+
+        placement, sizes = estimate_batches(experiment, stats)
+        resolved = experiment.model_copy(update={"placement": placement})
+        stats = replace(stats, notes=(*stats.notes, ESTIMATE_NOTE))
+        return Prepared(resolved, stats, plan(resolved, stats, sizes), estimated=(ESTIMATED,))
     check_cache(cache)
     experiment = with_default_cluster(experiment, default_cluster)
     graph = read_graph(experiment, base, stage)

@@ -29,6 +29,7 @@ class PartitionStats:
       owned row and its in-neighbours; ``neighbor_feature_nonzeros``: over its in-neighbours alone;
     - ``block_edges`` int64 [P, P]: local edges by owner of their source, [rank, owner];
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
+    - ``degrees`` int64 [D, 2]: an in-degree, and how many vertices of the graph have it (in ``stats:`` files);
     - ``locality/features/forward``, ``locality/features/backward`` float64 [P, bins]: as the two below, of the stored
       values of the sparse features of owned rows, read row by row (rows of a weight matrix), and column by column;
     - ``locality/forward``, ``locality/backward`` float64 [P, bins]: of the local edges, read in the order of the

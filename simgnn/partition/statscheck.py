@@ -3,6 +3,7 @@
 import numpy as np
 
 from simgnn.errors import ConfigError
+from simgnn.partition.degrees import DEGREES
 from simgnn.partition.stats import PartitionStats
 
 MASKS = ("train", "validation", "test")
@@ -64,6 +65,16 @@ def check_stats(stats: PartitionStats, path: str) -> PartitionStats:
         if name in stats.tables:
             shape = stats.tables[name].shape
             expect(shape == (ranks,), f"tables.{name}", f"got shape {shape}, expected one number a rank")
+    if DEGREES in stats.tables:
+        table = stats.tables[DEGREES]
+        fits = table.ndim == 2 and table.shape[1] == 2 and table.dtype.kind in "iu" and bool(np.all(table >= 0))
+        expect(fits, f"tables.{DEGREES}", "expected pairs of whole numbers: a degree, and how many vertices have it")
+        if fits:
+            vertices, edges = int(table[:, 1].sum()), int((table[:, 0] * table[:, 1]).sum())
+            message = (
+                f"add up to {vertices} vertices and {edges} edges, but graph has {facts.vertices} and {facts.edges}"
+            )
+            expect((vertices, edges) == (facts.vertices, facts.edges), f"tables.{DEGREES}", message)
     if "halo_feature_nonzeros" in stats.tables:
         shape = stats.tables["halo_feature_nonzeros"].shape
         expect(shape == (ranks, ranks), "tables.halo_feature_nonzeros", f"got shape {shape}, expected [owner, rank]")

@@ -64,6 +64,12 @@ class Route:
         source, target = np.nonzero(matrix)
         return cls(source.astype(np.int32), target.astype(np.int32), matrix[source, target].astype(np.int64))
 
+    @classmethod
+    def from_turns(cls, dense: IntArray) -> "Route":
+        """From dense [P, P, epochs, steps] numbers of rows; pairs without any are left out."""
+        source, target = np.nonzero(dense.any(axis=(2, 3)))
+        return cls(source.astype(np.int32), target.astype(np.int32), dense[source, target])
+
 
 def turn_of(column: IntArray, epoch: int, step: int) -> IntArray:
     """The slice [first axis] of a column in one turn (epoch, step)."""

@@ -66,10 +66,10 @@ def batch_sizes(
                 kept[worker, epoch - 1] = pieces.copied(plan.steps)
             before = hot
             done(worker * epochs + epoch + 1)
-    cache = CacheSizes(largest, Route.from_matrix(first), _route(refilled), kept) if hot_rows else None
+    cache = CacheSizes(largest, Route.from_matrix(first), Route.from_turns(refilled), kept) if hot_rows else None
     locality = {name: np.stack([one[name] for one in profiles]) for name in profiles[0]}
     training = np.array([len(mine) for mine in plan.workers], np.int64)
-    return BatchSizes(rows, edges, local, hits, _route(pulled), cache, training, locality)
+    return BatchSizes(rows, edges, local, hits, Route.from_turns(pulled), cache, training, locality)
 
 
 def distinct_remote_rows(plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int) -> float:
@@ -80,12 +80,6 @@ def distinct_remote_rows(plan: SamplingPlan, folder: Path, rank_hosts: IntArray,
         for epoch in range(epochs):
             total += len(Ranking.of_part(open_part(folder, epoch, worker), sources).vertices)
     return total / (plan.ranks * epochs)
-
-
-def _route(dense: IntArray) -> Route:
-    """From [sender, rank, epochs, steps]."""
-    source, target = np.nonzero(dense.any(axis=(2, 3)))
-    return Route(source.astype(np.int32), target.astype(np.int32), dense[source, target])
 
 
 def _profiles(part: Part, hops: int) -> dict[str, NDArray[np.float64]]:

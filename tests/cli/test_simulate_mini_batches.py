@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from simgnn.cli.main import invoke
 from simgnn.record.result import read_result
@@ -81,3 +82,19 @@ def test_a_graph_without_features_is_refused_before_batches_are_drawn(tmp_path: 
     told = capsys.readouterr().err
     assert "has no features" in told
     assert "batches:" not in told
+
+
+def test_a_statistics_file_gives_estimates_and_says_so(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "stats.toml"
+    assert invoke(["partition", "rapidgnn", *SMALL[:8], *SMALL[12:16], "--stats", str(file)]) == 0
+    source = ["--set", f"graph.source=stats:{file}", "--set", "model.hidden=8", "--set", "batching.batch_size=30"]
+    arguments = ["simulate", "rapidgnn", *HARDWARE, *source, "--epochs", "3", "--set", "batching.fanouts=[4, 3]"]
+    assert invoke([*arguments, "--out", str(tmp_path / "run"), "--json"]) == 0
+    result = read_result(RunDirectory(tmp_path / "run").result)
+    assert result.extrapolated[0] == "sizes of mini-batches"
+    assert any("estimated from degrees" in note for note in result.notes)
+    drawn = read_result(simulated(tmp_path / "drawn").result)
+    assert np.sum(result.bytes_sent) == pytest.approx(np.sum(drawn.bytes_sent), rel=0.5)
+    capsys.readouterr()
+    assert invoke([*arguments, "--set", "placement.pull=delta"]) == 2
+    assert "placement.pull: got 'delta' with a statistics file" in capsys.readouterr().err

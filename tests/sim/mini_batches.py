@@ -23,11 +23,6 @@ def statistics(hosts: list[int], width: int = WIDTH) -> PartitionStats:
     return PartitionStats(facts, "edge-cut", np.array(hosts), rows, rows * 5, nothing, "made-up")
 
 
-def _route(dense: np.ndarray) -> Route:
-    source, target = np.nonzero(dense.any(axis=(2, 3)))
-    return Route(source.astype(np.int32), target.astype(np.int32), dense[source, target])
-
-
 def made_sizes(
     hosts: list[int], epochs: int = 2, steps: int = 7, hops: int = 2, hot_rows: int = 0, seed: int = 0
 ) -> BatchSizes:
@@ -57,8 +52,8 @@ def made_sizes(
         kept = rng.integers(0, 20, shape)
         kept[:, -1] = 0
         first = rng.integers(1, hot_rows, (ranks, ranks)) * far[:, :, 0, 0]
-        cache = CacheSizes(np.full(ranks, hot_rows), Route.from_matrix(first), _route(pieces), kept)
-    return BatchSizes(rows, edges, local, hits, _route(pulled), cache, np.full(ranks, 100), {})
+        cache = CacheSizes(np.full(ranks, hot_rows), Route.from_matrix(first), Route.from_turns(pieces), kept)
+    return BatchSizes(rows, edges, local, hits, Route.from_turns(pulled), cache, np.full(ranks, 100), {})
 
 
 def planned(system: str, hosts: list[int], sizes: BatchSizes, *overrides: str, width: int = WIDTH) -> Planned:

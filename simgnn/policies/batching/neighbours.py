@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from simgnn.graph.csr import CSR
     from simgnn.partition.partition import Partition
+    from simgnn.partition.stats import PartitionStats
     from simgnn.sampling.plan import SamplingPlan
 
 MOST_NEIGHBOURS = 65_536
@@ -48,6 +49,14 @@ class NeighbourSampling(Batching, ABC):
     def drawing(self, hops: int) -> tuple[Work, ...]:
         """What drawing a batch of so many hops costs while training runs; columns are those of
         :mod:`simgnn.policies.minibatch`."""
+
+    def training_of(self, stats: "PartitionStats") -> "NDArray[np.int64]":
+        """Training vertices of each rank, int64 [P], of a graph of which only statistics are there."""
+        from simgnn.partition.statsspread import even
+
+        if self.split == "even":
+            return even(stats.facts.train_vertices, stats.ranks)
+        return stats.table("train_rows", "batching.split = 'local'")
 
     def plan(
         self,

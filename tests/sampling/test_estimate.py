@@ -1,0 +1,103 @@
+"""Sizes of mini-batches estimated from degrees, against batches that are drawn."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simgnn.errors import ConfigError
+from simgnn.graph.load import load_graph
+from simgnn.partition.build_stats import edge_cut_stats, rank_numbers
+from simgnn.partition.degrees import DEGREES, degree_table
+from simgnn.partition.local import build_local_graphs
+from simgnn.partition.metis import metis_owner
+from simgnn.partition.partition import Partition
+from simgnn.partition.stats import PartitionStats
+from simgnn.sampling.estimate import distinct_rows, estimated_sizes, expected_batch
+from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
+from simgnn.sampling.plan import SamplingPlan, local_split
+from simgnn.sampling.presample import presample
+from simgnn.sampling.sizes import BatchSizes
+
+RANKS, FANOUTS, SIZE, EPOCHS, HOT = 3, (6, 4), 40, 2, 150
+HOSTS = np.arange(RANKS)
+Both = tuple[PartitionStats, BatchSizes, BatchSizes]
+
+
+@pytest.fixture(scope="module", params=["communities", "rmat"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """Statistics of a generated graph, what is estimated from them, and what is drawn from the graph."""
+    options = {"vertices": 4096, "edges": 30_000, "classes": 4, "feature_width": 4}
+    graph = load_graph(f"synthetic:{request.param}", options=options, seed=1)
+    assert graph.train_mask is not None
+    partition = Partition("edge-cut", RANKS, metis_owner(graph, RANKS, 0, None, 1.03))
+    numbers = [rank_numbers(graph, one, RANKS) for one in build_local_graphs(graph.csr, partition, "none")]
+    stats = edge_cut_stats(graph, HOSTS, numbers, "d")
+    stats = replace(stats, tables={**stats.tables, DEGREES: degree_table(graph.csr)})
+    train = np.flatnonzero(graph.train_mask)
+    plan = SamplingPlan(graph.csr, partition.owner, local_split(train, partition.owner, RANKS), FANOUTS, SIZE, 3)
+    folder: Path = tmp_path_factory.mktemp("estimate")
+    presample(plan, "s", folder, EPOCHS, threads=1)
+    drawn = batch_sizes(plan, folder, HOSTS, EPOCHS, HOT)
+    training = np.array([len(mine) for mine in plan.workers])
+    distinct = distinct_remote_rows(plan, folder, HOSTS, EPOCHS)
+    assert distinct_rows(stats, training, SIZE, FANOUTS) == pytest.approx(distinct, rel=0.3)
+    return stats, estimated_sizes(stats, training, SIZE, FANOUTS, EPOCHS, HOT), drawn
+
+
+def test_rows_and_edges_are_near_the_drawn_ones(both: Both) -> None:
+    _, estimated, drawn = both
+    for name in ("rows", "edges"):
+        mean, expected = (getattr(one, name).sum(axis=(1, 2, 3)) for one in (estimated, drawn))
+        np.testing.assert_allclose(mean, expected, rtol=0.25, err_msg=name)
+
+
+def test_pulled_and_cached_rows_are_near_the_drawn_ones(both: Both) -> None:
+    _, estimated, drawn = both
+    for one, other in ((estimated.pulled.rows, drawn.pulled.rows), (estimated.hits, drawn.hits)):
+        assert one.sum() == pytest.approx(other.sum(), rel=0.4)
+    assert estimated.cache is not None
+    assert drawn.cache is not None
+    assert estimated.cache.rows.tolist() == drawn.cache.rows.tolist() == [HOT] * RANKS
+    assert estimated.cache.pulled.rows.sum() == estimated.cache.first.rows.sum() == HOT * RANKS
+
+
+def test_estimates_add_up(both: Both) -> None:
+    stats, estimated, _ = both
+    received = np.zeros(estimated.local.shape, np.int64)
+    np.add.at(received, estimated.pulled.target, estimated.pulled.rows)
+    np.testing.assert_array_equal(estimated.local + estimated.hits + received, estimated.rows[-1])
+    assert np.all(np.diff(estimated.rows, axis=0) >= 0)
+    batch = expected_batch(stats, 0, SIZE, FANOUTS)
+    assert batch.rows[0] == pytest.approx(SIZE)
+    assert batch.vertices.sum() == pytest.approx(stats.facts.vertices)
+    assert np.all((batch.inside >= 0) & (batch.inside <= 1))
+    assert batch.edges[0] <= SIZE * FANOUTS[0] + 1e-9
+
+
+def test_a_larger_cache_hits_more_and_pulls_less(both: Both) -> None:
+    stats, _, drawn = both
+    hits, pulled = [], []
+    for hot_rows in (0, 10, 100, 10**6):
+        sizes = estimated_sizes(stats, drawn.training, SIZE, FANOUTS, EPOCHS, hot_rows)
+        hits.append(int(sizes.hits.sum()))
+        pulled.append(int(sizes.pulled.rows.sum()))
+    assert hits == sorted(hits)
+    assert pulled == sorted(pulled, reverse=True)
+    assert (hits[0], pulled[-1]) == (0, 0)
+
+
+def test_statistics_without_degrees_are_refused(both: Both) -> None:
+    stats, _, drawn = both
+    bare = replace(stats, tables={name: table for name, table in stats.tables.items() if name != DEGREES})
+    with pytest.raises(ConfigError, match="no table 'degrees', which the estimate of mini-batches needs"):
+        estimated_sizes(bare, drawn.training, SIZE, FANOUTS, EPOCHS, 0)
+
+
+def test_ranks_of_one_host_pull_nothing(both: Both) -> None:
+    stats, _, drawn = both
+    together = replace(stats, hosts=np.zeros(RANKS, np.int64))
+    sizes = estimated_sizes(together, drawn.training, SIZE, FANOUTS, EPOCHS, 0)
+    assert not len(sizes.pulled.rows)
+    np.testing.assert_array_equal(sizes.local, sizes.rows[-1])
