@@ -188,3 +188,17 @@ def test_sizes_that_slow_links_would_take_too_long_for_are_left_out():
     between = affordable(FULL, FULL.longest_s / (3 << 20))
     assert between.messages == (*most.messages, 1 << 21), "the largest power of two that is affordable"
     assert len(affordable(FULL, 1.0).messages) == FEWEST
+
+
+def test_drawing_is_measured_by_what_it_draws() -> None:
+    from executor.microbench.sampling import sampling_probes
+
+    probes = sampling_probes([("communities", 400, 2_000, 50, 3), ("communities", 400, 2_000, 50, -1)])
+    few, every = probes
+    assert (few.primitive, few.sizes["vertices"]) == ("sample", 50)
+    assert few.sizes["edges"] <= 3 * 50 < every.sizes["edges"]
+    run = few.make(World(0, 1, torch.device("cpu"), "gloo", (1,), (0,)))
+    assert run is not None
+    first, second = run(), run()
+    assert len(first.blocks[0].sources) == len(second.blocks[0].sources) == few.sizes["edges"]
+    assert not np.array_equal(first.vertices, second.vertices)  # another draw each time
