@@ -24,7 +24,7 @@ def ops_of(program: Program, template: str = "step") -> dict[str, Op]:
     return {op.name: op for op in program.templates[template].ops}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     system=st.sampled_from(["distdgl", "rapidgnn"]),
     kind=st.sampled_from(["gcn", "sage", "gin", "gat"]),

@@ -79,8 +79,7 @@ def recurrence(told: Durations, window: int, across_epochs: bool, epochs: int = 
     return ready, released, ended
 
 
-@pytest.mark.parametrize("pull", ["full", "delta"])
-@pytest.mark.parametrize("hot_rows", [0, 60])
+@pytest.mark.parametrize(("hot_rows", "pull"), [(0, "full"), (60, "full"), (60, "delta")])
 @pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("window", [1, 2, 4, 8])
 def test_random_times_follow_the_recurrence(window: int, across: bool, hot_rows: int, pull: str) -> None:
