@@ -95,7 +95,8 @@ def _of_others(kind: str, path: Path, backend: "CommandBackend", as_json: bool, 
     from simgnn.errors import ConfigError
     from simgnn.report.validation_published import print_collectives, print_published
     from simgnn.study.collectives import load_collectives, score_collectives
-    from simgnn.study.published import load_published, published_folder, score_published
+    from simgnn.study.published import load_published, published_folder
+    from simgnn.study.published_score import score_published
 
     if any(file is not None for file in files):
         raise ConfigError("--out, --keep, --report: a suite of others' results runs nothing; leave them out")

@@ -1,7 +1,7 @@
 """Predictions beside results of others, as tables on a terminal."""
 
 from simgnn.study.collectives import CollectiveBoard
-from simgnn.study.published import PublishedBoard
+from simgnn.study.published_score import PublishedBoard
 
 
 def print_published(board: PublishedBoard) -> None:
@@ -30,7 +30,10 @@ def print_published(board: PublishedBoard) -> None:
     console.print(table)
     median = "-" if board.median_factor is None else f"{board.median_factor:.2f}"
     tau = "-" if board.tau is None else f"{board.tau:.2f}"
-    console.print(f"median factor either way {median}, tau {tau} over {board.tau_pairs} pairs")
+    timed = sum(row.factor is not None for row in board.rows)
+    console.print(
+        f"median factor either way {median}, tau {tau} over {board.tau_pairs} pairs; {board.inside} of {timed} in range"
+    )
     console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
     console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
     console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))

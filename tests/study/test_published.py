@@ -2,14 +2,18 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
 from simgnn.cli.validate import CommandBackend
 from simgnn.errors import ConfigError
+from simgnn.hardware.profile import load_profile
 from simgnn.report.validation_published import print_published
-from simgnn.study.published import PublishedSuite, load_published, published_folder, score_published
+from simgnn.study.published import Adjustment, PublishedSuite, load_published, published_folder
+from simgnn.study.published_graph import Variation, adjusted, divide, statistics
+from simgnn.study.published_score import PublishedRow, rounding, score_published
 from simgnn.study.suite import find_suite
 
 GRAPH = {"vertices": 10_000, "edges": 200_000, "features": 32, "classes": 4, "train_share": 0.5, "assumed": "invented"}
@@ -28,8 +32,8 @@ TABLE = {
 }
 ROWS = """\
 system,graph,model,gpus,seconds,status
-plain,small,GCN,1,0.1,ok
-plain,small,GCN,2,0.05,ok
+plain,small,GCN,1,0.100,ok
+plain,small,GCN,2,0.050,ok
 plain,small,GAT,2,0.1,ok
 plain,huge,GCN,1,,oom
 plain,small,GCN,4,,timeout
@@ -96,8 +100,106 @@ def test_rows_are_predicted_and_judged(
     assert "assumed: small: invented" in told
 
 
+def predicted(
+    tables: Path, backend: CommandBackend, dataset: dict[str, object] | None = None, **changes: object
+) -> dict[int, PublishedRow]:
+    """Rows of the small graph by their number of GPUs, under changes of the table, or of the ``dataset``."""
+    small = {**GRAPH, "names": ["small"], "halo": {"2": 0.5}, **(dataset or {})}
+    huge = {**GRAPH, "names": ["huge"], "vertices": 10**9, "edges": 10**10}
+    board = score_published(suite(datasets=[small, huge], tables=[{**TABLE, **changes}]), tables, backend)
+    return {row.ranks: row for row in board.rows if row.dataset == "small"}
+
+
+def known(row: PublishedRow) -> tuple[float, float, float]:
+    """Prediction and range of a row that fits."""
+    assert row.predicted_s is not None
+    assert row.low_s is not None
+    assert row.high_s is not None
+    return row.predicted_s, row.low_s, row.high_s
+
+
+def test_adjusted_costs_change_the_prediction_by_their_factor(tables: Path, backend: CommandBackend) -> None:
+    plain = known(predicted(tables, backend)[1])[0]
+    same = {"primitive": "spmm", "costs": {"gathered_bytes": 1.0}, "assumed": "invented"}
+    assert known(predicted(tables, backend, adjust=[same])[1])[0] == plain
+    profile = load_profile("a100-nvlink-4")
+    ten = Adjustment.model_validate({**same, "costs": {"gathered_bytes": 10.0}, "cache": 2.0})
+    gpu, slower = profile.devices["a100"], adjusted(profile, [ten], 1.25).devices["a100"]
+    (before,), (after,) = gpu.curves_of("spmm"), slower.curves_of("spmm")
+    assert after.costs == {**before.costs, "gathered_bytes": 10.0 * before.costs["gathered_bytes"]}
+    assert {name: cache.size.value for name, cache in slower.caches.items()} == {
+        name: 2.0 * cache.size.value for name, cache in gpu.caches.items() if name in before.caches
+    }
+    assert slower.memory.value == pytest.approx(gpu.memory.value / 1.25)
+    assert slower.curves_of("matmul") == gpu.curves_of("matmul")
+    assert known(predicted(tables, backend, adjust=[ten.model_dump()])[1])[0] > plain
+    unheard = {**same, "costs": {"rows": 2.0}}
+    with pytest.raises(ConfigError, match="spmm has no cost 'rows' on any GPU of 'a100-nvlink-4'"):
+        predicted(tables, backend, adjust=[unheard])
+
+
+def test_an_even_counted_partition_is_what_is_assumed(tables: Path, backend: CommandBackend) -> None:
+    assumed = known(predicted(tables, backend)[2])
+    even = {"rows": [5000, 5000], "edges": [100_000, 100_000], "halo": [[0, 1, 2500], [1, 0, 2500]]}
+    assert known(predicted(tables, backend, {"counted": {"2": even}})[2]) == assumed
+    uneven = {"rows": [5000, 5000], "edges": [150_000, 50_000], "halo": [[0, 1, 1000], [1, 0, 4000]]}
+    assert known(predicted(tables, backend, {"counted": {"2": uneven}})[2])[0] > assumed[0]
+    with pytest.raises(ValueError, match=r"counted\.2\.edges: add up to 150000, expected 200000"):
+        predicted(tables, backend, {"counted": {"2": {**even, "edges": [100_000, 50_000]}}})
+
+
+def test_what_is_open_widens_the_range_of_models_that_have_it(tables: Path, backend: CommandBackend) -> None:
+    plain = known(predicted(tables, backend)[1])
+    wide = {"models": ["gcn"], "set": {"model": {"hidden": 1024}}, "assumed": "invented"}
+    widened = known(predicted(tables, backend, open=[wide])[1])
+    assert widened[:2] == plain[:2]
+    assert widened[2] > plain[2]
+    assert known(predicted(tables, backend, open=[{**wide, "models": ["sage"]}])[1]) == plain
+
+
+def test_what_a_system_keeps_by_its_own_sums_decides_its_verdict(tables: Path, backend: CommandBackend) -> None:
+    kept = {"rows": 2.0, "hidden": 2.0, "last": 3.0, "edge_bytes": 0.0, "assumed": "invented"}
+    # 10,000 vertices of 4 bytes x 2 x (32 + 256 + 4) + 2 x 256 + 3 x 4 values: 44 MB, of 80 GB
+    assert predicted(tables, backend, kept=kept)[1].verdict == "fits"
+    nearly = 80e9 / (10_000 * 4 * (2 * (32 + 256 + 4) + 2 * 256 + 3 * 4))
+    scaled = {name: 0.9 * nearly * kept[name] for name in ("rows", "hidden", "last")}
+    found = predicted(tables, backend, kept={**kept, **scaled})[1]
+    assert (found.verdict, found.predicted_s is None) == ("undecided", False)
+    beyond = predicted(tables, backend, kept={**kept, "edge_bytes": 1e6})[1]
+    assert (beyond.verdict, beyond.predicted_s) == ("oom", None)
+
+
+def test_rows_read_again_are_as_far_away_as_the_suite_says(tables: Path, backend: CommandBackend) -> None:
+    dataset = suite().datasets[0]
+    reuse = {"shares": [0.25, 0.5, 1.0], "hits": [0.1, 0.5, 1.0], "assumed": "invented"}
+    balance = {"edges": {"2": 1.2}, "halo": {"2": 1.1}, "assumed": "invented"}
+    assumed = suite(reuse=reuse, balance=balance)
+    written = statistics(assumed, dataset, "small", 2, Variation())
+    load = divide(assumed, dataset, 2, Variation())
+    assert load.edges.tolist() == [120_000, 80_000]
+    assert load.halo.tolist() == [2750, 2250]
+    forward = np.array(written["partition"]["tables"]["locality/forward"])
+    again = 1 - (load.rows + load.halo) / load.edges
+    assert forward[:, -1] == pytest.approx(again), "all but the first reads of a row lie among all rows"
+    assert np.all(np.diff(forward, axis=1) >= 0)
+    assert forward[0, 5] == 0.0, "32 rows are a smaller share than any that is told"
+    at = np.log2(0.5 * (load.rows + load.halo)[0])
+    assert np.interp(at, np.arange(forward.shape[1]), forward[0]) == pytest.approx(0.5 * again[0], abs=0.05)
+    more = divide(assumed, dataset, 2, Variation(balance=2.0))
+    assert more.edges.tolist() == [140_000, 60_000]
+    four = suite(balance=balance, datasets=[{**GRAPH, "names": ["small"], "halo": {"4": 1.0}}])
+    with pytest.raises(ConfigError, match=r"balance\.edges: has no entry for 4 ranks"):
+        divide(four, four.datasets[0], 4, Variation())
+
+
+def test_gaps_within_rounding_and_noise_order_nothing(tables: Path, backend: CommandBackend) -> None:
+    assert rounding("0.19") == pytest.approx(0.01 / 12**0.5 / 0.19)
+    assert rounding("12") == pytest.approx(1 / 12**0.5 / 12)
+    assert score_published(suite(), tables, backend).tau_pairs == 1
+    assert score_published(suite(noise=0.5), tables, backend).tau_pairs == 0
+
 def test_a_wrong_verdict_breaks_the_bar(tables: Path, backend: CommandBackend) -> None:
-    (tables / "made-up.csv").write_text(ROWS.replace("plain,small,GCN,1,0.1,ok", "plain,small,GCN,1,,oom"))
+    (tables / "made-up.csv").write_text(ROWS.replace("plain,small,GCN,1,0.100,ok", "plain,small,GCN,1,,oom"))
     board = score_published(suite(), tables, backend)
     assert board.wrong == 1
     assert not board.holds

@@ -1,0 +1,185 @@
+"""What a published row is predicted on: its graph and partition as statistics, its hardware as adjusted, all varied."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.graph.locality import BINS
+from simgnn.hardware.devices import Curve, Device
+from simgnn.hardware.profile import Profile
+from simgnn.program.sizes import IntArray
+from simgnn.study.published import Adjustment, Counted, Dataset, Kept, PublishedSuite, PublishedTable, Reuse
+from simgnn.tomlfile import Table
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Factors on what is assumed: in-edges, halo rows, hits of rows read again, what the largest rank has over the mean,
+    memory that is needed; and settings that are open."""
+
+    edges: float = 1.0
+    halo: float = 1.0
+    reuse: float = 1.0
+    balance: float = 1.0
+    memory: float = 1.0
+    set: Table = field(default_factory=dict)
+
+
+def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
+    """Nothing changed; then each assumption either way, alone; then each setting that is open for models of ``kind``."""
+    names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
+    names += ["balance"] if suite.balance and ranks > 1 and not counted else []
+    changed = [replace(Variation(), **{name: way}) for name in names for way in (1 - suite.vary, 1 + suite.vary)]
+    return [Variation(), *changed, *(Variation(set=one.set) for one in table.open if kind in one.models)]
+
+
+@dataclass(frozen=True)
+class Division:
+    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` that says so."""
+
+    rows: IntArray
+    edges: IntArray
+    halo: IntArray
+    given: Table
+
+
+def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variation) -> Division:
+    """How the ranks share a graph, as counted or as assumed. Raises :class:`ConfigError` where nobody says."""
+    counted = dataset.counted.get(str(ranks))
+    if counted is not None:
+        return _as_counted(dataset, counted, change)
+    total = round(dataset.edges * change.edges)
+    rows = np.diff(np.arange(ranks + 1, dtype=np.int64) * dataset.vertices // ranks)
+    if ranks == 1:
+        alone = np.array([total], dtype=np.int64)
+        return Division(rows, alone, 0 * alone, {"ranks": 1, "replication_factor": 1.0})
+    if str(ranks) not in dataset.halo:
+        raise ConfigError(f"datasets: '{dataset.names[0]}' has no halo for {ranks} ranks, which a table needs")
+    most_edges, most_halo = _imbalance(suite, ranks, change)
+    edges = _loaded(total, ranks, most_edges)
+    # the other ranks hold at least one row of their own that nobody needs
+    most = dataset.vertices - int(rows.max()) - ranks
+    halo = np.minimum(_loaded(round(dataset.halo[str(ranks)] * change.halo * dataset.vertices), ranks, most_halo), most)
+    given: Table = {"ranks": ranks, "halo_rows": halo.tolist(), "edge_imbalance": most_edges}
+    return Division(rows, edges, halo, given)
+
+
+def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Division:
+    rows = np.array(counted.rows, dtype=np.int64)
+    edges = np.round(np.array(counted.edges) * change.edges).astype(np.int64)
+    pairs = [[owner, rank, min(round(found * change.halo), counted.rows[owner])] for owner, rank, found in counted.halo]
+    halo = np.zeros(len(rows), dtype=np.int64)
+    for _, rank, found in pairs:
+        halo[rank] += found
+    ends = np.cumsum(rows)
+    trained = int(dataset.vertices * dataset.train_share)
+    train_rows = np.diff(trained * ends // ends[-1], prepend=0)
+    given: Table = {"rows": rows.tolist(), "edges": edges.tolist(), "halo": pairs}
+    return Division(rows, edges, halo, {**given, "tables": {"train_rows": train_rows.tolist()}})
+
+
+def _imbalance(suite: PublishedSuite, ranks: int, change: Variation) -> tuple[float, float]:
+    """Largest over mean of edges and halo rows."""
+    if suite.balance is None:
+        return 1.0, 1.0
+    found = []
+    for name, table in (("edges", suite.balance.edges), ("halo", suite.balance.halo)):
+        if str(ranks) not in table:
+            raise ConfigError(f"balance.{name}: has no entry for {ranks} ranks, which a table needs")
+        found.append(min(1.0 + (table[str(ranks)] - 1.0) * change.balance, float(ranks)))
+    return found[0], found[1]
+
+
+def _loaded(total: int, ranks: int, imbalance: float) -> IntArray:
+    """``total`` of which rank 0 has its imbalance times the mean, and the others the same each."""
+    first = round(imbalance * total / ranks)
+    rest = np.diff(np.arange(ranks, dtype=np.int64) * (total - first) // (ranks - 1))
+    return np.concatenate((np.array([first], dtype=np.int64), rest))
+
+
+def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, change: Variation) -> Table:
+    """A ``stats:`` file of the graph."""
+    division = divide(suite, dataset, ranks, change)
+    partition = dict(division.given)
+    if suite.reuse is not None:
+        sources = division.rows + division.halo
+        tables = {
+            "locality/forward": _locality(suite.reuse, change.reuse, sources, division.edges),
+            "locality/backward": _locality(suite.reuse, change.reuse, division.rows, division.edges),
+        }
+        partition["tables"] = {**partition.get("tables", {}), **tables}
+    return {
+        "graph": {
+            "name": name,
+            "vertices": dataset.vertices,
+            "edges": int(division.edges.sum()),
+            "feature_width": dataset.features,
+            "classes": dataset.classes,
+            "train_vertices": int(dataset.vertices * dataset.train_share),
+        },
+        "partition": partition,
+    }
+
+
+def _locality(reuse: Reuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:
+    """Reuse profiles of ranks, as :func:`simgnn.graph.locality.reuse_profile`: [P][bins]. A row's first read hits
+    nowhere; those after it do as ``reuse`` says of the share of the rank's rows that 2**k rows are."""
+    table = []
+    for rows, reads in zip(sources.tolist(), edges.tolist(), strict=True):
+        again = 1.0 - min(rows / max(reads, 1), 1.0)
+        shares = np.minimum(2.0 ** np.arange(BINS) / max(rows, 1), 1.0)
+        hits = np.interp(np.log2(shares), np.log2(reuse.shares), reuse.hits, left=0.0)
+        table.append((again * np.where(shares < 1.0, np.minimum(hits * factor, 1.0), 1.0)).tolist())
+    return table
+
+
+def adjusted(profile: Profile, adjustments: Sequence[Adjustment], memory: float) -> Profile:
+    """The profile with factors on its GPUs' costs, and with as much less memory as ``memory`` times more is needed.
+
+    Raises :class:`ConfigError` for a cost that no GPU of the profile has.
+    """
+    for one in adjustments:
+        for name in one.costs:
+            if not any(name in curve.costs for gpu in _gpus(profile) for curve in gpu.curves_of(one.primitive)):
+                raise ConfigError(
+                    f"tables.adjust: {one.primitive} has no cost '{name}' on any GPU of '{profile.meta.name}'; "
+                    "expected one that its curves have"
+                )
+    devices = {
+        name: device if device.kind != "gpu" else _adjusted_device(device, adjustments, memory)
+        for name, device in profile.devices.items()
+    }
+    return profile.model_copy(update={"devices": devices})
+
+
+def _gpus(profile: Profile) -> list[Device]:
+    return [device for device in profile.devices.values() if device.kind == "gpu"]
+
+
+def _adjusted_device(device: Device, adjustments: Sequence[Adjustment], memory: float) -> Device:
+    curves, caches = list(device.curves), dict(device.caches)
+    for one in adjustments:
+        for place, curve in enumerate(curves):
+            if curve.primitive == one.primitive:
+                curves[place] = _adjusted_curve(curve, one)
+        for cache in {cache for curve in device.curves_of(one.primitive) for cache in curve.caches}:
+            size = caches[cache].size
+            larger = size.model_copy(update={"value": size.value * one.cache})
+            caches[cache] = caches[cache].model_copy(update={"size": larger})
+    there = device.memory.model_copy(update={"value": device.memory.value / memory})
+    return device.model_copy(update={"curves": tuple(curves), "caches": caches, "memory": there})
+
+
+def _adjusted_curve(curve: Curve, one: Adjustment) -> Curve:
+    costs = {name: cost * one.costs.get(name, 1.0) for name, cost in curve.costs.items()}
+    return curve.model_copy(update={"costs": costs})
+
+
+def kept_bytes(kept: Kept, widths: Sequence[int], division: Division) -> int:
+    """Bytes that the fullest rank keeps by a system's own sums; ``widths``: of rows before, between and after layers."""
+    replicated = kept.rows * sum(widths)
+    own = kept.hidden * sum(widths[1:-1]) + kept.last * widths[-1]
+    values = (division.rows + division.halo) * replicated + division.rows * own
+    return int((kept.item_bytes * values + kept.edge_bytes * division.edges).max())

@@ -1,0 +1,217 @@
+"""Predictions against epoch times and memory verdicts that others have published (:mod:`simgnn.study.published`).
+
+Every row is predicted as assumed, then with each assumption varied by ``vary`` either way, alone, and with each setting
+that is open. A memory verdict is given only where none of that changes it.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.hardware.profile import load_profile
+from simgnn.study.backend import Backend
+from simgnn.study.cases import case_experiment
+from simgnn.study.published import Dataset, PublishedSuite, PublishedTable
+from simgnn.study.published_graph import Variation, adjusted, divide, kept_bytes, statistics, variations
+from simgnn.study.score import kendall_tau
+from simgnn.tomlfile import Table, write_toml
+
+Verdict = Literal["fits", "oom", "undecided"]
+EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One published result and its prediction. ``factor``: predicted over published time; ``low_s``, ``high_s``: least
+    and largest prediction over the variations. None: out of memory is predicted, which takes no time. ``noise``:
+    standard deviation of the published time as a share of it, its rounding included."""
+
+    label: str
+    dataset: str
+    model: str
+    layers: int
+    ranks: int
+    published_s: float | None
+    published_status: str
+    noise: float
+    predicted_s: float | None
+    low_s: float | None
+    high_s: float | None
+    factor: float | None
+    verdict: Verdict
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published time lies in the range."""
+        if self.published_s is None or self.low_s is None or self.high_s is None:
+            return False
+        return self.low_s <= self.published_s <= self.high_s
+
+
+@dataclass(frozen=True)
+class PublishedBoard:
+    """What ``simgnn validate published`` reports. ``left_out``: rows of models that the suite does not map to ours;
+    ``inside``: timed rows whose range holds the published time."""
+
+    suite: str
+    rows: tuple[PublishedRow, ...]
+    left_out: int
+    median_factor: float | None
+    tau: float | None
+    tau_pairs: int
+    inside: int
+    right: int
+    wrong: int
+    undecided: int
+    bars: dict[str, bool]
+    assumptions: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every bar holds."""
+        return all(self.bars.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {**asdict(self), "holds": self.holds}
+
+
+def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
+    """Predict every selected row and score. Raises :class:`ConfigError` for a file, column, graph or number that is
+    not as the suite says."""
+    rows, left_out = [], 0
+    for table in suite.tables:
+        for entry in _selected(table, tables / table.file):
+            if entry[table.model] not in table.models:
+                left_out += 1
+                continue
+            backend.tell(f"predicting {table.label}: {entry[table.dataset]}, {entry[table.model]}")
+            rows.append(_row(suite, table, entry, backend))
+    timed = [row for row in rows if row.factor is not None and row.published_s is not None]
+    factors = np.array([row.factor for row in timed], dtype=np.float64)
+    median = float(np.median(np.maximum(factors, 1 / factors))) if timed else None
+    predicted = np.array([row.predicted_s for row in timed], dtype=np.float64)
+    published = np.array([row.published_s for row in timed], dtype=np.float64)
+    tau, pairs = kendall_tau(predicted, published, np.array([row.noise for row in timed], dtype=np.float64))
+    decided = [row for row in rows if row.verdict != "undecided"]
+    right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
+    bars = suite.bars
+    return PublishedBoard(
+        suite.name,
+        tuple(rows),
+        left_out,
+        median,
+        tau,
+        pairs,
+        sum(row.inside for row in timed),
+        right,
+        len(decided) - right,
+        len(rows) - len(decided),
+        {
+            "median_factor": median is not None and median <= bars.median_factor,
+            "tau": tau is not None and tau >= bars.tau,
+            "wrong_verdicts": len(decided) - right <= bars.wrong_verdicts,
+        },
+        suite.assumptions(),
+    )
+
+
+def _selected(table: PublishedTable, path: Path) -> Iterator[Mapping[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            entries = list(csv.DictReader(file))
+    except OSError as error:
+        raise ConfigError(f"published: {path} cannot be read: {error.strerror}") from None
+    columns = {table.dataset, table.model, table.time, "status", *table.select}
+    columns |= {name for name in (table.ranks, table.layers) if isinstance(name, str)}
+    missing = sorted(columns - set(entries[0] if entries else ()))
+    if missing:
+        raise ConfigError(f"published: {path} has no column {', '.join(missing)}; expected those that the suite names")
+    chosen = [
+        entry
+        for entry in entries
+        if entry["status"] in ("ok", "oom") and all(entry[key] in values for key, values in table.select.items())
+    ]
+    if not chosen:
+        raise ConfigError(f"published: no row of {path} is as the suite selects: {table.select}")
+    yield from chosen
+
+
+def _row(suite: PublishedSuite, table: PublishedTable, entry: Mapping[str, str], backend: Backend) -> PublishedRow:
+    name = entry[table.dataset]
+    dataset = next((one for one in suite.datasets if name in one.names), None)
+    if dataset is None:
+        raise ConfigError(f"datasets: {table.file} speaks of '{name}', which the suite does not describe")
+    ranks, layers = (int(entry[where]) if isinstance(where, str) else where for where in (table.ranks, table.layers))
+    model = {"kind": table.models[entry[table.model]], "layers": layers}
+    changes = variations(suite, table, str(model["kind"]), ranks, str(ranks) in dataset.counted)
+    results = [_predicted(suite, table, dataset, name, ranks, model, change, backend) for change in changes]
+    predicted, full = results[0]
+    times = [seconds for seconds, _ in results if seconds is not None]
+    agree = all(verdict == full for _, verdict in results)
+    ok = entry["status"] == "ok"
+    published = float(entry[table.time]) / table.epochs if ok else None
+    return PublishedRow(
+        table.label,
+        name,
+        entry[table.model],
+        layers,
+        ranks,
+        published,
+        entry["status"],
+        float(np.hypot(suite.noise, rounding(entry[table.time]))) if ok else 0.0,
+        predicted,
+        min(times, default=None),
+        max(times, default=None),
+        None if published is None or predicted is None else predicted / published,
+        ("oom" if full else "fits") if agree else "undecided",
+    )
+
+
+def rounding(text: str) -> float:
+    """Standard deviation of what a printed decimal number hides, as a share of it: any value of its last digit's unit
+    is as likely as another."""
+    unit = 10.0 ** -len(text.partition(".")[2])
+    return float(unit / np.sqrt(12) / float(text))
+
+
+def _predicted(
+    suite: PublishedSuite,
+    table: PublishedTable,
+    dataset: Dataset,
+    name: str,
+    ranks: int,
+    model: Table,
+    change: Variation,
+    backend: Backend,
+) -> tuple[float | None, bool]:
+    """Seconds of an epoch (None where memory runs out), and whether it does."""
+    with TemporaryDirectory(prefix="simgnn-published-") as scratch:
+        path = Path(scratch) / "graph.toml"
+        write_toml(path, statistics(suite, dataset, name, ranks, change))
+        settings: list[Table] = [
+            table.set,
+            dataset.set,
+            change.set,
+            {
+                "name": f"{name}-{ranks}",
+                "model": model,
+                "graph": {"source": f"stats:{path}"},
+                "cluster": {"hosts": 1, "ranks_per_host": ranks},
+                "train": {"epochs": EPOCHS, "eval_every": 0},
+            },
+        ]
+        experiment = case_experiment(suite.extends, settings)
+        found = backend.predict(experiment, adjusted(load_profile(table.profile), table.adjust, change.memory))
+    full = found.result.status == "oom"
+    if table.kept is not None:
+        widths = experiment.model.widths(dataset.features, dataset.classes)
+        needed = kept_bytes(table.kept, widths, divide(suite, dataset, ranks, change))
+        full = full or needed > min(found.machine.device(rank).memory.value for rank in range(ranks))
+    return None if full else found.result.epoch_s_median, full

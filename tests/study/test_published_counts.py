@@ -1,0 +1,75 @@
+"""Counts that a suite of published results takes from graphs that are here: laws of small graphs, and the command."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simgnn.graph.load import load_graph
+from simgnn.study.published import Balance, Counted, Reuse, load_published
+from simgnn.study.published_counts import divided, main, reread_hits
+from simgnn.study.suite import find_suite
+
+SHARES = 2.0 ** np.arange(-10, 1)
+REAL = (
+    "amazon_computers",
+    "coauthor_cs",
+    "coauthor_physics",
+    "cora",
+    "cora_full_structure",
+    "ogbn_arxiv",
+    "pubmed",
+    "tolokers",
+)
+"""What the shipped suite's counts are medians over: all real graphs of the folder (minesweeper is a made grid)."""
+
+
+def write_edges(path: Path, edges: np.ndarray) -> Path:
+    np.save(path, edges.astype(np.int64))
+    return path
+
+
+def test_reads_in_a_ring_find_their_rows_among_the_last_few(tmp_path: Path) -> None:
+    start = np.arange(4096)
+    ring = write_edges(tmp_path / "ring.npy", np.stack((start, (start + 1) % 4096), axis=1))
+    hits = reread_hits(load_graph(str(ring)), SHARES)
+    assert hits[-1] == 1.0
+    assert hits[SHARES == 4 / 4096] == pytest.approx(1.0, abs=0.01), "each row is read by its two neighbours in turn"
+
+
+def test_reads_at_random_find_as_many_rows_as_there_are_kept(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).integers(0, 2000, (100_000, 2))
+    hits = reread_hits(load_graph(str(write_edges(tmp_path / "drawn.npy", drawn))), SHARES)
+    assert hits == pytest.approx(SHARES, abs=0.03)
+
+
+def test_the_command_writes_what_a_suite_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = np.random.default_rng(1).integers(0, 500, (5000, 2))
+    graph = write_edges(tmp_path / "drawn.npy", drawn)
+    assert main([str(graph), "--ranks", "2", "--partition", str(graph)]) == 0
+    table = tomllib.loads(capsys.readouterr().out)
+    Reuse.model_validate({**table["reuse"], "assumed": "counted"})
+    balance = Balance.model_validate({**table["balance"], "assumed": "counted"})
+    counted = Counted.model_validate(table["counted"]["2"])
+    stats = divided(load_graph(str(graph)), 2)
+    assert sum(counted.rows) == stats.facts.vertices
+    assert sum(counted.edges) == stats.facts.edges
+    assert balance.edges["2"] == pytest.approx(max(counted.edges) / (sum(counted.edges) / 2), abs=0.1)
+    assert main([str(tmp_path / "absent.npy")]) == 2
+    assert "absent.npy" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+def test_the_shipped_suite_says_what_is_counted(data_dir: Path) -> None:
+    """METIS may divide anew a little differently; the reuse of rows is exact."""
+    suite = load_published(find_suite("published"))
+    assert suite.reuse is not None
+    assert suite.balance is not None
+    graphs = [load_graph(str(data_dir / f"{name}.npz")) for name in REAL]
+    hits = np.median([reread_hits(graph, np.array(suite.reuse.shares)) for graph in graphs], axis=0)
+    assert suite.reuse.hits == pytest.approx(hits.tolist(), abs=0.0006)
+    for ranks, stated in suite.balance.edges.items():
+        found = [divided(graph, int(ranks)).edges for graph in graphs]
+        assert stated == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)
