@@ -63,8 +63,8 @@ class Dataset(Strict):
 
 
 class Reuse(Strict):
-    """How often a row that is read again lies among the rows read last: share ``hits`` of these reads with ``shares`` of
-    all rows, on a graph whose edges are not here."""
+    """How often a row that is read again lies among the rows read last: share ``hits`` of these reads, where the latter
+    are ``shares`` of all rows, on a graph whose edges are not here."""
 
     shares: Annotated[tuple[Positive, ...], Field(min_length=2)]
     hits: Annotated[tuple[Share, ...], Field(min_length=2)]
@@ -100,7 +100,8 @@ class Adjustment(Strict):
     @classmethod
     def _known(cls, primitive: str) -> str:
         if primitive not in PRIMITIVES:
-            raise ValueError(f"got '{primitive}', expected one of {', '.join(PRIMITIVES)}{nearest(primitive, PRIMITIVES)}")
+            hint = nearest(primitive, PRIMITIVES)
+            raise ValueError(f"got '{primitive}', expected one of {', '.join(PRIMITIVES)}{hint}")
         return primitive
 
 

@@ -16,8 +16,8 @@ from simgnn.tomlfile import Table
 
 @dataclass(frozen=True)
 class Variation:
-    """Factors on what is assumed: in-edges, halo rows, hits of rows read again, what the largest rank has over the mean,
-    memory that is needed; and settings that are open."""
+    """Factors on what is assumed: in-edges, halo rows, hits of rows read again, what the largest rank has beyond the
+    mean, memory that is needed; and settings that are open."""
 
     edges: float = 1.0
     halo: float = 1.0
@@ -27,8 +27,10 @@ class Variation:
     set: Table = field(default_factory=dict)
 
 
-def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
-    """Nothing changed; then each assumption either way, alone; then each setting that is open for models of ``kind``."""
+def variations(
+    suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool
+) -> list[Variation]:
+    """Nothing changed; then each assumption either way, alone; then each setting that is open for the ``kind``."""
     names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
     names += ["balance"] if suite.balance and ranks > 1 and not counted else []
     changed = [replace(Variation(), **{name: way}) for name in names for way in (1 - suite.vary, 1 + suite.vary)]
@@ -37,7 +39,7 @@ def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: i
 
 @dataclass(frozen=True)
 class Division:
-    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` that says so."""
+    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table that says so."""
 
     rows: IntArray
     edges: IntArray
@@ -178,7 +180,7 @@ def _adjusted_curve(curve: Curve, one: Adjustment) -> Curve:
 
 
 def kept_bytes(kept: Kept, widths: Sequence[int], division: Division) -> int:
-    """Bytes that the fullest rank keeps by a system's own sums; ``widths``: of rows before, between and after layers."""
+    """Bytes that the fullest rank keeps by a system's own sums; ``widths``: of rows before, between, after layers."""
     replicated = kept.rows * sum(widths)
     own = kept.hidden * sum(widths[1:-1]) + kept.last * widths[-1]
     values = (division.rows + division.halo) * replicated + division.rows * own
