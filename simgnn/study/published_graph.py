@@ -1,4 +1,4 @@
-"""What a published row is predicted on: its graph and partition as statistics, its hardware as adjusted, all varied."""
+"""What a published row is predicted on: its graph and partition as statistics, with what is assumed varied."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -7,10 +7,8 @@ import numpy as np
 
 from simgnn.errors import ConfigError
 from simgnn.graph.locality import BINS
-from simgnn.hardware.devices import Curve, Device
-from simgnn.hardware.profile import Profile
 from simgnn.program.sizes import IntArray
-from simgnn.study.published import Adjustment, Counted, Dataset, Kept, PublishedSuite, PublishedTable, Reuse
+from simgnn.study.published import Counted, Dataset, Kept, PublishedSuite, PublishedTable, Reuse
 from simgnn.tomlfile import Table
 
 
@@ -135,48 +133,6 @@ def _locality(reuse: Reuse, factor: float, sources: IntArray, edges: IntArray) -
         hits = np.interp(np.log2(shares), np.log2(reuse.shares), reuse.hits, left=0.0)
         table.append((again * np.where(shares < 1.0, np.minimum(hits * factor, 1.0), 1.0)).tolist())
     return table
-
-
-def adjusted(profile: Profile, adjustments: Sequence[Adjustment], memory: float) -> Profile:
-    """The profile with factors on its GPUs' costs, and with as much less memory as ``memory`` times more is needed.
-
-    Raises :class:`ConfigError` for a cost that no GPU of the profile has.
-    """
-    for one in adjustments:
-        for name in one.costs:
-            if not any(name in curve.costs for gpu in _gpus(profile) for curve in gpu.curves_of(one.primitive)):
-                raise ConfigError(
-                    f"tables.adjust: {one.primitive} has no cost '{name}' on any GPU of '{profile.meta.name}'; "
-                    "expected one that its curves have"
-                )
-    devices = {
-        name: device if device.kind != "gpu" else _adjusted_device(device, adjustments, memory)
-        for name, device in profile.devices.items()
-    }
-    return profile.model_copy(update={"devices": devices})
-
-
-def _gpus(profile: Profile) -> list[Device]:
-    return [device for device in profile.devices.values() if device.kind == "gpu"]
-
-
-def _adjusted_device(device: Device, adjustments: Sequence[Adjustment], memory: float) -> Device:
-    curves, caches = list(device.curves), dict(device.caches)
-    for one in adjustments:
-        for place, curve in enumerate(curves):
-            if curve.primitive == one.primitive:
-                curves[place] = _adjusted_curve(curve, one)
-        for cache in {cache for curve in device.curves_of(one.primitive) for cache in curve.caches}:
-            size = caches[cache].size
-            larger = size.model_copy(update={"value": size.value * one.cache})
-            caches[cache] = caches[cache].model_copy(update={"size": larger})
-    there = device.memory.model_copy(update={"value": device.memory.value / memory})
-    return device.model_copy(update={"curves": tuple(curves), "caches": caches, "memory": there})
-
-
-def _adjusted_curve(curve: Curve, one: Adjustment) -> Curve:
-    costs = {name: cost * one.costs.get(name, 1.0) for name, cost in curve.costs.items()}
-    return curve.model_copy(update={"costs": costs})
 
 
 def kept_bytes(kept: Kept, widths: Sequence[int], division: Division) -> int:

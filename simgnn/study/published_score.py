@@ -18,8 +18,9 @@ from simgnn.hardware.profile import load_profile
 from simgnn.study.backend import Backend
 from simgnn.study.cases import case_experiment
 from simgnn.study.published import Dataset, PublishedSuite, PublishedTable
-from simgnn.study.published_graph import Variation, adjusted, divide, kept_bytes, statistics, variations
+from simgnn.study.published_graph import Variation, divide, kept_bytes, statistics, variations
 from simgnn.study.score import kendall_tau
+from simgnn.study.variants import adjusted
 from simgnn.tomlfile import Table, write_toml
 
 Verdict = Literal["fits", "oom", "undecided"]

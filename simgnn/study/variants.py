@@ -1,11 +1,14 @@
-"""Profiles with a rate cut down: a score that does not notice is no score."""
+"""Variants of a profile: a rate cut down (a score that does not notice is no score), costs as other software has them."""
+
+from collections.abc import Mapping, Sequence
 
 from simgnn.errors import ConfigError
-from simgnn.hardware.devices import Device
+from simgnn.hardware.devices import Curve, Device
 from simgnn.hardware.links import Backend, Collective, LinkType
 from simgnn.hardware.profile import Profile
 from simgnn.hardware.quantities import Bandwidth
 from simgnn.names import nearest
+from simgnn.study.published import Adjustment
 from simgnn.study.suite import Slowed
 
 
@@ -33,6 +36,40 @@ def slow_down(profile: Profile, what: Slowed) -> Profile:
     return profile.model_copy(update={"links": {**profile.links, **slower_links}, "backends": backends})
 
 
+def adjusted(profile: Profile, adjustments: Sequence[Adjustment], memory: float) -> Profile:
+    """The profile with factors on its GPUs' costs, and with as much less memory as ``memory`` times more is needed.
+
+    Raises :class:`ConfigError` for a cost that no GPU of the profile has.
+    """
+    gpus = {name: device for name, device in profile.devices.items() if device.kind == "gpu"}
+    for one in adjustments:
+        known = {name for gpu in gpus.values() for curve in gpu.curves_of(one.primitive) for name in curve.costs}
+        for name in sorted(set(one.costs) - known):
+            raise ConfigError(
+                f"tables.adjust: {one.primitive} has no cost '{name}' on any GPU of '{profile.meta.name}'"
+                f"{nearest(name, sorted(known))}; known: {', '.join(sorted(known)) or 'none'}"
+            )
+    changed = {name: _adjusted(gpu, adjustments, memory) for name, gpu in gpus.items()}
+    return profile.model_copy(update={"devices": {**profile.devices, **changed}})
+
+
+def _adjusted(device: Device, adjustments: Sequence[Adjustment], memory: float) -> Device:
+    curves, caches = list(device.curves), dict(device.caches)
+    for one in adjustments:
+        curves = [_scaled(curve, one.costs) if curve.primitive == one.primitive else curve for curve in curves]
+        for cache in {cache for curve in device.curves_of(one.primitive) for cache in curve.caches}:
+            size = caches[cache].size
+            larger = size.model_copy(update={"value": size.value * one.cache})
+            caches[cache] = caches[cache].model_copy(update={"size": larger})
+    there = device.memory.model_copy(update={"value": device.memory.value / memory})
+    return device.model_copy(update={"curves": tuple(curves), "caches": caches, "memory": there})
+
+
+def _scaled(curve: Curve, factors: Mapping[str, float]) -> Curve:
+    costs = {name: cost * factors.get(name, 1.0) for name, cost in curve.costs.items()}
+    return curve.model_copy(update={"costs": costs})
+
+
 def affects(profile: Profile, what: Slowed) -> bool:
     """Whether it can change anything: a primitive always can, links only where the profile has one of the kind."""
     return what.primitive is not None or any(link.kind == what.link for link in profile.links.values())
@@ -40,9 +77,7 @@ def affects(profile: Profile, what: Slowed) -> bool:
 
 def _slower(device: Device, primitive: str, share: float) -> Device:
     curves = tuple(
-        curve.model_copy(update={"costs": {name: cost / share for name, cost in curve.costs.items()}})
-        if primitive in ("*", curve.primitive)
-        else curve
+        _scaled(curve, dict.fromkeys(curve.costs, 1 / share)) if primitive in ("*", curve.primitive) else curve
         for curve in device.curves
     )
     return device.model_copy(update={"curves": curves})

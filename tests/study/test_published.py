@@ -12,9 +12,10 @@ from simgnn.errors import ConfigError
 from simgnn.hardware.profile import load_profile
 from simgnn.report.validation_published import print_published
 from simgnn.study.published import Adjustment, PublishedSuite, load_published, published_folder
-from simgnn.study.published_graph import Variation, adjusted, divide, statistics
+from simgnn.study.published_graph import Variation, divide, statistics
 from simgnn.study.published_score import PublishedRow, rounding, score_published
 from simgnn.study.suite import find_suite
+from simgnn.study.variants import adjusted
 
 GRAPH = {"vertices": 10_000, "edges": 200_000, "features": 32, "classes": 4, "train_share": 0.5, "assumed": "invented"}
 TABLE = {
