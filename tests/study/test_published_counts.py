@@ -41,7 +41,9 @@ def test_reads_in_a_ring_find_their_rows_among_the_last_few(tmp_path: Path) -> N
 def test_reads_at_random_find_as_many_rows_as_there_are_kept(tmp_path: Path) -> None:
     drawn = np.random.default_rng(0).integers(0, 2000, (100_000, 2))
     hits = reread_hits(load_graph(str(write_edges(tmp_path / "drawn.npy", drawn))), SHARES)
-    assert hits == pytest.approx(SHARES, abs=0.03)
+    many = SHARES > 0.1  # fewer are not even the rows of one sum, each of which is read once
+    assert hits[many] == pytest.approx(SHARES[many], abs=0.03)
+    assert np.all(hits[~many] <= SHARES[~many])
 
 
 def test_the_command_writes_what_a_suite_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
