@@ -130,7 +130,8 @@ class Kept(Strict):
 class PublishedTable(Strict):
     """Rows of one file: those whose columns equal ``select``. ``time``: column of seconds, of ``epochs`` epochs.
     ``models``: what the model column says -> kind here; rows of other models are counted as left out. ``ranks``,
-    ``layers``: a column, or a number."""
+    ``layers``: a column, or a number. ``noise``: standard deviation of a printed time as a share of it, besides its
+    rounding; ``noise_assumed``: why."""
 
     file: StrictStr
     select: dict[StrictStr, tuple[StrictStr, ...]]
@@ -143,6 +144,8 @@ class PublishedTable(Strict):
     models: dict[StrictStr, StrictStr]
     profile: StrictStr
     label: StrictStr
+    noise: Share = 0.0
+    noise_assumed: StrictStr = "nothing printed tells more than its rounding"
     set: dict[StrictStr, Any] = Field(default_factory=dict)
     adjust: tuple[Adjustment, ...] = ()
     open: tuple[Open, ...] = ()
@@ -158,18 +161,13 @@ class PublishedBars(Strict):
 
 
 class PublishedSuite(Strict):
-    """Tables of published results, the graphs that they are of, and how far each assumption is varied.
-
-    ``noise``: standard deviation of a printed time as a share of it, besides its rounding; ``noise_assumed``: why.
-    """
+    """Tables of published results, the graphs that they are of, and how far each assumption is varied."""
 
     kind: Literal["published"]
     name: Name
     description: StrictStr
     extends: StrictStr = "vanilla"
     vary: Share
-    noise: Share = 0.0
-    noise_assumed: StrictStr = "printed times are exact but for their rounding"
     bars: PublishedBars
     reuse: Reuse | None = None
     balance: Balance | None = None
@@ -187,12 +185,12 @@ class PublishedSuite(Strict):
     def assumptions(self) -> tuple[str, ...]:
         """All that is assumed, a line each."""
         told = [f"{dataset.names[0]}: {dataset.assumed}" for dataset in self.datasets]
-        told.append(f"noise of printed times, {100 * self.noise:g} %: {self.noise_assumed}")
         if self.reuse is not None:
             told.append(f"rows read again: {self.reuse.assumed}")
         if self.balance is not None:
             told.append(f"balance of partitions: {self.balance.assumed}")
         for table in self.tables:
+            told.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
             told += [f"{table.label}, {one.primitive}: {one.assumed}" for one in table.adjust]
             told += [f"{table.label}, left open: {one.assumed}" for one in table.open]
             told += [f"{table.label}, memory: {table.kept.assumed}"] if table.kept else []

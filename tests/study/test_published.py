@@ -197,7 +197,8 @@ def test_gaps_within_rounding_and_noise_order_nothing(tables: Path, backend: Com
     assert rounding("0.19") == pytest.approx(0.01 / 12**0.5 / 0.19)
     assert rounding("12") == pytest.approx(1 / 12**0.5 / 12)
     assert score_published(suite(), tables, backend).tau_pairs == 1
-    assert score_published(suite(noise=0.5), tables, backend).tau_pairs == 0
+    noisy = suite(tables=[{**TABLE, "noise": 0.5}])
+    assert score_published(noisy, tables, backend).tau_pairs == 0
 
 def test_a_wrong_verdict_breaks_the_bar(tables: Path, backend: CommandBackend) -> None:
     (tables / "made-up.csv").write_text(ROWS.replace("plain,small,GCN,1,0.100,ok", "plain,small,GCN,1,,oom"))
