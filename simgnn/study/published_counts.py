@@ -43,7 +43,7 @@ def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) 
     import tomli_w
 
     loaded = [load_graph(str(path)) for path in graphs]
-    shares = 2.0 ** np.arange(-SMALLEST_SHARE, 1)
+    shares = np.exp2(np.arange(-SMALLEST_SHARE, 1, dtype=np.float64))
     hits = np.median([reread_hits(graph, shares) for graph in loaded], axis=0)
     table: dict[str, Any] = {"reuse": {"shares": shares.tolist(), "hits": np.round(hits, 3).tolist()}}
     edges, halo = {}, {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +26,12 @@ class Variation:
     set: Table = field(default_factory=dict)
 
 
-def variations(
-    suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool
-) -> list[Variation]:
+def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
     """Nothing changed; then each assumption either way, alone; then each setting that is open for the ``kind``."""
     names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
     names += ["balance"] if suite.balance and ranks > 1 and not counted else []
-    changed = [replace(Variation(), **{name: way}) for name in names for way in (1 - suite.vary, 1 + suite.vary)]
+    factors: list[dict[str, Any]] = [{name: way} for name in names for way in (1 - suite.vary, 1 + suite.vary)]
+    changed = [replace(Variation(), **factor) for factor in factors]
     return [Variation(), *changed, *(Variation(set=one.set) for one in table.open if kind in one.models)]
 
 

@@ -1,4 +1,4 @@
-"""Variants of a profile: a rate cut down (a score that does not notice is no score), costs as other software has them."""
+"""Variants of a profile: a rate cut down (a score that does not notice is no score); costs as other software has."""
 
 from collections.abc import Mapping, Sequence
 

@@ -200,6 +200,7 @@ def test_gaps_within_rounding_and_noise_order_nothing(tables: Path, backend: Com
     noisy = suite(tables=[{**TABLE, "noise": 0.5}])
     assert score_published(noisy, tables, backend).tau_pairs == 0
 
+
 def test_a_wrong_verdict_breaks_the_bar(tables: Path, backend: CommandBackend) -> None:
     (tables / "made-up.csv").write_text(ROWS.replace("plain,small,GCN,1,0.100,ok", "plain,small,GCN,1,,oom"))
     board = score_published(suite(), tables, backend)
