@@ -39,9 +39,23 @@ class FetchPlan:
     reused: int
     digest: str
 
+    @classmethod
+    def open(cls, path: Path, epochs: int) -> "FetchPlan":
+        """The first ``epochs`` epochs of a plan that was made. Raises :class:`ConfigError` where it is not there."""
+        try:
+            table = json.loads((path / TOTALS).read_text(encoding="utf-8"))
+            hot_rows, digest = int(table["hot_rows"]), str(table["digest"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path / TOTALS} cannot be read ({error}): prepare the run again") from error
+        return cls(path, epochs, hot_rows, 0, 0, digest)
+
     def gather(self, epoch: int, rank: int) -> GatherPart:
         """How a rank's batches of an epoch come together; checked against its digests."""
         return GatherPart.open(_gather_path(self.path, epoch, rank))
+
+    def hot(self, epoch: int, rank: int) -> GatherPart:
+        """As :meth:`gather`, with only the lists of its cache checked."""
+        return GatherPart(ArtifactFolder.open(_gather_path(self.path, epoch, rank), gather.WHAT).verify("hot"))
 
     def serve(self, epoch: int, rank: int) -> ServePart:
         """What a rank sends in an epoch; checked against its digests."""

@@ -45,8 +45,12 @@ class Gather:
     counts: IntArray
 
 
-def gather(vertices: NDArray[Any], sources: Sources, ranking: Ranking, hot_rows: int, rows: IndexArray) -> Gather:
-    """The plan for a batch's input ``vertices`` [m] with a cache of ``hot_rows``; ``rows`` [V]: row on its host.
+def gather(
+    vertices: NDArray[Any], sources: Sources, ranking: Ranking | None, hot_rows: int, rows: IndexArray
+) -> Gather:
+    """The plan for a batch's input ``vertices`` [m] with a cache of ``hot_rows`` (``ranking`` None: no cache).
+
+    ``rows`` [V]: row of each vertex on its host.
 
     Source: RapidGNN (specs/rapidgnn.md 5.3). Deviation: rows are in order of the rank that sends them, which is the
     owner where a host has one rank.
@@ -54,15 +58,15 @@ def gather(vertices: NDArray[Any], sources: Sources, ranking: Ranking, hot_rows:
     senders = sources.of(vertices)
     far = senders != sources.worker
     local, remote = np.flatnonzero(~far), np.flatnonzero(far)
-    places = ranking.places(vertices[remote])
-    hot = places < hot_rows
+    places = np.zeros(0, np.int64) if ranking is None else ranking.places(vertices[remote])
+    hot = np.zeros(len(remote), np.bool_) if ranking is None else places < hot_rows
     pulls = remote[~hot]
     pulls = pulls[np.argsort(senders[pulls], kind="stable")]
     return Gather(
         local=local.astype(np.int32),
         local_rows=rows[vertices[local]],
         hits=remote[hot].astype(np.int32),
-        slots=places[hot].astype(np.int32),
+        slots=(places if ranking is None else places[hot]).astype(np.int32),
         pulls=pulls.astype(np.int32),
         pulled_rows=rows[vertices[pulls]],
         counts=np.bincount(senders[pulls], minlength=sources.ranks).astype(np.int64),
