@@ -77,6 +77,7 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
     """Write the run directory of a prediction; ``result.json`` comes last, so that what has one is whole. Where memory
     runs out there is no run, so no table of one."""
     from simgnn.experiment.directory import write_run_directory
+    from simgnn.record.batches import batch_table, draws_batches
     from simgnn.record.result import write_result
     from simgnn.record.rundir import RunDirectory, ops_table, write_table
     from simgnn.report.perfetto import write_perfetto
@@ -87,6 +88,8 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
     if simulation.status == "ok":
         write_table(simulation.trace, run.trace)
         write_table(simulation.traffic_table, run.traffic)
+        if draws_batches(simulation.program):
+            write_table(batch_table(simulation.program, simulation.trace), run.batches)
         write_table(simulation.memory.timeline, run.memory)
         write_perfetto({"predicted": run.root}, run.perfetto, TRACE_EPOCHS, predictions=["predicted"])
     write_result(prediction.result, run.result)

@@ -49,6 +49,11 @@ class RunDirectory:
         return self.root / "traffic.parquet"
 
     @property
+    def batches(self) -> Path:
+        """What each mini-batch held, and how long training waited for it."""
+        return self.root / "batches.parquet"
+
+    @property
     def memory(self) -> Path:
         """What ranks hold over time, as predicted."""
         return self.root / "memory.parquet"
