@@ -166,8 +166,9 @@ class Lanes:
                         lane.cuda.wait_event(event)
                     for slot in step.touched:
                         value = context.store.values[slot]
-                        if isinstance(value, torch.Tensor) and value.is_cuda:
-                            value.record_stream(lane.cuda)
+                        for part in value if isinstance(value, tuple) else (value,):
+                            if part is not None and part.is_cuda:
+                                part.record_stream(lane.cuda)
                     end = self._timed(step, state.now)
         with self._changed:
             self._finish(lane, state, index, end)

@@ -1,4 +1,4 @@
-"""The model of one rank: its layers over its local graph, as functions that ops name."""
+"""The model of one rank: its layers over its local graph, or over sampled blocks, as functions that ops name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -8,31 +8,23 @@ import torch
 
 from executor.layers import LocalAdjacency, build_layers
 from executor.layers.builtin import Layer
+from executor.layers.sampled import FirstRows, SampledBlock
+from executor.layers.tape import Call, autograd
 from executor.layers.user import check_copies
-from simgnn.errors import BackendError
-from simgnn.model.spec import LayerSpec
+from simgnn.errors import BackendError, ConfigError
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.replicas import RankGraph
 
 OVER_EDGES = ("maximum", "aggregate", "forward")
-"""Segments that read the local adjacency."""
+"""Segments that read edges."""
 
 
-class LayerNetwork:
+class _Modules:
     """``layers``: modules in order, the same parameters on every rank."""
 
-    def __init__(
-        self, specs: Sequence[LayerSpec], local: RankGraph, seed: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
-        if local.copied:
-            check_copies(self.layers)
-        self._local, self._options = local, {"dtype": dtype, "device": device}
         self._position = {spec.index: position for position, spec in enumerate(specs)}
-
-    @cached_property
-    def adjacency(self) -> LocalAdjacency:
-        """The local edges as segments read them; programs that sum block by block have none that does."""
-        return LocalAdjacency.from_local_graph(self._local, **self._options)
 
     def set_training(self, training: bool) -> None:
         """Layers behave as in training, or as in an evaluation: what torch's ``train`` and ``eval`` mean."""
@@ -53,6 +45,36 @@ class LayerNetwork:
         """Whether a segment takes ``call=``, so that a :class:`~executor.layers.tape.Tape` can reverse it."""
         return isinstance(self._layer(name), Layer)
 
+    def _layer(self, name: str) -> torch.nn.Module | None:
+        kind, number, *_ = (*name.split("."), "", "")
+        return self.layers[self._position[int(number)]] if kind == "layers" and number.isdigit() else None
+
+    def _function(self, name: str, method: str) -> Callable[..., Any]:
+        """A method of the layer that a segment's name names."""
+        function: Callable[..., Any] | None = getattr(self._layer(name), method, None)
+        if function is None or not callable(function):
+            raise BackendError(
+                f"the model has no segment '{name}': expected layers.NUMBER.SEGMENT of a layer of this run"
+            )
+        return function
+
+
+class LayerNetwork(_Modules):
+    """Layers over the edges that a rank holds."""
+
+    def __init__(
+        self, specs: Sequence[LayerSpec], local: RankGraph, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(specs, seed, dtype, device)
+        if local.copied:
+            check_copies(self.layers)
+        self._local, self._options = local, {"dtype": dtype, "device": device}
+
+    @cached_property
+    def adjacency(self) -> LocalAdjacency:
+        """The local edges as segments read them; programs that sum block by block have none that does."""
+        return LocalAdjacency.from_local_graph(self._local, **self._options)
+
     def segment(self, name: str) -> Callable[..., Any]:
         """A segment such as "layers.2.update" as a function on the tensors that its op reads.
 
@@ -61,11 +83,7 @@ class LayerNetwork:
         aggregate and, where the layer uses them, own rows.
         """
         segment = name.rpartition(".")[2]
-        function: Callable[..., Any] | None = getattr(self._layer(name), segment, None)
-        if function is None or not callable(function):
-            raise BackendError(
-                f"the model has no segment '{name}': expected layers.NUMBER.SEGMENT of a layer of this run"
-            )
+        function = self._function(name, segment)
         if segment in OVER_EDGES:
             adjacency = self.adjacency
             return lambda *rows, **options: function(adjacency, *rows, **options)
@@ -73,6 +91,41 @@ class LayerNetwork:
             return lambda *rows, **options: tuple(function(part, **options) for part in rows)
         return function
 
-    def _layer(self, name: str) -> torch.nn.Module | None:
-        kind, number, *_ = (*name.split("."), "", "")
-        return self.layers[self._position[int(number)]] if kind == "layers" and number.isdigit() else None
+
+class SampledNetwork(_Modules):
+    """Layers over the blocks of a mini-batch: ops read the edges that they sum over. Raises :class:`ConfigError` for a
+    user's own layers, whose neighbourhoods are those of the graph."""
+
+    def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        for spec in specs:
+            if spec.kind not in BUILT_IN_LAYERS:
+                raise ConfigError(
+                    f"model.kind: got '{spec.kind}', expected one of {', '.join(BUILT_IN_LAYERS)}: a layer of your own "
+                    "sums over neighbourhoods of the graph, mini-batches have sampled ones; use batching.kind = 'full'"
+                )
+        super().__init__(specs, seed, dtype, device)
+
+    def segment(self, name: str) -> Callable[..., Any]:
+        """A segment as a function on what its op reads; a block is (indptr [n + 1], sources [edges]).
+
+        ``prepare`` takes rows and returns as many; ``maximum`` and ``aggregate`` take a block and the rows of its m
+        sources, ``aggregate`` with attention the maxima too; ``update`` takes the aggregate [n, ...] and, where the
+        layer uses own rows, those of all sources, of which it reads the first n.
+        """
+        segment = name.rpartition(".")[2]
+        if segment in OVER_EDGES:
+            summed = self._function(name, f"{segment}_sampled")
+            return lambda block, rows, *others, **options: summed(
+                SampledBlock(*block, columns=len(rows)), rows, *others, **options
+            )
+        function = self._function(name, segment)
+        layer = self._layer(name)
+        assert isinstance(layer, Layer)
+        if segment != "update" or not layer.spec.uses_own_rows:
+            return function
+
+        def update(aggregated: torch.Tensor, rows: torch.Tensor, call: Call = autograd) -> torch.Tensor:
+            found: torch.Tensor = function(aggregated, call(FirstRows, rows, len(aggregated)), call=call)
+            return found
+
+        return update

@@ -11,16 +11,22 @@ from simgnn.errors import BackendError
 
 
 class FlatOptimizer:
-    """Moves all parameters into one flat tensor and steps on it. Elementwise the same as one step a parameter."""
+    """Moves all parameters into one flat tensor and steps on it. Elementwise the same as one step a parameter.
 
-    def __init__(self, layers: Sequence[torch.nn.Module], settings: Mapping[str, Any]) -> None:
+    ``counted``: gradients are sums over rows; each step divides by :attr:`count`, the number of them, which lies behind
+    the gradients in memory, so that ranks add up both as one message.
+    """
+
+    def __init__(self, layers: Sequence[torch.nn.Module], settings: Mapping[str, Any], counted: bool = False) -> None:
         parameters = [list(layer.parameters()) for layer in layers]
         every = [parameter for group in parameters for parameter in group]
         if not every:
             raise BackendError("the model has no parameters to train")
         flat = torch.cat([parameter.detach().reshape(-1) for parameter in every])
         self.flat = torch.nn.Parameter(flat)
-        self.gradient = torch.zeros_like(flat)
+        summed = flat.new_zeros(len(flat) + counted)
+        self.gradient = summed[: len(flat)]
+        self.count = summed[len(flat) :][:, None] if counted else None
         self.flat.grad = self.gradient
         self.parameter_views: list[torch.Tensor] = []
         self.gradient_views: list[torch.Tensor] = []
@@ -39,6 +45,8 @@ class FlatOptimizer:
     def step(self) -> None:
         """One update from the summed gradients, which are then set to zero."""
         with torch.no_grad():
+            if self.count is not None:
+                self.gradient.div_(self.count[0, 0])
             self.rule.update(self.flat.data, self.gradient)
         self.gradient.zero_()
 

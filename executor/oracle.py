@@ -46,18 +46,13 @@ def train_reference(
     :class:`BackendError` without DGL, or for a layer that has no reference.
     """
     edges = _dgl_graph(graph)
-    modules = [_module(layer).to(dtype) for layer in layers]
-    names = [dict(_names(layer)) for layer in layers]
-    for module, name, values in zip(modules, names, initial, strict=True):
-        found = dict(module.named_parameters())
-        with torch.no_grad():
-            for ours, theirs in name.items():
-                found[theirs].copy_(values[ours].t() if theirs in TURNED else values[ours])
-    features = _dense(graph.features).to(dtype)
+    modules = [reference_module(layer, "both").to(dtype) for layer in layers]
+    names = load_values(modules, layers, initial)
+    features = dense_rows(graph.features).to(dtype)
     assert graph.train_mask is not None
     chosen = torch.from_numpy(np.array(graph.train_mask))
     labels = torch.from_numpy(np.array(graph.labels))[chosen]
-    optimizer = _optimizer([p for module in modules for p in module.parameters()], settings)
+    optimizer = reference_optimizer([p for module in modules for p in module.parameters()], settings)
     losses: list[float] = []
     for _ in range(epochs):
         optimizer.zero_grad()
@@ -73,8 +68,8 @@ def train_reference(
         scores = _forward(modules, layers, edges, features)
     return Reference(
         losses,
-        [_read(m, n, True) for m, n in zip(modules, names, strict=True)],
-        [_read(m, n, False) for m, n in zip(modules, names, strict=True)],
+        [read_values(m, n, True) for m, n in zip(modules, names, strict=True)],
+        [read_values(m, n, False) for m, n in zip(modules, names, strict=True)],
         scores,
     )
 
@@ -91,11 +86,25 @@ def _dgl_graph(graph: Graph) -> Any:
     return dgl.graph((torch.from_numpy(sources), torch.from_numpy(targets)), num_nodes=graph.vertices)
 
 
-def _module(layer: LayerSpec) -> torch.nn.Module:
+def load_values(
+    modules: Sequence[torch.nn.Module], layers: Sequence[LayerSpec], initial: Sequence[Mapping[str, torch.Tensor]]
+) -> list[dict[str, str]]:
+    """Give DGL's modules the values of our layers; by layer, the name there of each of our names."""
+    names = [dict(parameter_names(layer)) for layer in layers]
+    for module, name, values in zip(modules, names, initial, strict=True):
+        found = dict(module.named_parameters())
+        with torch.no_grad():
+            for ours, theirs in name.items():
+                found[theirs].copy_(values[ours].t() if theirs in TURNED else values[ours])
+    return names
+
+
+def reference_module(layer: LayerSpec, norm: str) -> torch.nn.Module:
+    """DGL's layer of that kind; ``norm``: how it weighs the sums of a GCN."""
     from dgl import nn
 
     if layer.kind == "gcn":
-        return nn.GraphConv(layer.width_in, layer.width_out, norm="both", allow_zero_in_degree=True)  # type: ignore[no-any-return]
+        return nn.GraphConv(layer.width_in, layer.width_out, norm=norm, allow_zero_in_degree=True)  # type: ignore[no-any-return]
     if layer.kind == "sage":
         return nn.SAGEConv(layer.width_in, layer.width_out, "mean")  # type: ignore[no-any-return]
     if layer.kind == "gin":
@@ -110,8 +119,8 @@ def _module(layer: LayerSpec) -> torch.nn.Module:
     raise BackendError(f"there is no reference for layers of kind '{layer.kind}'; there is one for gcn, sage, gin, gat")
 
 
-def _names(layer: LayerSpec) -> list[tuple[str, str]]:
-    """(name in the executor's layer, name in DGL's)."""
+def parameter_names(layer: LayerSpec) -> list[tuple[str, str]]:
+    """(Name in the executor's layer, name in DGL's)."""
     if layer.kind == "gcn":
         return [("weight", "weight"), ("bias", "bias")]
     if layer.kind == "sage":
@@ -137,7 +146,8 @@ def _forward(
     return rows
 
 
-def _read(module: torch.nn.Module, names: Mapping[str, str], gradient: bool) -> dict[str, torch.Tensor]:
+def read_values(module: torch.nn.Module, names: Mapping[str, str], gradient: bool) -> dict[str, torch.Tensor]:
+    """Parameters, or their gradients, as our layers hold them."""
     found = dict(module.named_parameters())
     result = {}
     for ours, theirs in names.items():
@@ -148,13 +158,15 @@ def _read(module: torch.nn.Module, names: Mapping[str, str], gradient: bool) -> 
     return result
 
 
-def _dense(features: Any) -> torch.Tensor:
+def dense_rows(features: Any) -> torch.Tensor:
+    """Features as one dense tensor."""
     if isinstance(features, sparse.csr_array):
         features = features.toarray()
     return torch.from_numpy(np.array(features))
 
 
-def _optimizer(parameters: list[torch.nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+def reference_optimizer(parameters: list[torch.nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """torch's own optimizer, one parameter a tensor."""
     rate, decay = float(settings["learning_rate"]), float(settings["weight_decay"])
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, foreach=False)

@@ -20,14 +20,25 @@ from simgnn.record.rundir import RunDirectory
 if TYPE_CHECKING:
     from simgnn.partition.replicas import RankGraph
     from simgnn.partition.shards import Shard
+    from simgnn.partition.store import PartitionArtifact
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
+class BatchFolders:
+    """Where a mini-batch run finds its sampling plan, its presampled batches, and the plan of its fetches (None: ranks
+    ask one another while they train)."""
+
+    plan: Path
+    presampled: Path
+    fetches: Path | None
+
+
+@dataclass(frozen=True)
 class RunPlan:
     """``plan/plan.json`` of a run directory, checked. ``train`` holds the fields of ``[train]``; ``policies``: slot ->
-    the policy that acts while training."""
+    the policy that acts while training; ``batches``: None where the whole graph is one step."""
 
     root: Path
     name: str
@@ -43,6 +54,7 @@ class RunPlan:
     threads_per_rank: int | None
     synthetic: tuple[str, ...]
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    batches: BatchFolders | None = None
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":
@@ -80,6 +92,7 @@ class RunPlan:
             threads_per_rank=table.get("threads_per_rank"),
             synthetic=tuple(marks),
             policies={slot: kinds(slot)[t["kind"]].model_validate(t) for slot, t in table.get("policies", {}).items()},
+            batches=_batch_folders(table.get("batches")),
         )
 
     def check_unfinished(self) -> None:
@@ -123,11 +136,16 @@ class RunPlan:
             )
         return program
 
-    def local(self, rank: int) -> "RankGraph":
-        """What a rank holds of the graph."""
+    @cached_property
+    def artifact(self) -> "PartitionArtifact":
+        """The partition."""
         from simgnn.partition.store import PartitionArtifact
 
-        return PartitionArtifact.open(self.partition).local(rank)
+        return PartitionArtifact.open(self.partition)
+
+    def local(self, rank: int) -> "RankGraph":
+        """What a rank holds of the graph."""
+        return self.artifact.local(rank)
 
     def shard(self, rank: int) -> "Shard":
         """A rank's features, labels and masks."""
@@ -137,3 +155,12 @@ class RunPlan:
         if shard.labels is None:
             raise BackendError("the graph has no labels, so there is nothing to train")
         return shard
+
+
+def _batch_folders(table: Mapping[str, str | None] | None) -> BatchFolders | None:
+    if table is None:
+        return None
+    fetches = table["fetches"]
+    assert table["plan"] is not None
+    assert table["folder"] is not None
+    return BatchFolders(Path(table["plan"]), Path(table["folder"]), None if fetches is None else Path(fetches))

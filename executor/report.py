@@ -14,6 +14,7 @@ from executor.metrics import History
 from executor.plan import RunPlan
 from executor.summary import Columns, Pairs, buffer_bytes, epoch_seconds, pair_matrix, per_rank, rank_times
 from simgnn.record.activity import decisions_in
+from simgnn.record.batches import batch_table, draws_batches
 from simgnn.record.provenance import environment, versions
 from simgnn.record.result import Result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
@@ -49,14 +50,16 @@ def write_report(
     memory: Mapping[str, list[int]] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Write trace, ops, traffic, activity (where policies decide anything) and ``result.json``; also of a run that
-    failed, as far as it came."""
+    """Write trace, ops, traffic, batches (of a mini-batch run), activity (where policies decide anything) and
+    ``result.json``; also of a run that failed, as far as it came."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
     trace = merge_trace(plan.trace, program)
     counts = {phase: read_counts(plan.trace, ranks, phase) for phase in PHASES}
     write_table(trace, run.trace)
     write_table(ops_table(program), run.ops)
     write_table(traffic_table(counts["total"]), run.traffic)
+    if draws_batches(program):
+        write_table(batch_table(program, trace), run.batches)
     if decisions_in(program):
         write_table(merge_activity(plan.trace), run.activity)
     columns = Columns.of(trace, program)

@@ -21,23 +21,29 @@ def local_routes(program: Program, local: RankGraph, device: torch.device) -> di
 
     Raises :class:`BackendError` when the partition's rows are not those that the program was planned for.
     """
-    result: dict[str, LocalRoute] = {}
-    rank, ranks = local.rank, program.ranks
-    for name, route in program.sizes.routes.items():
-        rows = route.at(0, 0)
-        leaves, arrives = route.source == rank, route.target == rank
-        send, receive = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
-        send[route.target[leaves]] = rows[leaves]
-        receive[route.source[arrives]] = rows[arrives]
-        result[name] = LocalRoute(
-            None, None, tuple(send.tolist()), tuple(receive.tolist()), empty=not bool(np.any(route.rows))
-        )
+    result, rank = packed_routes(program, local.rank), local.rank
     for name, lists in local.row_lists.items():
         if name in result:
             _check(name, result[name], lists, rank)
             result[name] = _with_rows(result[name], lists, device)
         if name + REVERSE in result:
             result[name + REVERSE] = result[name].reversed()
+    return result
+
+
+def packed_routes(program: Program, rank: int) -> dict[str, LocalRoute]:
+    """Routes whose rows travel packed as they are, without those whose rows differ by turn: the program tells them."""
+    result: dict[str, LocalRoute] = {}
+    for name, route in program.sizes.routes.items():
+        if route.rows.ndim > 1:
+            continue
+        leaves, arrives = route.source == rank, route.target == rank
+        send, receive = np.zeros((2, program.ranks), dtype=np.int64)
+        send[route.target[leaves]] = route.rows[leaves]
+        receive[route.source[arrives]] = route.rows[arrives]
+        result[name] = LocalRoute(
+            None, None, tuple(send.tolist()), tuple(receive.tolist()), empty=not bool(np.any(route.rows))
+        )
     return result
 
 

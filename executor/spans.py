@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 SPAN = 512
-"""Most epochs at once."""
+"""Most turns at once."""
 
 
-def spans(start: int, epochs: int, every: int, keep: int) -> Iterator[range]:
-    """Runs of epochs between which something else happens: an evaluation, a checkpoint, the end of warm-up; the last
-    epoch is one of its own, so that its traffic is told apart."""
+def spans(start: int, epochs: int, every: int, keep: int, steps: int) -> Iterator[range]:
+    """Runs of epochs, of ``steps`` turns each, between which something else happens: an evaluation, a checkpoint, the
+    end of warm-up; the last epoch is one of its own, so that its traffic is told apart."""
     begin = start
     for epoch in range(start + 1, epochs + 1):
-        stop = epoch in (start + 1, epochs - 1, epochs) or epoch - begin >= SPAN
+        stop = epoch in (start + 1, epochs - 1, epochs) or (epoch - begin + 1) * steps > SPAN
         if stop or (every and epoch % every == 0) or (keep and epoch % keep == 0):
             yield range(begin, epoch)
             begin = epoch

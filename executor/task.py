@@ -18,11 +18,11 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Task:
-    """Node classification on n own rows.
+    """Node classification on n own rows; of a mini-batch run the rank's training vertices.
 
-    ``features`` [n, F_0] dense or sparse CSR; ``labels`` int64 [n], or in the rows' dtype [n, classes] when
-    multi-label; ``rows``: int64 positions of the train, validation and test rows; ``train_total``: training rows of
-    all ranks.
+    ``features`` [n, F_0] dense or sparse CSR (of a mini-batch run those of the rank's host); ``labels`` int64 [n], or
+    in the rows' dtype [n, classes] when multi-label; ``rows``: int64 positions of train, validation and test rows;
+    ``train_total``: training rows of all ranks.
     """
 
     features: torch.Tensor
@@ -46,19 +46,32 @@ class Task:
         rows = self.rows[0]
         picked, labels = scores.index_select(0, rows), self.labels.index_select(0, rows)
         gradient = torch.zeros_like(scores)
-        if self.multilabel:
-            part = torch.sigmoid(picked).sub_(labels)
-        else:
-            part = torch.softmax(picked, 1)
-            part[torch.arange(len(rows), device=rows.device), labels] -= 1
-        gradient.index_copy_(0, rows, part.div_(self.divisor))
+        gradient.index_copy_(0, rows, self._gradient(picked, labels).div_(self.divisor))
         return gradient, self._counts(picked, labels)
+
+    def batch_loss(self, scores: torch.Tensor, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`loss` for a mini-batch: ``scores`` [b, classes] of the rows ``seeds`` int64 [b].
+
+        The gradient is that of the sum over these rows, which is divided by their number when it is known of all ranks
+        (specs/minibatch_common.md C8); metrics are divided as those of a full graph: over an epoch they add up.
+        """
+        labels = self.labels.index_select(0, seeds)
+        gradient = self._gradient(scores, labels)
+        return gradient.div_(self.classes) if self.multilabel else gradient, self._counts(scores, labels)
 
     def evaluate(self, scores: torch.Tensor) -> torch.Tensor:
         """Metrics of the train, validation and test rows, float64 [12]."""
         return torch.cat(
             [self._counts(scores.index_select(0, rows), self.labels.index_select(0, rows)) for rows in self.rows]
         )
+
+    def _gradient(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """That of the sum of the rows' losses, [k, classes]."""
+        if self.multilabel:
+            return torch.sigmoid(scores).sub_(labels)
+        part = torch.softmax(scores, 1)
+        part[torch.arange(len(part), device=part.device), labels] -= 1
+        return part
 
     def _counts(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self.multilabel:

@@ -15,31 +15,23 @@ import torch
 
 from executor.activity import ActivityRecorder, activity_file
 from executor.allocator import tune_allocator
-from executor.buffers import BufferStore, Value
+from executor.assemble import rank_context, warm_up_for
+from executor.buffers import Now
 from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.compile import metrics_buffers
 from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import write_failure
-from executor.handlers.context import GroupHandle, RankContext
 from executor.interpreter import Interpreter
-from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.memory import PeakMemory
 from executor.metrics import History
-from executor.network import LayerNetwork
-from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
-from executor.policies import carried_out
 from executor.report import write_counts, write_report
-from executor.routes import local_routes
 from executor.spans import spans
-from executor.task import Task, load_task
 from executor.trace import Recorder, put_aside
-from executor.warmup import warm_up
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
-from simgnn.partition.replicas import RankGraph
-from simgnn.partition.shards import Shard
 from simgnn.policies.schedule.pick import Pick
+from simgnn.program.program import EVALUATE
 from simgnn.record.activity import decisions_in
 from simgnn.record.rundir import RunDirectory
 
@@ -83,15 +75,14 @@ class Session:
         )
         self.allocator = tune_allocator()
         self.world = join(plan.ranks, device, plan.timeout)
-        dtype = getattr(torch, str(plan.train["dtype"]))
         # what the idle process has: program, groups and code; graph and rows are mapped files until they are copied
         groups = process_groups(plan.program, self.world, plan.timeout)
-        local, shard = plan.local(self.world.rank), plan.shard(self.world.rank)
-        warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, self.world.device)
+        make_context = rank_context(plan, self.world, groups)
+        warm_up_for(plan, self.world.device)
         self.memory = PeakMemory.begin(self.world.device, self.allocator)
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
-        self.context = self._context(local, shard, groups)
+        self.context = make_context()
         self.counts: dict[str, Any] = {"total": {}, "first": {}, "last": {}}
         # layers such as Dropout draw from torch's own generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
@@ -102,21 +93,22 @@ class Session:
         self.recorder = self._recorder(resume)
         self.activity = self._activity(resume)
         training, evaluation = metrics_buffers(plan.program)
-        observers = {training: self.history.observe, evaluation: self.history.observe_evaluation}
+        observers = {training: self._trained, evaluation: self.history.observe_evaluation}
         self.interpreter = Interpreter(
             plan.program, self.context, self.recorder,
             {name: observe for name, observe in observers.items() if name is not None}, pick,
         )  # fmt: skip
-        self._progress_s = 0.0
+        self._progress_s, self._told = 0.0, self.start
 
     def run(self) -> None:
         """Train, then report."""
         plan, world, train = self.plan, self.world, self.plan.train
-        every, keep = int(train.get("eval_every", 1)), int(train.get("checkpoint_every", 0))
+        every = int(train.get("eval_every", 1)) if EVALUATE in plan.program.templates else 0
+        keep = int(train.get("checkpoint_every", 0))
         self.memory.start()
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
-        for epochs in spans(self.start, plan.epochs, every, keep):
+        for epochs in spans(self.start, plan.epochs, every, keep, plan.program.calendar.steps):
             before = deepcopy(self.context.pairs)
             self.interpreter.train(epochs)
             self.history.settle()
@@ -148,6 +140,13 @@ class Session:
         self.interpreter.evaluate(epoch)
         self.context.network.set_training(True)
 
+    def _trained(self, now: Now, metrics: torch.Tensor) -> None:
+        """A turn's metrics are there. Several epochs may run without a break: the end of one is told from here."""
+        self.history.observe(now, metrics)
+        steps = self.plan.program.calendar.steps
+        if steps > 1 and now.step == steps - 1 and now.epoch in self.history.losses:
+            self._progress(now.epoch + 1)
+
     def abandon(self) -> None:
         """Keep what was traced of a run that failed."""
         try:
@@ -156,45 +155,6 @@ class Session:
                 self.activity.flush()
         except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
-
-    def _context(self, local: RankGraph, shard: Shard, groups: dict[str, GroupHandle]) -> RankContext:
-        plan, world, program = self.plan, self.world, self.plan.program
-        dtype = getattr(torch, str(plan.train["dtype"]))
-        trained = int(world.sum([float(shard.train_mask.sum())])[0])
-        task: Task = load_task(
-            shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
-        )
-        network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device)
-        optimizer = FlatOptimizer(network.layers, plan.train)
-        constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
-        for layer, parameters, gradients in zip(
-            plan.layers, optimizer.parameter_views, optimizer.gradient_views, strict=True
-        ):
-            constants[f"parameters/{layer.index}"] = parameters
-            constants[f"gradients/{layer.index}"] = gradients
-        learned = {name for name in program.buffers if name.split("/")[0] in ("parameters", "gradients", "optimizer")}
-        return RankContext(
-            program=program,
-            rank=world.rank,
-            device=world.device,
-            store=BufferStore(program, world.rank, world.device, constants),
-            seed=plan.seed,
-            routes=local_routes(program, local, world.device),
-            groups=groups,
-            network=network,
-            task=task,
-            optimizer=optimizer,
-            blocks=self._blocks(dtype),
-            policies=carried_out(plan.policies),
-            left_out=frozenset(learned),
-        )
-
-    def _blocks(self, dtype: torch.dtype) -> BlockAdjacency | None:
-        """The rank's edges by rank of their source, where the program sums them block by block."""
-        if not any("block" in op.options for _, op in self.plan.program.ops):
-            return None
-        world = self.world
-        return load_blocks(self.plan.local, world.rank, self.plan.ranks, dtype=dtype, device=world.device)
 
     def _recorder(self, resume: bool) -> Recorder:
         folder, rank = self.plan.trace, self.world.rank
@@ -226,9 +186,9 @@ class Session:
 
     def _progress(self, done: int) -> None:
         now = time.monotonic()
-        if self.world.rank or (now - self._progress_s < PROGRESS_S and done < self.plan.epochs):
+        if self.world.rank or done == self._told or (now - self._progress_s < PROGRESS_S and done < self.plan.epochs):
             return
-        self._progress_s = now
+        self._progress_s, self._told = now, done
         text = f"epoch {done}/{self.plan.epochs}: loss {self.history.losses[done - 1]:.4f}"
         evaluated = self.history.accuracy()
         if evaluated and evaluated[-1].validation is not None:

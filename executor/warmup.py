@@ -36,7 +36,7 @@ def warm_up(
     A user's layers are not called before their time: for them only torch's own first backward is.
     """
     torch.manual_seed(0)
-    _pack_buffers(dtype, device)
+    pack_buffers(dtype, device)
     leaf = torch.zeros(1, requires_grad=True)
     torch.autograd.backward([leaf * 1], [torch.ones(1)])
     if any(layer.kind not in BUILT_IN_LAYERS for layer in layers):
@@ -59,7 +59,7 @@ def warm_up(
     add_rows(gradient, every, packed, [OWNED])
 
 
-def _pack_buffers(dtype: torch.dtype, device: torch.device) -> None:
+def pack_buffers(dtype: torch.dtype, device: torch.device) -> None:
     """Matrix products in the three forms of a layer and its backward."""
     rows, inner, outer = PRODUCT
     left = torch.zeros(rows, inner, dtype=dtype, device=device)

@@ -178,6 +178,11 @@ class RankContext:
             )
         return self.routes[op.route]
 
+    def scheduled(self, op: Op) -> bool:
+        """Whether the rows of an op's route differ by turn: the program tells them, no rank keeps lists."""
+        route = self.program.sizes.routes.get(op.route or "")
+        return route is not None and route.rows.ndim > 1
+
     def group(self, op: Op) -> GroupHandle:
         """The process group of an op: its stream's."""
         name = self.program.streams[op.stream].group
@@ -209,7 +214,8 @@ class RankContext:
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What a policy may know at run time; frozen. ``send``, ``receive``: rows of the op's route to and from each rank;
+    """What a policy may know at run time; frozen. ``send``, ``receive``: rows of the op's route to and from each rank
+    (nothing where they differ by turn);
     ``leaving``, ``arriving``: the local rows that it names, int64; ``gathered``: those that are sent, in the order of
     the wire (None: what is sent has no other names); ``width``, ``dtype``: of the rows of the buffer that the op writes
     first; ``options``: the op's."""
@@ -234,7 +240,7 @@ class PolicyContext:
 def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContext]:
     """A function that tells an op's policy where it is."""
     rank, ranks = context.rank, context.program.ranks
-    route = None if op.route is None else context.route(op)
+    route = None if op.route is None or context.scheduled(op) else context.route(op)
     send, receive = ((), ()) if route is None else (route.send, route.receive)
     leaving, arriving, gathered = (None, None, None) if route is None else (route.leaving, route.arriving, route.gather)
     written = [context.program.buffers[access.buffer] for access in op.writes[:1]]

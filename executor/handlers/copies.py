@@ -1,9 +1,12 @@
 """Ops that move rows within a rank: packing by a route, and between host and device."""
 
+from collections.abc import Sequence
+
 import torch
 
-from executor.buffers import Now
+from executor.buffers import Getter, Now, Setter, Value
 from executor.handlers.context import Handler, LocalRoute, RankContext
+from executor.handlers.decisions import applied
 from executor.handlers.sparse_rows import pack_rows, unpack_rows
 from executor.kernels.rows import gather_rows, put_rows
 from simgnn.errors import BackendError
@@ -16,7 +19,10 @@ def copy(op: Op, template: Template, context: RankContext) -> Handler:
 
     ``options["rows"] = "put"``: the other way, rows that arrived replace those that the route names, in place.
     ``options["encoding"] = "sparse"``: rows of a sparse matrix become one block of bytes a peer, and bytes become rows.
+    Where the op names a policy, the face ``options["face"]`` of that picks the rows.
     """
+    if op.module is not None:
+        return applied(op, context)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     if op.route is None:
         return lambda now: put(now, read(now).clone())
@@ -52,9 +58,25 @@ def _sparse(op: Op, route: LocalRoute, context: RankContext) -> Handler:
 
 
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
-    """Host rows to the device, without blocking the host where they are pinned."""
-    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    """Host rows to the device, without blocking the host where they are pinned.
+
+    Several buffers are taken one by one, and stay what they are where the device is the host. Where the op names a
+    policy, the face ``options["face"]`` of that puts rows where they belong on the device.
+    """
+    if op.module is not None:
+        return applied(op, context)
+    getters = [context.store.getter(access) for access in op.reads]
+    setters = [context.store.setter(access) for access in op.writes]
+    if len(getters) > 1:
+        return lambda now: _each(now, getters, setters, context.device)
+    read, put = getters[0], setters[0]
     return lambda now: put(now, _detached_copy(read(now), context.device))
+
+
+def _each(now: Now, getters: Sequence[Getter], setters: Sequence[Setter], device: torch.device) -> None:
+    for get, put in zip(getters, setters, strict=True):
+        value: Value = get(now)
+        put(now, tuple(part.to(device) for part in value) if isinstance(value, tuple) else value.to(device))
 
 
 def to_host(op: Op, template: Template, context: RankContext) -> Handler:

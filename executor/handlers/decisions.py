@@ -10,6 +10,7 @@ from typing import Any
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext, policy_context
+from simgnn.errors import BackendError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 
@@ -20,23 +21,23 @@ def select(op: Op, template: Template, context: RankContext) -> Handler:
     ``options["decision"]`` names the decision that the rows of what is written last are recorded under; with
     ``options["tally"]``, ``policy.tally(context, written last) -> counts`` are recorded under that and their keys.
     """
-    return _applied(op, context, "select")
+    return applied(op, context, "select")
 
 
 def encode(op: Op, template: Template, context: RankContext) -> Handler:
     """``policy.encode(context, *read) -> written``: rows become what travels."""
-    return _applied(op, context, "encode")
+    return applied(op, context, "encode")
 
 
 def decode(op: Op, template: Template, context: RankContext) -> Handler:
     """``policy.decode(context, *read) -> written``: what arrived becomes rows."""
-    return _applied(op, context, "decode")
+    return applied(op, context, "decode")
 
 
 def sample(op: Op, template: Template, context: RankContext) -> Handler:
     """``policy(context, *read) -> written``: a sampler that is a pure function of the seeds that it reads and of where
     it is."""
-    return _applied(op, context, "__call__")
+    return applied(op, context, "__call__")
 
 
 def end_epoch(op: Op, template: Template, context: RankContext) -> Handler:
@@ -44,7 +45,7 @@ def end_epoch(op: Op, template: Template, context: RankContext) -> Handler:
 
     Their counts are recorded as decisions of ``options["point"]``: with them the policy's choices can be repeated.
     """
-    run, point = _applied(op, context, "end_epoch"), str(op.options["point"])
+    run, point = applied(op, context, "end_epoch"), str(op.options["point"])
     read = context.store.getter(op.reads[0])
 
     def judge(now: Now) -> None:
@@ -56,9 +57,13 @@ def end_epoch(op: Op, template: Template, context: RankContext) -> Handler:
     return judge
 
 
-def _applied(op: Op, context: RankContext, face: str) -> Handler:
-    policy = context.policy(op)
-    function = getattr(policy, str(op.options.get("face", face)))
+def applied(op: Op, context: RankContext, face: str | None = None) -> Handler:
+    """What the op reads goes through a face of its policy into what it writes: that of ``options["face"]``, or of its
+    kind."""
+    policy, named = context.policy(op), op.options.get("face", face)
+    if named is None:
+        raise BackendError(f"op '{op.name}' ({op.kind}) names the policy '{op.module}', but no face of it")
+    function = getattr(policy, str(named))
     where, decision, tally = policy_context(context, op), op.options.get("decision"), op.options.get("tally")
     getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
 

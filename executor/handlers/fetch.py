@@ -13,25 +13,29 @@ from simgnn.program.program import Template
 def fetch(op: Op, template: Template, context: RankContext) -> Handler:
     """Rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of the ids.
 
-    The op's policy says where an id lies: ``locate(context, ids) -> (rank int64 [k], position int64 [k])``. One round
-    is: counts (8 bytes a pair, control), positions (int64, payload), rows (payload). Ids are cut into rounds of at most
-    ``options["round_rows"]`` (default: one round); ranks agree on the number of rounds first; empty rounds are legal.
+    The op's policy says where an id lies: ``locate(context, ids) -> (rank int64 [k], position int64 [k])``; with
+    ``options["rows"] = "remote"`` only of those that other hosts hold, rank after rank: ``remote(context, ids)``, and
+    what is written has just these rows, in this order. One round is: counts (8 bytes a pair, control), positions
+    (int64, payload), rows (payload). Ids are cut into rounds of at most ``options["round_rows"]`` (default: one round);
+    ranks agree on the number of rounds first; empty rounds are legal.
     """
     group, op_id, policy = context.group(op), context.op_id(template, op), context.policy(op)
+    locate = policy.remote if op.options.get("rows") == "remote" else policy.locate
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
     limit, where = int(op.options.get("round_rows", 0)), policy_context(context, op)
 
     def run(now: Now) -> Sent:
         ids, stored = read_ids(now), read_rows(now)
-        owner, position = policy.locate(where(now), ids)
-        result = stored.new_empty((len(ids), *stored.shape[1:]), device=place)
-        size = limit or max(1, len(ids))
-        mine = -(-len(ids) // size)
+        owner, position = locate(where(now), ids)
+        wanted = len(owner)
+        result = stored.new_empty((wanted, *stored.shape[1:]), device=place)
+        size = limit or max(1, wanted)
+        mine = -(-wanted // size)
         rounds, control = (mine, 0) if not limit else _most(mine, context, op)
         sent = messages = 0
         for number in range(rounds if limit else 1):
-            part = slice(min(number * size, len(ids)), min((number + 1) * size, len(ids)))
+            part = slice(min(number * size, wanted), min((number + 1) * size, wanted))
             reply = request_rows(stored, owner[part], position[part], group)
             result[torch.arange(part.start, part.stop)[reply.places.cpu()].to(place)] = reply.rows.to(place)
             for counts, nbytes in ((reply.asked, reply.position_bytes), (reply.served, reply.row_bytes)):

@@ -21,7 +21,7 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     Rows of each pair come from the route. With ``transfer.decision`` they are what the sender decided: the op reads the
     counts (int64 [P]) second, and sends them ahead as control bytes; with ``transfer.announced`` it reads the masks, or
     counts of the pairs that may have rows, that have gone ahead, its own and those that arrived. A route that is empty
-    on every rank is skipped.
+    on every rank is skipped, in the turns in which it is where its rows differ by turn.
     """
     group, op_id = context.group(op), context.op_id(template, op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
@@ -29,6 +29,8 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     control = op.transfer is not None and op.transfer.control
     if op.transfer is not None and op.transfer.decision is not None:
         return _decided_exchange(op, context, group, op_id)
+    if context.scheduled(op):
+        return _scheduled_exchange(op, context, group, op_id)
     route = context.route(op)
     if route.empty:
         return lambda now: put(now, read(now).new_empty((0, *read(now).shape[1:]), device=place))
@@ -42,6 +44,32 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         put(now, received if received.device == place else received.to(place))
         sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
         return Sent(0, 0, sent, messages) if control else Sent(sent, 0, 0, messages)
+
+    return run
+
+
+def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: int) -> Handler:
+    """An exchange whose rows the program tells for each turn, so that no rank tells another."""
+    assert op.route is not None
+    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    place, members = context.store.place(op.writes[0].buffer), list(group.members)
+    route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
+
+    def run(now: Now) -> Sent | None:
+        packed, rows = read(now), route.matrix(ranks, now.epoch, now.step)
+        if not rows.any():
+            put(now, packed.new_empty((0, *packed.shape[1:]), device=place))
+            return None
+        send, receive = rows[rank, members].tolist(), rows[members, rank].tolist()
+        if sum(send) != len(packed):
+            raise BackendError(
+                f"op '{op.name}', epoch {now.epoch}, step {now.step}: the program sends {sum(send)} rows, "
+                f"'{op.reads[0].buffer}' holds {len(packed)}; prepare the run again"
+            )
+        received = all_to_all(packed, send, receive, group)
+        put(now, received if received.device == place else received.to(place))
+        sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
+        return Sent(sent, 0, 0, messages)
 
     return run
 

@@ -43,7 +43,7 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     learned = {reverse.gradients[a.buffer] for a in reverse.writes if a.buffer in reverse.gradients}
     wanted = [name in learned for name in names]
     kept = context.segment_of(template, op.name)
-    remember = _under_autograd if own else _on_tape
+    remember = _under_autograd if own else run_on_tape
 
     def forward(now: Now) -> None:
         outputs, reversible = remember(function, [get(now) for get in getters], wanted)
@@ -58,9 +58,10 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
 Outputs = tuple[torch.Tensor, ...]
 
 
-def _on_tape(
+def run_on_tape(
     function: Callable[..., Any], inputs: list[torch.Tensor], wanted: list[bool]
 ) -> tuple[Outputs, Reversible]:
+    """What a built-in layer's segment gives for ``inputs``, and how to reverse it towards those that are ``wanted``."""
     tape = Tape([rows for rows, want in zip(inputs, wanted, strict=True) if want])
     outputs = _listed(function(*inputs, call=tape))
     tape.end(outputs)

@@ -19,13 +19,16 @@ def add(op: Op, template: Template, context: RankContext) -> Handler:
 
     With a route, the first are rows that arrived, peers ascending, and each is added to the local row that the route
     names; rows named several times take all their parts, in the order of the peers, so that sums are repeatable.
-    ``options["function"] = "max"``: instead of sums the greater of each element is kept.
+    ``options["function"] = "max"``: instead of sums the greater of each element is kept. ``options["rows"] = "first"``:
+    what is read belongs to the first rows of what is written.
     """
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
     if op.route is None:
+        first = op.options.get("rows") == "first"
 
         def add_all(now: Now) -> None:
-            target(now).add_(read(now))
+            part, total = read(now), target(now)
+            (total[: len(part)] if first else total).add_(part)
 
         return add_all
     route = context.route(op)

@@ -9,21 +9,36 @@ from simgnn.program.program import Template
 
 def loss(op: Op, template: Template, context: RankContext) -> Handler:
     """Reads the last layer's rows first. In training it writes their gradient, then the metrics; in an evaluation
-    (one buffer written) the counts of train, validation and test rows."""
+    (one buffer written) the counts of train, validation and test rows.
+
+    Of a mini-batch (three buffers written) it reads second which of the rank's training vertices the rows belong to
+    (int64 [b]), and writes third how many they are, in place.
+    """
     if context.task is None:
         raise BackendError(f"op '{op.name}' needs labels, which this run does not have")
     task, read = context.task, context.store.getter(op.reads[0])
     if len(op.writes) == 1:
         put = context.store.setter(op.writes[0])
         return lambda now: put(now, task.evaluate(read(now)))
-    put_gradient, put_metrics = (context.store.setter(access) for access in op.writes)
+    put_gradient, put_metrics = (context.store.setter(access) for access in op.writes[:2])
 
     def run(now: Now) -> None:
         gradient, metrics = task.loss(read(now))
         put_gradient(now, gradient)
         put_metrics(now, metrics)
 
-    return run
+    if len(op.writes) == 2:
+        return run
+    read_seeds, count = context.store.getter(op.reads[1]), context.store.getter(op.writes[2])
+
+    def run_batch(now: Now) -> None:
+        seeds = read_seeds(now)
+        gradient, metrics = task.batch_loss(read(now), seeds)
+        put_gradient(now, gradient)
+        put_metrics(now, metrics)
+        count(now).fill_(len(seeds))
+
+    return run_batch
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:

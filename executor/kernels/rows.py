@@ -1,13 +1,18 @@
 """Rows picked by index into a send buffer, and received rows put or added where they belong."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from executor.kernels import rowwise
 from executor.kernels.balance import default_threads
 from executor.kernels.launch import even_parts, launch
 from executor.kernels.views import array, compiled_for
+
+Ints = NDArray[Any]
 
 
 def gather_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -48,3 +53,30 @@ def max_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, coun
     for ids, part in zip(torch.split(index, list(counts)), torch.split(rows, list(counts)), strict=True):
         target.index_copy_(0, ids, torch.maximum(target.index_select(0, ids), part))
     return target
+
+
+def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, places: Ints) -> None:
+    """target[places[k]] = source[picked[k]], in place and without a copy between the two; ``picked`` None: source[k].
+
+    ``source`` [n, F], ``target`` [m, F]; ``picked``, ``places`` int [k] arrays, no place twice. Raises
+    :class:`IndexError` for an id that is no row.
+    """
+    for ids, rows, name in ((places, len(target), "target"), (picked, len(source), "source")):
+        if ids is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+            raise IndexError(f"{name} rows must lie in 0..{rows - 1}; got {int(ids.min())}..{int(ids.max())}")
+    if picked is None and len(source) < len(places):
+        raise IndexError(f"{len(source)} rows for {len(places)} places")
+    if not len(places):
+        return
+    if compiled_for(source) and compiled_for(target) and source.dtype == target.dtype:
+        # copies of one type: lists on disk are of several, each of which Numba would compile for anew
+        chosen = np.array(places[:0] if picked is None else picked, dtype=np.int64)
+        arguments = (array(source), chosen, array(target), np.array(places, dtype=np.int64))
+        launch(rowwise.move, rowwise.move_parallel, arguments, even_parts(len(places), default_threads()))
+        return
+    rows = source[: len(places)] if picked is None else source.index_select(0, _index(picked, source.device))
+    target.index_copy_(0, _index(places, target.device), rows.to(target.device, target.dtype))
+
+
+def _index(ids: Ints, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.array(ids, dtype=np.int64)).to(device)

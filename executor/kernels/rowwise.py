@@ -82,3 +82,21 @@ def add_into_parallel(target, index, rows, bounds):  # type: ignore[no-untyped-d
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         add_into(target, index, rows, bounds[part], bounds[part + 1])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def move(source, picked, target, places, first, last):  # type: ignore[no-untyped-def]
+    """target[places[k]] = source[picked[k]]; ``picked`` may be empty: source[k]."""
+    width = target.shape[1]
+    for k in range(first, last):
+        row = source[picked[k]] if len(picked) > 0 else source[k]
+        into = target[places[k]]
+        for c in range(width):
+            into[c] = row[c]
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def move_parallel(source, picked, target, places, bounds):  # type: ignore[no-untyped-def]
+    """The same on several threads; no two of ``places`` are equal."""
+    for part in prange(len(bounds) - 1):
+        move(source, picked, target, places, bounds[part], bounds[part + 1])

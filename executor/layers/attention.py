@@ -9,6 +9,7 @@ from executor.kernels.attention import Attention, Scores
 from executor.layers.affine import affine
 from executor.layers.builtin import Layer
 from executor.layers.local import LocalAdjacency
+from executor.layers.sampled import SampledBlock
 from executor.layers.tape import Call, autograd
 from simgnn.model.spec import LayerSpec
 
@@ -53,6 +54,19 @@ class GAT(Layer):
         *halo, maximum = rows
         source, target = self.attention_source, self.attention_target
         return call(_Attend, csr.attention, prepared, halo[0] if halo else None, maximum, source, target)
+
+    @torch.no_grad()
+    def maximum_sampled(self, block: SampledBlock, prepared: torch.Tensor) -> torch.Tensor:
+        """As :meth:`maximum`, from the rows of all sources [m, out] of a sampled block."""
+        own, halo = prepared[: block.rows], prepared[block.rows :]
+        scores = _scores(own, halo, self.attention_source, self.attention_target)
+        return block.attention(reverse=False).maximum(scores)
+
+    def aggregate_sampled(  # type: ignore[override]
+        self, block: SampledBlock, prepared: torch.Tensor, maximum: torch.Tensor, *, call: Call = autograd
+    ) -> torch.Tensor:
+        """As :meth:`aggregate`, from the rows of all sources [m, out] of a sampled block, and the maxima."""
+        return call(_AttendSources, block, prepared, maximum, self.attention_source, self.attention_target)
 
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
@@ -106,6 +120,38 @@ class _Attend(torch.autograd.Function):
         return None, inner, remote, None, of_source, _of_vector(of.target, prepared, target)
 
 
+class _AttendSources(torch.autograd.Function):
+    """As :class:`_Attend`, with own and halo rows in one tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        block: SampledBlock,
+        prepared: torch.Tensor,
+        maximum: torch.Tensor,
+        source: torch.Tensor,
+        target: torch.Tensor,
+    ) -> torch.Tensor:
+        prepared = prepared.contiguous()
+        ctx.block = block
+        ctx.save_for_backward(prepared, maximum, source, target)
+        own, halo = prepared[: block.rows], prepared[block.rows :]
+        return block.attention(reverse=False).forward(own, halo, _scores(own, halo, source, target), maximum)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        prepared, maximum, source, target = ctx.saved_tensors
+        rows = ctx.block.rows
+        own, halo = prepared[:rows], prepared[rows:]
+        scores = _scores(own, halo, source, target)
+        inner, remote, of = ctx.block.attention(reverse=True).backward(gradient, own, halo, scores, maximum)
+        every = inner if remote is None else torch.cat((inner, remote))
+        _add_through(every, of.source, source)
+        _add_through(every[:rows], of.target, target)
+        return None, every, None, _of_vector(of.source, prepared, source), _of_vector(of.target, own, target)
+
+
 def _of_vector(gradient: torch.Tensor, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """Gradient of the vectors of :func:`_per_head`, [H, d]."""
     heads, part = vectors.shape
@@ -123,7 +169,7 @@ class _Quotient(torch.autograd.Function):
     def forward(ctx: Any, aggregated: torch.Tensor, heads: int) -> torch.Tensor:
         width = aggregated.shape[1] - heads
         weights = aggregated[:, width:, None]
-        result = (aggregated[:, :width].view(len(aggregated), heads, -1) / weights).flatten(1)
+        result = (aggregated[:, :width].view(len(aggregated), heads, width // heads) / weights).flatten(1)
         ctx.heads = heads
         ctx.save_for_backward(aggregated, result)
         return result

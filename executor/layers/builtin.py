@@ -8,6 +8,7 @@ from torch import nn
 from executor.kernels.sparse import SparseRows, from_scipy, to_scipy
 from executor.layers.affine import Rows, affine, product, transposed_product
 from executor.layers.local import LocalAdjacency, aggregate
+from executor.layers.sampled import SampledBlock, SumOverBlock
 from executor.layers.tape import Call, Sum, Transposed, autograd
 from simgnn.model.spec import LayerSpec
 
@@ -46,6 +47,10 @@ class Layer(nn.Module):
     ) -> torch.Tensor:
         """[n, prepared width] from own rows [n, ...] and halo rows [h, ...] (None where h = 0)."""
         return aggregate(csr, prepared, halo, self.scaling, call)
+
+    def aggregate_sampled(self, block: SampledBlock, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
+        """[n, prepared width] from the rows of all sources [m, ...] of a sampled block."""
+        return call(SumOverBlock, block, self.scaling, prepared)
 
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd

@@ -41,13 +41,7 @@ def _prepare(experiment: "Experiment", out: Path, reporter: Reporter, force: boo
     from simgnn.errors import ConfigError
     from simgnn.experiment.directory import check_free
     from simgnn.experiment.prepare import prepare
-    from simgnn.policies.batching.neighbours import NeighbourSampling
 
-    if isinstance(experiment.batching, NeighbourSampling):
-        raise ConfigError(
-            f"batching.kind: got '{experiment.batching.label}', expected 'full': this version plans and simulates "
-            "mini-batch training, but does not run it yet"
-        )
     check_free(out, force)
     chosen = known_profile(experiment)
     cluster = None if chosen is None else default_cluster(chosen.profile)

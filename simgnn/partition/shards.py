@@ -49,6 +49,14 @@ class ShardArtifact:
         """Where it lies."""
         return self.folder.path
 
+    def labels(self, rank: int) -> NDArray[Any]:
+        """The labels of one rank's rows; nothing else of its shard is read. Raises :class:`ConfigError` where the graph
+        has none."""
+        name = f"rank-{rank}/labels"
+        if name not in self.folder.files:
+            raise ConfigError(f"{self.path} holds no labels of rank {rank}, so there is nothing to train")
+        return self.folder.verify(name).array(name)
+
     def rank(self, rank: int) -> Shard:
         """The shard of one rank, memory-mapped and checked against its digests."""
         ranks = int(self.folder.details["ranks"])

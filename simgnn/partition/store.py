@@ -92,6 +92,11 @@ class PartitionArtifact:
         """Edge cut, replication, balance, connections."""
         return measure(self.stats)
 
+    def owned(self, rank: int) -> NDArray[np.int64]:
+        """The vertices that a rank of an edge-cut owns, in the order of its rows; nothing else of it is read."""
+        name = f"rank-{rank}/owned"
+        return self.folder.verify(name).array(name)
+
     def local(self, rank: int) -> RankGraph:
         """What ``rank`` holds, checked against its digests."""
         if not 0 <= rank < self.ranks:

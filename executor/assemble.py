@@ -1,0 +1,91 @@
+"""What a rank works with, put together from its run's plan: part of the graph, model, optimizer, buffers, routes."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from executor.buffers import BufferStore, Value
+from executor.handlers.context import GroupHandle, RankContext
+from executor.layers.blocks import BlockAdjacency, load_blocks
+from executor.network import LayerNetwork
+from executor.optimizer import FlatOptimizer
+from executor.plan import RunPlan
+from executor.policies import carried_out
+from executor.routes import local_routes
+from executor.task import Task, load_task
+from executor.warmup import warm_up
+from executor.world import World
+from simgnn.partition.replicas import RankGraph
+from simgnn.partition.shards import Shard
+
+
+def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
+    """Open what the rank holds, as files that are mapped until they are copied; what is returned makes its context."""
+    if plan.batches is not None:
+        from executor.minibatch.setup import batch_context
+
+        return batch_context(plan, plan.batches, world, groups)
+    local, shard = plan.local(world.rank), plan.shard(world.rank)
+    return lambda: _full_graph_context(plan, world, groups, local, shard)
+
+
+def _full_graph_context(
+    plan: RunPlan, world: World, groups: Mapping[str, GroupHandle], local: RankGraph, shard: Shard
+) -> RankContext:
+    program, dtype = plan.program, getattr(torch, str(plan.train["dtype"]))
+    trained = int(world.sum([float(shard.train_mask.sum())])[0])
+    task: Task = load_task(
+        shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
+    )
+    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device)
+    optimizer = FlatOptimizer(network.layers, plan.train)
+    constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
+    return RankContext(
+        program=program,
+        rank=world.rank,
+        device=world.device,
+        store=BufferStore(program, world.rank, world.device, {**constants, **learned_values(plan, optimizer)}),
+        seed=plan.seed,
+        routes=local_routes(program, local, world.device),
+        groups=groups,
+        network=network,
+        task=task,
+        optimizer=optimizer,
+        blocks=_blocks(plan, world, dtype),
+        policies=carried_out(plan.policies),
+        left_out=learned_buffers(plan),
+    )
+
+
+def warm_up_for(plan: RunPlan, device: torch.device) -> None:
+    """Run every kernel of the plan's model once."""
+    dtype = getattr(torch, str(plan.train["dtype"]))
+    if plan.batches is None:
+        warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
+        return
+    from executor.minibatch.warmup import warm_up_batches
+
+    warm_up_batches(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
+
+
+def learned_values(plan: RunPlan, optimizer: FlatOptimizer) -> dict[str, Value]:
+    """Parameters and their gradients, by buffer."""
+    values: dict[str, Value] = {}
+    views = zip(plan.layers, optimizer.parameter_views, optimizer.gradient_views, strict=True)
+    for layer, parameters, gradients in views:
+        values[f"parameters/{layer.index}"] = parameters
+        values[f"gradients/{layer.index}"] = gradients
+    return values
+
+
+def learned_buffers(plan: RunPlan) -> frozenset[str]:
+    """Buffers that modules and optimizer hold: ops name them, but do not hand them over."""
+    kinds = ("parameters", "gradients", "optimizer")
+    return frozenset(name for name in plan.program.buffers if name.split("/")[0] in kinds)
+
+
+def _blocks(plan: RunPlan, world: World, dtype: torch.dtype) -> BlockAdjacency | None:
+    """The rank's edges by rank of their source, where the program sums them block by block."""
+    if not any("block" in op.options for _, op in plan.program.ops):
+        return None
+    return load_blocks(plan.local, world.rank, plan.ranks, dtype=dtype, device=world.device)

@@ -1,0 +1,103 @@
+"""The single-process reference of mini-batch training: in each step the union of all ranks' batches, with DGL's layers.
+
+It shares the sampled blocks with the executor, and no arithmetic: see :mod:`executor.oracle`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from executor.oracle import dense_rows, load_values, read_values, reference_module, reference_optimizer
+from simgnn.errors import BackendError
+from simgnn.graph.graph import Graph
+from simgnn.model.spec import LayerSpec
+from simgnn.sampling.plan import SamplingPlan
+from simgnn.sampling.sampler import Batch, Sampler
+
+
+@dataclass(frozen=True)
+class BatchReference:
+    """``losses`` of each epoch: the mean over training rows, each counted in its own step, before that step's update.
+    ``parameters`` after the last step, by layer and name as the executor's layers name them."""
+
+    losses: list[float]
+    parameters: list[dict[str, torch.Tensor]]
+
+
+def train_batch_reference(
+    graph: Graph,
+    layers: Sequence[LayerSpec],
+    initial: Sequence[Mapping[str, torch.Tensor]],
+    plan: SamplingPlan,
+    epochs: int,
+    settings: Mapping[str, Any],
+    dtype: torch.dtype = torch.float64,
+) -> BatchReference:
+    """Train from ``initial`` parameters; a step's loss is the mean over the seeds of all workers' batches.
+
+    ``settings`` are the fields of ``[train]``. Raises :class:`BackendError` without DGL, or for a layer that has no
+    reference.
+    """
+    modules = [reference_module(layer, "right").to(dtype) for layer in layers]
+    names = load_values(modules, layers, initial)
+    features, labels = dense_rows(graph.features).to(dtype), torch.from_numpy(np.array(graph.labels))
+    optimizer = reference_optimizer([p for module in modules for p in module.parameters()], settings)
+    sampler, trained = Sampler(plan.csr, plan.fanouts), sum(map(len, plan.workers))
+    losses = []
+    for epoch in range(epochs):
+        total = 0.0
+        turns = [plan.epoch(worker, epoch) for worker in range(plan.ranks)]
+        for step in range(plan.steps):
+            optimizer.zero_grad()
+            batches = [turn.sample(step, sampler) for turn in turns if step < len(turn)]
+            scores = torch.cat([_forward(modules, layers, batch, features) for batch in batches])
+            seeds = torch.cat([torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches])
+            loss = _loss_sum(scores, labels[seeds], graph)
+            (loss / len(seeds)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += float(loss.detach())
+        losses.append(total / trained)
+    return BatchReference(losses, [read_values(m, n, False) for m, n in zip(modules, names, strict=True)])
+
+
+def _loss_sum(scores: torch.Tensor, labels: torch.Tensor, graph: Graph) -> torch.Tensor:
+    """Of a multi-label graph the mean over classes of each row."""
+    if graph.multilabel:
+        total = functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="sum")
+        return total / graph.classes
+    return functional.cross_entropy(scores, labels, reduction="sum")
+
+
+def _forward(
+    modules: Sequence[torch.nn.Module], layers: Sequence[LayerSpec], batch: Batch, features: torch.Tensor
+) -> torch.Tensor:
+    rows = features[torch.from_numpy(np.array(batch.vertices, dtype=np.int64))]
+    for module, layer, hop in zip(modules, layers, range(len(layers), 0, -1), strict=True):
+        rows = module(_dgl_block(batch, hop, looped=layer.kind in ("gcn", "gat")), rows)
+        if layer.kind == "gat":
+            rows = rows.flatten(1)  # heads side by side
+        if layer.activation:
+            rows = torch.relu(rows)
+    return rows
+
+
+def _dgl_block(batch: Batch, hop: int, looped: bool) -> Any:
+    """A hop's edges as DGL's block, whose first sources are its destinations; ``looped``: with an edge of each to
+    itself."""
+    try:
+        import dgl
+    except ImportError as error:
+        raise BackendError(
+            f"the reference needs DGL, which cannot be imported ({error}); it has no wheel for Python 3.12 and later"
+        ) from error
+    block = batch.blocks[hop - 1]
+    count = len(block.indptr) - 1
+    targets, sources = np.repeat(np.arange(count), np.diff(block.indptr)), block.sources.astype(np.int64)
+    if looped:
+        targets, sources = (np.concatenate((ends, np.arange(count))) for ends in (targets, sources))
+    edges = torch.from_numpy(sources), torch.from_numpy(targets)
+    return dgl.create_block(edges, num_src_nodes=int(batch.sizes[hop]), num_dst_nodes=count)

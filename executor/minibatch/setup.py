@@ -1,0 +1,137 @@
+"""A rank of a mini-batch run: its batches, where their rows come from, and its model over sampled blocks."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from executor.assemble import learned_buffers, learned_values
+from executor.buffers import BufferStore
+from executor.handlers.context import GroupHandle, RankContext
+from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
+from executor.minibatch.data import host_rows, load_seed_task
+from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows, Staging
+from executor.network import SampledNetwork
+from executor.optimizer import FlatOptimizer
+from executor.plan import BatchFolders, RunPlan
+from executor.policies import carried_out
+from executor.routes import packed_routes
+from executor.store.features import FeatureStore
+from executor.store.places import Places
+from executor.world import World
+from simgnn.errors import BackendError
+from simgnn.partition.relabel import IdMaps
+from simgnn.partition.serving import Serving
+from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.policies.minibatch import BATCHES, FEATURES, HOT, INPUTS, PLACES, SAMPLING, SEED_COUNT, rows_after
+from simgnn.policies.placement.store import Store
+from simgnn.program.ops import Buffer
+from simgnn.program.program import Program
+from simgnn.program.sizes import Column
+from simgnn.sampling.fetchplan import FetchPlan
+from simgnn.sampling.plan import SamplingPlan
+from simgnn.sampling.planfile import open_plan
+from simgnn.sampling.remote import Sources, rows_on_hosts
+
+
+def batch_context(
+    plan: RunPlan, folders: BatchFolders, world: World, groups: Mapping[str, GroupHandle]
+) -> Callable[[], RankContext]:
+    """Open the rank's lists and batches, all of which are checked; what is returned makes its context."""
+    sampling = open_plan(folders.plan)
+    source = _batch_source(plan, folders, sampling, world.rank)
+    fetches = None if folders.fetches is None else FetchPlan.open(folders.fetches, plan.epochs)
+    return lambda: _context(plan, sampling, source, fetches, world, groups)
+
+
+def _batch_source(plan: RunPlan, folders: BatchFolders, sampling: SamplingPlan, rank: int) -> BatchSource:
+    batching = plan.policies["batching"]
+    assert isinstance(batching, NeighbourSampling)
+    if batching.known_ahead:
+        return PresampledBatches(folders.presampled, sampling, plan.artifact.digest, rank, plan.epochs)
+    return SampledBatches(sampling, rank, plan.program.streams[SAMPLING].servers)
+
+
+def _context(
+    plan: RunPlan,
+    sampling: SamplingPlan,
+    source: BatchSource,
+    fetches: FetchPlan | None,
+    world: World,
+    groups: Mapping[str, GroupHandle],
+) -> RankContext:
+    program, rank, device = plan.program, world.rank, world.device
+    dtype = getattr(torch, str(plan.train["dtype"]))
+    table = _shared_rows(plan, sampling, world)
+    task = load_seed_task(plan, sampling, rank, table, device)
+    network = SampledNetwork(plan.layers, plan.seed, dtype, device)
+    optimizer = FlatOptimizer(network.layers, plan.train, counted=True)
+    assert optimizer.count is not None
+    constants = {FEATURES: table, "labels": task.labels, SEED_COUNT: optimizer.count}
+    sizes = [program.sizes.columns[rows_after(hop).name][rank] for hop in range(len(sampling.fanouts) + 1)]
+    drawn = DrawnBatches(source, sampling.workers[rank], np.stack(sizes))
+    return RankContext(
+        program=program,
+        rank=rank,
+        device=device,
+        store=BufferStore(program, rank, device, {**constants, **learned_values(plan, optimizer)}),
+        seed=plan.seed,
+        routes=packed_routes(program, rank),
+        groups=groups,
+        network=network,
+        task=task,
+        optimizer=optimizer,
+        policies={
+            **carried_out(plan.policies),
+            BATCHES: drawn,
+            PLACES: _staged_rows(plan, sampling, fetches, rank, device, dtype),
+        },
+        left_out=learned_buffers(plan),
+    )
+
+
+def _shared_rows(plan: RunPlan, sampling: SamplingPlan, world: World) -> torch.Tensor:
+    """The input rows of this host's vertices, in memory that its ranks share."""
+    serving = Serving(plan.program.hosts)
+    maps = IdMaps.of(np.array(serving.hosts, np.int32)[np.asarray(sampling.owner)], serving.parts)
+    group = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
+    store, features = FeatureStore(Places(world.rank, maps, serving), group), plan.program.buffers[FEATURES]
+    host = serving.hosts[world.rank]
+    store.share(FEATURES, features.width, features.dtype, lambda: host_rows(plan, host, features.dtype))
+    return store.table(FEATURES)
+
+
+def _staged_rows(
+    plan: RunPlan,
+    sampling: SamplingPlan,
+    fetches: FetchPlan | None,
+    rank: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> StagedRows:
+    program, hosts = plan.program, np.array(plan.program.hosts, np.int64)
+    inputs, placement = program.buffers[INPUTS], plan.policies["placement"]
+    assert isinstance(placement, Store)
+    staging = Staging(
+        steps=program.calendar.steps,
+        window=inputs.depth,
+        largest=_most_rows(program, inputs, rank),
+        hot_rows=_most_rows(program, program.buffers[HOT], rank) if HOT in program.buffers else 0,
+        width=inputs.width,
+        dtype=dtype,
+        device=device,
+    )
+    if fetches is not None:
+        return ScheduledRows(fetches, rank, staging, placement.pulls_new_rows)
+    if staging.hot_rows:
+        raise BackendError("placement.hot_rows: rows are cached where fetches are planned ahead; prepare the run again")
+    sources = Sources.of_worker(sampling.owner, hosts, rank)
+    return StagedRows(FoundOrigins(sources, rows_on_hosts(np.asarray(sampling.owner), hosts)), staging)
+
+
+def _most_rows(program: Program, buffer: Buffer, rank: int) -> int:
+    """The most rows that a buffer has in any turn."""
+    if isinstance(buffer.rows, Column):
+        return int(np.max(program.sizes.columns[buffer.rows.name][rank]))
+    assert isinstance(buffer.rows, int)
+    return buffer.rows

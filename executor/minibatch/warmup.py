@@ -1,0 +1,74 @@
+"""Every kernel of a mini-batch run once, on a handful of rows: see :mod:`executor.warmup`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from executor.handlers.segments import run_on_tape
+from executor.kernels.rows import move_rows
+from executor.network import SampledNetwork
+from executor.optimizer import FlatOptimizer
+from executor.task import Task
+from executor.warmup import pack_buffers
+from simgnn.graph.csr import CSR
+from simgnn.model.spec import LayerSpec
+from simgnn.sampling.sampler import Sampler
+
+VERTICES = 6
+
+
+def warm_up_batches(
+    layers: Sequence[LayerSpec],
+    classes: int,
+    multilabel: bool,
+    settings: Mapping[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """One step on a batch of a ring of six vertices, thrown away."""
+    torch.manual_seed(0)
+    pack_buffers(dtype, device)
+    near = np.array([[(v - 1) % VERTICES, (v + 1) % VERTICES] for v in range(VERTICES)], np.int32)
+    # read-only, as the files of a run are mapped: Numba compiles for these apart
+    pointers, sources = np.arange(0, 2 * VERTICES + 1, 2, dtype=np.int64), np.sort(near, 1).reshape(-1)
+    for array in (pointers, sources):
+        array.setflags(write=False)
+    ring = CSR(pointers, sources, VERTICES)
+    batch = Sampler(ring, [1] * len(layers)).sample(np.array([0, 3]), 0)
+    network = SampledNetwork(layers, 0, dtype, device)
+    optimizer = FlatOptimizer(network.layers, settings, counted=True)
+    assert optimizer.count is not None
+    table = torch.zeros((VERTICES, layers[0].width_in), dtype=dtype)
+    rows = torch.zeros((len(batch.vertices), layers[0].width_in), dtype=dtype, device=device)
+    move_rows(table, np.asarray(batch.vertices), rows, np.arange(len(rows)))
+    move_rows(table, None, rows, np.arange(len(rows)))
+    with torch.no_grad():
+        for layer, block in zip(layers, reversed(batch.blocks), strict=True):
+            value = tuple(torch.from_numpy(part).to(device) for part in (block.indptr, block.sources))
+            rows = _layer(network, layer, value, rows)
+    every = torch.arange(len(rows), device=device)
+    labels = torch.zeros((len(rows), classes) if multilabel else len(rows), dtype=dtype if multilabel else torch.int64)
+    task = Task(table, labels.to(device), (every, every[:0], every[:0]), len(rows), classes, multilabel)
+    task.batch_loss(rows, every)
+    optimizer.count.fill_(len(rows))
+    optimizer.step()
+
+
+def _layer(
+    network: SampledNetwork, layer: LayerSpec, block: tuple[torch.Tensor, ...], rows: torch.Tensor
+) -> torch.Tensor:
+    """A layer forward and backward; its output."""
+
+    def segment(name: str, *read: Any) -> torch.Tensor:
+        function = network.segment(f"layers.{layer.index}.{name}")
+        wanted = [isinstance(value, torch.Tensor) for value in read]
+        (output,), tape = run_on_tape(function, list(read), wanted)
+        tape.backward([torch.zeros_like(output)])
+        return output
+
+    prepared = segment("prepare", rows) if layer.has_prepare else rows
+    maxima = [network.segment(f"layers.{layer.index}.maximum")(block, prepared)] if layer.attends else []
+    summed = segment("aggregate", block, prepared, *maxima)
+    return segment("update", summed, rows) if layer.uses_own_rows else segment("update", summed)

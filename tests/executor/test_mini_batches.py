@@ -1,0 +1,276 @@
+"""Mini-batch training on ranks: what one process gives on the union of the same batches, whatever is staged or cached,
+with exactly the rows on the wire that the program tells."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from executor.batch_oracle import train_batch_reference
+from executor.layers import build_layers
+from executor.plan import RunPlan
+from simgnn.graph.graph import Graph
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Op
+from simgnn.program.program import Program
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
+from simgnn.sampling.sampler import Sampler
+from tests.equality.counting import planned_pairs, turns_of
+from tests.executor.batch_runs import EPOCHS, prepared_batches, sampling_of
+from tests.executor.harness import run_ranks
+from tests.executor.runs import small_graph, train_in_process
+
+TRAINED: dict[str, tuple[str, list[str]]] = {
+    "sage": ("rapidgnn", ["placement.hot_rows=7"]),
+    "gcn": ("distdgl", ["model.kind=gcn", "batching.split=local"]),
+    "gcn-transform-first": ("rapidgnn", ["model.kind=gcn", "model.order=transform-first", "placement.pull=delta"]),
+    "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", "schedule.lanes=2", "batching.split=local"]),
+    "gat": ("rapidgnn", ["model.kind=gat", "model.heads=2", "batching.split=local", "placement.hot_rows=4"]),
+    "gin": ("distdgl", ["model.kind=gin", "model.layers=3", "batching.fanouts=[3,-1,2]", "train.optimizer=sgd"]),
+}
+"""Name -> system and what is set on top. ``local`` splits give ranks unequal numbers of batches."""
+CLUSTERS = {1: (1, 1), 2: (2, 1), 4: (2, 2)}
+"""Ranks -> hosts, ranks of each."""
+
+
+def _flat(values: list[dict[str, torch.Tensor]], folder: Path) -> torch.Tensor:
+    layers = build_layers(RunPlan.open(folder).layers, 0, torch.float64)
+    names = [[name for name, _ in layer.named_parameters()] for layer in layers]
+    return torch.cat([found[name].reshape(-1) for found, kept in zip(values, names, strict=True) for name in kept])
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 4])
+def test_ranks_train_as_one_process_does_on_the_union_of_their_batches(ranks: int, tmp_path: Path) -> None:
+    """Losses of three epochs and the parameters after them, with DGL's layers. Some last batches are short, and some
+    ranks have none."""
+    pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
+    graph = small_graph()
+    folders = {
+        name: prepared_batches(graph, tmp_path / name, *CLUSTERS[ranks], *_of(case)) for name, case in TRAINED.items()
+    }
+    results = run_ranks(ranks, train_in_process, tmp_path / "ranks", [str(f) for f in folders.values()], joined=False)
+    uneven = 0
+    for position, (name, folder) in enumerate(folders.items()):
+        run, sampling = RunPlan.open(folder), sampling_of(folder)
+        layers = build_layers(run.layers, run.seed, torch.float64)
+        initial = [{key: value.detach() for key, value in layer.named_parameters()} for layer in layers]
+        expected = train_batch_reference(graph, run.layers, initial, sampling, EPOCHS, run.train)
+        uneven += len({sampling.batches(worker) for worker in range(ranks)}) > 1
+        assert any(len(mine) % sampling.batch_size for mine in sampling.workers), "no batch is short"
+        wanted = _flat(expected.parameters, folder)
+        for rank in range(ranks):
+            got: dict[str, Any] = results[rank][position]
+            assert np.allclose(got["losses"], expected.losses, rtol=1e-9), (name, got["losses"], expected.losses)
+            difference = float((got["parameters"] - wanted).abs().max() / wanted.abs().max())
+            assert difference <= 1e-9, f"{name}: parameters differ by {difference:.2e}"
+            assert got["parameters"].equal(results[0][position]["parameters"]), f"{name}: ranks differ"
+            assert len(got["gradients"]) == EPOCHS * sampling.steps, "every rank takes part in every step"
+    assert ranks == 1 or uneven, "no rank is without a batch that others have"
+
+
+def _of(case: tuple[str, list[str]]) -> tuple[str, ...]:
+    return case[0], *case[1]
+
+
+VARIANTS: dict[str, tuple[str, list[str]]] = {
+    "online": ("distdgl", ["schedule.window=1"]),
+    "online, ahead": ("distdgl", ["schedule.window=4", "schedule.lanes=2"]),
+    "no cache": ("rapidgnn", ["placement.hot_rows=0", "schedule.window=1"]),
+    "no cache, 4": ("rapidgnn", ["placement.hot_rows=0", "schedule.window=4"]),
+    "hot": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=2"]),
+    "delta": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=8", "placement.pull=delta"]),
+    "all hot": ("rapidgnn", ["placement.hot_rows=1000", "schedule.window=2", "placement.pull=delta"]),
+    "across epochs": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=4", "schedule.across_epochs=true"]),
+}
+"""They differ in when and whence rows come, in nothing that is computed."""
+COMMON = ["train.dtype=float32", "batching.batch_size=3", "batching.split=local"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What runs of ``VARIANTS`` left. ``results``: by rank, then in the order of ``folders``."""
+
+    graph: Graph
+    folders: Mapping[str, Path]
+    results: list[list[dict[str, Any]]]
+
+    def program(self, name: str) -> Program:
+        return RunPlan.open(self.folders[name]).program
+
+    def trace(self, name: str) -> list[dict[str, Any]]:
+        return pq.read_table(RunDirectory(self.folders[name]).trace).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """All variants on two hosts of two ranks, in float32."""
+    folder, graph = tmp_path_factory.mktemp("variants"), small_graph(120, seed=3)
+    folders = {
+        name: prepared_batches(graph, folder / name.replace(" ", "-"), 2, 2, system, *COMMON, *settings)
+        for name, (system, settings) in VARIANTS.items()
+    }
+    paths = [str(path) for path in folders.values()]
+    return Trained(graph, folders, run_ranks(4, train_in_process, folder / "ranks", paths, joined=False))
+
+
+def test_caches_windows_and_requests_change_no_bit(trained: Trained) -> None:
+    for rank in range(4):
+        first = trained.results[0][0]
+        for name, got in zip(VARIANTS, trained.results[rank], strict=True):
+            assert got["losses"] == first["losses"], name
+            assert got["parameters"].equal(first["parameters"]), name
+    assert len(set(first["losses"])) == EPOCHS, "nothing was learned"
+
+
+def _transfers(program: Program) -> dict[int, Op]:
+    return {i: op for i, (_, op) in enumerate(program.ops) if op.kind in (OpKind.EXCHANGE, OpKind.FETCH)}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_rows_of_each_pair_and_step_are_those_of_the_program(trained: Trained, name: str) -> None:
+    """Counted from the tensors handed over; with two hosts of two ranks a rank pulls from one other alone, so that its
+    bytes of a step are those of one pair."""
+    program = trained.program(name)
+    transfers, seen, rows_moved = _transfers(program), 0, 0
+    for row in trained.trace(name):
+        op = transfers.get(row["op_id"])
+        if op is None:
+            continue
+        seen += 1
+        assert op.route is not None
+        matrix = program.sizes.routes[op.route].matrix(4, row["epoch"], row["step"])
+        rank, row_bytes = row["rank"], op.transfer.row_bytes
+        assert (matrix[rank] > 0).sum() <= 1
+        sent, wanted = int(matrix[rank].sum()), int(matrix[:, rank].sum())
+        rows_moved += sent
+        ids = 8 * wanted if op.kind is OpKind.FETCH else 0
+        assert row["bytes_sent"] == sent * row_bytes + ids, (op.name, row)
+        assert row["control_bytes"] == (8 * 3 if op.kind is OpKind.FETCH else 0)
+    assert seen >= 4 * EPOCHS * program.calendar.steps
+    assert rows_moved, "no row of another host was needed"
+
+
+@pytest.mark.parametrize("name", [name for name, (system, _) in VARIANTS.items() if system == "rapidgnn"])
+def test_traffic_by_pair_is_that_of_the_program(trained: Trained, name: str) -> None:
+    program, run = trained.program(name), RunDirectory(trained.folders[name])
+    counted = {
+        (row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"])
+        for row in pq.read_table(run.traffic).to_pylist()
+    }
+    assert counted == planned_pairs(program, turns_of(program, EPOCHS, []))
+    last = sum(
+        program.sizes.routes[op.route].matrix(4, EPOCHS - 1, step) * op.transfer.row_bytes
+        for op in program.templates["step"].ops
+        if op.kind is OpKind.EXCHANGE
+        for step in range(program.calendar.steps)
+    )
+    assert read_result(run.result).bytes_sent == last.tolist()
+
+
+def test_hot_rows_save_what_was_planned(trained: Trained) -> None:
+    """Hits and pulled rows add up to what a run without a cache pulls; with all rows hot none is pulled."""
+
+    def pulled(name: str) -> int:
+        return int(trained.program(name).sizes.routes["rows"].rows.sum())
+
+    every = pulled("no cache")
+    for name in ("hot", "delta", "all hot"):
+        hits = int(trained.program(name).sizes.columns["rows/hits"].sum())
+        assert pulled(name) + hits == every
+    assert pulled("all hot") == 0
+    assert 0 < pulled("hot") < every
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_buffer_is_filled_before_its_batch_is_trained(trained: Trained, name: str) -> None:
+    """Of Q staged batches one is in training: rows of batch i come into a buffer that batch i - Q has left."""
+    program = trained.program(name)
+    window = program.buffers["inputs"].depth
+    names = dict(enumerate(op for _, op in program.ops))
+    released = next(op.name for op in reversed(program.templates["step"].ops) if op.phase == "backward")
+    ends, starts = {}, {}
+    for row in trained.trace(name):
+        op, turn = names[row["op_id"]], (row["rank"], row["epoch"] * program.calendar.steps + row["step"])
+        if op.name == released:
+            ends[turn] = row["ended_s"]
+        if op.name == "rows/stage":
+            starts[turn] = row["started_s"]
+    assert len(starts) == len(ends) == 4 * EPOCHS * program.calendar.steps
+    for (rank, count), start in starts.items():
+        assert count < window or ends[rank, count - window] <= start, (rank, count)
+
+
+def test_streams_have_threads_where_rows_are_staged_ahead(trained: Trained) -> None:
+    serial = {name: got["serial"] for name, got in zip(VARIANTS, trained.results[0], strict=True)}
+    assert not serial["hot"]
+    assert not serial["online, ahead"]
+
+
+def test_a_run_tells_what_a_full_graph_run_tells(trained: Trained) -> None:
+    result = read_result(RunDirectory(trained.folders["hot"]).result)
+    assert result.status == "ok"
+    assert result.loss == trained.results[0][list(VARIANTS).index("hot")]["losses"]
+    assert len(result.epoch_s) == EPOCHS
+    plan = json.loads((trained.folders["hot"] / "plan" / "plan.json").read_text())
+    assert result.program_digest == plan["program_digest"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_batch_is_told_of(trained: Trained, name: str) -> None:
+    """A row a rank, epoch and step: what the batch held adds up, and no more batches are staged than there are buffers
+    (specs/minibatch_common.md C12)."""
+    program, sampling = trained.program(name), sampling_of(trained.folders[name])
+    table = pq.read_table(RunDirectory(trained.folders[name]).batches).to_pylist()
+    assert len(table) == 4 * EPOCHS * program.calendar.steps
+    for row in table:
+        assert row["rows_local"] + row["rows_hit"] + row["rows_pulled"] == row["rows"]
+        assert 1 <= row["staged"] <= program.buffers["inputs"].depth
+        assert row["wait_s"] >= 0
+    for rank in range(4):
+        seeds = sum(row["seeds"] for row in table if row["rank"] == rank and row["epoch"] == 1)
+        assert seeds == len(sampling.workers[rank])
+    drawn = next(row for row in table if row["seeds"])
+    batch = sampling.epoch(drawn["rank"], drawn["epoch"]).sample(drawn["step"], Sampler(sampling.csr, sampling.fanouts))
+    assert drawn["rows"] == len(batch.vertices)
+    assert drawn["edges"] == sum(len(block.sources) for block in batch.blocks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["delta", "online, ahead"])
+def test_streams_in_any_order_change_no_bit(trained: Trained, name: str, tmp_path: Path) -> None:
+    """Ready ops of a stream run in a random order of their own on each rank; dependencies alone hold them."""
+    system, settings = VARIANTS[name]
+    folder = prepared_batches(trained.graph, tmp_path / "run", 2, 2, system, *COMMON, *settings)
+    results = run_ranks(4, train_in_process, tmp_path / "ranks", [str(folder)], 5, joined=False)
+    expected = trained.results[0][0]
+    for rank in range(4):
+        assert results[rank][0]["losses"] == expected["losses"]
+        assert results[rank][0]["parameters"].equal(expected["parameters"])
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_checkpoint(trained: Trained, tmp_path: Path) -> None:
+    """With a cache that the epoch before has filled."""
+    system, settings = VARIANTS["delta"]
+    folder = prepared_batches(
+        trained.graph, tmp_path / "run", 2, 2, system, *COMMON, *settings, "train.checkpoint_every=1"
+    )
+    steps = RunPlan.open(folder).program.calendar.steps
+    stopped = {"stop_at": 2 * steps + 1, "killed": True}
+    run_ranks(4, _train_until, tmp_path / "one", str(folder), stopped, joined=False)
+    results = run_ranks(4, _train_until, tmp_path / "two", str(folder), {"resume": True}, joined=False)
+    expected = trained.results[0][0]
+    for rank in range(4):
+        assert results[rank]["losses"] == expected["losses"]
+        assert results[rank]["parameters"].equal(expected["parameters"])
+
+
+def _train_until(rank: int, ranks: int, folder: str, options: dict[str, Any]) -> dict[str, Any]:
+    return train_in_process(rank, ranks, [folder], **options)[0]
