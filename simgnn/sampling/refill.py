@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.graph.csr import IndexArray
 from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.gather import GatherPart
 from simgnn.sampling.refilled import Pieces
@@ -27,7 +26,7 @@ class Refill:
     """
 
     slots: IntArray
-    rows: IndexArray
+    rows: NDArray[Any]
     senders: IntArray
     pulled_bounds: IntArray
     kept: IntArray
@@ -42,10 +41,10 @@ class Refill:
         """Which of the kept slots belong to a step's piece."""
         return slice(int(self.kept_bounds[step]), int(self.kept_bounds[step + 1]))
 
-    def of_sender(self, step: int, sender: int) -> IndexArray:
+    def of_sender(self, step: int, sender: int) -> NDArray[Any]:
         """Rows, on its host, that a sender sends in a step, in the order that the requester expects."""
         piece = self.pulled(step)
-        return self.rows[piece][self.senders[piece] == sender]
+        return np.asarray(self.rows[piece][self.senders[piece] == sender])
 
 
 def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill:
