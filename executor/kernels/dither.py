@@ -11,6 +11,7 @@ from numba import njit, prange
 from executor.kernels.balance import default_threads
 from executor.kernels.draws import UNIT_BITS, units
 from executor.kernels.launch import even_parts, launch
+from executor.kernels.quantise import row_range
 from executor.kernels.views import array, compiled_for
 from simgnn.graph.hashing import splitmix
 
@@ -51,13 +52,7 @@ def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def
     kind = rows.dtype.type
     for i in range(first, last):
         row, out, key = rows[i], moved[i], keys[i]
-        low = high = row[0]
-        finite = True
-        for c in range(width):
-            value = row[c]
-            finite = finite and np.isfinite(value)
-            low = min(low, value)
-            high = max(high, value)
+        low, high, finite = row_range(row)
         step = (high - low) / kind(most)
         if not (finite and np.isfinite(step) and step > 0):
             for c in range(width):

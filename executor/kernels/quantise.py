@@ -9,6 +9,18 @@ import numpy as np
 from numba import njit, prange
 
 
+@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+def row_range(row):  # type: ignore[no-untyped-def]
+    """Smallest and largest value of a row, and whether all are finite."""
+    low = high = row[0]
+    finite = True
+    for value in row:
+        finite = finite and np.isfinite(value)
+        low = min(low, value)
+        high = max(high, value)
+    return low, high, finite
+
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def encode(rows, bits, packed, bad, first, last):  # type: ignore[no-untyped-def]
     """packed [n, bytes] uint8 from rows [n, F]; bad[i] becomes 1 where row i or its range is not finite."""
@@ -20,13 +32,7 @@ def encode(rows, bits, packed, bad, first, last):  # type: ignore[no-untyped-def
     most = (1 << bits) - 1
     for i in range(first, last):
         row, out = rows[i], packed[i]
-        low = high = row[0]
-        finite = True
-        for c in range(width):
-            value = row[c]
-            finite = finite and np.isfinite(value)
-            low = min(low, value)
-            high = max(high, value)
+        low, high, finite = row_range(row)
         step = (high - low) / top
         if not (finite and np.isfinite(step)):
             bad[i] = 1

@@ -45,3 +45,17 @@ def set_size(words):  # type: ignore[no-untyped-def]
             word &= word - _ONE
             size += 1
     return size
+
+
+@njit(cache=True)
+def members_of(words, members):  # type: ignore[no-untyped-def]
+    """How many members a set has; they are written to the first places of ``members``, ascending."""
+    size = 0
+    for place in range(len(words)):
+        left = words[place]
+        while left != _ZERO:
+            bit = lowest_bit(left)
+            left ^= bit
+            members[size] = place * 64 + bit_position(bit)
+            size += 1
+    return size

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from simgnn.partition.bits import bit_of, bit_position, lowest_bit, set_size
+from simgnn.partition.bits import bit_of, members_of, set_size
 
 RULES = ("host-majority", "balanced", "hash", "first")
 
@@ -17,20 +17,13 @@ def choose_masters(replicas, host, hosts, rule, seed):  # type: ignore[no-untype
     a seeded hash of the id; "first" the lowest rank. The load of a master grows by the mirrors that it has to serve.
     Source: our decision (CDFGNN says only "one of the replicas").
     """
-    vertices, words = replicas.shape
+    vertices = len(replicas)
     master = np.empty(vertices, dtype=np.int32)
     load = np.zeros(len(host), dtype=np.int64)
     on_host = np.zeros(hosts, dtype=np.int64)
     members = np.empty(len(host), dtype=np.int64)
     for vertex in range(vertices):
-        size = 0
-        for word in range(words):
-            left = replicas[vertex, word]
-            while left != 0:
-                bit = lowest_bit(left)
-                left ^= bit
-                members[size] = word * 64 + bit_position(bit)
-                size += 1
+        size = members_of(replicas[vertex], members)
         if rule == 3 or size == 1:
             best = members[0]
         elif rule == 2:
@@ -86,22 +79,18 @@ def count_mirrors(replicas, owner, weights, ranks):  # type: ignore[no-untyped-d
     mirrors = np.zeros((ranks, ranks), dtype=np.int64)
     weighted = np.zeros((ranks, ranks), dtype=np.int64)
     shared = np.zeros(ranks, dtype=np.int64)
+    members = np.empty(ranks, dtype=np.int64)
     largest = 1
     for vertex in range(len(owner)):
-        size = set_size(replicas[vertex])
+        size = members_of(replicas[vertex], members)
         if size < 2:
             continue
         largest = max(largest, size)
         shared[owner[vertex]] += 1
-        for word in range(replicas.shape[1]):
-            left = replicas[vertex, word]
-            while left != 0:
-                bit = lowest_bit(left)
-                left ^= bit
-                rank = word * 64 + bit_position(bit)
-                if rank != owner[vertex]:
-                    mirrors[owner[vertex], rank] += 1
-                    weighted[owner[vertex], rank] += weights[vertex]
+        for rank in members[:size]:
+            if rank != owner[vertex]:
+                mirrors[owner[vertex], rank] += 1
+                weighted[owner[vertex], rank] += weights[vertex]
     return mirrors, weighted, shared, largest
 
 
@@ -112,18 +101,14 @@ def mirror_keys(replicas, owner, pair, stride):  # type: ignore[no-untyped-def]
     for vertex in range(len(owner)):
         mirrors += set_size(replicas[vertex]) - 1
     keys = np.empty(mirrors, dtype=np.int64)
+    members = np.empty(len(pair), dtype=np.int64)
     filled = 0
     for vertex in range(len(owner)):
-        size = set_size(replicas[vertex])
-        for word in range(replicas.shape[1]):
-            left = replicas[vertex, word]
-            while left != 0:
-                bit = lowest_bit(left)
-                left ^= bit
-                rank = word * 64 + bit_position(bit)
-                if rank != owner[vertex]:
-                    keys[filled] = pair[owner[vertex], rank] * stride + size
-                    filled += 1
+        size = members_of(replicas[vertex], members)
+        for rank in members[:size]:
+            if rank != owner[vertex]:
+                keys[filled] = pair[owner[vertex], rank] * stride + size
+                filled += 1
     return keys
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from simgnn.partition.bits import bit_position, lowest_bit
+from simgnn.partition.bits import members_of
 
 
 @njit(cache=True)
@@ -11,27 +11,18 @@ def held_vertices(replicas, ranks):  # type: ignore[no-untyped-def]
     """Vertices grouped by the ranks that hold them, ascending within each, int64 [sum of r_u]; and the first place of
     each group, int64 [P + 1]. ``replicas`` uint64 [V, words]."""
     starts = np.zeros(ranks + 1, dtype=np.int64)
-    vertices, words = replicas.shape
-    for vertex in range(vertices):
-        for word in range(words):
-            left = replicas[vertex, word]
-            while left != 0:
-                bit = lowest_bit(left)
-                left ^= bit
-                starts[word * 64 + bit_position(bit) + 1] += 1
+    members = np.empty(ranks, dtype=np.int64)
+    for vertex in range(len(replicas)):
+        for rank in members[: members_of(replicas[vertex], members)]:
+            starts[rank + 1] += 1
     for rank in range(ranks):
         starts[rank + 1] += starts[rank]
     cursor = starts[:-1].copy()
     held = np.empty(starts[-1], dtype=np.int64)
-    for vertex in range(vertices):
-        for word in range(words):
-            left = replicas[vertex, word]
-            while left != 0:
-                bit = lowest_bit(left)
-                left ^= bit
-                rank = word * 64 + bit_position(bit)
-                held[cursor[rank]] = vertex
-                cursor[rank] += 1
+    for vertex in range(len(replicas)):
+        for rank in members[: members_of(replicas[vertex], members)]:
+            held[cursor[rank]] = vertex
+            cursor[rank] += 1
     return held, starts
 
 
@@ -101,15 +92,10 @@ def parents(replicas, owner, host, rank, mirrors, members):  # type: ignore[no-u
             found[place] = master
             continue
         count = 0
-        for word in range(replicas.shape[1]):
-            left = replicas[vertex, word]
-            while left != 0:
-                bit = lowest_bit(left)
-                left ^= bit
-                other = word * 64 + bit_position(bit)
-                if host[other] == host[rank]:
-                    members[count] = other
-                    count += 1
+        for other in members[: members_of(replicas[vertex], members)]:
+            if host[other] == host[rank]:
+                members[count] = other
+                count += 1
         standing = members[vertex % count]
         found[place] = master if standing == rank else standing
     return found
