@@ -22,7 +22,7 @@ class AdaptiveReplicas(AdaptiveRows):
 
     def __init__(self, policy: AdaptiveVertex, codec: Codec | None) -> None:
         super().__init__(policy, codec)
-        self._shared: dict[int, tuple[Rows, Rows, Rows]] = {}
+        self._known: dict[tuple[int, int], tuple[Rows, Rows, Rows, Rows]] = {}
 
     def settle(self, context: "PolicyContext", reference: Rows, kept: Rows) -> tuple[Rows, Rows, Rows]:
         """What sums are relative to in this turn, the same to be kept, and the rows that this renews."""
@@ -31,13 +31,17 @@ class AdaptiveReplicas(AdaptiveRows):
 
     def reset_masters(self, context: "PolicyContext", renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
         """States of shared masters, zero where their row was renewed."""
-        assert context.leaving is not None
-        return _cleared(states, renewed[self._places(context.leaving)[0]])
+        return _cleared(states, renewed[self._shared(context)])
 
     def reset_mirrors(self, context: "PolicyContext", renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
-        """States of mirrors, in the order of the wire, zero where their row was renewed."""
+        """States of the rows that arrive along the route, in the order of the wire, likewise."""
         assert context.arriving is not None
         return _cleared(states, renewed[context.arriving])
+
+    def reset_leaving(self, context: "PolicyContext", renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
+        """States of the rows that leave along it, likewise."""
+        assert context.leaving is not None
+        return _cleared(states, renewed[context.leaving])
 
     def encode_change(self, context: "PolicyContext", rows: Rows, chosen: Rows, cached: Rows) -> tuple[Rows, Rows]:
         """By how much the chosen parts moved, and the parts as the sums will count them."""
@@ -50,7 +54,7 @@ class AdaptiveReplicas(AdaptiveRows):
     def add_parts(self, context: "PolicyContext", arrived: Rows, mask: Rows, sums: Rows) -> tuple[Rows, Rows]:
         """Sums with what arrived added, ranks ascending; and which shared rows that woke, bool [n, 1]."""
         assert context.arriving is not None
-        shared, place = self._places(context.arriving)
+        shared, place = self._places(context.arriving if context.masters is None else context.masters, context.arriving)
         layout = wire_mask(context.receive, sums.device)
         woken = place[layout.unpack(mask)]
         parts = arrived if self.codec is None else self.codec.decode(arrived, sums.shape[1], sums.dtype)
@@ -64,9 +68,7 @@ class AdaptiveReplicas(AdaptiveRows):
     ) -> tuple[Rows, Rows, Rows]:
         """Masters' own parts that moved are added to the sums, and wake their rows; with ``fold_on_active`` those of
         rows that are awake already, too."""
-        assert context.leaving is not None
-        shared, _ = self._places(context.leaving)
-        mine = rows.index_select(0, shared)
+        mine = rows.index_select(0, self._shared(context))
         moved = self.moved(context, mine, own, threshold)
         awake = moved[:, None] if active is None else active | moved[:, None]
         chosen = (awake[:, 0] if self.policy.fold_on_active else moved).nonzero().flatten()
@@ -76,16 +78,15 @@ class AdaptiveReplicas(AdaptiveRows):
         return own, sums, awake
 
     def announce(self, context: "PolicyContext", active: Rows) -> tuple[Rows, Rows]:
-        """The mask over the rows of each mirror rank, and the shared rows int64 [k] that are published."""
-        assert context.leaving is not None
-        _, place = self._places(context.leaving)
+        """The mask over the rows of each peer, and the shared rows int64 [k] that are published."""
+        place = self._leaving_places(context)
         return wire_mask(context.send, active.device).pack(active[place, 0]), active[:, 0].nonzero().flatten()
 
     def tally(self, context: "PolicyContext", chosen: Rows) -> dict[int, int]:
-        """How many of the ``chosen`` shared rows have so many replicas, for each number that any of this rank has."""
-        assert context.leaving is not None
-        shared, place = self._places(context.leaving)
-        replicas = torch.bincount(place, minlength=len(shared)) + 1  # a master has a place for each of its mirrors
+        """How many of the ``chosen`` shared rows have so many replicas (or lie on so many hosts, where one row travels
+        to each), for each number that any of this rank has."""
+        shared, place = self._shared(context), self._leaving_places(context)
+        replicas = torch.bincount(place, minlength=len(shared)) + 1  # a master has a place for each row that it sends
         counts = torch.bincount(replicas[chosen], minlength=int(replicas.max()) + 1 if len(shared) else 0).tolist()
         return {number: counts[number] for number in torch.unique(replicas).tolist()}
 
@@ -93,24 +94,46 @@ class AdaptiveReplicas(AdaptiveRows):
         self, context: "PolicyContext", chosen: Rows, mask: Rows, sums: Rows, published: Rows | None = None
     ) -> Rows | tuple[Rows, Rows]:
         """What is published of the chosen sums, encoded once each, in the order of the wire."""
-        assert context.leaving is not None
-        shared, place = self._places(context.leaving)
-        packed = sums.index_select(0, chosen)
-        if self.codec is not None:
-            assert published is not None
-            old = published.index_select(0, chosen)
-            packed = self.codec.encode(packed.sub_(old), Place(context, shared.index_select(0, chosen)))
-            self._moved_on(packed, chosen, old, published)
-        position = torch.zeros(len(shared), dtype=torch.int64, device=sums.device)
-        position[chosen] = torch.arange(len(chosen), device=sums.device)
-        wire = packed.index_select(0, position[place[wire_mask(context.send, sums.device).unpack(mask)]])
+        wire = self._addressed(context, self._packed(context, chosen, sums, published), chosen, mask)
         return wire if published is None else (wire, published)
+
+    def encode_news(
+        self, context: "PolicyContext", chosen: Rows, mask: Rows, sums: Rows, published: Rows | None = None
+    ) -> tuple[Rows, ...]:
+        """The same, and what is published as the chosen rows lie, for those that get it on this host."""
+        packed = self._packed(context, chosen, sums, published)
+        wire = self._addressed(context, packed, chosen, mask)
+        return (wire, packed) if published is None else (wire, packed, published)
+
+    def news(self, context: "PolicyContext", rows: Rows, chosen: Rows, mask: Rows) -> Rows:
+        """For each of ``rows`` where there is news of it, int64 [n, 1]: k + 1, published by this rank as the k-th of
+        the ``chosen`` shared rows; -(k + 1), arrived as the k-th; 0, none."""
+        assert context.arriving is not None
+        origin = torch.zeros((len(rows), 1), dtype=torch.int64, device=rows.device)
+        origin[self._shared(context)[chosen], 0] = torch.arange(1, len(chosen) + 1, device=rows.device)
+        arrived = context.arriving[wire_mask(context.receive, rows.device).unpack(mask)]
+        origin[arrived, 0] = -torch.arange(1, len(arrived) + 1, device=rows.device)
+        return origin
+
+    def relay(self, context: "PolicyContext", origin: Rows) -> tuple[Rows, Rows]:
+        """The mask over the rows of each peer, and for those of which there is news where it lies, int64 [k]."""
+        assert context.leaving is not None
+        of_wire = origin[context.leaving, 0]
+        told = of_wire != 0
+        return wire_mask(context.send, origin.device).pack(told), of_wire[told]
+
+    def hand_on(self, context: "PolicyContext", origins: Rows, news: Rows, arrived: Rows) -> Rows:
+        """The news as it is, in the order of the wire; ``origins`` as :meth:`relay` tells them."""
+        wire = torch.empty((len(origins), *news.shape[1:]), dtype=news.dtype, device=news.device)
+        mine = origins > 0
+        wire[mine] = news[origins[mine] - 1]
+        wire[~mine] = arrived[-origins[~mine] - 1]
+        return wire
 
     def take_sums(
         self, context: "PolicyContext", arrived: Rows, mask: Rows, kept: Rows, rows: Rows, published: Rows
     ) -> tuple[Rows, Rows]:
         """Mirrors go on with what they keep of their masters, masters with what they published."""
-        assert context.leaving is not None
         assert context.arriving is not None
         chosen = wire_mask(context.receive, kept.device).unpack(mask).nonzero().flatten()
         if self.codec is None:
@@ -118,16 +141,45 @@ class AdaptiveReplicas(AdaptiveRows):
         else:
             self._moved_on(arrived, chosen, kept.index_select(0, chosen), kept)
         rows.index_copy_(0, context.arriving, kept)
-        rows.index_copy_(0, self._places(context.leaving)[0], published)
+        rows.index_copy_(0, self._shared(context), published)
         return kept, rows
 
-    def _places(self, masters: Rows) -> tuple[Rows, Rows]:
-        """The shared rows int64 [n], and the place among them of each row of a route's list; made once a list."""
-        found = self._shared.get(id(masters))
-        if found is None or found[0] is not masters:
-            shared, place = torch.unique(masters, return_inverse=True)
-            found = self._shared[id(masters)] = masters, shared, place
-        return found[1], found[2]
+    def _packed(self, context: "PolicyContext", chosen: Rows, sums: Rows, published: Rows | None) -> Rows:
+        """What is published of the chosen sums, in their order; with a codec ``published`` moves on."""
+        packed = sums.index_select(0, chosen)
+        if self.codec is None:
+            return packed
+        assert published is not None
+        old = published.index_select(0, chosen)
+        packed = self.codec.encode(packed.sub_(old), Place(context, self._shared(context).index_select(0, chosen)))
+        self._moved_on(packed, chosen, old, published)
+        return packed
+
+    def _addressed(self, context: "PolicyContext", packed: Rows, chosen: Rows, mask: Rows) -> Rows:
+        """Rows ``packed`` of the chosen shared rows in the order of the wire."""
+        place = self._leaving_places(context)
+        position = torch.zeros(len(self._shared(context)), dtype=torch.int64, device=packed.device)
+        position[chosen] = torch.arange(len(chosen), device=packed.device)
+        return packed.index_select(0, position[place[wire_mask(context.send, packed.device).unpack(mask)]])
+
+    def _shared(self, context: "PolicyContext") -> Rows:
+        masters = context.leaving if context.masters is None else context.masters
+        assert masters is not None
+        return self._places(masters, masters)[0]
+
+    def _leaving_places(self, context: "PolicyContext") -> Rows:
+        """The place among the shared rows of each that leaves."""
+        assert context.leaving is not None
+        return self._places(context.leaving if context.masters is None else context.masters, context.leaving)[1]
+
+    def _places(self, masters: Rows, rows: Rows) -> tuple[Rows, Rows]:
+        """The shared rows int64 [n], each once of ``masters``, and the place of ``rows`` among them; made once for two
+        lists."""
+        found = self._known.get((id(masters), id(rows)))
+        if found is None or found[0] is not masters or found[1] is not rows:
+            shared = torch.unique(masters)
+            found = self._known[id(masters), id(rows)] = masters, rows, shared, torch.searchsorted(shared, rows)
+        return found[2], found[3]
 
 
 def _cleared(states: tuple[Rows, ...], renewed: Rows) -> Rows | tuple[Rows, ...]:

@@ -218,7 +218,7 @@ class PolicyContext:
     (nothing where they differ by turn);
     ``leaving``, ``arriving``: the local rows that it names, int64; ``gathered``: those that are sent, in the order of
     the wire (None: what is sent has no other names); ``width``, ``dtype``: of the rows of the buffer that the op writes
-    first; ``options``: the op's."""
+    first; ``masters``: the local rows that the route ``options["masters"]`` names; ``options``: the op's."""
 
     seed: int
     epoch: int
@@ -234,6 +234,7 @@ class PolicyContext:
     leaving: torch.Tensor | None = None
     arriving: torch.Tensor | None = None
     gathered: torch.Tensor | None = None
+    masters: torch.Tensor | None = None
     options: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
@@ -243,11 +244,13 @@ def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContex
     route = None if op.route is None or context.scheduled(op) else context.route(op)
     send, receive = ((), ()) if route is None else (route.send, route.receive)
     leaving, arriving, gathered = (None, None, None) if route is None else (route.leaving, route.arriving, route.gather)
+    named = op.options.get("masters")
+    masters = None if named is None else context.routes[str(named)].leaving
     written = [context.program.buffers[access.buffer] for access in op.writes[:1]]
     width, dtype = (written[0].width, TORCH_TYPES[written[0].dtype]) if written else (0, torch.float32)
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
-        leaving, arriving, gathered, op.options,
+        leaving, arriving, gathered, masters, op.options,
     )  # fmt: skip
 
 

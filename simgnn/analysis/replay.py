@@ -89,7 +89,7 @@ def replay(
     decisions that were not recorded, or that cannot be carried over.
     """
     guards = set(guards_of(program)) & wanted
-    same = bool(recording.digests & digests) and recording.program.ranks == program.ranks
+    same = bool(recording.digests & digests) and _same_rows(recording.program, program)
     lacking = sorted(wanted - (set() if same else guards) - set(recording.decisions))
     if lacking:
         raise ConfigError(
@@ -107,7 +107,7 @@ def replay(
     if longer:
         notes.append(
             f"activity was recorded for {recording.epochs} epochs; the {epochs - recording.epochs} after them follow "
-            + ("the share of blocks sent in its last quarter" if guards else "a curve fitted to it")
+            + ("a curve fitted to the shares of blocks that were sent" if guards else "a curve fitted to it")
         )
     sources = {name: source for name, source in _arrivals(program).items() if name in wanted}
     counts = {rows.name: rows for rows in (buffer.rows for buffer in program.buffers.values()) if _is_count(rows)}
@@ -141,6 +141,20 @@ def replay(
         else:
             found[name] = found[source].sum(axis=0)
     return Replay(found, not same, tuple(notes))
+
+
+def _same_rows(there: Program, here: Program) -> bool:
+    """Whether decided exchanges have the same rows to choose from: hosts that add up first trade others on other
+    hosts, although the cut is the same."""
+    if there.ranks != here.ranks:
+        return False
+    routes = {op.route for _, op in here.ops if op.transfer is not None and op.transfer.decision is not None}
+    return all(
+        route in there.sizes.routes
+        and np.array_equal(there.sizes.routes[route].matrix(here.ranks), here.sizes.routes[route].matrix(here.ranks))
+        for route in routes
+        if route is not None
+    )
 
 
 def _arrivals(program: Program) -> dict[str, str]:

@@ -48,8 +48,16 @@ class CarriedRows:
 
     def of_pairs(self, name: str) -> IntArray:
         """Rows of each pair of an exchange, int64 [P, P, epochs, 1]."""
-        fractions = self.fractions(name, int(limits(self.there, name).sum()))
-        return self._told(name, shared_out(limits(self.here, name), fractions))
+        most = limits(self.here, name)
+        recorded = int(limits(self.there, name).sum())
+        if not recorded and most.any():
+            raise ConfigError(
+                f"--activity: decision '{name}' was recorded where no rows could travel by it, and here "
+                f"{int(most.sum())} may; expected a record of a cluster that has such a hop (with "
+                "communication.exchange = 'host-aggregated': hosts with several ranks)"
+            )
+        fractions = self.fractions(name, recorded)
+        return self._told(name, shared_out(most, fractions))
 
     def of_ranks(self, rows: Decision) -> IntArray:
         """Rows of a buffer, int64 [P, epochs, 1], as fractions of their bound."""

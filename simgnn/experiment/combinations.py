@@ -6,6 +6,7 @@ from typing import Any
 from simgnn.experiment.batch_combinations import Faults, fanout_faults, slot_faults, training_faults
 from simgnn.experiment.problems import Origin, line
 from simgnn.experiment.slots import kinds
+from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.kinds import PARTITION_KINDS
 from simgnn.policies.communication.base import Communication
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
@@ -16,9 +17,6 @@ WHY_NOT: Mapping[str, str] = {
 }
 """Cut -> what a communication that needs it expects, and why the other one will not do."""
 
-CLIPPED = ("gcn", "sage", "gin")
-"""Kinds of layers that clip their gradients."""
-
 
 def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool = True) -> list[str]:
     """Faults between fields. ``values``: section or slot -> checked value, None where it has faults of its own.
@@ -26,8 +24,8 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     ``trains``: whether the partition is to be trained on, so that it must suit the communication.
     """
     checks = (
-        _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _momentum, _clipping,
-        _statistics, _caches, fanout_faults, slot_faults,
+        _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _attention_codes,
+        _momentum, _clipping, _statistics, _caches, fanout_faults, slot_faults,
         *((_cut, _moved, training_faults) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
@@ -75,11 +73,11 @@ def _clipping(values: Mapping[str, Any]) -> Faults:
             f"got {train.clip_norm} with communication.kind = '{communication.kind}', expected 0: a rank holds parts "
             "of gradient rows, whose norm says nothing of the whole",
         )
-    if model.kind not in CLIPPED:
+    if model.kind not in BUILT_IN_LAYERS:
         yield (
             ("train", "clip_norm"),
             f"got {train.clip_norm} with model.kind = '{model.kind}', expected 0: gradients are clipped inside "
-            f"{', '.join(CLIPPED)}; in a layer of your own, clip there",
+            f"{', '.join(BUILT_IN_LAYERS)}; in a layer of your own, clip there",
         )
 
 
@@ -176,33 +174,41 @@ def _resent_inputs(values: Mapping[str, Any]) -> Faults:
 
 
 def _replicas(values: Mapping[str, Any]) -> Faults:
-    model, communication, freshness = values["model"], values["communication"], values["freshness"]
-    codec = values["codec"]
-    if model is None or communication is None or freshness is None or codec is None:
+    communication, freshness, codec = values["communication"], values["freshness"], values["codec"]
+    if communication is None or freshness is None or codec is None:
         return
     if communication.cut != "vertex-cut":
         return
-    if communication.exchange != "direct" and freshness.kind != "always":
-        yield (
-            ("communication", "exchange"),
-            f"got '{communication.exchange}' with freshness.kind = '{freshness.kind}', expected 'direct': rows that "
-            "pass through another rank are sent every time in this version",
-        )
-    if communication.exchange != "direct" and not codec.repeatable:
+    forwards = isinstance(freshness, AdaptiveVertex)  # what was encoded once is handed on as it is
+    if communication.exchange != "direct" and not codec.repeatable and not forwards:
         fitting = ", ".join(kind for kind, other in kinds("codec").items() if getattr(other, "repeatable", False))
         yield (
             ("communication", "exchange"),
             f"got '{communication.exchange}' with codec.kind = '{codec.kind}', expected 'direct' or one of {fitting}: "
-            "rows that pass through another rank are encoded twice, and copies of a vertex would differ",
+            "rows that pass through another rank are encoded twice, and copies of a vertex would differ; or send "
+            "differences (freshness.kind = 'adaptive-vertex'), which are handed on as they are",
         )
-    if not codec.relative and model.kind == "gat":
-        fitting = ", ".join(kind for kind, other in kinds("codec").items() if getattr(other, "relative", False))
-        yield (
-            ("codec", "kind"),
-            f"got '{codec.kind}' with model.kind = 'gat' and communication.kind = '{communication.kind}', expected one "
-            f"of {fitting}: sums of attention share a row with the sums of weights that divide them, and one range for "
-            "both rounds a small sum of weights to nothing; or use communication.kind = 'halo' on an edge-cut",
-        )
+
+
+def _attention_codes(values: Mapping[str, Any]) -> Faults:
+    model, communication, codec = values["model"], values["communication"], values["codec"]
+    if model is None or communication is None or codec is None or model.kind != "gat" or codec.relative:
+        return
+    if communication.cut == "edge-cut" and communication.moves == "rows":
+        return
+    fitting = ", ".join(kind for kind, other in kinds("codec").items() if getattr(other, "relative", False))
+    why = (
+        "sums of attention share a row with the sums of weights that divide them, and one range for both rounds a "
+        "small sum of weights to nothing"
+        if communication.cut == "vertex-cut"
+        else "gradients share a row with the scores that they belong to, and one range for both rounds small gradients "
+        "to nothing"
+    )
+    yield (
+        ("codec", "kind"),
+        f"got '{codec.kind}' with model.kind = 'gat' and communication.kind = '{communication.kind}', expected one of "
+        f"{fitting}: {why}; or use communication.kind = 'halo' on an edge-cut",
+    )
 
 
 def _caches(values: Mapping[str, Any]) -> Faults:

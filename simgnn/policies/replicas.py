@@ -11,7 +11,8 @@ from simgnn.errors import ConfigError
 from simgnn.policies.cached import THRESHOLD, CachedStage
 from simgnn.policies.chosen_rows import IndexForm
 from simgnn.policies.codec.base import Codec
-from simgnn.policies.sync import Reference, Sync
+from simgnn.policies.sync import Reference, Stage, Sync
+from simgnn.policies.within_hosts import WithinHosts
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
@@ -62,6 +63,7 @@ class ReplicaSync:
     Buffers for the whole run: ``sent`` of the gather, mirrors' parts as counted in the sums; ``own``, the masters'
     parts likewise; ``sums`` of all parts; ``published`` (with a codec; else it is ``sums``) and ``kept`` of the
     scatter, what master and mirrors go on with. ``active``: the shared masters that are published in this turn.
+    Where hosts add up first, these are parts of hosts, and :class:`WithinHosts` comes before and after.
     """
 
     builder: ProgramBuilder
@@ -79,6 +81,8 @@ class ReplicaSync:
         active = builder.buffer(self._name("active"), self._shared, 1, "bool")
         if self.sync.renewed is not None:
             self._reset(self.sync.renewed, own, sums)
+        if self._within is not None:
+            self._within.gather()
         woken = []
         if self._gather is not None:
             woken = [active]
@@ -88,8 +92,12 @@ class ReplicaSync:
             scatter.work("elementwise", self._shared, passes=3),
         )  # fmt: skip
         reads = [rows, own, sums, THRESHOLD, *woken]
-        scatter.compute("fold", OpKind.SELECT, reads, [own, sums, active], fold, "fold", **self.sync.test)
+        scatter.compute(
+            "fold", OpKind.SELECT, reads, [own, sums, active], fold, "fold", **self.sync.test, **self._masters
+        )
         self._publish(rows, sums, active)
+        if self._within is not None:
+            self._within.scatter(scatter, scatter.name("chosen"), self._name("news"), self._masters["masters"])
 
     def _reset(self, renewed: str, own: str, sums: str) -> None:
         """Rows relative to something new: nothing was sent of them, so every part that is not zero will be."""
@@ -101,7 +109,9 @@ class ReplicaSync:
         ):  # fmt: skip
             work = tuple(scatter.work("elementwise", rows, passes=1) for _ in states)
             face = f"reset_{who}"
-            scatter.compute(f"reset/{who}", OpKind.SELECT, [renewed, *states], states, work, face)
+            scatter.compute(f"reset/{who}", OpKind.SELECT, [renewed, *states], states, work, face, **self._masters)
+        if self._within is not None:
+            self._within.reset(renewed)
 
     def _kept(self) -> str:
         stage = self._scatter.stage
@@ -118,7 +128,7 @@ class ReplicaSync:
         work = list(gather.landing_work())
         work[-1] = gather.work("scatter_add", gather.arriving)
         reads = [gather.name("arrived"), gather.name("mask_in"), sums]
-        gather.compute("decode", OpKind.DECODE, reads, [sums, active], tuple(work), "add_parts")
+        gather.compute("decode", OpKind.DECODE, reads, [sums, active], tuple(work), "add_parts", **self._masters)
 
     def _publish(self, rows: str, sums: str, active: str) -> None:
         builder, scatter, kept, published = self.builder, self._scatter, self._kept(), self._published()
@@ -126,17 +136,26 @@ class ReplicaSync:
         chosen = builder.buffer(scatter.name("chosen"), self._awake, 1, "int64")
         scatter.compute("select", OpKind.SELECT, [active], [mask, chosen], (), "announce", **self._told())
         work = (*scatter.coding_work(self._awake), scatter.work("gather", scatter.leaving))
+        news, face = list[str](), "encode_sums"
+        if self._within is not None:
+            columns, dtype = (scatter.row_bytes, "uint8") if self.codec.encodes else (self.sync.width, builder.dtype)
+            news, face = [builder.buffer(self._name("news"), self._awake, columns, dtype)], "encode_news"
         scatter.compute(
-            "encode", OpKind.ENCODE, [chosen, mask, sums, *published], [coded, *published], work, "encode_sums"
-        )
+            "encode", OpKind.ENCODE, [chosen, mask, sums, *published], [coded, *news, *published], work, face,
+            **self._masters,
+        )  # fmt: skip
         scatter.exchange()
         put = (scatter.work("gather", scatter.stage.arriving), scatter.work("gather", self._shared))
         reads = [scatter.name("arrived"), scatter.name("mask_in"), kept, rows, *(published or [sums])]
-        scatter.compute("decode", OpKind.DECODE, reads, [kept, rows], (*scatter.landing_work(), *put), "take_sums")
+        scatter.compute(
+            "decode", OpKind.DECODE, reads, [kept, rows], (*scatter.landing_work(), *put), "take_sums", **self._masters
+        )
 
     def _told(self) -> dict[str, str]:
         """What the program says of its decisions, so that a record of them can be carried over: ``publications``."""
-        told = {"decision": self._awake.name, "tally": self._scatter.decision("replicas")}
+        # of a host-aggregated exchange a row stands for a host, and woken masters are counted by hosts
+        tally = "replicas" if self._within is None else "hosts"
+        told = {"decision": self._awake.name, "tally": self._scatter.decision(tally), **self._masters}
         if self._gather is None:
             return told
         for replicas, rows in self._scatter.stage.by_replicas.items():
@@ -144,22 +163,43 @@ class ReplicaSync:
         return {**told, "gathered": self._gather.leaving.name, "published": self._scatter.leaving.name}
 
     @cached_property
+    def _folds(self) -> tuple[Stage, ...]:
+        return tuple(stage for stage in self.sync.stages if stage.role == "fold")
+
+    @cached_property
+    def _publishes(self) -> tuple[Stage, ...]:
+        return tuple(stage for stage in self.sync.stages if stage.role == "publish")
+
+    @cached_property
     def _gather(self) -> CachedStage | None:
-        if len(self.sync.stages) == 1:
+        if not self._folds:
             return None
-        return CachedStage(self.builder, self.sync, self.sync.stages[0], self.codec, self.index)
+        return CachedStage(self.builder, self.sync, self._folds[-1], self.codec, self.index)
 
     @cached_property
     def _scatter(self) -> CachedStage:
-        return CachedStage(self.builder, self.sync, self.sync.stages[-1], self.codec, self.index)
+        return CachedStage(self.builder, self.sync, self._publishes[0], self.codec, self.index)
+
+    @cached_property
+    def _within(self) -> WithinHosts | None:
+        if len(self._publishes) == 1:
+            return None
+        inward = self._folds[0] if self._folds else None
+        return WithinHosts(self.builder, self.sync, self.codec, self.index, inward, self._publishes[1])
 
     @cached_property
     def _awake(self) -> Decision:
         return Decision(self._scatter.decision("active"), self._shared)
 
     @property
+    def _masters(self) -> dict[str, str]:
+        """Options of ops on masters that have mirrors, where the route of their stage names only a part of them."""
+        masters = self._publishes[0].masters
+        return {} if masters is None else {"masters": masters}
+
+    @property
     def _shared(self) -> Column:
-        shared = self.sync.stages[-1].distinct
+        shared = self._publishes[0].distinct
         if not isinstance(shared, Column) or shared.name not in self.builder.columns:
             raise ConfigError(
                 "freshness.kind: the adaptive cache keeps the sum of every master that has mirrors, and the partition "

@@ -35,8 +35,9 @@ class Stage:
     replaces elements of, the rows of ``target`` that the route ``landed`` names. The order of the wire is that of the
     route's lists, peers ascending.
     ``kept``: a stored target lives for the whole run. ``distinct``: rows of ``source`` that travel, each counted once,
-    whoever needs them (None: not known). ``by_replicas``: rows that each rank sends of vertices with so many replicas,
-    int64 [P] by their number (empty: not known).
+    whoever needs them (None: not known); ``masters``: the route that names all of these, where ``route`` names a part.
+    ``by_replicas``: rows that each rank sends of vertices with so many replicas, int64 [P] by their number (empty: not
+    known).
     """
 
     role: Literal["publish", "fold"]
@@ -53,6 +54,7 @@ class Stage:
     name: str = ""
     kept: bool = False
     distinct: Size | None = None
+    masters: str | None = None
     by_replicas: Mapping[int, IntArray] = field(default_factory=dict)
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.graph.graph import Graph
@@ -88,6 +89,16 @@ def planned_rows(program: Program, turns: Iterable[Turn], decided: Decided = NOT
     return found
 
 
+def counted_rows(trace: pa.Table) -> Rows:
+    """The same columns of a trace, of a run or of a simulation."""
+    found: Rows = {}
+    for row in trace.to_pylist():
+        key = (row["rank"], row["epoch"], row["step"], row["op_id"])
+        assert key not in found, f"{key} is told twice"
+        found[key] = (row["bytes_sent"], row["collective_bytes"], row["control_bytes"], row["messages"])
+    return found
+
+
 def planned_calls(program: Program, turns: Iterable[Turn], rank: int, decided: Decided = NOTHING) -> list[Call]:
     """What a rank hands to ``torch.distributed``, in order."""
     calls: list[Call] = []
@@ -95,14 +106,14 @@ def planned_calls(program: Program, turns: Iterable[Turn], rank: int, decided: D
         for op in program.templates[turn.template].ops:
             if op.kind in PAIRWISE_KINDS:
                 matrix = pair_bytes(program, op, turn, decided)
-                calls += _messages("irecv", rank, matrix[:, rank].tolist())
-                calls += _messages("isend", rank, matrix[rank].tolist())
+                calls += messages("irecv", rank, matrix[:, rank].tolist())
+                calls += messages("isend", rank, matrix[rank].tolist())
             elif op.kind in COLLECTIVE_KINDS:
                 calls.append(("all_reduce", -1, int(member_bytes(program, op, turn)[rank])))
     return calls
 
 
-def _messages(name: str, rank: int, nbytes: list[int]) -> list[Call]:
+def messages(name: str, rank: int, nbytes: list[int]) -> list[Call]:
     """One message a pair that has bytes to move, receives posted first."""
     return [(name, peer, size) for peer, size in enumerate(nbytes) if size and peer != rank]
 

@@ -2,29 +2,31 @@
 errors are bounded, and what a run decided is what its program sends. What is replayed: test_replayed_activity.py."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from simgnn.analysis.replay import read_recording
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
-from simgnn.record.activity import decisions_in, read_activity
-from simgnn.record.rundir import RunDirectory, read_table
-from simgnn.sim.simulate import simulate
-from tests.equality.cached_runs import CACHE, EIGHT_BITS, FIXED, TRANSFORMED, Runs, case
-from tests.equality.cases import EPOCHS, Case
+from tests.equality.cached_runs import (
+    CACHE,
+    DRAWN,
+    EIGHT_BITS,
+    FIXED,
+    TRANSFORMED,
+    Runs,
+    case,
+    check_bytes,
+    check_exact,
+    check_learns,
+    check_repeats,
+)
+from tests.equality.cases import Case
 from tests.equality.conftest import Bench
-from tests.equality.counting import differences, planned_calls, planned_pairs, planned_rows, turns_of
-from tests.equality.test_conservation import _counted
+from tests.equality.counting import planned_pairs, turns_of
 
 pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
-
-PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
-DRAWN = ("codec.kind=stochastic", "codec.bits=4")
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +53,7 @@ WHOLE = [case(*FIXED, ranks=ranks, model=model) for model in ("gcn", "sage", "gi
     ids=lambda one: one.name,
 )
 def test_a_threshold_of_zero_is_exact_training(bench: Bench, one: Case) -> None:
-    found = bench.errors(one)
-    assert max(found[name] for name in ("losses", "first gradients", "last gradients", "parameters")) <= 1e-9
+    check_exact(bench, one)
 
 
 def test_a_threshold_of_zero_gives_the_bits_of_vanilla(runs: Runs) -> None:
@@ -75,12 +76,7 @@ def test_float32_on_the_wire_is_nothing_for_float32_training(runs: Runs) -> None
     ids="-".join,
 )
 def test_lossy_training_still_learns(runs: Runs, extra: Sequence[str]) -> None:
-    one = case(*extra, *TRANSFORMED)
-    exact = runs.of(case(*TRANSFORMED)).finished.ranks[0]["losses"]
-    losses = runs.of(one).finished.ranks[0]["losses"]
-    assert losses != exact, "the codec or the cache did nothing"
-    assert losses[-1] < losses[0]
-    assert abs(losses[-1] - exact[-1]) <= 0.1 * exact[0]
+    check_learns(runs.of(case(*extra, *TRANSFORMED)), runs.of(case(*TRANSFORMED)))
 
 
 # -- caches --------------------------------------------------------------------------------------------------------
@@ -112,7 +108,7 @@ def test_both_ends_hold_the_same_bits(runs: Runs, extra: tuple[str, ...], ranks:
     assert all(other["threshold#0"].equal(caches[0]["threshold#0"]) for other in caches)
 
 
-def test_no_cached_row_is_further_off_than_allowed(tmp_path: Path) -> None:
+def test_no_cached_row_is_further_off_than_allowed() -> None:
     """After each round, |row - cached| is at most epsilon |row|, or for a sent row the codec's bound."""
     from executor.adaptive import AdaptiveRows
     from executor.codecs import codec_of
@@ -147,13 +143,8 @@ def test_no_cached_row_is_further_off_than_allowed(tmp_path: Path) -> None:
             assert bool((off <= allowed * (1 + 1e-6)).all())
 
 
-def test_two_runs_are_alike_bit_for_bit(bench: Bench, runs: Runs) -> None:
-    one = case(*LOSSY[1])
-    again = bench.run(Case(one.graph, one.model, one.partition, one.ranks, extra=(*one.extra, "train.timeout=299")))
-    first = runs.of(one).finished
-    assert again.ranks[0]["parameters"].equal(first.ranks[0]["parameters"])
-    tables = [read_activity(RunDirectory(run.folder).activity) for run in (first, again)]
-    assert tables[0].equals(tables[1])
+def test_two_runs_are_alike_bit_for_bit(runs: Runs) -> None:
+    check_repeats(runs.of(case(*LOSSY[1])), runs.of(case(*LOSSY[1], "train.timeout=299")))
 
 
 # -- activity ------------------------------------------------------------------------------------------------------
@@ -162,25 +153,7 @@ def test_two_runs_are_alike_bit_for_bit(bench: Bench, runs: Runs) -> None:
 @pytest.mark.parametrize("extra", [*LOSSY, (*EIGHT_BITS, *TRANSFORMED), (*DRAWN, *TRANSFORMED)], ids="-".join)
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_program_simulation_and_transport_agree(runs: Runs, extra: tuple[str, ...], ranks: int) -> None:
-    recorded = runs.of(case(*extra, ranks=ranks))
-    program, decided, folder = recorded.program, recorded.decided, recorded.finished.folder
-    turns = turns_of(program, EPOCHS, (EPOCHS - 1,))
-    pairs, rows = planned_pairs(program, turns, decided), planned_rows(program, turns, decided)
-    told = {
-        (row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"])
-        for row in read_table(RunDirectory(folder).traffic).to_pylist()
-    }
-    assert not differences(pairs, told)
-    assert not differences(rows, _counted(read_table(RunDirectory(folder).trace)))
-    for rank, result in enumerate(recorded.finished.ranks):
-        assert [tuple(call) for call in result["calls"]] == planned_calls(program, turns, rank, decided), f"rank {rank}"
-    machine = Machine.place(load_profile(PROFILE), program.hosts)
-    activity = {name: decided[name] for name in decisions_in(program)}
-    simulation = simulate(program, machine, epochs=EPOCHS, activity=activity, evaluate_every=EPOCHS)
-    assert not differences(rows, _counted(simulation.trace))
-    for name in decided:
-        if name.endswith("/arrived"):
-            assert np.array_equal(decided[name], decided[name.replace("/arrived", "/rows")].sum(axis=0))
+    check_bytes(runs.of(case(*extra, ranks=ranks)))
 
 
 def test_bytes_in_closed_form(runs: Runs) -> None:

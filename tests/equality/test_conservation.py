@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from simgnn.hardware.machine import Machine
@@ -21,9 +20,9 @@ from simgnn.sim.simulate import simulate
 from tests.equality.cases import Case
 from tests.equality.conftest import Bench, Finished
 from tests.equality.counting import (
-    Rows,
     counted_halo,
     counted_mirrors,
+    counted_rows,
     differences,
     planned_calls,
     planned_pairs,
@@ -121,17 +120,8 @@ def test_every_pair_is_counted_as_planned(run: Run) -> None:
 
 
 def test_every_row_of_the_trace_is_counted_as_planned(run: Run) -> None:
-    counted = _counted(read_table(RunDirectory(run.finished.folder).trace))
+    counted = counted_rows(read_table(RunDirectory(run.finished.folder).trace))
     assert not differences(planned_rows(run.program, run.turns), counted)
-
-
-def _counted(trace: pa.Table) -> Rows:
-    found: Rows = {}
-    for row in trace.to_pylist():
-        key = (row["rank"], row["epoch"], row["step"], row["op_id"])
-        assert key not in found, f"{key} is told twice"
-        found[key] = (row["bytes_sent"], row["collective_bytes"], row["control_bytes"], row["messages"])
-    return found
 
 
 def test_tensors_handed_over_are_as_planned(run: Run) -> None:
@@ -174,7 +164,7 @@ def test_the_simulation_sends_what_is_planned(run: Run, fast_forward: bool) -> N
         for row in simulation.traffic_table.to_pylist()
     }
     assert not differences(training, told)
-    assert not differences(planned_rows(program, turns), _counted(simulation.trace))
+    assert not differences(planned_rows(program, turns), counted_rows(simulation.trace))
 
 
 def test_the_route_is_that_of_the_graph(run: Run, runs: _Runs, request: pytest.FixtureRequest) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from simgnn.partition.stats import PartitionStats
 from simgnn.policies.replicas import publications, rows_by_replicas
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program
+from simgnn.program.sizes import Route
 from simgnn.program.validate import validate
 from tests.experiment.test_master_mirror import statistics
 
@@ -69,3 +71,30 @@ def test_the_system_is_that_of_the_paper() -> None:
     assert set(program.templates) == {"steady", EVALUATE}
     mirrors = program.sizes.routes["mirrors"].matrix(3).sum(axis=1)
     assert rows_by_replicas(program)[2].tolist() == mirrors.tolist()
+
+
+@pytest.mark.parametrize("index", ["bitmap", "ids"])
+@pytest.mark.parametrize(("kind", "codec"), [("gcn", "linear"), ("gat", "bfloat16"), ("sage", "none")])
+def test_hosts_that_add_up_first_are_planned(kind: str, codec: str, index: str) -> None:
+    """Parts inside hosts, of hosts, what masters publish across hosts, and inside them; the top has nothing to give."""
+    # rank 0 has a mirror on each of three others; ranks 0, 1 and 2, 3 share a host
+    matrix = np.array([[0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    tables = {"train_rows": np.full(4, 50), "mirrors/across": np.array([[0, 2, 1]]),
+              "mirrors/within": np.array([[0, 1, 1], [2, 3, 1]]), "shared_masters": np.array([1, 0, 0, 0])}  # fmt: skip
+    stats = replace(statistics(4), hosts=np.array([0, 0, 1, 1]), halo=Route.from_matrix(matrix), tables=tables)
+    settings = ["model.hidden=8", "communication.exchange=host-aggregated", f"model.kind={kind}", f"codec.kind={codec}",
+                f"freshness.index={index}"]  # fmt: skip
+    program = validate(plan(load_experiment("cdfgnn", settings), stats).program)
+    sent = [
+        op for op in program.templates["steady"].ops if op.transfer is not None and op.transfer.decision is not None
+    ]
+    hops = [op.name.removesuffix("/exchange") for op in sent if op.name.endswith("/exchange")]
+    inward, outward = ["gather/within", "gather/across"], ["scatter/across", "scatter/within"]
+    assert hops == [
+        *(f"forward/{layer}/{hop}" for layer in (1, 2) for hop in (*inward, *outward)),
+        *(f"backward/2/{hop}" for hop in outward),
+        *(f"backward/1/{hop}" for hop in (*inward, *outward)),
+    ]
+    assert program.sizes.routes["mirrors/across"].matrix(4).tolist() == [[0, 0, 1, 0], *[[0] * 4] * 3]
+    resets = {op.name for op in program.templates["steady"].ops if "/reset/" in op.name}
+    assert bool(resets) == (kind == "gat")

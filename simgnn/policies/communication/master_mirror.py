@@ -14,7 +14,7 @@ from simgnn.partition.partition import PartitionKind
 from simgnn.partition.replicas import LEVELS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums
-from simgnn.policies.communication.mirror_sums import SHARED_MASTERS, Level, MirrorSums
+from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, Level, MirrorSums
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
@@ -47,7 +47,7 @@ class MasterMirror(Communication):
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "MirrorSizes":
         """See :class:`Communication`; a host-aggregated exchange over several hosts needs two tables more."""
         if self.exchange == "direct" or len(np.unique(stats.hosts)) < 2:
-            return MirrorSizes(stats, (Level("", "mirrors", stats.halo),))
+            return MirrorSizes(stats, (Level("", MIRRORS, stats.halo),))
         levels, arriving = [], np.zeros(stats.ranks, dtype=np.int64)
         for name, level in zip(LEVELS, ("across", "within"), strict=True):
             table = stats.table(name, "communication.exchange = 'host-aggregated'")
@@ -110,6 +110,8 @@ class MirrorSizes:
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
         """See :class:`~simgnn.policies.communication.base.Sizes`; sums are dense, whatever they are sums of."""
         stats = self.stats
+        if any(level.name for level in self.levels):
+            builder.route(MIRRORS, stats.halo)  # caches keep rows of all masters that have mirrors, wherever these lie
         for level in self.levels:
             builder.route(level.route, level.rows)
             for column, ends in ((level.mirrors, level.rows.target), (level.mirrored, level.rows.source)):

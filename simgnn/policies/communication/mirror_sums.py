@@ -10,6 +10,8 @@ from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand, Reference, Stage, Sync, emit_plainly
 from simgnn.program.sizes import Column, IntArray, Route
 
+MIRRORS = "mirrors"
+"""Route from masters to all their mirrors."""
 SHARED_MASTERS = Column("shared_masters")
 """Masters of a rank that have mirrors."""
 
@@ -126,11 +128,12 @@ class MirrorSums:
     ) -> Stage:
         name = f"{name}/{level.name}" if level.name else name
         outward = landing == "put"
+        nearest = outward and level is self.levels[0]
         route = level.route if outward else f"{level.route}/reverse"
         ends = (level.mirrored, level.mirrors) if outward else (level.mirrors, level.mirrored)
         return Stage(
             "publish" if outward else "fold", route, rows, rows, *ends, f"{name}/send/{layer.index}", landing,
             picked=route, arrived=f"{name}/receive/{layer.index}", landed=route, name=name,
-            distinct=SHARED_MASTERS if outward and not level.name else None,
-            by_replicas=self.by_replicas if outward and not level.name else {},
+            distinct=SHARED_MASTERS if nearest else None, masters=MIRRORS if nearest and level.name else None,
+            by_replicas=self.by_replicas if nearest and not level.name else {},
         )  # fmt: skip

@@ -48,6 +48,9 @@ class AdaptiveVertex(Freshness):
     is published to all mirrors: the change of the sum since it was last published, or without a codec the sum itself.
     All copies go on with what was published.
 
+    Where hosts add up first (exchange "host-aggregated"), a host stands for a mirror: replicas send their changed parts
+    to one of them, whose sum of them is tested and sent as a part; what masters publish is handed on as it came.
+
     With attention on a vertex-cut, sums of weights are relative to a reference that all copies of a vertex share: its
     greatest score when last renewed. Once today's is farther from it than 5, it is renewed, and all caches of the
     vertex start from zero. A row is held back only if each of its sums of weights, too, moved by no more than epsilon
