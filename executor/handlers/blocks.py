@@ -1,19 +1,21 @@
-"""Sums over one block of edges at a time, as blocks of rows arrive; and the check that no row in use is too old."""
-
-from collections.abc import Sequence
+"""Sums over one block of edges at a time, as blocks of rows arrive."""
 
 from executor.buffers import Now
+from executor.handlers.attended_blocks import attend
+from executor.handlers.block_age import age_check
 from executor.handlers.context import Handler, RankContext
 from executor.handlers.segments import segment
 from simgnn.errors import BackendError
-from simgnn.policies.blocks import NEVER
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
 
 def aggregate(op: Op, template: Template, context: RankContext) -> Handler:
-    """A module's segment, or one block of a sum where ``options["block"]`` names one."""
-    return add_block(op, template, context) if "block" in op.options else segment(op, template, context)
+    """A module's segment; or one block of a sum where ``options["block"]`` names one, of the module's attention where
+    the op names a module."""
+    if "block" not in op.options:
+        return segment(op, template, context)
+    return add_block(op, template, context) if op.module is None else attend(op, template, context)
 
 
 def add_block(op: Op, template: Template, context: RankContext) -> Handler:
@@ -33,35 +35,10 @@ def add_block(op: Op, template: Template, context: RankContext) -> Handler:
     read = context.store.getter(rows[0] if context.rank == root or len(rows) == 1 else rows[1])
     put, finish = context.store.setter(op.writes[0]), bool(op.options.get("finish", 0))
     total = next((context.store.getter(a) for a in op.reads if a.buffer == target), None)
-    check = None
-    if "oldest_epochs" in op.options:
-        check = _age_check(op, context, [len(degrees) for degrees in blocks.degrees])
+    check = age_check(op, context, [len(degrees) for degrees in blocks.degrees])
 
     def run(now: Now) -> None:
-        if check is not None:
-            check(now)
+        check(now)
         put(now, block.add(read(now), None if total is None else total(now), finish))
 
     return run
-
-
-def _age_check(op: Op, context: RankContext, rows: Sequence[int]) -> Handler:
-    """Refuses to go on where a block that others sent is older than the staleness bound, or was never sent at all: its
-    version is the epoch in which it arrived, whatever was decided. ``rows`` [P]: of each rank's block."""
-    name, oldest = str(op.options["versions"]), int(op.options["oldest_epochs"])
-    read = context.store.getter(next(access for access in op.reads if access.buffer == name))
-    others = [root for root, count in enumerate(rows) if count and root != context.rank]
-
-    def check(now: Now) -> None:
-        versions: list[int] = read(now).flatten().tolist()
-        for root in others:
-            version = versions[root]
-            if version == NEVER or now.epoch - version > oldest:
-                came = "was never sent" if version == NEVER else f"is of epoch {version + 1}"
-                raise BackendError(
-                    f"op '{op.name}': the block of rank {root} in use on rank {context.rank} in epoch {now.epoch + 1} "
-                    f"{came}; expected at most {oldest} epochs old (freshness.bound_epochs): this is a fault of the "
-                    "program or of the backend, not of the experiment"
-                )
-
-    return check

@@ -24,7 +24,8 @@ class GAT(Layer):
 
     ``maximum(csr, prepared, halo)``: greatest scores over a rank's edges, [n, heads]; over parts of the edges the
     greatest of all parts is the whole's. ``aggregate`` then gives sums of weighted rows and of weights,
-    [n, out + heads], which add up over parts; ``update`` divides.
+    [n, out + heads], which add up over parts; ``update`` divides. Where blocks of rows arrive in turn, ``add_block``
+    and its reverse stand for the three.
     """
 
     reduction = "max then sum"
@@ -68,11 +69,69 @@ class GAT(Layer):
         """As :meth:`aggregate`, from the rows of all sources [m, out] of a sampled block, and the maxima."""
         return call(_AttendSources, block, prepared, maximum, self.attention_source, self.attention_target)
 
+    @torch.no_grad()
+    def add_block(
+        self, kernel: Attention, prepared: torch.Tensor, rows: torch.Tensor, maximum: torch.Tensor | None = None,
+        sums: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Maxima [n, heads] and sums [n, out + heads] of own rows over one more block of sources, from ``prepared`` own
+        rows, the block's ``rows`` [m, out] and both so far (None: nothing was summed yet), whose weights become
+        relative to the new maxima: a running softmax."""
+        scores = Scores(_per_head(rows, self.attention_source), _per_head(prepared, self.attention_target))
+        greatest = kernel.maximum(scores)
+        if maximum is not None:
+            greatest = torch.maximum(greatest, maximum)
+        added = kernel.forward(rows, None, scores, greatest)
+        if maximum is not None and sums is not None:
+            # a row that had no edge yet has no maximum, -inf, and sums of zero
+            factor = torch.where(maximum == greatest, 1, torch.exp(maximum - greatest))
+            width, heads = self.spec.width_out, self.spec.heads
+            for part, each in ((slice(0, width), width // heads), (slice(width, None), 1)):
+                shape = (len(prepared), heads, each)
+                added[:, part].view(shape).addcmul_(sums[:, part].view(shape), factor[:, :, None])
+        return greatest, added
+
+    @torch.no_grad()
+    def block_payload(self, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
+        """What ranks that hold sources need of a target row to reverse its sums, [n, out + 3 heads]: the gradient of
+        sums and weights, its score, its maximum."""
+        return torch.cat((gradient, _per_head(prepared, self.attention_target), maximum), 1)
+
+    @torch.no_grad()
+    def block_gradients(
+        self, kernel: Attention, prepared: torch.Tensor, payload: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients of own rows as rows that are summed, [n, out], and of their scores as sources, [n, heads], along
+        the edges to a block of targets, from what :meth:`block_payload` gave of these; and this rank's part of the
+        gradients of the targets' scores, [m, heads]."""
+        heads, width = self.spec.heads, self.spec.width_out
+        gradient, target, maximum = (part.contiguous() for part in payload.split([width + heads, heads, heads], 1))
+        scores = Scores(_per_head(prepared, self.attention_source), target)
+        of_rows, _, of = kernel.backward(gradient, prepared, None, scores, maximum)
+        return of_rows, of.source, of.target
+
+    @torch.no_grad()
+    def score_gradients(
+        self, of_rows: torch.Tensor, of_source: torch.Tensor, of_target: torch.Tensor, prepared: torch.Tensor,
+        *others: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        """Gradient of prepared rows [n, out], through their scores too; the vectors' is added to their ``.grad``.
+        ``others``: parts of ``of_target`` [n, heads] that other ranks have, one behind the other."""
+        if others and len(of_target):
+            of_target = torch.cat((of_target, *others)).view(-1, *of_target.shape).sum(0)
+        total = of_rows.clone()
+        for of, vectors in ((of_source, self.attention_source), (of_target, self.attention_target)):
+            _add_through(total, of, vectors)
+            part = _of_vector(of, prepared, vectors)
+            vectors.grad = part if vectors.grad is None else vectors.grad.add_(part)
+        return total
+
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
         """See :class:`Layer`."""
-        return affine([], self.bias, call(_Quotient, aggregated, self.spec.heads), self.spec.activation, call)
+        rows = call(_Quotient, aggregated, self.spec.heads)
+        return affine([], self.bias, rows, self.spec.activation, call, self.spec.gradient_limit)
 
 
 def _scores(prepared: torch.Tensor, halo: torch.Tensor | None, source: torch.Tensor, target: torch.Tensor) -> Scores:
@@ -85,7 +144,7 @@ def _scores(prepared: torch.Tensor, halo: torch.Tensor | None, source: torch.Ten
 def _per_head(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """Products of each head's part of a row with its vector, [n, H]."""
     heads, part = vectors.shape
-    return torch.einsum("nhd,hd->nh", rows.view(-1, heads, part), vectors).contiguous()
+    return torch.einsum("nhd,hd->nh", rows.view(len(rows), heads, part), vectors).contiguous()
 
 
 class _Attend(torch.autograd.Function):
@@ -155,13 +214,13 @@ class _AttendSources(torch.autograd.Function):
 def _of_vector(gradient: torch.Tensor, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """Gradient of the vectors of :func:`_per_head`, [H, d]."""
     heads, part = vectors.shape
-    return torch.einsum("nh,nhd->hd", gradient, rows.view(-1, heads, part))
+    return torch.einsum("nh,nhd->hd", gradient, rows.view(len(rows), heads, part))
 
 
 def _add_through(into: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor) -> None:
     """Add the gradient of the rows of :func:`_per_head`."""
     heads, part = vectors.shape
-    into.view(-1, heads, part).addcmul_(gradient[:, :, None], vectors)
+    into.view(len(into), heads, part).addcmul_(gradient[:, :, None], vectors)
 
 
 class _Quotient(torch.autograd.Function):

@@ -8,7 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from executor.kernels.aggregation import kernel_named
+from executor.kernels.attention import Attention
 from executor.kernels.blocks import VERTEX_SCALINGS, Block, BlockEdges, NumbaBlock, TorchBlock
+from executor.kernels.structure import Structure
 from simgnn.errors import BackendError
 from simgnn.graph.csr import CSR
 from simgnn.partition.local import LocalGraph
@@ -44,6 +46,8 @@ class BlockAdjacency:
         kernel_named(kernel, self._device)  # refuses a kernel that does not run there
         self._made: dict[tuple[str, int, bool], Block] = {}
         self._edges: dict[tuple[int, bool], BlockEdges] = {}
+        self._structures: dict[int, Structure] = {}
+        self._transposes: dict[int, Structure] = {}
 
     def block(self, scaling: str, root: int, transposed: bool) -> Block:
         """The block of a source rank under a scaling of :data:`executor.kernels.blocks.VERTEX_SCALINGS`; made once."""
@@ -51,6 +55,18 @@ class BlockAdjacency:
         if key not in self._made:
             self._made[key] = self._make(*key)
         return self._made[key]
+
+    def attention(self, root: int, transposed: bool) -> Attention:
+        """Attention of own rows over a source rank's rows; ``transposed``: of that rank's rows over own rows, along the
+        edges out of these. A row attends to itself too."""
+        looped = len(self.degrees[self.rank]) if root == self.rank else 0
+        csr = (self.backward if transposed else self.forward)[root]
+        if id(csr) not in self._structures:
+            self._structures[id(csr)] = Structure.from_csr(csr, self._device)
+            self._transposes[id(csr)] = self._structures[id(csr)].transposed()
+        by_own_row, by_other = self._structures[id(csr)], self._transposes[id(csr)]
+        both = (by_other, by_own_row) if transposed else (by_own_row, by_other)
+        return Attention(*both, looped, self._threads)
 
     def _make(self, scaling: str, root: int, transposed: bool) -> Block:
         if scaling not in VERTEX_SCALINGS:

@@ -102,6 +102,32 @@ def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece
     ]
 
 
+def attended_block(layer: LayerSpec, edges: T, rows: T, sources: T, added: bool) -> list[Piece[T]]:
+    """Attention over one more block of ``sources`` rows: scores, maxima, weighted sums; where they are ``added`` to
+    earlier sums, those times the change of their weights."""
+    pieces: list[Piece[T]] = [
+        pass_over(sources, layer.prepared_width, 1),
+        pass_over(rows, layer.prepared_width, 1),
+        *aggregate(edges, rows, sources, layer.heads),
+        *aggregate(edges, rows, sources, layer.aggregated_width),
+        pass_over(edges, layer.heads, EXPONENTIAL_PASSES),
+    ]
+    return [*pieces, pass_over(rows, layer.aggregated_width, 3)] if added else pieces
+
+
+def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, added: bool) -> list[Piece[T]]:
+    """Its reverse for the ``rows`` that were sources, towards one more block of ``targets``: what arrives is taken
+    apart, scores by both ends and rows, each of which reads a row an edge and computes its weight."""
+    pieces: list[Piece[T]] = [
+        pass_over(targets, layer.aggregated_width + 2 * layer.heads, 2),
+        pass_over(rows, layer.prepared_width, 1),
+        *aggregate(edges, targets, rows, layer.aggregated_width),
+        *aggregate(edges, rows, targets, layer.aggregated_width),
+        pass_over(edges, layer.heads, 2 * EXPONENTIAL_PASSES),
+    ]
+    return [*pieces, pass_over(rows, layer.aggregated_width, 3)] if added else pieces
+
+
 def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piece[T]]:
     """Forward of what follows the aggregation: dense products, then bias and activation in one pass in place."""
     rows = aggregated.rows

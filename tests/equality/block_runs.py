@@ -11,13 +11,13 @@ import torch
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.program.sizes import IntArray
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import Simulation, simulate
 from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench, Finished
-from tests.equality.counting import differences
+from tests.equality.counting import differences, messages, pair_bytes
 from tests.equality.wiretap import Call
 
 PROFILE = str(Path(__file__).parents[1] / "hardware" / "data" / "invented-8x8.toml")
@@ -110,7 +110,12 @@ def _planned(program: Program, activity: Mapping[str, IntArray]) -> tuple[Counts
                 if op.guard is not None and not activity[op.guard.decision][rank, epoch, step]:
                     continue
                 counts = [0, 0, 0, 0]
-                if op.transfer is not None:
+                if op.kind is OpKind.EXCHANGE:
+                    matrix = pair_bytes(program, op, Turn(epoch, step, template))
+                    calls[rank] += messages("irecv", rank, matrix[:, rank].tolist())
+                    calls[rank] += messages("isend", rank, matrix[rank].tolist())
+                    counts[0], counts[3] = int(matrix[rank].sum()), int(np.count_nonzero(matrix[rank]))
+                elif op.transfer is not None:
                     at = rank if op.root is None else op.root
                     nbytes = int(program.sizes.per_rank(op.transfer.rows, epoch, 0)[at]) * op.transfer.row_bytes
                     name = {"allreduce": "all_reduce", "allgather": "all_gather"}.get(op.kind.value, op.kind.value)

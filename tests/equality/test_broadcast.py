@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from simgnn.program.kinds import OpKind
 from tests.equality.block_runs import (
     FIRST,
     agrees_with_one_process,
@@ -31,12 +32,15 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 }
 QUICK = [
     ("gcn", 1, "faithful"), ("gcn", 2, "faithful"), ("sage", 3, "faithful"), ("gin", 4, "faithful"),
-    ("sage", 4, "narrow"), ("gcn", 2, "saved sum"), ("gin", 2, "sent once"),
+    ("sage", 4, "narrow"), ("gcn", 2, "saved sum"), ("gin", 2, "sent once"), ("gat", 1, "narrow"),
+    ("gat", 4, "transform first"),
 ]  # fmt: skip
 WHOLE = [
     (model, ranks, way)
-    for model, ranks, way in itertools.product(("gcn", "sage", "gin"), (1, 2, 3, 4), WAYS)
-    if (model, way) != ("gin", "transform first") and (model, ranks, way) not in QUICK
+    for model, ranks, way in itertools.product(("gcn", "sage", "gin", "gat"), (1, 2, 3, 4), WAYS)
+    if (model, way) != ("gin", "transform first")
+    and not (model == "gat" and FIRST in WAYS[way])
+    and (model, ranks, way) not in QUICK
 ]
 
 
@@ -77,6 +81,16 @@ def test_a_block_ahead_changes_no_bit(bench: Bench) -> None:
     assert torch.equal(parameters(ahead), parameters(bulk)), "the order of sums is the same"
     assert all(rank["serial"] for rank in bulk.ranks), "one op after another"
     assert not any(rank["serial"] for rank in ahead.ranks)
+
+
+@pytest.mark.parametrize("model", ["sage", "gin"])
+def test_one_rank_broadcasts_nothing_and_changes_no_bit(model: str, bench: Bench) -> None:
+    """specs/cagnet.md section 10, item 2: the plain sum over one block, in the same order of additions."""
+    way = (FIRST, "communication.weight_gradient=saved-sum", "model.hoist=never")
+    alone = bench.run(block_case(model, 1, *way))
+    assert not any(op.kind is OpKind.BROADCAST for _, op in alone.plan.program.ops)
+    plain = bench.run(Case("communities", model, "block-row", 1, extra=(FIRST, "model.hoist=never")))
+    assert torch.equal(parameters(alone), parameters(plain))
 
 
 def test_gradients_are_those_of_finite_differences(bench: Bench) -> None:
@@ -124,6 +138,7 @@ def test_the_example_of_the_text(bench: Bench) -> None:
         block_case("gin", 4, FIRST, graph="small"),
         block_case("sage", 4, *WAYS["narrow"]),
         block_case("gcn", 3, *WAYS["kept blocks"], graph="small"),
+        block_case("gat", 3, "communication.blocks_ahead=1", "model.heads=2", graph="small"),
     ],
     ids=lambda one: one.name,
 )

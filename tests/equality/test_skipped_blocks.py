@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
+from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_of, read_activity
 from simgnn.record.rundir import RunDirectory, read_table
@@ -65,19 +66,20 @@ ZERO: Mapping[str, tuple[str, ...]] = {
     "gradients": (FIRST, *fixed(0), "freshness.skip=gradients"),
     "warm-up": (FIRST, *fixed(3), f"freshness.warmup_epochs={EPOCHS}"),
 }
-QUICK = [("gcn", 3, "epoch-fixed"), ("sage", 2, "epoch-adaptive"), ("gin", 4, "variation-gap")]
-WHOLE = [one for one in itertools.product(("gcn", "sage", "gin"), (1, 2, 3, 4), ZERO) if one not in QUICK]
+ATTENDING = {name: [one for one in settings if one != FIRST] for name, settings in ZERO.items()}
+QUICK = [("gcn", 3, "epoch-fixed"), ("sage", 2, "epoch-adaptive"), ("gin", 4, "variation-gap"), ("gat", 3, "gradients")]
+WHOLE = [one for one in itertools.product(("gcn", "sage", "gin", "gat"), (1, 2, 3, 4), ZERO) if one not in QUICK]
 
 
 @pytest.mark.parametrize(("model", "ranks", "rule"), QUICK)
 def test_some_bounds_of_zero_agree_with_one_process(model: str, ranks: int, rule: str, bench: Bench) -> None:
-    agrees_with_one_process(bench, block_case(model, ranks, *ZERO[rule]))
+    agrees_with_one_process(bench, block_case(model, ranks, *(ATTENDING if model == "gat" else ZERO)[rule]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "ranks", "rule"), WHOLE)
 def test_every_bound_of_zero_agrees_with_one_process(model: str, ranks: int, rule: str, bench: Bench) -> None:
-    agrees_with_one_process(bench, block_case(model, ranks, *ZERO[rule]))
+    agrees_with_one_process(bench, block_case(model, ranks, *(ATTENDING if model == "gat" else ZERO)[rule]))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -135,6 +137,7 @@ SKIPPED = [
     block_case("gcn", 2, FIRST, *gap(0.2), "freshness.own_block=cached", partition="metis"),
     block_case("gcn", 3, FIRST, *gap(0.2), "codec.kind=linear", "codec.bits=8", graph="small"),
     block_case("sage", 3, FIRST, *adaptive(1), "codec.kind=linear", "codec.bits=4", "freshness.own_block=cached"),
+    block_case("gat", 3, *gap(0.2), "freshness.own_block=cached", "codec.kind=bfloat16", graph="small"),
 ]
 
 
@@ -185,6 +188,32 @@ def test_ranks_agree_and_hold_the_same_copies(wanted: Case, bench: Bench) -> Non
     for name, values in kept.items():
         assert len(values) == (ranks if name.startswith("versions/") else ranks - 1), name
         assert all(torch.equal(value, values[0]) for value in values[1:]), name
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("gcn", (FIRST, *gap(0.2), *CODED)), ("gat", gap(0.2)), ("gat", fixed(0)),
+    ],
+)  # fmt: skip
+def test_a_rank_without_rows_takes_part(
+    model: str, settings: tuple[str, ...], bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """specs/sancus.md section 10, item 6: it sends no block, and is told of all others."""
+
+    def none_for_the_first(vertices: int, ranks: int, seed: int) -> np.ndarray:
+        return (np.arange(vertices) % (ranks - 1) + 1).astype(np.int32)
+
+    monkeypatch.setattr("simgnn.partition.simple.random_owner", none_for_the_first)
+    wanted = block_case(model, 3, *settings, "partition.seed=77", graph="small", partition="random")
+    finished = bench.run(wanted)
+    assert finished.plan.program.sizes.columns["rows"].tolist() == [0, 45, 45]
+    roots = {op.root for _, op in finished.plan.program.ops if op.kind is OpKind.BROADCAST}
+    assert roots == {1, 2}
+    parameters(finished)
+    nothing_is_lost(finished, activity(finished))
+    if settings[-1].endswith("=0"):
+        agrees_with_one_process(bench, wanted)
 
 
 def test_codes_on_blocks_cost_little_and_send_less(bench: Bench) -> None:

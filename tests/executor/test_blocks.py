@@ -1,15 +1,19 @@
 """Blocks tile the adjacency, and sums over them are the sums over the whole graph."""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 
 from executor.kernels.blocks import VERTEX_SCALINGS
+from executor.layers import LocalAdjacency, build_layers
+from executor.layers.attention import GAT
 from executor.layers.blocks import load_blocks
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
+from simgnn.model.spec import LayerSpec
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.local import build_local_graphs
 from simgnn.partition.partition import Partition
@@ -17,6 +21,7 @@ from simgnn.partition.simple import random_owner
 from tests.executor.runs import small_graph
 
 VERTICES = 41
+F64 = torch.float64
 
 
 def directed(seed: int = 3) -> Graph:
@@ -106,3 +111,52 @@ def test_threads_do_not_change_a_bit() -> None:
             total = blocks.block("gcn", root, False).add(rows[parts[root].owned], total, root == 1)
         found.append(total)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("graph", [small_graph(VERTICES), directed()], ids=["symmetric", "directed"])
+@pytest.mark.parametrize(("ranks", "empty"), [(1, False), (3, False), (3, True)])
+def test_attention_over_blocks_is_attention_over_the_graph(graph: Graph, ranks: int, empty: bool) -> None:
+    """A running softmax gives the whole's sums; gradients by sources and parts of scores the whole's gradients."""
+    _, parts = locals_of(graph, ranks, empty)
+    layer = cast(
+        GAT, build_layers([LayerSpec(2, "gat", 4, 6, "transform-first", prepared_width=6, heads=2)], 0, F64)[0]
+    )
+    draw = torch.Generator().manual_seed(1)
+    rows = torch.randn(VERTICES, 6, dtype=F64, generator=draw)
+    whole, leaf = LocalAdjacency(graph.csr, graph.csr.degrees(), dtype=F64, threads=1), rows.clone().requires_grad_()
+    sums = layer.aggregate(whole, leaf, layer.maximum(whole, leaf))
+    sums.retain_grad()
+    layer.update(sums).backward(torch.randn(VERTICES, 6, dtype=F64, generator=draw))
+    assert sums.grad is not None
+    vectors = (layer.attention_source, layer.attention_target)
+    expected = [vector.grad.clone() for vector in vectors if vector.grad is not None]
+    for vector in vectors:
+        vector.grad = None
+
+    owned = [torch.from_numpy(part.owned.astype(np.int64)) for part in parts]
+    roots = [root for root in range(ranks) if len(owned[root])]
+    blocks = [load_blocks(lambda other: parts[other], rank, ranks, dtype=F64) for rank in range(ranks)]
+    payloads = []
+    for rank in range(ranks):
+        state: tuple[torch.Tensor, ...] = ()
+        for root in roots:
+            kernel = blocks[rank].attention(root, transposed=False)
+            state = layer.add_block(kernel, rows[owned[rank]], rows[owned[root]], *state)
+        assert torch.allclose(state[1], sums[owned[rank]].detach(), rtol=1e-12)
+        payloads.append(layer.block_payload(sums.grad[owned[rank]], rows[owned[rank]], state[0]))
+    found = [
+        {
+            root: layer.block_gradients(
+                blocks[rank].attention(root, transposed=True), rows[owned[rank]], payloads[root]
+            )
+            for root in roots
+        }
+        for rank in range(ranks)
+    ]
+    for rank in roots:
+        of_rows, of_source = (torch.stack([found[rank][root][k] for root in roots]).sum(0) for k in (0, 1))
+        others = [found[other][rank][2] for other in roots if other != rank]
+        gradient = layer.score_gradients(of_rows, of_source, found[rank][rank][2], rows[owned[rank]], *others)
+        assert torch.allclose(gradient, leaf.grad[owned[rank]], rtol=1e-11, atol=1e-13)
+    for vector, wanted in zip(vectors, expected, strict=True):
+        assert torch.allclose(vector.grad, wanted, rtol=1e-11, atol=1e-13)

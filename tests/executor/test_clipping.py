@@ -49,17 +49,18 @@ def test_the_gradient_before_the_activation_is_clipped(relu: bool) -> None:
         assert torch.allclose(leaf.grad, expected.detach(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["gcn", "sage", "gin"])
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin", "gat"])
 @pytest.mark.parametrize("order", ["aggregate-first", "transform-first"])
 def test_every_layer_passes_its_limit_on(kind: str, order: str) -> None:
-    if kind == "gin" and order == "transform-first":
+    if (kind, order) in (("gin", "transform-first"), ("gat", "aggregate-first")):
         return
     found = []
     for limit in (0.0, 0.01, 1e9):
-        spec = LayerSpec(1, kind, 4, 3, order, hidden=3, prepared_width=3, gradient_limit=limit)  # type: ignore[arg-type]
+        heads = 1 if kind == "gat" else 0
+        spec = LayerSpec(1, kind, 4, 3, order, hidden=3, prepared_width=3, heads=heads, gradient_limit=limit)  # type: ignore[arg-type]
         [layer] = build_layers([spec], 0, torch.float64)
         torch.manual_seed(2)
-        width = 3 if order == "transform-first" else 4
+        width = 3 + heads if order == "transform-first" else 4
         aggregated, own = torch.randn(9, width, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
         layer.update(aggregated, own).backward(torch.randn(9, 3, dtype=torch.float64))
         found.append(torch.cat([p.grad.flatten() for p in layer.parameters() if p.grad is not None]))

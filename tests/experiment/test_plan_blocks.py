@@ -33,7 +33,7 @@ def planned(stats: PartitionStats, *overrides: str) -> Planned:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    kind=st.sampled_from(["gcn", "sage", "gin"]),
+    kind=st.sampled_from(["gcn", "sage", "gin", "gat"]),
     rows=st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(any),
     hidden=st.lists(st.integers(1, 40), min_size=0, max_size=3),
     order=st.sampled_from(["auto", "aggregate-first", "transform-first"]),
@@ -47,16 +47,19 @@ def test_every_plan_is_valid(kind, rows, hidden, order, hoist, resend, gradient,
     values = {"model.kind": kind, "model.layers": len(hidden) + 1, "model.hidden": hidden, "model.order": order,
               "model.hoist": hoist, "communication.resend_inputs": str(resend).lower(), "train.clip_norm": clip,
               "communication.weight_gradient": gradient, "communication.blocks_ahead": ahead}  # fmt: skip
+    if kind == "gat":
+        values["model.heads"] = 1
     try:
         result = planned(blocks(len(rows), rows), *(f"{key}={value}" for key, value in values.items()))
     except ConfigError as error:
-        assert (kind, order) == ("gin", "transform-first"), error  # noqa: PT017
+        assert (kind, order) in (("gin", "transform-first"), ("gat", "aggregate-first")), error  # noqa: PT017
         return
     validate(result.program)
     found = [(template, op) for template, op in result.program.ops if op.kind is OpKind.BROADCAST]
     assert bool(found) == (len(rows) > 1)
     assert {op.root for _, op in found} <= {root for root, count in enumerate(rows) if count}, "an empty block is sent"
-    assert not any(op.kind is OpKind.EXCHANGE for _, op in result.program.ops)
+    exchanged = [op for _, op in result.program.ops if op.kind is OpKind.EXCHANGE]
+    assert bool(exchanged) == (kind == "gat" and len(rows) > 1), "only parts of gradients of attention's scores are"
 
 
 def payload(result: Planned, template: str) -> int:
@@ -135,3 +138,28 @@ def test_what_has_no_meaning_is_refused() -> None:
     without = replace(stats, tables={name: t for name, t in stats.tables.items() if name != "block_edges"})
     with pytest.raises(ConfigError, match=r"no table 'block_edges', which communication\.kind = 'block-broadcast'"):
         planned(without)
+
+
+def test_bytes_of_attention() -> None:
+    """specs/cagnet.md section 11, less the scores that receivers compute: rows of width H d forward, gradients with
+    three numbers a head backward, and parts of the gradients of targets' scores."""
+    result = planned(
+        blocks(4, [250] * 4, width=32), "model.kind=gat", "model.order=auto", "model.hidden=16", "model.heads=2"
+    )
+    assert payload(result, EVALUATE) == 4 * 1000 * (16 + 4)
+    assert payload(result, "steady") == 4 * 1000 * (16 + 4) + 4 * 1000 * (16 + 3 * 2 + 4 + 3)
+    program = result.program
+    parts = [op for op in program.templates["steady"].ops if op.kind is OpKind.EXCHANGE]
+    assert [op.name for op in parts] == ["backward/2/scores/exchange", "backward/1/scores/exchange"]
+    for op in parts:
+        assert op.route is not None
+        assert op.transfer is not None
+        assert op.transfer.row_bytes == 4 * (1 if op.layer == 2 else 2)
+        assert program.sizes.routes[op.route].matrix(4).tolist() == (250 * (1 - np.eye(4, dtype=int))).tolist()
+
+
+def test_one_range_a_row_is_no_code_of_attention() -> None:
+    with pytest.raises(
+        ConfigError, match=r"codec\.kind: got 'linear' with model\.kind = 'gat'.*block-broadcast.*scores"
+    ):
+        planned(blocks(2), "model.kind=gat", "model.order=auto", "codec.kind=linear")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from simgnn.model.spec import LayerSpec
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.base import Moves
@@ -23,7 +23,8 @@ class BlockBroadcast(Communication):
     """Blocks of rows, one a rank, broadcast to all in rank order, forward and backward; edge-cuts only.
 
     A rank holds the edges into its rows as one block a source rank, and adds the products of blocks and rows as they
-    arrive: no lists of rows, no sizes that depend on edges. Features count as dense.
+    arrive: no lists of rows, no sizes that depend on edges. Features count as dense. Attention (gat) is a running
+    softmax over the blocks of transformed rows, see block_attention.py.
 
     ``resend_inputs``: broadcast the features in every epoch, as the original does; else they are broadcast once, and
     their constant sum is kept (where layer 1 aggregates first). ``weight_gradient``: what a layer's weights learn from.
@@ -71,10 +72,11 @@ class BlockBroadcast(Communication):
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """See :class:`Communication`."""
-        unknown = sorted({layer.kind for layer in layers} - set(SCALINGS))
+        unknown = sorted({layer.kind for layer in layers if not layer.attends} - set(SCALINGS))
         return [
             f"model.kind: got '{kind}' with communication.kind = 'block-broadcast', expected one of "
-            f"{', '.join(SCALINGS)}: the sum of other layers cannot be cut into blocks; use communication.kind = 'halo'"
+            f"{', '.join(BUILT_IN_LAYERS)}: what a layer of your own sums cannot be cut into blocks; use "
+            "communication.kind = 'halo'"
             for kind in unknown
         ]
 

@@ -1,13 +1,16 @@
 """Sums over blocks: as each rank's block of rows arrives, the edges from it add to the sums of own rows."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.policies.blocks import Arrived, BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.communication.base import CopiedRows
+from simgnn.policies.communication.block_attention import BlockAttention
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Expand, Phase
 from simgnn.program.kinds import OpKind
@@ -57,6 +60,9 @@ class BlockSums:
         """Sums of what is in ``source``; where inputs are summed, their product with the weights then."""
         if layer.hoisted:
             return
+        if layer.attends:
+            BlockAttention(self, layer).forward(source)
+            return
         index, width = layer.index, layer.width_in if layer.sums_inputs else layer.prepared_width
         target = self.builder.buffer(
             f"{'summed' if layer.sums_inputs else 'aggregated'}/{index}", self.names.rows, width
@@ -74,6 +80,9 @@ class BlockSums:
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """Sums of the blocks of ``d/aggregated/LAYER``, over the edges the other way round."""
+        if layer.attends:
+            BlockAttention(self, layer).backward(source, target)
+            return
         gradient = f"d/aggregated/{layer.index}"
         templates = self.names.train
         self._sum(layer, "backward", gradient, target, layer.prepared_width, templates, templates)
@@ -86,26 +95,51 @@ class BlockSums:
         """Refused when it was planned."""
         self.forward_whole(layer)
 
+    def sync(
+        self, layer: LayerSpec, phase: Phase, source: str, width: int, templates: tuple[str, ...],
+        sent_in: tuple[str, ...],
+    ) -> BlockSync:  # fmt: skip
+        """The blocks of ``source`` as they travel in some templates."""
+        return BlockSync(
+            templates, sent_in, layer.index, phase, width, source, self.rows, self.names.rows, self._arriving,
+            source == "features", self.ahead,
+        )  # fmt: skip
+
+    def each_block(self, sync: BlockSync) -> Iterator[tuple[BlockTransfer, int, int, Arrived]]:
+        """Emits the transfers of a sync, one before each (transfer, position, root, buffers of the root's rows)."""
+        transfer = self._transfer(sync)
+        first = self._after(sync, 0)
+        if self.ranks > 1:
+            transfer.begin(first)
+        for position, root in enumerate(self.roots):
+            arrived = Arrived(sync.source, sync.source)
+            if self.ranks > 1:
+                arrived = transfer.send(root, self._after(sync, position) if position else first)
+            yield transfer, position, root, arrived
+
+    def checks(self, transfer: BlockTransfer, position: int) -> tuple[list[str], dict[str, int | str]]:
+        """What the last of a sync's sums reads and is told besides, so that it makes sure of ages."""
+        if self.ranks == 1 or position + 1 < len(self.roots):
+            return [], {}
+        checked, options = transfer.checks()
+        return [] if checked is None else [checked], options
+
+    def block_edges(self, root: int, transposed: bool, loops: bool) -> Column:
+        """Edges of a root's block on each rank; with ``loops``, a vertex counts among its own sources."""
+        edges = np.array(self._edges.T[:, root] if transposed else self._edges[:, root])
+        if loops:
+            edges[root] += self.rows[root]
+        return self.builder.column(f"block_edges/{root}{'/transposed' if transposed else ''}", edges)
+
     def _sum(
         self, layer: LayerSpec, phase: Phase, source: str, target: str, width: int, templates: tuple[str, ...],
         sent_in: tuple[str, ...],
     ) -> None:  # fmt: skip
         if not templates:
             return
-        sync = BlockSync(
-            templates, sent_in, layer.index, phase, width, source, self.rows, self.names.rows, self._arriving,
-            source == "features", self.ahead,
-        )  # fmt: skip
-        transfer = self._transfer(sync)
-        first = self._after(sync, 0)
-        if self.ranks > 1:
-            transfer.begin(first)
-        for position, root in enumerate(self.roots):
-            reads = [source]
-            if self.ranks > 1:
-                arrived = transfer.send(root, self._after(sync, position) if position else first)
-                reads = [arrived.own, arrived.block]
-            self._add_block(layer, sync, transfer, position, root, reads, target)
+        sync = self.sync(layer, phase, source, width, templates, sent_in)
+        for transfer, position, root, arrived in self.each_block(sync):
+            self._add_block(layer, sync, transfer, position, root, arrived, target)
 
     def _transfer(self, sync: BlockSync) -> BlockTransfer:
         """Freshness has its say in training; evaluation is exact, and what travels once is sent as it is."""
@@ -124,30 +158,21 @@ class BlockSums:
         return ()
 
     def _add_block(
-        self, layer: LayerSpec, sync: BlockSync, transfer: BlockTransfer, position: int, root: int, reads: list[str],
+        self, layer: LayerSpec, sync: BlockSync, transfer: BlockTransfer, position: int, root: int, arrived: Arrived,
         target: str,
     ) -> None:  # fmt: skip
         names, builder, finish = self.names, self.builder, position + 1 == len(self.roots)
         transposed, scaling = sync.phase == "backward", SCALINGS[layer.kind]
         options: dict[str, int | str] = {"block": root, "scaling": scaling, "transposed": int(transposed)}
         options["finish"] = int(finish)
-        pieces = costs.aggregate(self._size(root, scaling, transposed), names.rows, self.rows[root], sync.width)
+        edges = self.block_edges(root, transposed, loops=scaling == "gcn")
+        pieces = costs.aggregate(edges, names.rows, self.rows[root], sync.width)
         if position:
-            reads = [*reads, target]
             pieces.append(costs.pass_over(names.rows, sync.width, 1))
-        if finish and self.ranks > 1:
-            checked, more = transfer.checks()
-            reads = reads if checked is None else [*reads, checked]
-            options |= more
+        checked, more = self.checks(transfer, position)
+        reads = list(dict.fromkeys((*arrived, *([target] if position else []), *checked)))
         builder.compute(
             sync.templates, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, reads, [target],
             builder.work(pieces, BACKWARD if transposed else FORWARD), layer=layer.index, phase=sync.phase,
-            options=options,
+            options=options | more,
         )  # fmt: skip
-
-    def _size(self, root: int, scaling: str, transposed: bool) -> Column:
-        """Edges of a root's block on each rank; with loops where the scaling counts a vertex among its own sources."""
-        edges = np.array(self._edges.T[:, root] if transposed else self._edges[:, root])
-        if scaling == "gcn":
-            edges[root] += self.rows[root]
-        return self.builder.column(f"block_edges/{root}{'/transposed' if transposed else ''}", edges)

@@ -1,0 +1,82 @@
+"""Attention over one block of edges at a time: a running softmax as blocks arrive, and gradients by source rows."""
+
+from executor.buffers import Now
+from executor.handlers.block_age import age_check
+from executor.handlers.context import Handler, RankContext
+from executor.layers.blocks import BlockAdjacency
+from simgnn.errors import BackendError
+from simgnn.program.ops import Access, Op
+from simgnn.program.program import Template
+
+
+def attend(op: Op, template: Template, context: RankContext) -> Handler:
+    """Add what the block of rank ``options["block"]`` gives, with the op's module.
+
+    ``options["rows"]`` names the buffer of own prepared rows, ``options["own"]`` and ``options["arrived"]`` those of
+    the root's rows, on that rank itself and on others. Forward, ``module(kernel, rows, block, *so far) -> (maxima,
+    sums)``, which the op writes, and reads except for the first block. With ``options["transposed"]`` = 1 see
+    :func:`_gradients`. ``options["oldest_epochs"]``: as in :func:`executor.handlers.blocks.add_block`.
+    """
+    if context.blocks is None or context.network is None or op.module is None:
+        raise BackendError(f"op '{op.name}' attends over blocks of edges, which this run has not made")
+    if op.options.get("transposed", 0):
+        return _gradients(op, context, context.blocks)
+    root = int(op.options["block"])
+    kernel, function = context.blocks.attention(root, transposed=False), context.network.segment(op.module)
+    rows, block = (context.store.getter(_access(op, name)) for name in ("rows", _holder(context, root)))
+    writes = [access.buffer for access in op.writes]
+    so_far = [context.store.getter(access) for access in op.reads if access.buffer in writes]
+    setters = context.writes(op)
+    check = age_check(op, context, [len(degrees) for degrees in context.blocks.degrees])
+
+    def run(now: Now) -> None:
+        check(now)
+        found = function(kernel, rows(now), block(now), *[get(now) for get in so_far])
+        for put, value in zip(setters, found, strict=True):
+            put(now, value)
+
+    return run
+
+
+def _gradients(op: Op, context: RankContext, blocks: BlockAdjacency) -> Handler:
+    """``module(kernel, rows, block) -> (of rows, of their scores, of the block's scores)``: the first two are added up
+    over blocks in what the op writes first. The last are partial sums: of this rank's own block they become what is
+    written third, of others their place, ranks ascending, in what is written fourth, for the exchange of them."""
+    assert context.network is not None
+    assert op.module is not None
+    root, ranks = int(op.options["block"]), context.program.ranks
+    kernel, function = blocks.attention(root, transposed=True), context.network.segment(op.module)
+    rows, block = (context.store.getter(_access(op, name)) for name in ("rows", _holder(context, root)))
+    writes = [access.buffer for access in op.writes]
+    so_far = [context.store.getter(access) for access in op.reads if access.buffer in writes]
+    setters = context.writes(op)
+    mine = len(blocks.degrees[context.rank])
+    # a rank without rows has no parts of others' sums
+    lengths = [len(blocks.degrees[rank]) if mine and rank != context.rank else 0 for rank in range(ranks)]
+    place = slice(sum(lengths[:root]), sum(lengths[: root + 1]))
+
+    def run(now: Now) -> None:
+        of_rows, of_source, of_block = function(kernel, rows(now), block(now))
+        found = [get(now) for get in so_far]
+        if not found:
+            empty = of_block.new_zeros((sum(lengths), of_block.shape[1]))
+            found = [of_rows, of_source, of_block.new_empty((0, of_block.shape[1])), empty][: len(setters)]
+        else:
+            found[0], found[1] = found[0].add_(of_rows), found[1].add_(of_source)
+        if root == context.rank:
+            found[2] = of_block
+        else:
+            found[3][place] = of_block[: lengths[root]]
+        for put, value in zip(setters, found, strict=True):
+            put(now, value)
+
+    return run
+
+
+def _holder(context: RankContext, root: int) -> str:
+    return "own" if context.rank == root else "arrived"
+
+
+def _access(op: Op, option: str) -> Access:
+    """The access of the buffer that an option names."""
+    return next(access for access in op.reads if access.buffer == op.options[option])
