@@ -1,9 +1,9 @@
 """Recorded guards on another partition, or past the end of their record: shares of blocks that were sent.
 
 Source: specs/sancus.md section 7. The share of each epoch and sync point is carried over, and each root sends whenever
-its running sum of shares reaches one; roots begin apart, so that what is sent is spread over them. Past the record the
-share is the mean of its last quarter (deviation: no curve of how fast rows change is fitted, since changes are not
-recorded).
+its running sum of shares reaches one; roots begin apart, so that what is sent is spread over them. Past the record
+shares follow a curve: a block that moves by r of its bound an epoch is sent every r**-kappa epochs, and r settles
+(:mod:`simgnn.analysis.activity_curve`). Deviation: the curve is fitted to the shares, since changes are not recorded.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.analysis.activity_curve import FEWEST, fit_curve
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
-LAST_SHARE = 4
-"""Past the record, shares are those of its last part of so many."""
+WINDOWS = 8
+"""Shares of a few roots are coarse: means over this part of a record, and at least SHORTEST epochs, are fitted."""
+SHORTEST = 3
 
 
 def guards_of(program: Program) -> dict[str, tuple[str, int]]:
@@ -62,8 +64,22 @@ def carried_guards(
 
 
 def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
-    last = shares[-max(1, len(shares) // LAST_SHARE) :]
-    return np.concatenate((shares[:epochs], np.full(max(0, epochs - len(shares)), last.mean())))
+    """Shares [E] of a record continued to ``epochs``. The first epoch, which sends everything, says nothing of later
+    ones; a short record goes on at its mean."""
+    later, more = shares[1:], max(0, epochs - len(shares))
+    if not len(later):
+        found = np.full(more, shares.mean())
+    elif not later.any():
+        found = np.zeros(more)
+    elif len(later) < FEWEST:
+        found = np.full(more, later.mean())
+    else:
+        span = max(SHORTEST, len(later) // WINDOWS)
+        counted = np.convolve(np.ones_like(later), np.ones(span), "same")
+        smooth = np.convolve(later, np.ones(span), "same") / counted
+        curve = fit_curve(smooth, np.ones_like(later))
+        found = curve.at(np.arange(len(later), len(later) + more, dtype=np.float64), np.ones(more))
+    return np.concatenate((shares[:epochs], found))
 
 
 def _realised(shares: NDArray[np.float64], root: int, ranks: int) -> NDArray[np.int64]:

@@ -1,7 +1,10 @@
 """Guards carried over to other partitions and longer runs keep the share of what is sent, and nothing else."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from simgnn.analysis.replay_guards import carried_guards
 from simgnn.errors import ConfigError
@@ -60,10 +63,50 @@ def test_the_record_holds_as_far_as_it_goes() -> None:
     found = carried_guards(recorded, made, made, 3 * EPOCHS, same=True)
     for name, values in found.items():
         assert np.array_equal(values[:, :EPOCHS], recorded[name])
-    point = "agreed/2/forward"
-    tail = shares(recorded, point)[-EPOCHS // 4 :].mean()
-    after = shares(found, point)[EPOCHS:]
-    assert after.mean() == pytest.approx(tail, abs=1 / len(after))
+
+
+def _follow(
+    of: Program, moved: Callable[[NDArray[np.float64]], NDArray[np.float64]], epochs: int
+) -> dict[str, IntArray]:
+    """What roots decide whose blocks move by ``moved`` of the bound an epoch, each begun at another place."""
+    found, walked = {}, np.cumsum(moved(np.arange(epochs, dtype=np.float64)))
+    for _, op in of.ops:
+        if op.guard is not None and op.root is not None:
+            sends = np.diff(np.floor(walked + op.root / of.ranks), prepend=-1) > 0
+            sends[0] = True
+            found[op.guard.decision] = np.broadcast_to(sends[None, :, None].astype(np.int64), (of.ranks, epochs, 1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("moved", "off"),
+    [
+        (lambda epochs: np.full(len(epochs), 1 / 3), 0.05),
+        (lambda epochs: 0.05 + 0.8 * np.exp(-epochs / 20), 0.15),
+        (lambda epochs: np.where(epochs > 0, 0.0, 1.0), 0.0),
+    ],
+    ids=["every third", "settling", "never again"],
+)
+def test_past_the_record_shares_follow_its_curve(
+    moved: Callable[[NDArray[np.float64]], NDArray[np.float64]], off: float
+) -> None:
+    made = program(4)
+    whole = _follow(made, moved, 240)
+    found = carried_guards({name: v[:, :80] for name, v in whole.items()}, made, made, 240, same=True)
+    for name, values in found.items():
+        assert np.array_equal(values[:, :80], whole[name][:, :80])
+    for point in ("agreed/1/forward", "agreed/2/forward"):
+        got, wanted = shares(found, point)[80:].sum(), shares(whole, point)[80:].sum()
+        assert abs(got - wanted) <= off * wanted + (1 if off else 0)
+
+
+def test_a_short_record_goes_on_at_its_mean() -> None:
+    made = program(2)
+    recorded = {name: v[:, :4] for name, v in _follow(made, lambda epochs: np.full(len(epochs), 0.5), 4).items()}
+    found = carried_guards(recorded, made, made, 104, same=True)
+    for point in ("agreed/1/forward", "agreed/2/forward"):
+        mean = shares(recorded, point)[1:].mean()
+        assert shares(found, point)[4:].mean() == pytest.approx(mean, abs=0.02)
 
 
 def test_what_cannot_be_carried_over_is_refused() -> None:
