@@ -26,6 +26,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import Prepared, prepare
 from simgnn.experiment.schema import Experiment
 from simgnn.program.kinds import OpKind
+from simgnn.program.program import EVALUATE
 from simgnn.record.activity import parts_of, read_activity
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
@@ -53,16 +54,21 @@ def train(experiment: Experiment, folder: Path) -> tuple[Result, int]:
 
 
 def rows_sent(directory: RunDirectory, prepared: Prepared) -> int:
-    """Rows that crossed between ranks: as decided, or where nothing is decided, as counted at the transport."""
+    """Rows that crossed between ranks in training: as decided, or where nothing is decided, as counted at the
+    transport. Evaluations, which are exact in both, do not count."""
     if directory.activity.is_file():
         table = read_activity(directory.activity)
         sent = (table["peer"].to_numpy() >= 0) & (np.array(table["name"].to_pylist()) == "rows")
         return int(table["value"].to_numpy()[sent].sum())
     trace = read_table(directory.trace)
     nbytes = np.bincount(trace["op_id"].to_numpy(), trace["bytes_sent"].to_numpy())
-    ops = [op for _, op in prepared.planned.program.ops]
-    exchanges = [number for number in np.flatnonzero(nbytes) if ops[number].kind is OpKind.EXCHANGE]
-    return sum(round(nbytes[n] / ops[n].transfer.row_bytes) for n in exchanges)  # type: ignore[union-attr]
+    ops = prepared.planned.program.ops
+    exchanges = [
+        (number, op.transfer.row_bytes)
+        for number, (template, op) in enumerate(ops[: len(nbytes)])
+        if op.kind is OpKind.EXCHANGE and op.transfer is not None and template != EVALUATE
+    ]
+    return sum(round(nbytes[number] / row_bytes) for number, row_bytes in exchanges)
 
 
 def compare_accuracy(options: argparse.Namespace, folder: Path) -> bool:

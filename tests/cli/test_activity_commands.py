@@ -1,0 +1,83 @@
+"""What caches decided, from a run to a prediction elsewhere, as a user types it: cdfgnn and its pieces on other
+systems."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.record.activity import read_activity
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
+from tests.executor.runs import small_graph
+
+EPOCHS = ("--epochs", "4", "--set", "model.hidden=8")
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    """A graph in the format of the shared data."""
+    made = small_graph(400)
+    path = tmp_path / "small.npz"
+    np.savez(
+        path, indptr=made.csr.indptr, indices=made.csr.indices, feat=np.asarray(made.features, np.float32),
+        labels=made.labels, train_mask=made.train_mask, val_mask=made.validation_mask, test_mask=made.test_mask,
+    )  # fmt: skip
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """What a command that succeeds prints as JSON."""
+    assert invoke([*arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_four_ranks_decided_is_priced_on_sixteen_gpus(
+    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded, source = str(tmp_path / "recorded"), ("--set", f"graph.source={graph}")
+    run = printed(capsys, "run", "cdfgnn", *source, "--ranks", "4", *EPOCHS, "--out", recorded)
+    assert (run["status"], run["ranks"]) == ("ok", 4)
+    losses = read_result(RunDirectory(Path(recorded)).result).loss
+    assert losses is not None
+    assert losses[-1] < losses[0]
+    arguments = ["simulate", "cdfgnn", *source, *EPOCHS, "--hardware", "a800-pcie-ib-2x8"]
+    assert invoke([*arguments, "--json"]) == 2
+    assert "depends on values that only training produces" in capsys.readouterr().err
+    told = printed(capsys, *arguments, "--activity", recorded, "--out", str(tmp_path / "predicted"))
+    assert (told["backend"], told["hosts"], told["ranks"]) == ("sim", 2, 16)
+    assert told["transferred"]
+    assert any("recorded on another partition (4 ranks)" in note for note in told["notes"])
+    assert told["epoch_s_median"] > 0
+    # on the cluster of the record nothing is carried over: the same bytes between each two ranks
+    same = str(tmp_path / "same")
+    told = printed(capsys, *arguments, "--ranks", "4", "--activity", recorded, "--out", same)
+    assert not told["transferred"]
+    bytes_of = [read_result(RunDirectory(Path(folder)).result).bytes_sent for folder in (recorded, same)]
+    assert bytes_of[0] == bytes_of[1]
+    assert np.array(bytes_of[0]).sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("system", "settings"),
+    [
+        ("vanilla", ["freshness.kind=adaptive-vertex", "codec.kind=linear", "codec.bits=8"]),
+        ("sancus", ["freshness.rule=variation-gap", "freshness.bound_change=0.2", "codec.kind=linear"]),
+    ],
+)
+def test_the_pieces_work_elsewhere(
+    system: str, settings: list[str], graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The adaptive cache and the quantiser on vanilla's METIS edge-cut; skip-broadcast with codes on the wire."""
+    recorded = tmp_path / "recorded"
+    chosen = [part for value in (f"graph.source={graph}", *settings) for part in ("--set", value)]
+    run = printed(capsys, "run", system, *chosen, "--ranks", "2", *EPOCHS, "--out", str(recorded))
+    assert run["status"] == "ok"
+    assert len(read_activity(RunDirectory(recorded).activity)) > 0
+    arguments = ["simulate", system, *chosen, *EPOCHS, "--hardware", "a800-pcie-ib-2x8", "--activity", str(recorded)]
+    assert printed(capsys, *arguments, "--ranks", "2")["transferred"] is False
+    assert printed(capsys, *arguments)["transferred"] is True
