@@ -89,12 +89,18 @@ class Balance(Strict):
 
 class Adjustment(Strict):
     """What the software of a table does otherwise on a device: factors on the ``costs`` of a primitive's curves, and on
-    the bytes of the caches that they speak of."""
+    the bytes of the caches that they speak of. ``models``: kinds of models that do so; all where none is named."""
 
     primitive: StrictStr
+    models: tuple[StrictStr, ...] = ()
     costs: Annotated[dict[StrictStr, Positive], Field(min_length=1)]
     cache: Positive = 1.0
     assumed: StrictStr
+
+    @property
+    def label(self) -> str:
+        """What it is about, in words."""
+        return f"{self.primitive} of {', '.join(self.models)}" if self.models else self.primitive
 
     @field_validator("primitive")
     @classmethod
@@ -151,6 +157,16 @@ class PublishedTable(Strict):
     open: tuple[Open, ...] = ()
     kept: Kept | None = None
 
+    @model_validator(mode="after")
+    def _adjusted_models_are_mapped(self) -> Self:
+        mapped = sorted(set(self.models.values()))
+        unknown = {name for one in self.adjust for name in one.models} - set(mapped)
+        if unknown:
+            raise ValueError(
+                f"adjust.models: got {', '.join(sorted(unknown))}, expected those of the table: {', '.join(mapped)}"
+            )
+        return self
+
 
 class PublishedBars(Strict):
     """``median_factor``: either way; ``wrong_verdicts``: decided memory verdicts that may be wrong."""
@@ -191,7 +207,7 @@ class PublishedSuite(Strict):
             told.append(f"balance of partitions: {self.balance.assumed}")
         for table in self.tables:
             told.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
-            told += [f"{table.label}, {one.primitive}: {one.assumed}" for one in table.adjust]
+            told += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
             told += [f"{table.label}, left open: {one.assumed}" for one in table.open]
             told += [f"{table.label}, memory: {table.kept.assumed}"] if table.kept else []
         return tuple(told)

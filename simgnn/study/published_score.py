@@ -209,7 +209,8 @@ def _predicted(
             },
         ]
         experiment = case_experiment(suite.extends, settings)
-        found = backend.predict(experiment, adjusted(load_profile(table.profile), table.adjust, change.memory))
+        adjustments = [one for one in table.adjust if not one.models or model in one.models]
+        found = backend.predict(experiment, adjusted(load_profile(table.profile), adjustments, change.memory))
     full = found.result.status == "oom"
     if table.kept is not None:
         widths = experiment.model.widths(dataset.features, dataset.classes)

@@ -78,6 +78,7 @@ def test_hosts_of_one_rank_each_trade_directly(runs: Runs) -> None:
             assert not across.decided[f"sync/{point}/{stage}/within/rows"].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", LOSSY, ids="-".join)
 def test_lossy_training_still_learns(runs: Runs, extra: tuple[str, ...]) -> None:
     attends = [one for one in extra if one.startswith("model.kind")]

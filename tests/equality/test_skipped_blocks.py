@@ -97,6 +97,7 @@ def test_bounds_of_zero_change_no_bit(ranks: int, bench: Bench) -> None:
         assert collective_bytes(found) < total, "features never change, so they are sent once"
 
 
+@pytest.mark.slow
 def test_equal_schedules_are_equal_in_every_bit(bench: Bench) -> None:
     together = bench.run(block_case("sage", 3, FIRST, *fixed(2)))
     apart = bench.run(block_case("sage", 3, FIRST, *adaptive(2)))

@@ -27,6 +27,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 def test_any_topological_order_gives_the_same_bits(tmp_path: Path) -> None:
     folders = [str(prepared_run(small_graph(), tmp_path / name, 2, *settings)) for name, settings in CASES.items()]
     serial = run_ranks(2, train_in_process, tmp_path / "serial", folders, joined=False)

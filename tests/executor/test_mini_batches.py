@@ -46,7 +46,7 @@ def _flat(values: list[dict[str, torch.Tensor]], folder: Path) -> torch.Tensor:
     return torch.cat([found[name].reshape(-1) for found, kept in zip(values, names, strict=True) for name in kept])
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 4])
 def test_ranks_train_as_one_process_does_on_the_union_of_their_batches(ranks: int, tmp_path: Path) -> None:
     """Losses of three epochs and the parameters after them, with DGL's layers. Some last batches are short, and some
     ranks have none."""

@@ -134,6 +134,11 @@ def test_adjusted_costs_change_the_prediction_by_their_factor(tables: Path, back
     assert slower.memory.value == pytest.approx(gpu.memory.value / 1.25)
     assert slower.curves_of("matmul") == gpu.curves_of("matmul")
     assert known(predicted(tables, backend, adjust=[ten.model_dump()])[1])[0] > plain
+    both = {"models": {"GCN": "gcn", "GAT": "gat"}}
+    of_gat = predicted(tables, backend, **both, adjust=[{**ten.model_dump(), "models": ["gat"]}])
+    assert known(of_gat[1])[0] == plain, "a row of a GCN, which the adjustment is not about"
+    with pytest.raises(ValueError, match=r"adjust\.models: got gat, expected those of the table: gcn"):
+        suite(tables=[{**TABLE, "adjust": [{**same, "models": ["gat"]}]}])
     unheard = {**same, "costs": {"rows": 2.0}}
     with pytest.raises(ConfigError, match="spmm has no cost 'rows' on any GPU of 'a100-nvlink-4'"):
         predicted(tables, backend, adjust=[unheard])
