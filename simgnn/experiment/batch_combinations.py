@@ -40,6 +40,12 @@ def slot_faults(values: Mapping[str, Any]) -> Faults:
                 f"got '{policy.kind}' {got}, expected '{default}': {why}; or sample mini-batches (batching.kind = "
                 "'seeded' or 'sampled')",
             )
+    if sampled and batching.asks_hosts and isinstance(schedule, Prefetch) and schedule.lanes > 1:
+        yield (
+            ("schedule", "lanes"),
+            f"got {schedule.lanes} with batching.structure = 'partitioned', expected 1: hosts draw one batch of every "
+            "rank together; or let each rank draw alone (batching.structure = 'replicated')",
+        )
     if sampled and not batching.known_ahead and isinstance(placement, Store) and placement.hot_rows:
         yield (
             ("placement", "hot_rows"),

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.partition.folder import cache_folder
+from simgnn.partition.serving import Serving
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.placement.store import Store
@@ -21,7 +22,9 @@ from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.planfile import save_plan
 from simgnn.sampling.presample import presample, settings_of
-from simgnn.sampling.sizes import BatchSizes
+from simgnn.sampling.request_counts import sample_requests
+from simgnn.sampling.sizes import BatchSizes, PartedSizes
+from simgnn.sampling.structure import structure_bytes
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
@@ -120,6 +123,10 @@ def prepare_batches(
     presample(plan, partition.digest, folder, epochs)
     placement = experiment.placement.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
     sizes = batch_sizes(plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows)
+    if experiment.batching.asks_hosts and hosts.any():
+        requests = sample_requests(plan, folder, hosts, epochs)
+        held = structure_bytes(plan.csr, plan.owner, Serving(experiment.rank_hosts()))[hosts]
+        sizes = replace(sizes, parted=PartedSizes(requests, held))
     return PreparedBatches(
         plan=plan,
         source=partition.digest,

@@ -8,6 +8,8 @@ from simgnn.program.sizes import Column
 
 INPUTS, HOT, FEATURES, VERTICES, SEEDS = "inputs", "hot", "features", "vertices", "seeds"
 SEED_COUNT = "seed_count"
+FEATURE_ROWS = Column("features/rows")
+"""Rows in the memory of each rank's host, [P]."""
 PULLED, SERVED = "pulled", "served"
 DRAW, STAGE_BLOCKS, STAGE_ROWS, TAKE_HOT = "batch/draw", "batch/stage", "rows/stage", "hot/take"
 STAGING, SAMPLING, FETCHING = "staging", "sampling", "fetch"

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+
 from simgnn.policies.minibatch import FEATURES, FETCHING, PLACES, STAGING
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Dependency, Op, Transfer, Work
-from simgnn.program.sizes import Column
+from simgnn.program.sizes import Column, Route
 
 Phase = Literal["forward", "setup"]
 
@@ -21,6 +23,15 @@ def sent(route: str) -> Column:
 def received(route: str) -> Column:
     """Rows that each rank is sent along a route."""
     return Column(f"{route}/received")
+
+
+def add_route(builder: ProgramBuilder, name: str, route: Route) -> None:
+    """Add a route [pairs, epochs, steps], or [pairs], and the columns of what each rank sends and is sent along it."""
+    builder.routes[name] = route
+    for column, ends in ((sent(name), route.source), (received(name), route.target)):
+        total = np.zeros((len(builder.hosts), *route.rows.shape[1:]), np.int64)
+        np.add.at(total, ends, route.rows)
+        builder.column(column.name, total)
 
 
 @dataclass

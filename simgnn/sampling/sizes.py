@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.program.sizes import Route
+from simgnn.sampling.requests import SampleRequests
 
 IntArray = NDArray[np.int64]
 
@@ -24,6 +25,15 @@ class CacheSizes:
 
 
 @dataclass(frozen=True)
+class PartedSizes:
+    """Sampling where each host holds a part of the structure. ``structure_bytes`` int64 [P]: of the part that each
+    rank's host holds."""
+
+    requests: SampleRequests
+    structure_bytes: IntArray
+
+
+@dataclass(frozen=True)
 class BatchSizes:
     """Every batch of a run, int64 [P, epochs, steps] each; a rank without a batch in a step has zeros.
 
@@ -31,7 +41,7 @@ class BatchSizes:
     in the memory of its host (``local``) and in the cache (``hits``); ``pulled``: the others, [pairs, epochs, steps]
     from the rank that sends to the one that needs. ``cache``: None without hot rows. ``training`` int64 [P]: training
     vertices of each rank. ``locality``: float64 [P, bins] by the names of tables of
-    :class:`~simgnn.partition.stats.PartitionStats`, of one batch a rank.
+    :class:`~simgnn.partition.stats.PartitionStats`, of one batch a rank. ``parted``: None where each rank draws alone.
     """
 
     rows: IntArray
@@ -42,6 +52,7 @@ class BatchSizes:
     cache: CacheSizes | None
     training: IntArray
     locality: Mapping[str, NDArray[np.float64]]
+    parted: PartedSizes | None = None
 
     @property
     def steps(self) -> int:

@@ -7,9 +7,11 @@ import numpy as np
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import Planned, plan
 from simgnn.graph.graph import GraphFacts
+from simgnn.partition.serving import Serving
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import Route
-from simgnn.sampling.sizes import BatchSizes, CacheSizes
+from simgnn.sampling.requests import SampleRequests
+from simgnn.sampling.sizes import BatchSizes, CacheSizes, PartedSizes
 
 WIDTH, CLASSES = 20, 5
 
@@ -54,6 +56,21 @@ def made_sizes(
         first = rng.integers(1, hot_rows, (ranks, ranks)) * far[:, :, 0, 0]
         cache = CacheSizes(np.full(ranks, hot_rows), Route.from_matrix(first), Route.from_turns(pieces), kept)
     return BatchSizes(rows, edges, local, hits, Route.from_turns(pulled), cache, np.full(ranks, 100), {})
+
+
+def parted_sizes(hosts: list[int], sizes: BatchSizes, seed: int = 0) -> PartedSizes:
+    """Frontiers and draws of ``sizes`` divided among the hosts at random, host 0 having most."""
+    random, servers = np.random.default_rng(seed), Serving(tuple(hosts)).servers
+    share = np.arange(servers.shape[1], 0, -1) / np.arange(servers.shape[1] + 1).sum()
+    ranks, hops = len(hosts), len(sizes.edges)
+    asked = np.zeros((hops, ranks, ranks, *sizes.local.shape[1:]), np.int64)
+    returned = np.zeros_like(asked)
+    for dense, whole in ((asked, sizes.rows[:-1]), (returned, sizes.edges)):
+        for rank in range(ranks):
+            divided = random.multinomial(whole[:, rank], share)
+            for host, server in enumerate(servers[rank]):
+                dense[:, rank, server] += divided[..., host]
+    return PartedSizes(SampleRequests(asked, returned), np.full(ranks, 5000))
 
 
 def planned(system: str, hosts: list[int], sizes: BatchSizes, *overrides: str, width: int = WIDTH) -> Planned:

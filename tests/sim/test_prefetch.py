@@ -158,7 +158,7 @@ def test_sampling_ahead_hides_behind_training_or_bounds_it(lanes: int, drawn_s: 
     them, and the trainer's own chain (specs/distdgl.md 9)."""
     hosts = [0, 1]
     sizes = constant(made_sizes(hosts, 1, 40, seed=2))
-    options = [f"schedule.lanes={lanes}", f"schedule.window={lanes + 3}"]
+    options = [f"schedule.lanes={lanes}", f"schedule.window={lanes + 3}", "batching.structure=replicated"]
     told = Durations(run(drawing(planned("distdgl", hosts, sizes, *options).program, drawn_s), apart(hosts), 1))
     trained = (told.of(20, "rows/fetch", *GATHERED) + told.training(20)).max()
     trained += told.of(20, "update/gradients", "update/metrics", "update/optimize").max()

@@ -102,19 +102,16 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     chain = _in_order(builder.templates.pop(STEP))
     released = next(op.name for op in reversed(chain) if op.phase == "backward")
     ends = StepEnds(staged=staged[-1].name, released=released, trained=OPTIMIZE)
-    draw = Op(
-        DRAW, OpKind.SAMPLE, SAMPLING, writes=store.drawn(), after=schedule.before_draw(ends),
-        work=batching.drawing(len(batches.edges)), module="batching",
-    )  # fmt: skip
+    drawing = _after(batching.ops(builder, batches, store.drawn()), schedule.before_draw(ends))
     staged = _after(staged, (Dependency(DRAW), *schedule.before_rows(ends)))
     chain = _after(chain, (Dependency(store.ready), Dependency(OPTIMIZE, steps_back=1)))
-    builder.templates[STEP] = [draw, *staged, *chain]
+    builder.templates[STEP] = [*drawing, *staged, *chain]
     first = store.first(experiment.placement)
     if first:
-        builder.templates[FIRST] = [*first, draw, *_after(staged, (Dependency(first[-1].name),)), *chain]
+        builder.templates[FIRST] = [*first, *drawing, *_after(staged, (Dependency(first[-1].name),)), *chain]
     before = schedule.before_epoch(ends)
     if before:
-        builder.templates[OPENING] = [draw, *_after(staged, before), *chain]
+        builder.templates[OPENING] = [*drawing, *_after(staged, before), *chain]
     return builder.stated(
         Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
     )

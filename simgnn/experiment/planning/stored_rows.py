@@ -7,6 +7,7 @@ from simgnn.graph.graph import GraphFacts
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.store import ROUTE, Pulls
 from simgnn.policies.minibatch import (
+    FEATURE_ROWS,
     FEATURES,
     HOT,
     INPUTS,
@@ -23,11 +24,11 @@ from simgnn.policies.minibatch import (
 )
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
 from simgnn.policies.schedule.base import Schedule
-from simgnn.policies.staging import Staging, received, sent
+from simgnn.policies.staging import Staging, add_route, received
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Op, Transfer, Work
-from simgnn.program.sizes import Column, IntArray, Route
+from simgnn.program.sizes import Column, IntArray
 from simgnn.sampling.sizes import BatchSizes
 
 WORD_BYTES = 4
@@ -100,29 +101,21 @@ class StoredRows:
         builder.column("train_vertices", batches.training)
         here = batches.local
         if self.several_hosts:
-            self._route(ROUTE, batches.pulled)
+            add_route(builder, ROUTE, batches.pulled)
             here = here + builder.columns[received(ROUTE).name]
         builder.column(STAGED_ROWS.name, here)
         if self.cache is not None:
             builder.column(HITS.name, batches.hits)
             builder.column("hot/rows", self.cache.rows)
             builder.column("hot/kept", self.cache.kept)
-            self._route(CACHE_ROUTE, self.cache.pulled)
-            self._route(FIRST_ROUTE, self.cache.first)
+            add_route(builder, CACHE_ROUTE, self.cache.pulled)
+            add_route(builder, FIRST_ROUTE, self.cache.first)
 
     def _words(self, hop: int) -> IntArray:
         """int32 numbers of a block: a pointer for each row and the end, a source for each edge."""
         rows = self.batches.rows[hop - 1]
         words: IntArray = rows + (rows > 0) + self.batches.edges[hop - 1]
         return words
-
-    def _route(self, name: str, route: Route) -> None:
-        builder, ranks = self.builder, len(self.builder.hosts)
-        builder.routes[name] = route
-        for column, ends in ((sent(name), route.source), (received(name), route.target)):
-            total = np.zeros((ranks, *route.rows.shape[1:]), np.int64)
-            np.add.at(total, ends, route.rows)
-            builder.column(column.name, total)
 
     def _buffers(self, facts: GraphFacts, schedule: Schedule) -> None:
         """Rings of batches. A ring's copies are as large as the run's largest batch of the rank."""
@@ -136,7 +129,7 @@ class StoredRows:
             words = builder.column(f"largest/words/{hop}", _largest(self._words(hop)))
             builder.buffer(drawn(hop), words, 1, "int32", space="host", depth=held, ring="step")
             builder.buffer(block(hop), words, 1, "int32", depth=staged, ring="step")
-        rows = builder.column("features/rows", self._host_rows())
+        rows = builder.column(FEATURE_ROWS.name, self._host_rows())
         builder.buffer(FEATURES, rows, self._width, space="host-shared", persistent=True)
         builder.buffer("labels", Column("train_vertices"), label_bytes(facts), "uint8", persistent=True)
         if self.cache is not None:

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from simgnn.policies.batching.base import Batching
-from simgnn.program.ops import Work
+from simgnn.policies.drawing import drawn_over_hosts
+from simgnn.policies.minibatch import BATCHES, DRAW, SAMPLING
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Access, Op, Work
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from simgnn.partition.partition import Partition
     from simgnn.partition.stats import PartitionStats
     from simgnn.sampling.plan import SamplingPlan
+    from simgnn.sampling.sizes import BatchSizes
 
 MOST_NEIGHBOURS = 65_536
 
@@ -57,6 +62,19 @@ class NeighbourSampling(Batching, ABC):
         if self.split == "even":
             return even(stats.facts.train_vertices, stats.ranks)
         return stats.table("train_rows", "batching.split = 'local'")
+
+    @property
+    def asks_hosts(self) -> bool:
+        """Whether hosts hold a part of the structure each, and draw for one another."""
+        return False
+
+    def ops(self, builder: ProgramBuilder, batches: "BatchSizes", written: tuple[Access, ...]) -> list[Op]:
+        """The chain that draws a batch and writes ``written``: vertices, seeds, and the block of each hop. Its last op
+        is :data:`~simgnn.policies.minibatch.DRAW`."""
+        if batches.parted is not None:
+            return drawn_over_hosts(builder, batches.parted, written)
+        work = self.drawing(len(batches.edges))
+        return [Op(DRAW, OpKind.SAMPLE, SAMPLING, writes=written, work=work, module=BATCHES)]
 
     def plan(
         self,

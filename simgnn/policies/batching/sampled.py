@@ -12,8 +12,8 @@ from simgnn.program.ops import Work
 class Sampled(NeighbourSampling):
     """Online neighbour sampling. It draws what ``seeded`` draws, so that the two train on equal batches.
 
-    Deviation: every host holds the structure of the whole graph, so that a rank draws all of a batch itself. DistDGL's
-    owners hold the in-edges of their vertices and draw for others on request (specs/distdgl.md 5.5).
+    ``structure``: ``partitioned``, a host holds the in-edges of its own vertices, and draws from them for others on
+    request (specs/distdgl.md 5.5); ``replicated``, it holds the whole graph's, and a rank draws all of a batch itself.
     """
 
     known_ahead: ClassVar[bool] = False
@@ -22,6 +22,15 @@ class Sampled(NeighbourSampling):
     fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
         default=(15, 10, 5), description="neighbours by hop from the seed vertices; -1: all"
     )
+
+    structure: Literal["partitioned", "replicated"] = Field(
+        default="partitioned", description="what of the graph a host draws from"
+    )
+
+    @property
+    def asks_hosts(self) -> bool:
+        """See :class:`NeighbourSampling`."""
+        return self.structure == "partitioned"
 
     def drawing(self, hops: int) -> tuple[Work, ...]:
         """See :class:`NeighbourSampling`."""
