@@ -6,6 +6,7 @@ from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext, Sent, policy_context
 from executor.handlers.request import request_rows
 from executor.handlers.wire import count_pairs, counts_of
+from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
@@ -16,13 +17,19 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
     The op's policy says where an id lies: ``locate(context, ids) -> (rank int64 [k], position int64 [k])``; with
     ``options["rows"] = "remote"`` only of those that other hosts hold, rank after rank: ``remote(context, ids)``, and
     what is written has just these rows, in this order. One round is: counts (8 bytes a pair, control), positions
-    (int64, payload), rows (payload). Ids are cut into rounds of at most ``options["round_rows"]`` (default: one round);
+    (int64, payload), rows (payload). A second buffer that is written takes what this rank was asked for: positions, and
+    how many of them by each rank (int64). Ids are cut into rounds of at most ``options["round_rows"]`` (default: one);
     ranks agree on the number of rounds first; empty rounds are legal.
+
+    Raises :class:`BackendError` for a second buffer and more than one round.
     """
+    if len(op.writes) > 1 and "round_rows" in op.options:
+        raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
     group, op_id, policy = context.group(op), context.op_id(template, op), context.policy(op)
     locate = policy.remote if op.options.get("rows") == "remote" else policy.locate
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
+    keep = context.store.setter(op.writes[1]) if len(op.writes) > 1 else None
     limit, where = int(op.options.get("round_rows", 0)), policy_context(context, op)
 
     def run(now: Now) -> Sent:
@@ -42,6 +49,8 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
                 more, count = count_pairs(context, op_id, group, counts, nbytes)
                 sent, messages = sent + more, messages + count
             control += reply.control_bytes
+            if keep is not None:
+                keep(now, (reply.positions, torch.tensor(reply.served)))
         put(now, result)
         return Sent(sent, 0, control, messages)
 

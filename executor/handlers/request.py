@@ -12,11 +12,13 @@ from executor.handlers.wire import all_to_all, counts_of, row_bytes
 class Reply:
     """What a round brought, and what of it left this rank.
 
-    ``rows`` [k, F] on the group's device: row i answers request ``places[i]`` (int64 [k]). ``asked``, ``served``:
-    positions asked of each member and rows sent to it; ``position_bytes``, ``row_bytes``: of one. ``control_bytes``: of
-    the counts that went ahead.
+    ``positions`` int64: what this rank was asked for, member after member, as many as ``served`` says. ``rows`` [k, F]
+    on the group's device: row i answers request ``places[i]`` (int64 [k]). ``asked``, ``served``: positions asked of
+    each member and rows sent to it; ``position_bytes``, ``row_bytes``: of one. ``control_bytes``: of the counts that
+    went ahead.
     """
 
+    positions: torch.Tensor
     rows: torch.Tensor
     places: torch.Tensor
     asked: list[int]
@@ -39,7 +41,7 @@ def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tens
     positions = all_to_all(wanted, asked, served, group)
     reply = stored.index_select(0, positions.to(stored.device))
     rows = all_to_all(reply, served, asked, group)
-    return Reply(rows, places, asked, served, row_bytes(wanted), row_bytes(reply), header)
+    return Reply(positions, rows, places, asked, served, row_bytes(wanted), row_bytes(reply), header)
 
 
 def member_counts(ranks: torch.Tensor, group: GroupHandle) -> torch.Tensor:

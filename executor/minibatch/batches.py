@@ -93,15 +93,21 @@ class DrawnBatches:
         if not planned[0]:
             none = torch.empty(0, dtype=torch.int64)
             return (none, none, *[(torch.zeros(1, dtype=torch.int32), none.to(torch.int32))] * (len(planned) - 1))
-        batch = self._source.batch(context.epoch, context.step)
-        if not np.array_equal(batch.sizes, planned):
-            raise BackendError(
-                f"batch {context.step} of epoch {context.epoch} has {batch.sizes.tolist()} rows after its hops, the "
-                f"program was planned for {planned.tolist()}: prepare the run again"
-            )
-        places = np.searchsorted(self._seeds, batch.seeds)
-        blocks = [(_tensor(block.indptr, np.int32), _tensor(block.sources, np.int32)) for block in batch.blocks]
-        return (_tensor(batch.vertices, np.int64), torch.from_numpy(places), *blocks)
+        return batch_values(self._source.batch(context.epoch, context.step), self._seeds, planned, context)
+
+
+def batch_values(
+    batch: Batch, seeds: NDArray[np.int64], planned: NDArray[np.int64], context: PolicyContext
+) -> Sequence[Value]:
+    """What the op that draws a batch writes: see :meth:`DrawnBatches.__call__`. ``planned`` int64 [hops + 1]."""
+    if not np.array_equal(batch.sizes, planned):
+        raise BackendError(
+            f"batch {context.step} of epoch {context.epoch} has {batch.sizes.tolist()} rows after its hops, the "
+            f"program was planned for {planned.tolist()}: prepare the run again"
+        )
+    places = np.searchsorted(seeds, batch.seeds)
+    blocks = [(_tensor(block.indptr, np.int32), _tensor(block.sources, np.int32)) for block in batch.blocks]
+    return (_tensor(batch.vertices, np.int64), torch.from_numpy(places), *blocks)
 
 
 def _tensor(values: NDArray[Any], dtype: type) -> torch.Tensor:

@@ -10,6 +10,7 @@ from executor.buffers import BufferStore
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
+from executor.minibatch.parted import PartedBatches
 from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows, Staging
 from executor.network import SampledNetwork
 from executor.optimizer import FlatOptimizer
@@ -18,11 +19,13 @@ from executor.policies import carried_out
 from executor.routes import packed_routes
 from executor.store.features import FeatureStore
 from executor.store.places import Places
+from executor.store.structure import share_structure
 from executor.world import World
 from simgnn.errors import BackendError
 from simgnn.partition.relabel import IdMaps
 from simgnn.partition.serving import Serving
 from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.policies.drawing import DEGREES
 from simgnn.policies.minibatch import BATCHES, FEATURES, HOT, INPUTS, PLACES, SAMPLING, SEED_COUNT, rows_after
 from simgnn.policies.placement.store import Store
 from simgnn.program.ops import Buffer
@@ -32,6 +35,7 @@ from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.planfile import open_plan
 from simgnn.sampling.remote import Sources, rows_on_hosts
+from simgnn.sampling.structure import HostStructure
 
 
 def batch_context(
@@ -39,7 +43,8 @@ def batch_context(
 ) -> Callable[[], RankContext]:
     """Open the rank's lists and batches, all of which are checked; what is returned makes its context."""
     sampling = open_plan(folders.plan)
-    source = _batch_source(plan, folders, sampling, world.rank)
+    # batches that hosts draw together have no source of their own
+    source = None if DEGREES in plan.program.buffers else _batch_source(plan, folders, sampling, world.rank)
     fetches = None if folders.fetches is None else FetchPlan.open(folders.fetches, plan.epochs)
     return lambda: _context(plan, sampling, source, fetches, world, groups)
 
@@ -55,21 +60,29 @@ def _batch_source(plan: RunPlan, folders: BatchFolders, sampling: SamplingPlan, 
 def _context(
     plan: RunPlan,
     sampling: SamplingPlan,
-    source: BatchSource,
+    source: BatchSource | None,
     fetches: FetchPlan | None,
     world: World,
     groups: Mapping[str, GroupHandle],
 ) -> RankContext:
     program, rank, device = plan.program, world.rank, world.device
     dtype = getattr(torch, str(plan.train["dtype"]))
-    table = _shared_rows(plan, sampling, world)
+    store = _feature_store(plan, sampling, world)
+    table = store.table(FEATURES)
     task = load_seed_task(plan, sampling, rank, table, device)
     network = SampledNetwork(plan.layers, plan.seed, dtype, device)
     optimizer = FlatOptimizer(network.layers, plan.train, counted=True)
     assert optimizer.count is not None
     constants = {FEATURES: table, "labels": task.labels, SEED_COUNT: optimizer.count}
-    sizes = [program.sizes.columns[rows_after(hop).name][rank] for hop in range(len(sampling.fanouts) + 1)]
-    drawn = DrawnBatches(source, sampling.workers[rank], np.stack(sizes))
+    sizes = np.stack([program.sizes.columns[rows_after(hop).name][rank] for hop in range(len(sampling.fanouts) + 1)])
+    drawn: DrawnBatches | PartedBatches
+    if source is None:
+        structure = _shared_structure(sampling, store)
+        store.share(DEGREES, 1, "int32", structure.degrees)
+        constants[DEGREES] = store.table(DEGREES)
+        drawn = PartedBatches(structure, store.places.serving, rank, sampling, sizes)
+    else:
+        drawn = DrawnBatches(source, sampling.workers[rank], sizes)
     return RankContext(
         program=program,
         rank=rank,
@@ -90,15 +103,25 @@ def _context(
     )
 
 
-def _shared_rows(plan: RunPlan, sampling: SamplingPlan, world: World) -> torch.Tensor:
-    """The input rows of this host's vertices, in memory that its ranks share."""
+def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> FeatureStore:
+    """With the input rows of this host's vertices, in memory that its ranks share."""
     serving = Serving(plan.program.hosts)
     maps = IdMaps.of(np.array(serving.hosts, np.int32)[np.asarray(sampling.owner)], serving.parts)
     group = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
     store, features = FeatureStore(Places(world.rank, maps, serving), group), plan.program.buffers[FEATURES]
-    host = serving.hosts[world.rank]
+    host = store.places.host
     store.share(FEATURES, features.width, features.dtype, lambda: host_rows(plan, host, features.dtype))
-    return store.table(FEATURES)
+    return store
+
+
+def _shared_structure(sampling: SamplingPlan, store: FeatureStore) -> HostStructure:
+    """The in-edges of the vertices of this rank's host, in memory that its ranks share."""
+    places = store.places
+
+    def make() -> HostStructure:
+        return HostStructure.of(sampling.csr, sampling.owner, places.serving, places.host)
+
+    return share_structure(make, places.serving, places.rank, store.group)
 
 
 def _staged_rows(

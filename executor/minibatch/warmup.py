@@ -14,7 +14,10 @@ from executor.task import Task
 from executor.warmup import pack_buffers
 from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
+from simgnn.partition.serving import Serving
+from simgnn.sampling.requester import Requester
 from simgnn.sampling.sampler import Sampler
+from simgnn.sampling.structure import HostStructure
 
 VERTICES = 6
 
@@ -37,6 +40,7 @@ def warm_up_batches(
         array.setflags(write=False)
     ring = CSR(pointers, sources, VERTICES)
     batch = Sampler(ring, [1] * len(layers)).sample(np.array([0, 3]), 0)
+    _draw_of_parts(ring)
     network = SampledNetwork(layers, 0, dtype, device)
     optimizer = FlatOptimizer(network.layers, settings, counted=True)
     assert optimizer.count is not None
@@ -54,6 +58,15 @@ def warm_up_batches(
     task.batch_loss(rows, every)
     optimizer.count.fill_(len(rows))
     optimizer.step()
+
+
+def _draw_of_parts(ring: CSR) -> None:
+    """One hop over a structure of which this process holds all."""
+    structure = HostStructure.of(ring, np.zeros(VERTICES, np.int32), Serving((0,)), 0)
+    requester = Requester(structure, np.zeros(1, np.int64), 1, (1,))
+    requester.begin(np.array([0, 3]), 0)
+    asked, none = requester.ask(), np.zeros(0, np.int64)
+    requester.stitch(asked, requester.draw(asked), none.astype(np.int32), none)
 
 
 def _layer(

@@ -27,11 +27,13 @@ from tests.executor.batch_runs import EPOCHS, prepared_batches, sampling_of
 from tests.executor.harness import run_ranks
 from tests.executor.runs import small_graph, train_in_process
 
+ALONE = ["schedule.lanes=2", "batching.structure=replicated"]
+"""Each rank draws its batches alone, two at once; else hosts of ``distdgl`` draw for one another."""
 TRAINED: dict[str, tuple[str, list[str]]] = {
     "sage": ("rapidgnn", ["placement.hot_rows=7"]),
     "gcn": ("distdgl", ["model.kind=gcn", "batching.split=local"]),
     "gcn-transform-first": ("rapidgnn", ["model.kind=gcn", "model.order=transform-first", "placement.pull=delta"]),
-    "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", "schedule.lanes=2", "batching.split=local"]),
+    "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", *ALONE, "batching.split=local"]),
     "gat": ("rapidgnn", ["model.kind=gat", "model.heads=2", "batching.split=local", "placement.hot_rows=4"]),
     "gin": ("distdgl", ["model.kind=gin", "model.layers=3", "batching.fanouts=[3,-1,2]", "train.optimizer=sgd"]),
 }
@@ -81,7 +83,8 @@ def _of(case: tuple[str, list[str]]) -> tuple[str, ...]:
 
 VARIANTS: dict[str, tuple[str, list[str]]] = {
     "online": ("distdgl", ["schedule.window=1"]),
-    "online, ahead": ("distdgl", ["schedule.window=4", "schedule.lanes=2"]),
+    "online, parted, ahead": ("distdgl", ["schedule.window=3"]),
+    "online, ahead": ("distdgl", ["schedule.window=4", *ALONE]),
     "no cache": ("rapidgnn", ["placement.hot_rows=0", "schedule.window=1"]),
     "no cache, 4": ("rapidgnn", ["placement.hot_rows=0", "schedule.window=4"]),
     "hot": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=2"]),
@@ -243,7 +246,7 @@ def test_every_batch_is_told_of(trained: Trained, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["delta", "online, ahead"])
+@pytest.mark.parametrize("name", ["delta", "online, ahead", "online, parted, ahead"])
 def test_streams_in_any_order_change_no_bit(trained: Trained, name: str, tmp_path: Path) -> None:
     """Ready ops of a stream run in a random order of their own on each rank; dependencies alone hold them."""
     system, settings = VARIANTS[name]
