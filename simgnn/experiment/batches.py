@@ -82,7 +82,8 @@ def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[Sto
     size, fanouts = batching.batch_size, batching.fanouts
     placement = placement.resolved(lambda: distinct_rows(stats, training, size, fanouts))
     epochs = experiment.train.epochs
-    return placement, estimated_sizes(stats, training, size, fanouts, epochs, placement.cached_rows)
+    parted = batching.asks_hosts and bool(stats.hosts.any())
+    return placement, estimated_sizes(stats, training, size, fanouts, epochs, placement.cached_rows, parted)
 
 
 def check_training_vertices(graph: "Graph") -> None:

@@ -17,7 +17,9 @@ from simgnn.partition.degrees import DEGREES
 from simgnn.partition.serving import Serving
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import IntArray, Route
-from simgnn.sampling.sizes import BatchSizes, CacheSizes
+from simgnn.sampling.requests import SampleRequests
+from simgnn.sampling.sizes import BatchSizes, CacheSizes, PartedSizes
+from simgnn.sampling.structure import structure_size
 
 Floats = NDArray[np.float64]
 BLOCK_EDGES = "block_edges"
@@ -27,12 +29,15 @@ NEEDED_BY = "the estimate of mini-batches"
 @dataclass(frozen=True)
 class Expected:
     """One batch of one rank. ``rows`` [hops + 1], ``edges`` [hops]; ``inside`` [D, P]: the probability that a vertex of
-    a degree and owner is among its input rows; ``vertices`` [D, P]: how many of them there are."""
+    a degree and owner is among its input rows; ``vertices`` [D, P]: how many of them there are. ``frontiers``,
+    ``draws`` [hops, P]: vertices that each hop expands, and the edges that it draws, by owner."""
 
     rows: Floats
     edges: Floats
     inside: Floats
     vertices: Floats
+    frontiers: Floats
+    draws: Floats
 
 
 def expected_batch(stats: PartitionStats, rank: int, seeds: float, fanouts: Sequence[int]) -> Expected:
@@ -49,15 +54,18 @@ def expected_batch(stats: PartitionStats, rank: int, seeds: float, fanouts: Sequ
     ends = (degree * count).sum() * owned
     inside = np.zeros_like(vertices)
     inside[:, rank] = min(1.0, seeds / max(stats.rows[rank], 1))
-    rows, edges = [float((vertices * inside).sum())], []
+    rows = [float((vertices * inside).sum())]
+    frontiers, draws = [], []
     for fanout in fanouts:
         drawn = degree if fanout < 0 else np.minimum(degree, fanout)
+        frontiers.append((vertices * inside).sum(axis=0))
         by_owner = (vertices * inside * drawn[:, None]).sum(axis=0)
         hits = by_owner @ towards / np.maximum(ends, 1.0)  # of one edge end, by owner
         inside = 1.0 - (1.0 - inside) * np.exp(-degree[:, None] * hits)
-        edges.append(float(by_owner.sum()))
+        draws.append(by_owner)
         rows.append(float((vertices * inside).sum()))
-    return Expected(np.array(rows), np.array(edges), inside, vertices)
+    edges = np.sum(draws, axis=1)
+    return Expected(np.array(rows), edges, inside, vertices, np.array(frontiers), np.array(draws))
 
 
 def estimated_sizes(
@@ -67,8 +75,10 @@ def estimated_sizes(
     fanouts: Sequence[int],
     epochs: int,
     hot_rows: int,
+    parted: bool = False,
 ) -> BatchSizes:
-    """Sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``hot_rows``: of each cache."""
+    """Sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``hot_rows``: of each cache;
+    ``parted``: whether hosts draw for one another."""
     ranks, steps = stats.ranks, int(max(-(-training // batch_size)))
     if steps == 0:
         raise ConfigError(f"graph '{stats.facts.name}' has no training vertices, so there is nothing to sample")
@@ -100,7 +110,27 @@ def estimated_sizes(
         cache=_caches(held, shape) if hot_rows else None,
         training=training,
         locality={},
+        parted=_parted(stats, batches, senders, shape) if parted else None,
     )
+
+
+def _parted(
+    stats: PartitionStats, batches: Sequence[Expected], senders: IntArray, shape: tuple[int, int]
+) -> PartedSizes:
+    """Requests of the mean batches. Halo vertices of a host are at most those of its ranks, each counted by itself."""
+    ranks, hosts = stats.ranks, stats.hosts
+    asked, returned = np.zeros((2, len(batches[0].edges), ranks, ranks), np.int64)
+    for rank, batch in enumerate(batches):
+        for owner in range(ranks):
+            asked[:, rank, senders[rank, owner]] += np.rint(batch.frontiers[:, owner]).astype(np.int64)
+            returned[:, rank, senders[rank, owner]] += np.rint(batch.draws[:, owner]).astype(np.int64)
+    core, edges, halo = (np.zeros(int(hosts.max()) + 1, np.int64) for _ in range(3))
+    np.add.at(core, hosts, stats.rows)
+    np.add.at(edges, hosts, stats.edges)
+    apart = hosts[stats.halo.source] != hosts[stats.halo.target]
+    np.add.at(halo, hosts[stats.halo.target[apart]], stats.halo.rows[apart])
+    held = structure_size(core, edges, halo, stats.facts.vertices)
+    return PartedSizes(SampleRequests(_everywhere(asked, shape), _everywhere(returned, shape)), held[hosts])
 
 
 def distinct_rows(stats: PartitionStats, training: IntArray, batch_size: int, fanouts: Sequence[int]) -> float:

@@ -13,12 +13,15 @@ from simgnn.partition.degrees import DEGREES, degree_table
 from simgnn.partition.local import build_local_graphs
 from simgnn.partition.metis import metis_owner
 from simgnn.partition.partition import Partition
+from simgnn.partition.serving import Serving
 from simgnn.partition.stats import PartitionStats
 from simgnn.sampling.estimate import distinct_rows, estimated_sizes, expected_batch
 from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
 from simgnn.sampling.plan import SamplingPlan, local_split
 from simgnn.sampling.presample import presample
-from simgnn.sampling.sizes import BatchSizes
+from simgnn.sampling.request_counts import sample_requests
+from simgnn.sampling.sizes import BatchSizes, PartedSizes
+from simgnn.sampling.structure import structure_bytes
 
 RANKS, FANOUTS, SIZE, EPOCHS, HOT = 3, (6, 4), 40, 2, 150
 HOSTS = np.arange(RANKS)
@@ -39,11 +42,13 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     plan = SamplingPlan(graph.csr, partition.owner, local_split(train, partition.owner, RANKS), FANOUTS, SIZE, 3)
     folder: Path = tmp_path_factory.mktemp("estimate")
     presample(plan, "s", folder, EPOCHS, threads=1)
-    drawn = batch_sizes(plan, folder, HOSTS, EPOCHS, HOT)
+    held = structure_bytes(graph.csr, partition.owner, Serving(tuple(range(RANKS))))
+    parted = PartedSizes(sample_requests(plan, folder, HOSTS, EPOCHS), held)
+    drawn = replace(batch_sizes(plan, folder, HOSTS, EPOCHS, HOT), parted=parted)
     training = np.array([len(mine) for mine in plan.workers])
     distinct = distinct_remote_rows(plan, folder, HOSTS, EPOCHS)
     assert distinct_rows(stats, training, SIZE, FANOUTS) == pytest.approx(distinct, rel=0.3)
-    return stats, estimated_sizes(stats, training, SIZE, FANOUTS, EPOCHS, HOT), drawn
+    return stats, estimated_sizes(stats, training, SIZE, FANOUTS, EPOCHS, HOT, parted=True), drawn
 
 
 def test_rows_and_edges_are_near_the_drawn_ones(both: Both) -> None:
@@ -61,6 +66,19 @@ def test_pulled_and_cached_rows_are_near_the_drawn_ones(both: Both) -> None:
     assert drawn.cache is not None
     assert estimated.cache.rows.tolist() == drawn.cache.rows.tolist() == [HOT] * RANKS
     assert estimated.cache.pulled.rows.sum() == estimated.cache.first.rows.sum() == HOT * RANKS
+
+
+def test_requests_are_near_the_drawn_ones(both: Both) -> None:
+    """Vertices that hosts ask one another for at each hop, neighbours that come back; structures exactly."""
+    _, estimated, drawn = both
+    assert estimated.parted is not None
+    assert drawn.parted is not None
+    for name in ("asked", "returned"):
+        mean, expected = (getattr(one.parted.requests, name).sum(axis=(3, 4)) for one in (estimated, drawn))
+        apart = ~np.eye(RANKS, dtype=bool)
+        np.testing.assert_allclose(mean.sum(axis=(1, 2)), expected.sum(axis=(1, 2)), rtol=0.25, err_msg=name)
+        np.testing.assert_allclose(mean[:, apart].sum(axis=1), expected[:, apart].sum(axis=1), rtol=0.4, err_msg=name)
+    np.testing.assert_array_equal(estimated.parted.structure_bytes, drawn.parted.structure_bytes)
 
 
 def test_estimates_add_up(both: Both) -> None:
