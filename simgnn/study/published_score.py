@@ -209,7 +209,7 @@ def _predicted(
             },
         ]
         experiment = case_experiment(suite.extends, settings)
-        adjustments = [one for one in table.adjust if not one.models or model in one.models]
+        adjustments = [one for one in table.adjust if not one.models or model["kind"] in one.models]
         found = backend.predict(experiment, adjusted(load_profile(table.profile), adjustments, change.memory))
     full = found.result.status == "oom"
     if table.kept is not None:

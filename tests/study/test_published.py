@@ -137,6 +137,8 @@ def test_adjusted_costs_change_the_prediction_by_their_factor(tables: Path, back
     both = {"models": {"GCN": "gcn", "GAT": "gat"}}
     of_gat = predicted(tables, backend, **both, adjust=[{**ten.model_dump(), "models": ["gat"]}])
     assert known(of_gat[1])[0] == plain, "a row of a GCN, which the adjustment is not about"
+    of_gcn = predicted(tables, backend, **both, adjust=[{**ten.model_dump(), "models": ["gcn"]}])
+    assert known(of_gcn[1])[0] > plain
     with pytest.raises(ValueError, match=r"adjust\.models: got gat, expected those of the table: gcn"):
         suite(tables=[{**TABLE, "adjust": [{**same, "models": ["gat"]}]}])
     unheard = {**same, "costs": {"rows": 2.0}}
