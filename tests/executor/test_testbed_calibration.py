@@ -15,7 +15,7 @@ from simgnn.analysis.fit_pair import fit_pair
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
-from tests.executor.test_testbed import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
+from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
 from tests.executor.test_testbed_profile import base
 
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")

@@ -1,35 +1,16 @@
-"""Programs in closed form: transfers, collectives, overlap, guards, streams, schedules; the six systems to come."""
+"""Programs in closed form: transfers, collectives, overlap, streams, schedules."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from programs import cached_halo, guarded_broadcast, hongtu_batch, mirror_sync, prefetched_step, task_graph
 from programs.notation import all_pairs, op, program
 
+from sim.engine_programs import STREAMS, TICK, one, route, work
 from sim.worlds import machine, run, seconds_of_work, times
-from simgnn.errors import BackendError
-from simgnn.program.kinds import GROUP_KINDS, PAIRWISE_KINDS, OpKind
-from simgnn.program.ops import Buffer, Guard, Stream, Transfer, Work
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Buffer, Stream, Transfer, Work
 from simgnn.program.program import Calendar
-from simgnn.program.sizes import Column, Decision, Route
 from simgnn.sim.handlers import HANDLERS
-
-TICK = 2e-12
-STREAMS = (Stream("compute"), Stream("comm", group="world"))
-
-
-def one(*ops, hosts=(0, 0), streams=STREAMS, **fields):
-    """A program of one template without buffers."""
-    return program("p", {"epoch": ops}, Calendar("epoch"), [], streams, hosts, **fields)
-
-
-def work(name: str, seconds: float, after: str = "", stream: str = "compute", **fields):
-    return op(name, "elementwise", stream, after=after, work=seconds_of_work(seconds), **fields)
-
-
-def route(matrix) -> Route:
-    return Route.from_matrix(np.array(matrix, dtype=np.int64))
 
 
 def test_every_kind_has_a_handler() -> None:
@@ -244,159 +225,6 @@ def test_a_fetch_is_counts_positions_and_rows() -> None:
     assert cut.bytes_sent().tolist() == found.bytes_sent().tolist()
     assert cut.sum_by_rank("control_bytes").tolist() == [8 * 4, 8 * 4], "agreeing, then three rounds"
     assert cut.epoch_s[0] >= found.epoch_s[0]
-
-
-def decided_exchange():
-    decision = Decision("moved", Column("bound"))
-    return one(op("x", "exchange", "comm", route="r", transfer=Transfer(100, decision=decision)),
-               columns={"bound": [10**8, 10**8]}, routes={"r": all_pairs(2, 10**8)})  # fmt: skip
-
-
-def test_a_decision_without_activity_is_refused() -> None:
-    with pytest.raises(BackendError, match=r"decision 'moved' of op 'x'.*no activity.*--activity"):
-        run(decided_exchange(), machine((0, 0)))
-
-
-def test_a_decision_is_replayed() -> None:
-    moved = np.zeros((2, 2, 3, 1), dtype=np.int64)
-    moved[0, 1] = [[10**8], [10**7], [0]]
-    found = run(decided_exchange(), machine((0, 0)), epochs=3, activity={"moved": moved})
-    assert found.epoch_s == pytest.approx([1.0 + 8e-10, 0.1 + 8e-10, 8e-10], abs=3 * TICK)
-    assert [int(found.bytes_sent(epoch)[0, 1]) for epoch in range(3)] == [10**10, 10**9, 0]
-    assert found.sum_by_rank("control_bytes", 0).tolist() == [8, 8]
-    with pytest.raises(BackendError, match="ends after 3 epochs"):
-        run(decided_exchange(), machine((0, 0)), epochs=4, activity={"moved": moved})
-    with pytest.raises(BackendError, match="its bound 100000000"):
-        run(decided_exchange(), machine((0, 0)), activity={"moved": moved + 10**8})
-    with pytest.raises(BackendError, match="number of each rank pair"):
-        run(decided_exchange(), machine((0, 0)), activity={"moved": np.zeros(2, dtype=np.int64)})
-    with pytest.raises(BackendError, match=r"got shape \[3\]"):
-        run(decided_exchange(), machine((0, 0)), activity={"moved": np.zeros(3, dtype=np.int64)})
-
-
-def test_a_guard_skips_an_op_and_lets_its_followers_go() -> None:
-    prog = one(work("w", 1.0, guard=Guard("go")), work("v", 1.0, "w"))
-    go = np.array([[[1], [0]], [[1], [0]]])
-    found = run(prog, machine((0, 0)), epochs=2, activity={"go": go})
-    assert found.epoch_s == pytest.approx([2.0, 1.0])
-    assert int((found.columns["op_id"] == 0).sum()) == 2
-    with pytest.raises(BackendError, match="decision 'go' of op 'w'"):
-        run(prog, machine((0, 0)))
-
-
-def test_a_program_that_waits_for_ever_says_for_what() -> None:
-    prog = one(work("a", 1.0, "b"), work("b", 1.0, "a"))
-    with pytest.raises(BackendError, match="4 ops cannot end, the first of them 'a' of epoch 0 on rank 0"):
-        run(prog, machine((0, 0)))
-
-
-def test_a_run_longer_than_the_clock_says_so() -> None:
-    month = op("a", "elementwise", "compute", work=seconds_of_work(20 * 86_400.0))
-    talk = op("x", "exchange", "comm", after="a", route="r", transfer=Transfer(10**9))
-    for ops in ((month,), (month, talk)):
-        prog = one(*ops, routes={"r": route([[0, 10**6], [0, 0]])})
-        with pytest.raises(BackendError, match=r"not over after 27 days of simulated time.*train\.epochs"):
-            run(prog, machine((0, 0)), epochs=2, fast_forward=False)
-
-
-def test_evaluation_is_no_training_time() -> None:
-    templates = {"epoch": [work("w", 1.0)], "evaluate": [work("e", 5.0)]}
-    prog = program("p", templates, Calendar("epoch"), [], STREAMS, (0, 0))
-    found = run(prog, machine((0, 0)), epochs=4, evaluate_every=2)
-    assert found.epoch_s == pytest.approx([1.0] * 4)
-    evaluated = found.columns["step"] == -1
-    assert found.columns["epoch"][evaluated].tolist() == [1, 1, 3, 3]
-    assert found.columns["ended_s"].max() == pytest.approx(14.0)
-    assert run(prog, machine((0, 0)), epochs=4).columns["ended_s"].max() == pytest.approx(4.0)
-
-
-def test_a_machine_of_other_hosts_is_refused() -> None:
-    with pytest.raises(BackendError, match="planned for 2 ranks on hosts"):
-        run(one(work("w", 1.0)), machine((0, 1)))
-    with pytest.raises(BackendError, match=r"train\.epochs: got 0"):
-        run(one(work("w", 1.0)), machine((0, 0)), epochs=0)
-
-
-SYSTEMS = {
-    module.__name__.split(".")[-1]: module.build
-    for module in (mirror_sync, guarded_broadcast, cached_halo, hongtu_batch, prefetched_step, task_graph)
-}
-
-
-def some_activity(prog, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """A value below the bound for every decision and guard."""
-    activity: dict[str, np.ndarray] = {}
-    for _, found in prog.ops:
-        if found.guard is not None:
-            activity[found.guard.decision] = np.full(prog.ranks, rng.integers(0, 2))
-        decision = None if found.transfer is None else found.transfer.decision
-        if decision is not None:
-            rows = prog.sizes.routes[found.route].matrix(prog.ranks)
-            activity[decision.name] = rng.integers(0, rows + 1)
-    return activity
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_the_systems_to_come_are_simulated(name: str, ranks: int) -> None:
-    prog = SYSTEMS[name](ranks)
-    activity = some_activity(prog, np.random.default_rng(0))
-    on = machine(prog.hosts, latency=1e-6, floor=1e-5, hop=1e-6, call=1e-6)
-    found = run(prog, on, epochs=3, activity=activity)
-    assert found.status == "ok"
-    assert min(found.epoch_s) > 0
-    columns = found.columns
-    assert np.all(columns["issued_s"] <= columns["started_s"])
-    assert np.all(columns["started_s"] <= columns["ended_s"])
-    ran = {prog.ops[op_id][1].name for op_id in np.unique(columns["op_id"])}
-    guarded = {f.name for _, f in prog.ops if f.guard is not None and not activity[f.guard.decision].any()}
-    templates = {prog.calendar.template(e, s) for e in range(3) for s in range(prog.calendar.steps)}
-    assert ran == {f.name for t in templates for f in prog.templates[t].ops} - guarded
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_dependencies_are_kept_and_bytes_are_the_programs(name: str) -> None:
-    prog = SYSTEMS[name](3)
-    activity = some_activity(prog, np.random.default_rng(1))
-    found = run(prog, machine(prog.hosts, latency=1e-6), epochs=2, activity=activity)
-    columns = found.columns
-    rows = {
-        (int(r), int(e), int(s), prog.ops[o][1].name): k
-        for k, (r, e, s, o) in enumerate(
-            zip(columns["rank"], columns["epoch"], columns["step"], columns["op_id"], strict=True)
-        )
-    }
-    steps = prog.calendar.steps
-    for (rank, epoch, step, op_name), row in rows.items():
-        template = prog.templates[prog.calendar.template(epoch, step)]
-        for dependency in template.ops[template.index[op_name]].after:
-            before = (epoch - dependency.epochs_back) * steps + step - dependency.steps_back
-            parent = rows.get((rank, before // steps, before % steps, dependency.op))
-            assert parent is None or columns["ended_s"][parent] <= columns["issued_s"][row]
-    for op_id, (_, found_op) in enumerate(prog.ops):
-        mine = columns["op_id"] == op_id
-        if found_op.kind in PAIRWISE_KINDS - {OpKind.FETCH} and found_op.transfer.decision is None:
-            total = sum(
-                int(prog.sizes.routes[found_op.route].at(int(e), int(s)).sum()) * found_op.transfer.row_bytes
-                for e, s in np.unique(np.stack([columns["epoch"][mine], columns["step"][mine]], axis=1), axis=0)
-            )
-            counted = "control_bytes" if found_op.transfer.control else "bytes_sent"
-            assert int(columns[counted][mine].sum()) == total
-        elif found_op.kind not in GROUP_KINDS | PAIRWISE_KINDS:
-            assert not columns["bytes_sent"][mine].any()
-
-
-@pytest.mark.parametrize("factor", [2.0, 4.0])
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_scaling_the_machine_scales_every_time(name: str, factor: float) -> None:
-    prog = SYSTEMS[name](4)
-    activity = some_activity(prog, np.random.default_rng(2))
-    fields = {"latency": 2.0**-16, "floor": 2.0**-14, "hop": 2.0**-18, "call": 2.0**-17}
-    slow = run(prog, machine(prog.hosts, **fields), epochs=3, activity=activity)
-    fast = run(prog, machine(prog.hosts, faster=factor, **fields), epochs=3, activity=activity)
-    for column in ("issued_s", "ended_s"):
-        # every op rounds to a tick, and an epoch is a chain of some hundred
-        assert fast.columns[column] * factor == pytest.approx(slow.columns[column], abs=1000 * TICK, rel=0)
 
 
 def test_buffers_of_a_ring_let_a_later_turn_start() -> None:
