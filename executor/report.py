@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from executor.activity import merge_activity
+from executor.energy.series import energy_figures
 from executor.merge import merge_trace, traffic_table
 from executor.metrics import History
 from executor.plan import RunPlan
-from executor.summary import Columns, Pairs, buffer_bytes, epoch_seconds, pair_matrix, per_rank, rank_times
+from executor.summary import Columns, Pairs, buffer_bytes, epoch_windows, pair_matrix, per_rank, rank_times
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, draws_batches
+from simgnn.record.energy import sum_of
 from simgnn.record.provenance import environment, versions
 from simgnn.record.result import Result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
@@ -63,8 +66,11 @@ def write_report(
     if decisions_in(program):
         write_table(merge_activity(plan.trace), run.activity)
     columns = Columns.of(trace, program)
-    seconds = epoch_seconds(columns)
+    windows = epoch_windows(columns)
+    seconds = (windows[:, 1] - windows[:, 0]).tolist()
     steady = seconds[1:] or seconds
+    # ranks of a run that failed may not have told what they measured
+    energy = energy_figures(plan.trace, ranks, _span(trace), windows) if status == "ok" else []
     losses = [] if history is None else [history.losses[epoch] for epoch in sorted(history.losses)]
     result = Result(
         backend="executor",
@@ -89,6 +95,8 @@ def write_report(
         control_bytes=per_rank(columns, "control_bytes", ranks),
         buffer_bytes=buffer_bytes(program),
         **(memory or {}),
+        energy_J=sum_of(energy, "device", "total_J"),
+        energy=energy,
         loss=losses or None,
         accuracy=None if history is None else history.accuracy(),
         accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
@@ -96,3 +104,8 @@ def write_report(
     )
     write_result(result, run.result)
     return result
+
+
+def _span(trace: pa.Table) -> tuple[float, float]:
+    """From the first issue of a run to the last end, evaluations included."""
+    return float(np.min(trace["issued_s"].to_numpy())), float(np.max(trace["ended_s"].to_numpy()))

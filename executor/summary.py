@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from simgnn.program.program import EVALUATE, Program
-from simgnn.record.summary import Columns, buffer_bytes, epoch_seconds, per_rank, rank_times
+from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, per_rank, rank_times
 
-__all__ = ["Columns", "Pairs", "buffer_bytes", "epoch_seconds", "pair_matrix", "per_rank", "rank_times"]
+__all__ = ["Columns", "Pairs", "buffer_bytes", "epoch_windows", "pair_matrix", "per_rank", "rank_times"]
 
 Pairs = Mapping[int, Mapping[tuple[int, int], list[int]]]
 """rank -> (op id, target) -> [messages, bytes]."""

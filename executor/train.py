@@ -19,6 +19,8 @@ from executor.assemble import rank_context, warm_up_for
 from executor.buffers import Now
 from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.compile import metrics_buffers
+from executor.energy.meter import EnergyMeter, gauges_of
+from executor.energy.series import energy_file, write_series
 from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import write_failure
 from executor.interpreter import Interpreter
@@ -77,6 +79,7 @@ class Session:
         self.world = join(plan.ranks, device, plan.timeout)
         # what the idle process has: program, groups and code; graph and rows are mapped files until they are copied
         groups = process_groups(plan.program, self.world, plan.timeout)
+        self.energy = EnergyMeter(gauges_of(self.world))
         make_context = rank_context(plan, self.world, groups)
         warm_up_for(plan, self.world.device)
         self.memory = PeakMemory.begin(self.world.device, self.allocator)
@@ -106,6 +109,7 @@ class Session:
         every = int(train.get("eval_every", 1)) if EVALUATE in plan.program.templates else 0
         keep = int(train.get("checkpoint_every", 0))
         self.memory.start()
+        self.energy.start()
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
         for epochs in spans(self.start, plan.epochs, every, keep, plan.program.calendar.steps):
@@ -149,6 +153,7 @@ class Session:
 
     def abandon(self) -> None:
         """Keep what was traced of a run that failed."""
+        self.energy.stop()
         try:
             self.recorder.flush()
             if self.activity is not None:
@@ -164,8 +169,8 @@ class Session:
             put_aside(path)
         else:
             # an earlier run in this folder must not be taken for a part of this one
-            parts = f"rank-{rank}.part-*.arrow", f"rank-{rank}.activity*.arrow", f"rank-{rank}.traffic.json"
-            for old in [old for pattern in parts for old in folder.glob(pattern)]:
+            kinds = "part-*.arrow", "activity*.arrow", "traffic.json", "energy.npz"
+            for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
                 old.unlink()
             if rank == 0:
                 shutil.rmtree(self.plan.checkpoints, ignore_errors=True)
@@ -199,22 +204,26 @@ class Session:
     def _finish(self) -> None:
         plan, world = self.plan, self.world
         told = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        self.interpreter.close()
+        self.recorder.close()
+        if self.activity is not None:
+            self.activity.close()
         peak, resident, idle = zip(*world.gather([float(number) for number in told]), strict=True)
+        self.energy.stop()  # no rank trains any more, no device computes
         memory = {
             "peak_memory_bytes": [int(number) for number in peak],
             "resident_memory_bytes": [int(number) for number in resident],
             "idle_memory_bytes": [int(number) for number in idle],
         }
-        self.interpreter.close()
-        self.recorder.close()
-        if self.activity is not None:
-            self.activity.close()
         self.counts["total"] = self.context.pairs
         write_counts(plan.trace, world.rank, self.counts)
+        lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
+        write_series(energy_file(plan.trace, world.rank), self.energy.series(self.recorder.zero, lost))
         world.barrier()
         for source, near in enumerate(world.near):
             if not near and world.rank in (0, source):
                 files = [plan.trace / f"rank-{source}.{kind}" for kind in ("arrow", "traffic.json")]
+                files += [energy_file(plan.trace, source)]
                 files += [] if self.activity is None else [activity_file(plan.trace, source)]
                 for path in files:
                     world.fetch_file(path, source)

@@ -20,7 +20,8 @@ from simgnn.program.program import Program
 @dataclass(frozen=True)
 class World:
     """This process in the run. ``control``: a Gloo group of all ranks for the driver's own messages, never timed.
-    ``near``: ranks on rank 0's machine. ``clock_offset_s``: this rank's clock minus rank 0's."""
+    ``near``: which ranks are on rank 0's machine; ``here``: the ranks on this one's. ``clock_offset_s``: this
+    rank's clock minus rank 0's."""
 
     rank: int
     ranks: int
@@ -29,6 +30,7 @@ class World:
     backend: str
     control: dist.ProcessGroup
     near: tuple[bool, ...]
+    here: tuple[int, ...]
     clock_offset_s: float
 
     def barrier(self) -> None:
@@ -94,7 +96,8 @@ def join(ranks: int, device: str, timeout: float) -> World:
     control = dist.group.WORLD
     kernels = gather_words(kernel_identity(), control)
     near = tuple(kernel == kernels[0] for kernel in kernels)
-    return World(rank, world, local_rank, place, backend, control, near, clock_offset(kernels, control))
+    here = tuple(other for other, kernel in enumerate(kernels) if kernel == kernels[rank])
+    return World(rank, world, local_rank, place, backend, control, near, here, clock_offset(kernels, control))
 
 
 def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.device:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simgnn.analysis.cautions import cautions
+from simgnn.analysis.energy import EnergyDifference
 from simgnn.analysis.metrics import op_times
 from simgnn.errors import ConfigError
 from simgnn.program.program import EVALUATE
@@ -56,7 +57,8 @@ class KindDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors of the epoch, of its parts, of each op kind; the ops with the largest absolute difference; byte counts."""
+    """Errors of the epoch, of its parts, of each op kind; the ops with the largest absolute difference; byte counts;
+    energy."""
 
     predicted: Result
     measured: Result
@@ -68,6 +70,7 @@ class Comparison:
     top: tuple[Difference, ...]
     bytes_differ: int
     messages_differ: int
+    energy: EnergyDifference
     cautions: tuple[str, ...] = ()
 
     @property
@@ -106,6 +109,7 @@ class Comparison:
             "top": [op.as_dict() for op in self.top],
             "bytes_differ": self.bytes_differ,
             "messages_differ": self.messages_differ,
+            "energy_of_an_epoch": self.energy.as_dict(),
         }
         return table if self.predicted.backend != self.measured.backend else _of_one_kind(table)
 
@@ -156,6 +160,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
         bytes_differ=_differ(first, second, "bytes", one.epochs == two.epochs),
         messages_differ=_differ(first, second, "messages", one.epochs == two.epochs),
+        energy=EnergyDifference.of(one.energy, two.energy),
         cautions=tuple(cautions(sides_of(one, two), (first, second), (one, two))),
     )
 

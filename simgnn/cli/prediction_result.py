@@ -6,9 +6,7 @@ if TYPE_CHECKING:
     from simgnn.analysis.replay import Replay
     from simgnn.cli.profiles import ChosenProfile
     from simgnn.experiment.prepare import Prepared
-    from simgnn.hardware.profile import Profile
     from simgnn.record.result import JitterCorrection, Result
-    from simgnn.sim.energy import Energy
     from simgnn.sim.memory import Memory
     from simgnn.sim.simulate import Simulation
     from simgnn.sim.spread import Spread
@@ -26,6 +24,7 @@ def prediction_result(
     tells no times and no energy."""
     from simgnn.analysis.recorded_accuracy import on_clock
     from simgnn.program.digest import program_digest
+    from simgnn.record.energy import sum_of
     from simgnn.record.provenance import environment, versions
     from simgnn.record.result import Result
     from simgnn.record.summary import buffer_bytes
@@ -33,6 +32,7 @@ def prediction_result(
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     fits = simulation.status == "ok"
     timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
+    energy = list(simulation.energy) if fits else []
     counts = chosen.profile.source_counts()
     told = [f"{count} {source}" for source, count in counts.items() if count]
     return Result(
@@ -50,7 +50,8 @@ def prediction_result(
         versions=versions(),
         environment=environment(),
         **(_times(simulation, spread) if fits else {"epoch_s": [], "epoch_s_median": None}),
-        **(_energy(simulation.energy, chosen.profile) if fits else {}),
+        energy_J=sum_of(energy, "device", "total_J"),
+        energy=energy,
         bytes_sent=simulation.bytes_sent().tolist(),
         bytes_sent_first_epoch=simulation.bytes_sent(0).tolist(),
         collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),
@@ -99,18 +100,6 @@ def _times(simulation: "Simulation", spread: "Spread") -> dict[str, Any]:
         "epoch_s_interval": spread.interval,
         "jitter": jitter_correction(simulation, spread),
         "per_rank": [RankTimes(**{name: float(values[rank]) for name, values in times.items()}) for rank in ranks],
-    }
-
-
-def _energy(energy: "Energy | None", profile: "Profile") -> dict[str, Any]:
-    """Fields of the result that are energy: of all devices that have a rank, of each, and of those of each host."""
-    if energy is None:
-        return {}
-    hosts = [name for name, _ in profile.topology.host_names()]
-    return {
-        "energy_J": energy.total_J,
-        "energy_by_device_J": dict(energy.devices_J),
-        "energy_by_host_J": {hosts[number]: joules for number, joules in energy.hosts_J.items()},
     }
 
 

@@ -117,13 +117,20 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
         ("idle process, fullest rank", amount(max(result.idle_memory_bytes or [], default=None))),
         ("memory of the host beside it", amount(max(result.host_memory_bytes or [], default=None))),
         ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),
-        ("energy", UNMEASURED if result.energy_J is None else f"{result.energy_J:,.4g} J"),
+        *_energy(result),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
         (f"validation {metric_name(result)}", percent(validation)),
         (f"test {metric_name(result)}", percent(test)),
         ("program", result.program_digest[:16]),
         ("hardware", result.hardware or UNMEASURED),
     ]
+
+
+def _energy(result: "Result") -> list[tuple[str, str]]:
+    from simgnn.record.energy import PART_NAMES, describe
+
+    parts = {figure.part for figure in result.energy}
+    return [(name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in parts]
 
 
 def _show_ranks(result: "Result", most: int = 16) -> None:

@@ -5,11 +5,14 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simgnn.errors import ConfigError
+from simgnn.record.energy import EnergyFigure
 
 SCHEMA_VERSION = 1
+SUPERSEDED = frozenset({"energy_by_device_J", "energy_by_host_J"})
+"""Fields of earlier versions, whose results stay readable: ``energy`` tells the same and more."""
 
 
 class RankTimes(BaseModel):
@@ -99,11 +102,10 @@ class Result(BaseModel):
     idle_memory_bytes: list[int] | None = Field(
         default=None, description="[P] resident in a rank's process before it trains: no part of the others"
     )
-    energy_J: float | None = None  # noqa: N815  the unit is part of the name
-    energy_by_device_J: dict[str, float] | None = Field(  # noqa: N815
-        default=None, description="of each device that has a rank; what else a host draws is in none of these"
+    energy_J: float | None = Field(  # noqa: N815  the unit is part of the name
+        default=None, description="of all devices that ranks compute on; null where one of them is not known"
     )
-    energy_by_host_J: dict[str, float] | None = Field(default=None, description="their sum on each host")  # noqa: N815
+    energy: list[EnergyFigure] = Field(default_factory=list, description="by device, host and memory, with its source")
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None
     accuracy_metric: Literal["accuracy", "micro_f1"] = Field(
@@ -118,6 +120,11 @@ class Result(BaseModel):
     synthetic: list[str] = Field(default_factory=list)
     confidence: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_superseded(cls, table: Any) -> Any:
+        return {key: table[key] for key in table if key not in SUPERSEDED} if isinstance(table, dict) else table
 
     def qualifications(self) -> list[str]:
         """What the numbers rest on, where that is less than measurements of the machine: one line each."""

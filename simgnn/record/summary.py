@@ -52,17 +52,18 @@ def _is_compute(kind: OpKind, group: str | None) -> bool:
     return kind in COMPUTE_KINDS or (kind is OpKind.COPY and group is None)
 
 
-def epoch_seconds(columns: Columns) -> list[float]:
-    """Seconds of each training epoch: from the end of the one before, or, where something that is no training came
-    between (an evaluation, a checkpoint), from its own first issue, to the last end of its ops on any rank."""
+def epoch_windows(columns: Columns) -> NDArray[np.float64]:
+    """Begin and end of each training epoch in seconds, float64 [epochs, 2]: from the end of the one before, or, where
+    something that is no training came between (an evaluation, a checkpoint), from its own first issue, to the last end
+    of its ops on any rank."""
     if not len(columns.epoch):
-        return []
+        return np.zeros((0, 2))
     epochs, inverse = np.unique(columns.epoch, return_inverse=True)
     begins, ends = np.full(len(epochs), np.inf), np.full(len(epochs), -np.inf)
     np.minimum.at(begins, inverse, columns.issued)
     np.maximum.at(ends, inverse, columns.ended)
     before = np.concatenate(([-np.inf], ends[:-1]))
-    return [float(s) for s in ends - np.maximum(begins, before)]
+    return np.stack([np.maximum(begins, before), ends], axis=1)
 
 
 def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:

@@ -1,6 +1,8 @@
 """Comparisons as tables on a terminal."""
 
 from simgnn.analysis.compare import Comparison, Difference
+from simgnn.analysis.energy import EnergyDifference
+from simgnn.record.energy import joules_text
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -35,6 +37,7 @@ def print_comparison(comparison: Comparison) -> None:
     console.print(
         f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
     )
+    console.print(_energy(comparison.energy, comparison.sides, differs), markup=False, highlight=False)
     table = Table(title=f"Mean over ranks, seconds of an epoch: {first} / {second} ({differs})")
     for column in ("op kind", "compute", "wait", "transfer"):
         table.add_column(column, justify="left" if column == "op kind" else "right")
@@ -55,6 +58,19 @@ def _cell(difference: Difference) -> str:
     if difference.predicted_s == 0 and difference.measured_s == 0:
         return ""
     return f"{_s(difference.predicted_s)} / {_s(difference.measured_s)} ({_percent(difference.error)})"
+
+
+def _energy(energy: EnergyDifference, sides: tuple[str, str], differs: str) -> str:
+    found = zip(
+        sides,
+        (energy.predicted_J, energy.measured_J),
+        (energy.predicted_unknown, energy.measured_unknown),
+        strict=True,
+    )
+    told = [f"{side} {f'unknown ({why})' if joules is None else joules_text(joules)}" for side, joules, why in found]
+    if energy.error is not None:
+        told.append(f"{differs} {_percent(energy.error)}")
+    return f"energy of an epoch: {', '.join(told)}"
 
 
 def _s(seconds: float) -> str:

@@ -1,39 +1,80 @@
 """Energy: power over the busy and idle time of each device. Nothing is made up where a profile is silent."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from simgnn.hardware.machine import Machine
+from simgnn.record.energy import EnergyFigure, Floats, energy_over
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.maxmin import Bools, Ints
-from simgnn.sim.measures import union_ticks
 
 
-@dataclass(frozen=True)
-class Energy:
-    """Joules of a run's devices, by name and by host number; None: some device has no idle or no active power."""
+def track_energy(
+    machine: Machine, ticks: Mapping[str, Ints], computes: Bools, epochs: Ints
+) -> tuple[EnergyFigure, ...]:
+    """Energy of each device that has a rank, over all ``ticks``: it is active while any of its ranks computes
+    (``computes`` [rows]), else idle. ``epochs`` int64 [E, 2]: when training epochs begin and end.
 
-    devices_J: Mapping[str, float]  # noqa: N815
-    hosts_J: Mapping[int, float]  # noqa: N815
-    total_J: float  # noqa: N815
+    One figure without numbers where the profile does not tell both powers of every such device.
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, name in enumerate(machine.devices):
+        ranks.setdefault(name, []).append(rank)
+    silent = dict.fromkeys(machine.types[where[0]] for where in ranks.values() if None in machine.power(where[0]))
+    if silent:
+        return (
+            EnergyFigure(
+                part="device",
+                name=next(iter(ranks)) if len(ranks) == 1 else f"{len(ranks)} devices",
+                host=None,
+                ranks=list(range(machine.ranks)),
+                status="unavailable",
+                source=f"the hardware profile does not tell idle and active power of {', '.join(silent)}",
+            ),
+        )
+    numbers = {name: number for number, name in enumerate(ranks)}
+    place = np.array([numbers[name] for name in machine.devices])[ticks["rank"][computes]]
+    order = np.argsort(place, kind="stable")
+    issued, ended = ticks["issued"][computes][order], ticks["ended"][computes][order]
+    bounds = np.searchsorted(place[order], np.arange(len(ranks) + 1))
+    span = (0.0, int(ticks["ended"].max(initial=0)) / PICOSECONDS)
+    hosts = machine.profile.topology.host_names()
+    figures = []
+    for number, (name, where) in enumerate(ranks.items()):
+        rows = slice(bounds[number], bounds[number + 1])
+        idle, active = machine.power(where[0])
+        assert idle is not None
+        assert active is not None
+        curve = _joules(active_time(issued[rows], ended[rows]), idle, active)
+        figures.append(
+            EnergyFigure(
+                part="device",
+                name=name,
+                host=hosts[machine.hosts[where[0]]][0],
+                ranks=where,
+                status="estimated",
+                source=f"{idle:g} W idle, {active:g} W active, over simulated time",
+                **energy_over(curve, span, epochs / PICOSECONDS, 0.0),
+            )
+        )
+    return tuple(figures)
 
 
-def track_energy(machine: Machine, ticks: Mapping[str, Ints], computes: Bools, duration: int) -> Energy | None:
-    """Energy over ``duration`` ticks: a device is active while any of its ranks computes (``computes`` [rows]), else
-    idle. None where the profile does not tell both powers of every device that has a rank."""
-    names = list(dict.fromkeys(machine.devices))
-    place = np.array([names.index(name) for name in machine.devices])
-    busy = union_ticks(place[ticks["rank"][computes]], ticks["issued"][computes], ticks["ended"][computes], len(names))
-    devices: dict[str, float] = {}
-    hosts: dict[int, float] = {}
-    for number, name in enumerate(names):
-        rank = machine.devices.index(name)
-        idle, active = machine.power(rank)
-        if idle is None or active is None:
-            return None
-        joules = (active * int(busy[number]) + idle * (duration - int(busy[number]))) / PICOSECONDS
-        devices[name] = joules
-        hosts[machine.hosts[rank]] = hosts.get(machine.hosts[rank], 0.0) + joules
-    return Energy(devices, hosts, float(sum(devices.values())))
+def _joules(active_s: Callable[[Floats], Floats], idle_w: float, active_w: float) -> Callable[[Floats], Floats]:
+    return lambda moments: idle_w * moments + (active_w - idle_w) * active_s(moments)
+
+
+def active_time(begin: Ints, end: Ints) -> Callable[[Floats], Floats]:
+    """Seconds until a moment that lie in a union of stretches of ticks, as a function of moments in seconds."""
+    if not len(begin):
+        return np.zeros_like
+    order = np.argsort(begin, kind="stable")
+    begin, reached = begin[order], np.maximum.accumulate(end[order])
+    first = np.append(True, begin[1:] > reached[:-1])
+    last = np.append(first[1:], True)
+    starts, stops = begin[first], reached[last]
+    corners = np.stack([starts, stops], axis=1).reshape(-1)
+    lengths = np.stack([np.zeros_like(starts), stops - starts], axis=1).reshape(-1)
+    used = np.cumsum(lengths)
+    return lambda moments: np.interp(moments, corners / PICOSECONDS, used / PICOSECONDS)

@@ -21,18 +21,20 @@ def computing_ops(program: Program) -> Bools:
     )
 
 
-def epoch_ticks(ticks: Mapping[str, Ints], epochs: int) -> Ints:
-    """Length of each training epoch, int64 [epochs]: from the last end of the epoch before, or, where something that is
-    no training came between, from its own first issue, to the last end of its ops on any rank. Evaluation is left out.
-    """
+def epoch_windows(ticks: Mapping[str, Ints], epochs: int) -> Ints:
+    """Begin and end of each training epoch, int64 [epochs, 2]: from the last end of the epoch before, or, where
+    something that is no training came between, from its own first issue, to the last end of its ops on any rank.
+    Evaluation is left out."""
     training = ticks["step"] >= 0
     begins = np.full(epochs, np.iinfo(np.int64).max)
     ends = np.zeros(epochs, dtype=np.int64)
     np.minimum.at(begins, ticks["epoch"][training], ticks["issued"][training])
     np.maximum.at(ends, ticks["epoch"][training], ticks["ended"][training])
     before = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-    lengths: Ints = np.where(ends > 0, ends - np.maximum(np.minimum(begins, ends), before), 0)
-    return lengths
+    # an epoch without ops has no length
+    begins = np.where(ends > 0, np.maximum(np.minimum(begins, ends), before), ends)
+    windows: Ints = np.stack([begins, ends], axis=1)
+    return windows
 
 
 def rank_ticks(ticks: Mapping[str, Ints], started: Ints, computes: Bools, epochs: int, ranks: int) -> dict[str, Ints]:

@@ -17,16 +17,17 @@ from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
+from simgnn.record.energy import EnergyFigure
 from simgnn.record.trace import TRACE_SCHEMA
 from simgnn.sim.accounting import Traffic, count_traffic
 from simgnn.sim.bundles import BUNDLED_ABOVE
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.compiled import Compiled, compile_program
 from simgnn.sim.decided import Activity, Sizes
-from simgnn.sim.energy import Energy, track_energy
+from simgnn.sim.energy import track_energy
 from simgnn.sim.engine import Engine
 from simgnn.sim.fastforward import FastForward
-from simgnn.sim.measures import computing_ops, epoch_ticks, rank_ticks
+from simgnn.sim.measures import computing_ops, epoch_windows, rank_ticks
 from simgnn.sim.memory import Memory, track_memory
 from simgnn.sim.network import WINDOW
 from simgnn.sim.recorder import start_ticks, trace_columns
@@ -55,7 +56,7 @@ class Simulation:
     comm_exposed_s: Floats
     traffic: Traffic
     memory: Memory
-    energy: Energy | None
+    energy: tuple[EnergyFigure, ...]
     status: Literal["ok", "oom"]
     message: str
     extrapolated: tuple[str, ...]
@@ -156,14 +157,14 @@ def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[
     ticks = engine.recorder.table()
     columns = trace_columns(ticks, compiled)
     computes = computing_ops(program)[ticks["op_id"]]
-    lengths = epoch_ticks(ticks, epochs)
+    windows = epoch_windows(ticks, epochs)
     times = rank_ticks(ticks, start_ticks(ticks, compiled), computes, epochs, program.ranks)
     memory = track_memory(program, engine.pricer.sizes, machine, engine.recorder.table(copies=False))
-    energy = track_energy(machine, ticks, computes, int(ticks["ended"].max(initial=0)))
+    energy = track_energy(machine, ticks, computes, windows)
     return Simulation(
         compiled=compiled,
         columns=columns,
-        epoch_s=(lengths / PICOSECONDS).tolist(),
+        epoch_s=((windows[:, 1] - windows[:, 0]) / PICOSECONDS).tolist(),
         **{name: values / PICOSECONDS for name, values in times.items()},
         traffic=count_traffic(compiled, engine.pricer, epochs),
         memory=memory,

@@ -9,10 +9,12 @@ import pytest
 from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
+from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, write_table
 from simgnn.record.trace import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA
 from simgnn.report.perfetto import write_perfetto
+from simgnn.report.text import print_comparison
 from simgnn.tomlfile import write_toml
 
 OPS = [
@@ -75,6 +77,28 @@ def test_bytes_that_differ_are_counted(tmp_path: Path) -> None:
     write_table(pa.Table.from_pylist(changed, schema=TRAFFIC_SCHEMA), RunDirectory(measured).traffic)
     found = compare_runs(predicted, measured)
     assert (found.bytes_differ, found.messages_differ) == (100 + 2400, 3)
+
+
+def test_energy_of_an_epoch_is_compared_where_both_know_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0), directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
+    assert compare_runs(*sides).energy.as_dict()["predicted_unknown"] == "not recorded"
+    for folder, joules, status in zip(sides, (44.0, 40.0), ("estimated", "measured"), strict=True):
+        own = {"part": "device", "host": "here", "ranks": [0], "status": status, "source": "made up", "total_J": 200.0}
+        figures = [EnergyFigure(**own, name=name, epoch_mean_J=joules / 2) for name in ("one", "other")]
+        result = read_result(RunDirectory(folder).result)
+        write_result(result.model_copy(update={"energy": figures}), RunDirectory(folder).result)
+    found = compare_runs(*sides)
+    assert (found.energy.predicted_J, found.energy.measured_J, found.energy.error) == pytest.approx((44, 40, 0.1))
+    print_comparison(found)
+    assert "energy of an epoch: predicted 44 J, measured 40 J, error +10.0 %" in capsys.readouterr().out
+    gone = EnergyFigure(part="device", name="one", host=None, ranks=[0], status="unavailable", source="no counters")
+    run = RunDirectory(sides[1]).result
+    write_result(read_result(run).model_copy(update={"energy": [*figures, gone]}), run)
+    found = compare_runs(*sides)
+    assert (found.energy.measured_J, found.energy.error, found.energy.measured_unknown) == (None, None, "no counters")
+    assert found.as_dict()["energy_of_an_epoch"]["predicted_J"] == 44
+    print_comparison(found)
+    assert "energy of an epoch: predicted 44 J, measured unknown (no counters)" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

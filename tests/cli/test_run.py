@@ -32,6 +32,10 @@ def test_a_run_trains_and_leaves_a_complete_run_directory(
     assert load_experiment(out / "experiment.toml").ranks == 2
     assert set(read_table(RunDirectory(out).trace)["rank"].to_pylist()) == {0, 1}
     assert told.err == ""
+    # no number without a counter, and no lack of one without its reason
+    assert printed["energy"][0]["part"] == "device"
+    assert (result.energy_J is None) == (result.energy[0].status == "unavailable")
+    assert result.energy[0].source
     # a second run into the same folder is refused, and nothing of the first is touched
     assert invoke(["run", str(small), "--ranks", "2", "--out", str(out)]) == 2
     assert "--force" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
         compare_runs(out, out)
 
 
-def test_energy_is_told_for_each_device_and_host(small: Path, tmp_path: Path) -> None:
+def test_energy_is_told_for_each_device(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = load_toml(find_profile(FALLBACK_PROFILE))
     for device in table["devices"].values():
         device["idle_power"] = {"value": "100 W", "source": "assumed"}
@@ -96,15 +96,12 @@ def test_energy_is_told_for_each_device_and_host(small: Path, tmp_path: Path) ->
     arguments = ["simulate", str(small), "--hardware", str(tmp_path / "powered.toml"), "--out", str(out)]
     assert invoke([*arguments, "--set", "cluster.hosts=3", "--set", "cluster.ranks_per_host=2"]) == 0
     result = read_result(RunDirectory(out).result)
-    assert result.energy_J is not None
-    assert result.energy_by_device_J is not None
-    assert set(result.energy_by_device_J) == {"node0/cpu", "node1/cpu", "node2/cpu"}
-    assert sum(result.energy_by_device_J.values()) == pytest.approx(result.energy_J)
-    assert result.energy_by_host_J == {
-        name.partition("/")[0]: pytest.approx(joules) for name, joules in result.energy_by_device_J.items()
-    }
+    assert {(figure.name, figure.host) for figure in result.energy} == {(f"node{n}/cpu", f"node{n}") for n in range(3)}
+    assert sorted(rank for figure in result.energy for rank in figure.ranks) == list(range(6))
+    assert result.energy_J == pytest.approx(sum(figure.total_J or 0.0 for figure in result.energy))
     least = 100 * sum(result.epoch_s) * (1 - 1e-9)  # evaluations come on top
-    assert all(joules >= least for joules in result.energy_by_host_J.values())
+    assert all(figure.total_J is not None and figure.total_J >= least for figure in result.energy)
+    assert "energy of the devices" in capsys.readouterr().out
 
 
 def test_a_simulation_never_loads_torch(small: Path) -> None:

@@ -5,12 +5,13 @@ import pytest
 from programs.notation import op, program
 
 from sim.planned import shipped, spread, statistics, vanilla
-from sim.worlds import machine, run, seconds_of_work
+from sim.worlds import PS, machine, run, seconds_of_work
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import parse_profile
 from simgnn.program.ops import Buffer, Stream, Transfer
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision
+from simgnn.sim.energy import active_time
 
 GB = 10**9
 
@@ -115,6 +116,10 @@ def test_a_plans_memory_is_between_its_largest_and_all_of_its_buffers() -> None:
     assert np.all(found.both <= np.sum(sizes, axis=0))
 
 
+def joules(found) -> dict[str, float | None]:
+    return {figure.name: figure.total_J for figure in found.energy}
+
+
 def test_energy_is_power_over_time() -> None:
     # rank 0 computes 2 s, rank 1 1 s; then 1 s of transfer
     prog = program("p", {"epoch": [op("w", "elementwise", "compute", work=seconds_of_work(1.0)),
@@ -123,18 +128,38 @@ def test_energy_is_power_over_time() -> None:
                    Calendar("epoch"), [], [Stream("compute"), Stream("comm", group="g")], (0, 0),
                    columns={"two": [1, 0]})  # fmt: skip
     power = {"idle_power": "50 W", "active_power": "300 W"}
-    found = run(prog, machine((0, 0), power=power), epochs=2).energy
-    assert found is not None
-    assert found.devices_J == pytest.approx({"node/dev0": 4 * 300 + 2 * 50, "node/dev1": 2 * 300 + 4 * 50})
-    assert found.hosts_J == pytest.approx({0: found.total_J})
+    found = run(prog, machine((0, 0), power=power), epochs=2)
+    assert joules(found) == pytest.approx({"node/dev0": 4 * 300 + 2 * 50, "node/dev1": 2 * 300 + 4 * 50})
+    for figure, each in zip(found.energy, (650, 400), strict=True):
+        assert (figure.status, figure.host, figure.duration_s) == ("estimated", "node", pytest.approx(6.0))
+        assert figure.mean_power_W == pytest.approx(each / 3)
+        assert (figure.epoch_mean_J, figure.epoch_min_J, figure.epoch_max_J) == pytest.approx((each, each, each))
     # two ranks on one device: it is active while either computes
-    shared = run(prog, machine((0, 0), kind="cpu", cores=2, power=power)).energy
-    assert shared is not None
+    [shared] = run(prog, machine((0, 0), kind="cpu", cores=2, power=power)).energy
     ends = run(prog, machine((0, 0), kind="cpu", cores=2, power=power)).columns["ended_s"].max()
     assert shared.total_J == pytest.approx(2 * 300 + (ends - 2) * 50)
+    assert shared.ranks == [0, 1]
+
+
+def test_a_device_that_never_computes_draws_its_idle_power() -> None:
+    prog = program("p", {"epoch": [op("a", "allreduce", "comm", transfer=Transfer(10 * GB))]}, Calendar("epoch"), [],
+                   [Stream("comm", group="g")], (0, 0))  # fmt: skip
+    found = run(prog, machine((0, 0), power={"idle_power": "50 W", "active_power": "300 W"}), epochs=3)
+    ends = float(found.columns["ended_s"].max())
+    assert ends > 0
+    assert joules(found) == pytest.approx({"node/dev0": 50 * ends, "node/dev1": 50 * ends})
 
 
 def test_energy_is_never_made_up() -> None:
     prog = chain(Buffer("x", 1, 1), Buffer("y", 1, 1))
-    assert run(prog, machine((0,))).energy is None
-    assert run(prog, machine((0,), power={"active_power": "300 W"})).energy is None
+    for power in (None, {"active_power": "300 W"}, {"idle_power": "50 W"}):
+        [figure] = run(prog, machine((0,), power=power)).energy
+        assert (figure.status, figure.total_J, figure.epoch_mean_J) == ("unavailable", None, None)
+        assert figure.source == "the hardware profile does not tell idle and active power of dev"
+
+
+def test_time_in_a_union_of_stretches() -> None:
+    begin, end = np.array([5, 0, 2, 9]) * PS, np.array([6, 3, 3, 9]) * PS
+    moments = np.array([0.0, 1.0, 3.0, 4.0, 5.5, 8.0, 20.0])
+    assert active_time(begin, end)(moments).tolist() == [0.0, 1.0, 3.0, 3.0, 3.5, 4.0, 4.0]
+    assert active_time(begin[:0], end[:0])(moments).tolist() == [0.0] * 7

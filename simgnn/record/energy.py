@@ -1,0 +1,110 @@
+"""Energy in a result: of each device, of hosts beside their devices, of memory; measured, estimated or unavailable.
+
+Source: specs/minibatch_common.md C11. The formulas are the same for both backends: a curve of joules over time, read at
+the run's ends and at its epochs' ends.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+Floats = NDArray[np.float64]
+Part = Literal["device", "host", "memory"]
+PART_NAMES: dict[Part, str] = {
+    "device": "energy of the devices",
+    "host": "energy of processors beside them",
+    "memory": "energy of memory modules",
+}
+SAMPLES_AN_EPOCH = 2
+"""Samples that the shortest epoch must span before single epochs are told apart."""
+
+
+class EnergyFigure(BaseModel):
+    """Energy of one part of the machines. Joules, seconds and watts; null where ``status`` is "unavailable".
+
+    ``part``: "device": what ranks compute on, a GPU or the processors of a host; "host": the processors of a host
+    beside its GPUs; "memory": a host's memory modules. ``name``, ``host``: which one; ``ranks``: those that share it.
+    ``status``: "measured", "estimated" (power states over simulated time) or "unavailable". ``source``: what it was
+    read or made from; of an unavailable one why there is none.
+
+    ``total_J`` over ``duration_s``: from the first op of a run to the end of the last, evaluations included.
+    ``epoch_mean_J``, ``epoch_min_J``, ``epoch_max_J``: of training epochs, without evaluations. Between two samples
+    power counts as even; least and most are null where epochs are too short to be told apart.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    part: Part
+    name: str
+    host: str | None
+    ranks: list[int]
+    status: Literal["measured", "estimated", "unavailable"]
+    source: str
+    total_J: float | None = None  # noqa: N815  the unit is part of the name
+    duration_s: float | None = None
+    mean_power_W: float | None = None  # noqa: N815
+    epoch_mean_J: float | None = None  # noqa: N815
+    epoch_min_J: float | None = None  # noqa: N815
+    epoch_max_J: float | None = None  # noqa: N815
+    sample_s: float | None = Field(default=None, description="longest time between two samples; 0: a closed form")
+
+
+def energy_over(
+    joules: Callable[[Floats], Floats], span: tuple[float, float], epochs: Floats, sample_s: float
+) -> dict[str, Any]:
+    """Fields of an :class:`EnergyFigure` that are numbers.
+
+    ``joules`` gives the energy used until each of some moments (seconds); ``span``: beginning and end of the run;
+    ``epochs`` float64 [E, 2]: those of its training epochs; ``sample_s``: longest time between two samples.
+    """
+    begin, end = joules(np.array(span))
+    duration = span[1] - span[0]
+    each = joules(epochs[:, 1]) - joules(epochs[:, 0])
+    shortest = float(np.min(epochs[:, 1] - epochs[:, 0], initial=np.inf))
+    apart = len(each) > 0 and shortest >= SAMPLES_AN_EPOCH * sample_s
+    return {
+        "total_J": float(end - begin),
+        "duration_s": duration,
+        "mean_power_W": float(end - begin) / duration if duration > 0 else None,
+        "epoch_mean_J": float(each.mean()) if len(each) else None,
+        "epoch_min_J": float(each.min()) if apart else None,
+        "epoch_max_J": float(each.max()) if apart else None,
+        "sample_s": sample_s,
+    }
+
+
+def sum_of(figures: Sequence[EnergyFigure], part: Part, field: str) -> float | None:
+    """Sum of a field over all figures of a part; None where one of them lacks it, or there is none: a part of the sum
+    would pass for the whole."""
+    values = [getattr(figure, field) for figure in figures if figure.part == part]
+    return float(sum(values)) if values and None not in values else None
+
+
+def why_unknown(figures: Sequence[EnergyFigure], part: Part) -> str:
+    """Why a part's energy is not known: the reason of the first figure without one; "" where it is known."""
+    of_part = [figure for figure in figures if figure.part == part]
+    if not of_part:
+        return "not recorded"
+    return next((figure.source for figure in of_part if figure.total_J is None), "")
+
+
+def joules_text(value: float) -> str:
+    """Energy with a unit that suits its size."""
+    for factor, unit in ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ")):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:.3g} J"
+
+
+def describe(figures: Sequence[EnergyFigure], part: Part) -> str:
+    """A part's energy in words: its sum over a run, the mean power, the mean of an epoch; or why it is not known."""
+    total, power, epoch = (sum_of(figures, part, name) for name in ("total_J", "mean_power_W", "epoch_mean_J"))
+    if total is None:
+        return f"unknown: {why_unknown(figures, part)}"
+    told = [joules_text(total)]
+    told += [] if power is None else [f"{power:.4g} W on average"]
+    told += [] if epoch is None else [f"{joules_text(epoch)} an epoch"]
+    return ", ".join(told)
