@@ -29,8 +29,9 @@ def command(
     [bold]simgnn partition vanilla --ranks 4 --set partition.kind=random[/bold]
 
     An edge-cut (metis, random, block-row) divides vertices: a rank holds copies
-    of remote ones, its halo rows. A vertex-cut (ebv) divides edges: a vertex
-    has its master on one rank and mirrors on others.
+    of remote ones, its halo rows. A vertex-cut (ebv; to compare with: hdrf,
+    dbh, random-edges) divides edges: a vertex has its master on one rank and
+    mirrors on others.
 
     [bold]replication factor[/bold]: rows that all ranks hold, over vertices.
     [bold]imbalance[/bold]: the fullest rank over the mean of all; for an edge-cut

@@ -29,7 +29,18 @@ SLOTS: tuple[str, ...] = tuple(DEFAULT_KIND)
 
 DESIGNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "partition": ("random", "metis", "block-row", "ebv", "rapa", "metis-chunks", "khop-blocks"),
+        "partition": (
+            "random",
+            "metis",
+            "block-row",
+            "ebv",
+            "hdrf",
+            "dbh",
+            "random-edges",
+            "rapa",
+            "metis-chunks",
+            "khop-blocks",
+        ),
         "communication": ("halo", "master-mirror", "block-broadcast", "transition", "store"),
         "batching": ("full", "sampled", "seeded"),
         "freshness": (

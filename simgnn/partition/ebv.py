@@ -74,8 +74,13 @@ def ebv_partition(
         seed=seed,
         spill=spill,
     )
+    return with_masters(found, master, seed)
+
+
+def with_masters(found: AssignedEdges, master: str, seed: int) -> Partition:
+    """The vertex-cut of assigned edges; ``master``: see :func:`simgnn.partition.masters.choose_masters`."""
     owner = choose_masters(found.replicas, found.host, int(found.host.max()) + 1, RULES.index(master), seed)
-    return Partition("vertex-cut", len(hosts), owner, found.edge_part)
+    return Partition("vertex-cut", len(found.host), owner, found.edge_part)
 
 
 def ebv_edges(
@@ -95,14 +100,12 @@ def ebv_edges(
     Above ``block_edges`` edges ``edge_part`` is memory-mapped to a nameless file in ``spill``, which goes with it.
     """
     ranks, vertices = len(hosts), edges.vertices
-    if ranks > MAX_RANKS:
-        raise ConfigError(f"partition.kind = 'ebv': {ranks} ranks; at most {MAX_RANKS} are supported")
-    host = np.unique(hosts, return_inverse=True)[1].astype(np.int64)
+    host = hosts_from_zero(hosts)
     by_host = np.argsort(host, kind="stable").astype(np.int64)
     host_starts = np.concatenate(([0], np.cumsum(np.bincount(host)))).astype(np.int64)
     degrees = index_array(vertices, vertices)
     degrees[:] = edges.csr.degrees()
-    edge_part = _edge_part(edges.count, np.dtype("u1" if ranks <= 256 else "u2"), spill, block_edges)
+    edge_part = edge_part_array(edges.count, ranks, spill, block_edges)
     held, copies = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
     weights = (float(gamma), float(alpha), float(beta))
     words = words_for(ranks)
@@ -118,7 +121,16 @@ def ebv_edges(
     return AssignedEdges(edge_part, replicas, host)
 
 
-def _edge_part(count: int, dtype: np.dtype[Any], spill: Path | None, block_edges: int) -> EdgePart:
+def hosts_from_zero(hosts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Hosts of ranks renumbered 0..H-1, int64 [P]."""
+    return np.unique(hosts, return_inverse=True)[1].astype(np.int64)
+
+
+def edge_part_array(count: int, ranks: int, spill: Path | None, block_edges: int = BLOCK_EDGES) -> EdgePart:
+    """Ranks of ``count`` edges, to be filled: in memory, above ``block_edges`` in a nameless file in ``spill``."""
+    if ranks > MAX_RANKS:
+        raise ConfigError(f"partition.kind: got a vertex-cut over {ranks} ranks; at most {MAX_RANKS} are supported")
+    dtype = np.dtype("u1" if ranks <= 256 else "u2")
     if count <= block_edges:
         return np.empty(count, dtype)
     with tempfile.TemporaryFile(dir=spill) as file:

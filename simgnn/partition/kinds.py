@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Reorder = Literal["none", "rcm", "degree"]
 Balanced = Literal["vertices", "edges", "train", "validation", "test"]
+Master = Literal["host-majority", "balanced", "hash", "first"]
 
 
 class PartitionPolicy(BaseModel, ABC):
@@ -161,7 +162,7 @@ class Ebv(PartitionPolicy):
     alpha: float = Field(default=1.0, ge=0.0)
     beta: float = Field(default=1.0, ge=0.0)
     edge_order: Literal["degree-sum", "input", "random"] = "degree-sum"
-    master: Literal["host-majority", "balanced", "hash", "first"] = "host-majority"
+    master: Master = "host-majority"
 
     def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
         from simgnn.partition.ebv import ebv_partition
@@ -179,6 +180,70 @@ class Ebv(PartitionPolicy):
         )
 
 
+class RandomEdges(PartitionPolicy):
+    """Vertex-cut to compare with: edges dealt by a seeded hash of both ends. ``master`` as of :class:`Ebv`."""
+
+    cut: ClassVar[PartitionKind] = "vertex-cut"
+
+    kind: Literal["random-edges"] = "random-edges"
+    master: Master = "host-majority"
+
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
+        from simgnn.partition.ebv import with_masters
+        from simgnn.partition.edges import UndirectedEdges
+        from simgnn.partition.reference_cuts import random_edges
+
+        return with_masters(random_edges(UndirectedEdges.of(graph), hosts, seed=seed, spill=spill), self.master, seed)
+
+
+class Dbh(PartitionPolicy):
+    """Vertex-cut to compare with: an edge goes where a seeded hash of its end of lower degree says (degree-based
+    hashing), so that hubs are divided and leaves are not. ``master`` as of :class:`Ebv`."""
+
+    cut: ClassVar[PartitionKind] = "vertex-cut"
+
+    kind: Literal["dbh"] = "dbh"
+    master: Master = "host-majority"
+
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
+        from simgnn.partition.ebv import with_masters
+        from simgnn.partition.edges import UndirectedEdges
+        from simgnn.partition.reference_cuts import dbh_edges
+
+        return with_masters(dbh_edges(UndirectedEdges.of(graph), hosts, seed=seed, spill=spill), self.master, seed)
+
+
+class Hdrf(PartitionPolicy):
+    """Vertex-cut to compare with: a stream of edges, each to a rank that has its ends, that of lower degree above all
+    (high-degree replicated first); ``balance`` weighs what ranks have already (lambda). ``master`` as of :class:`Ebv`.
+    """
+
+    cut: ClassVar[PartitionKind] = "vertex-cut"
+
+    kind: Literal["hdrf"] = "hdrf"
+    balance: float = Field(default=1.1, ge=0.0, le=1e6)
+    edge_order: Literal["degree-sum", "input", "random"] = "input"
+    master: Master = "host-majority"
+
+    def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
+        from simgnn.partition.ebv import with_masters
+        from simgnn.partition.edges import UndirectedEdges
+        from simgnn.partition.reference_cuts import hdrf_edges
+
+        found = hdrf_edges(
+            UndirectedEdges.of(graph), hosts, balance=self.balance, edge_order=self.edge_order, seed=seed, spill=spill
+        )
+        return with_masters(found, self.master, seed)
+
+
 PARTITION_KINDS: Mapping[str, type[PartitionPolicy]] = MappingProxyType(
-    {"random": Random, "block-row": BlockRow, "metis": Metis, "ebv": Ebv}
+    {
+        "random": Random,
+        "block-row": BlockRow,
+        "metis": Metis,
+        "ebv": Ebv,
+        "hdrf": Hdrf,
+        "dbh": Dbh,
+        "random-edges": RandomEdges,
+    }
 )

@@ -8,10 +8,21 @@ from partition_graphs import graph_of, random_graph
 from pydantic import ValidationError
 
 from simgnn.errors import ConfigError
-from simgnn.partition.kinds import PARTITION_KINDS, BlockRow, Ebv, Metis, PartitionPolicy, Random
+from simgnn.partition.kinds import (
+    PARTITION_KINDS,
+    BlockRow,
+    Dbh,
+    Ebv,
+    Hdrf,
+    Metis,
+    PartitionPolicy,
+    Random,
+    RandomEdges,
+)
 from simgnn.partition.simple import block_bounds, degree_balanced_owner
 
-ALL = [Random(), BlockRow(), BlockRow(permutation="random"), BlockRow(permutation="degree-balanced"), Metis(), Ebv()]
+BLOCKS = [BlockRow(), BlockRow(permutation="random"), BlockRow(permutation="degree-balanced")]
+ALL: list[PartitionPolicy] = [Random(), *BLOCKS, Metis(), Ebv(), Hdrf(), Dbh(), RandomEdges()]
 
 
 def hosts(ranks: int) -> np.ndarray:
@@ -19,7 +30,7 @@ def hosts(ranks: int) -> np.ndarray:
 
 
 def test_registry_names_every_kind() -> None:
-    assert set(PARTITION_KINDS) == {"random", "block-row", "metis", "ebv"}
+    assert set(PARTITION_KINDS) == {"random", "block-row", "metis", "ebv", "hdrf", "dbh", "random-edges"}
     assert all(policy().label == kind for kind, policy in PARTITION_KINDS.items())
 
 
