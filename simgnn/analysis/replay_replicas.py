@@ -4,7 +4,8 @@ Of vertices with as many replicas r as the record has seen, the recorded share i
 a master publishes a vertex in epochs in which any of its r copies moved. Were they to move by themselves, each with the
 probability f with which mirrors send, that would happen with probability 1 - (1 - f)**r. They move together, more or
 less: r**c stands for r, with the c of each epoch for which the record's own numbers of replicas give the rows that it
-published. Source: specs/cdfgnn.md section 7 (our own model; there c is 1).
+published. Source: specs/cdfgnn.md section 7 (our own model; there c is 1). Deviation: what mirrors send is one share,
+whatever their number; nobody records it by replicas.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from simgnn.analysis.replay_rows import CarriedRows, limits, whole
 from simgnn.policies.replicas import Publication, publications, rows_by_replicas
-from simgnn.program.sizes import IntArray
+from simgnn.program.sizes import IntArray, Route
 
 Floats = NDArray[np.float64]
 LARGEST_EXPONENT = 8.0
@@ -30,7 +31,7 @@ def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[
     there, here = rows_by_replicas(carried.there), rows_by_replicas(carried.here)
     if not found or not there or not here:
         return {}, not found
-    totals = {replicas: int(rows.sum()) for replicas, rows in there.items()}
+    totals = {replicas: int(route.rows.sum()) for replicas, route in there.items()}
     result: dict[str, IntArray] = {}
     for one in found:
         result |= _carried(carried, one, totals, here)
@@ -38,25 +39,24 @@ def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[
 
 
 def _carried(
-    carried: CarriedRows, one: Publication, there: Mapping[int, int], here: Mapping[int, IntArray]
+    carried: CarriedRows, one: Publication, there: Mapping[int, int], here: Mapping[int, Route]
 ) -> dict[str, IntArray]:
     moved = carried.fractions(one.gathered, int(limits(carried.there, one.gathered).sum()))
     sent = carried.fractions(one.published, sum(there.values()))
     exponent = fitted_exponents(moved, sent, there)
-    woken: dict[int, Floats] = {}
-    for r in here:
+    ranks, epochs = carried.here.ranks, len(moved)
+    pairs, masters = np.zeros((ranks, ranks, epochs)), np.zeros((ranks, epochs))
+    for r, route in here.items():
         recorded = f"{one.tally}-{r}"
         if recorded in carried.decisions and r in there:
             # a master with r - 1 mirrors publishes r - 1 rows
-            woken[r] = np.minimum(1.0, carried.tallied(recorded, there[r] // (r - 1)))
+            woken = np.minimum(1.0, carried.tallied(recorded, there[r] // (r - 1)))
         else:
-            woken[r] = woken_share(moved, sent, exponent, r)
-    masters = np.sum([rows[:, None] / (r - 1) * woken[r] for r, rows in here.items()], axis=0)
-    rows = np.sum([rows[:, None] * woken[r] for r, rows in here.items()], axis=0)
-    most = limits(carried.here, one.published)
-    shares = rows / np.maximum(1, most.sum(axis=1))[:, None]
-    pairs = whole(most[:, :, None] * np.minimum(1.0, shares)[:, None, :])
-    return {one.published: pairs[..., None], one.active: whole(masters)[..., None]}
+            woken = woken_share(moved, sent, exponent, r)
+        rows = route.rows[:, None] * woken
+        pairs[route.source, route.target] += rows
+        np.add.at(masters, route.source, rows / (r - 1))
+    return {one.published: whole(pairs)[..., None], one.active: whole(masters)[..., None]}
 
 
 def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Floats:

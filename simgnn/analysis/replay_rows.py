@@ -103,5 +103,6 @@ def whole(rows: Floats) -> IntArray:
     of which are sent, are three hundred rows and not none.
     """
     ends = np.floor(np.cumsum(rows.reshape(-1, rows.shape[-1]), axis=0) + 0.5).astype(np.int64)
-    found: IntArray = np.diff(ends, axis=0, prepend=0).reshape(rows.shape)
-    return found
+    found = np.diff(ends, axis=0, prepend=0).reshape(rows.shape)
+    # sums are rounded too: one that just misses a half would be made up for by a row too many
+    return np.asarray(np.minimum(found, np.ceil(rows - 1e-9).astype(np.int64)))

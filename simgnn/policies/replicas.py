@@ -17,10 +17,11 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column, Decision, IntArray
+from simgnn.program.sizes import Column, Decision, Route
 
-BY_REPLICAS = "mirrored_rows/replicas-"
-"""Columns that tell, followed by a number r, how many rows each rank publishes of vertices with r replicas, if all."""
+BY_REPLICAS = "mirrors/replicas-"
+"""Routes that tell, followed by a number r, how many rows travel between each pair of vertices with r replicas, if all
+are published."""
 
 
 def is_replica_sync(sync: Sync) -> bool:
@@ -49,11 +50,11 @@ def publications(program: Program) -> tuple[Publication, ...]:
     return tuple(found)
 
 
-def rows_by_replicas(program: Program) -> Mapping[int, IntArray]:
-    """Rows that each rank publishes if all masters are woken, int64 [P], by the number of replicas of their vertex.
-    Empty: the statistics did not tell."""
-    columns = program.sizes.columns
-    return {int(name.removeprefix(BY_REPLICAS)): columns[name] for name in columns if name.startswith(BY_REPLICAS)}
+def rows_by_replicas(program: Program) -> Mapping[int, Route]:
+    """Rows of each pair that are published if all masters are woken, by the number of replicas of their vertex. Empty:
+    the statistics did not tell."""
+    found = {name.removeprefix(BY_REPLICAS): route for name, route in program.sizes.routes.items()}
+    return {int(number): route for number, route in found.items() if number.isdecimal()}
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,8 @@ class ReplicaSync:
         if self._gather is None:
             return told
         for replicas, rows in self._scatter.stage.by_replicas.items():
-            self.builder.column(f"{BY_REPLICAS}{replicas}", rows)
+            if f"{BY_REPLICAS}{replicas}" not in self.builder.routes:
+                self.builder.route(f"{BY_REPLICAS}{replicas}", rows)
         return {**told, "gathered": self._gather.leaving.name, "published": self._scatter.leaving.name}
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.sizes import IntArray, Size
+from simgnn.program.sizes import Route, Size
 
 if TYPE_CHECKING:
     from simgnn.policies.blocks import BlockSync, BlockTransfer
@@ -36,8 +36,7 @@ class Stage:
     route's lists, peers ascending.
     ``kept``: a stored target lives for the whole run. ``distinct``: rows of ``source`` that travel, each counted once,
     whoever needs them (None: not known); ``masters``: the route that names all of these, where ``route`` names a part.
-    ``by_replicas``: rows that each rank sends of vertices with so many replicas, int64 [P] by their number (empty: not
-    known).
+    ``by_replicas``: rows of each pair whose vertices have so many replicas, by their number (empty: not known).
     """
 
     role: Literal["publish", "fold"]
@@ -55,7 +54,7 @@ class Stage:
     kept: bool = False
     distinct: Size | None = None
     masters: str | None = None
-    by_replicas: Mapping[int, IntArray] = field(default_factory=dict)
+    by_replicas: Mapping[int, Route] = field(default_factory=dict)
 
     @property
     def in_place(self) -> bool:

@@ -55,10 +55,10 @@ def recorded(program: Program, exponent: float) -> Recording:
     mirrors = sizes.routes["mirrors"].matrix(program.ranks)
     woken = {r: 1 - (1 - MOVED) ** (r**exponent) for r in rows_by_replicas(program)}
     by_replicas = rows_by_replicas(program)
-    share = sum(rows[:, None] * woken[r] for r, rows in by_replicas.items()) / mirrors.sum(axis=1)[:, None]
+    published = sum(route.matrix(program.ranks)[:, :, None] * woken[r] for r, route in by_replicas.items())
     for one in publications(program):
         decisions[one.gathered] = np.floor(mirrors.T[:, :, None] * MOVED + 0.5).astype(np.int64)[..., None]
-        decisions[one.published] = np.floor(mirrors[:, :, None] * share[:, None] + 0.5).astype(np.int64)[..., None]
+        decisions[one.published] = np.floor(published + 0.5).astype(np.int64)[..., None]
         decisions[one.active] = np.zeros((program.ranks, EPOCHS, 1), dtype=np.int64)
     for name in decisions_in(program) - set(decisions):  # the top of the backward pass, and what arrives
         shape = (program.ranks,) * (1 + name.endswith("/rows"))
@@ -79,8 +79,8 @@ def test_the_law_of_a_record_holds_on_other_ranks(there: int, here: int, exponen
     assert not any("numbers of replicas" in note for note in found.notes)
     # the last epoch has no mirror that sends, and so tells nothing of replicas
     law = {r: 1 - (1 - MOVED[:-1]) ** (r**exponent) for r in rows_by_replicas(program)}
-    rows = sum(rows.sum() * law[r] for r, rows in rows_by_replicas(program).items())
-    masters = sum(rows.sum() / (r - 1) * law[r] for r, rows in rows_by_replicas(program).items())
+    rows = sum(route.rows.sum() * law[r] for r, route in rows_by_replicas(program).items())
+    masters = sum(route.rows.sum() / (r - 1) * law[r] for r, route in rows_by_replicas(program).items())
     assert len(publications(program)) == 3
     for one in publications(program):
         published = found.activity[one.published][..., 0].sum(axis=(0, 1))
@@ -107,17 +107,39 @@ def test_shares_that_were_recorded_by_numbers_of_replicas_are_used_as_they_are()
     law, one = recorded(program, 1.0), publications(program)[1]
     shares = {r: np.linspace(1.0, 1.0 / r, EPOCHS) for r in range(2, 7)}
     tallies = dict[str, IntArray]()
-    for r, rows in rows_by_replicas(program).items():
+    for r, route in rows_by_replicas(program).items():
+        rows = route.matrix(6).sum(axis=1)
         counts = np.floor((rows // (r - 1))[:, None] * shares[r] + 0.5).astype(np.int64)
         counts[rows == 0] = -1  # a rank without such vertices tells nothing
         tallies[f"{one.tally}-{r}"] = counts[..., None]
     record = replace(law, decisions={**law.decisions, **tallies})
     found = carried(record, here).activity[one.published][..., 0].sum(axis=(0, 1))
-    expected = sum(rows.sum() * shares[r] for r, rows in rows_by_replicas(here).items())
+    expected = sum(route.rows.sum() * shares[r] for r, route in rows_by_replicas(here).items())
     np.testing.assert_allclose(found, expected, atol=4**2, rtol=0.01)
     # the other syncs have no tallies, so the law holds for them
     other = publications(program)[0].published
     assert np.array_equal(carried(record, here).activity[other], carried(law, here).activity[other])
+
+
+def test_each_pair_publishes_by_the_replicas_of_its_own_vertices() -> None:
+    """Ranks 0 and 1 share vertices of two replicas, rank 0 shares others with all: the second go out more often."""
+    whole = statistics(4)
+    record = recorded(planned(whole), 1.0)
+    mirrors = np.zeros((4, 4), dtype=np.int64)
+    mirrors[0] = [0, 900, 600, 600]
+    halo = Route.from_matrix(mirrors)
+    # 300 of the first pair have two replicas, 600 of each pair four
+    table = np.array([[0, 2, 300], [0, 4, 600], [1, 4, 600], [2, 4, 600]])
+    tables = {**whole.tables, "mirrors/histogram": table, "shared_masters": np.array([900, 0, 0, 0])}
+    program = planned(replace(whole, halo=halo, tables=tables, digest="uneven"))
+    found = carried(record, program)
+    law = {r: (1 - (1 - MOVED[:-1]) ** r) for r in (2, 4)}
+    for one in publications(program):
+        rows = found.activity[one.published][0, :, :-1, 0]
+        np.testing.assert_allclose(rows[1], 300 * law[2] + 600 * law[4], rtol=0.02, atol=2)
+        for other in (2, 3):
+            np.testing.assert_allclose(rows[other], 600 * law[4], rtol=0.02, atol=2)
+        assert np.all(found.activity[one.published][..., 0] <= mirrors[:, :, None])
 
 
 def test_without_numbers_of_replicas_fractions_are_equal_and_it_says_so() -> None:

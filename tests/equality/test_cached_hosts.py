@@ -46,7 +46,7 @@ IDENTITY = [on_hosts(*FIXED), on_hosts(*FIXED, model="gat")]
 WHOLE = [
     on_hosts(*FIXED, *more, model=model, hosts=hosts, ranks=ranks)
     for model in ("gcn", "sage", "gin", "gat")
-    for hosts, ranks in ((2, 4), (4, 4), (2, 2))
+    for hosts, ranks in ((2, 4), (4, 4), (2, 2), (2, 6))
     for more in ((), ("freshness.index=ids", "freshness.fold_on_active=true", "model.layers=3"))
 ]
 LOSSY = [

@@ -18,7 +18,7 @@ from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, L
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.sizes import IntArray, Route
+from simgnn.program.sizes import Route
 
 SPARSE = "sparse input features"
 
@@ -137,15 +137,14 @@ class MirrorSizes:
         """See :class:`~simgnn.policies.communication.base.Sizes`."""
         return MirrorSums(segments, expand, self.levels if len(self.stats.halo.source) > 0 else (), self._by_replicas())
 
-    def _by_replicas(self) -> dict[int, IntArray]:
-        """Rows that each rank's masters send to mirrors, by the number of replicas; empty where nobody counted."""
-        table, ranks = self.stats.tables.get("mirrors/histogram"), self.stats.ranks
+    def _by_replicas(self) -> dict[int, Route]:
+        """Rows that masters send to mirrors, by the number of replicas; empty where nobody counted."""
+        table, halo = self.stats.tables.get("mirrors/histogram"), self.stats.halo
         if table is None:
             return {}
         pair, replicas, rows = np.asarray(table, dtype=np.int64).reshape(-1, 3).T
-        master = self.stats.halo.source[pair]
         return {
-            number: np.bincount(master[chosen], rows[chosen], minlength=ranks).astype(np.int64)
+            number: Route(halo.source[pair[chosen]], halo.target[pair[chosen]], rows[chosen])
             for number in np.unique(replicas).tolist()
             for chosen in [replicas == number]
         }

@@ -8,7 +8,7 @@ from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand, Reference, Stage, Sync, emit_plainly
-from simgnn.program.sizes import Column, IntArray, Route
+from simgnn.program.sizes import Column, Route
 
 MIRRORS = "mirrors"
 """Route from masters to all their mirrors."""
@@ -45,7 +45,7 @@ class MirrorSums:
     """
 
     def __init__(
-        self, segments: Segments, expand: Expand, levels: tuple[Level, ...], by_replicas: Mapping[int, IntArray]
+        self, segments: Segments, expand: Expand, levels: tuple[Level, ...], by_replicas: Mapping[int, Route]
     ) -> None:
         self.segments = segments
         self.names = segments.names
