@@ -20,7 +20,7 @@ LEAST = 1e-4
 LAST = 10
 """Epochs whose mean goes on where no curve can be fitted."""
 FEWEST = 8
-"""Fewer recorded epochs determine no curve."""
+"""Fewer recorded epochs after the first determine no curve."""
 
 
 @runtime_checkable
@@ -38,7 +38,8 @@ class Thresholds(Protocol):
 
 @dataclass(frozen=True)
 class Curve:
-    """f(e) = min(1, (r(e) / epsilon(e))**kappa), r(e) = settled + excess exp(-e / decay_epochs)."""
+    """f(e) = min(1, (r(e) / epsilon(e))**kappa), r(e) = settled + excess exp(-e / decay_epochs), for e >= 1: in epoch 0
+    everything is sent, since nothing was before."""
 
     excess: float
     settled: float
@@ -52,9 +53,9 @@ class Curve:
 
 
 def fit_curve(fractions: Floats, epsilon: Floats) -> Curve:
-    """The curve nearest to the fractions of epochs 0, 1, ..., by least squares of logarithms; an epoch in which all
+    """The curve nearest to the fractions of epochs 1, 2, ..., by least squares of logarithms; an epoch in which all
     rows were sent counts only where the curve has fewer."""
-    epochs = np.arange(len(fractions), dtype=np.float64)
+    epochs = np.arange(1, len(fractions) + 1, dtype=np.float64)
     logs = np.log(np.maximum(fractions, LEAST))
     full = fractions >= 1.0
 
@@ -82,19 +83,34 @@ def _curve(numbers: Floats) -> Curve:
 def continue_fractions(
     fractions: Floats, thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int
 ) -> Floats:
-    """Recorded fractions float64 [E], continued to ``epochs``.
+    """Recorded fractions float64 [E], continued to ``epochs`` in the way that :func:`way_on` tells.
 
-    ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). With a threshold of 0,
-    or fewer than FEWEST epochs, the mean of the last LAST ones goes on.
+    ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch, in
+    which everything is sent, says nothing of later ones. Where nothing was sent after it, nothing will be.
     """
-    recorded = len(fractions)
+    recorded, told = len(fractions), fractions[1:] if len(fractions) > 1 else fractions
     epsilon = epsilons(thresholds, accuracies, epochs, seed)
-    if recorded < FEWEST or np.any(epsilon <= 0):
-        later = np.full(epochs - recorded, fractions[-LAST:].mean())
+    if not told.any():
+        later = np.zeros(epochs - recorded)
+    elif no_curve(recorded, epsilon):
+        later = np.full(epochs - recorded, told[-LAST:].mean())
     else:
-        curve = fit_curve(fractions, epsilon[:recorded])
+        curve = fit_curve(told, epsilon[1:recorded])
         later = curve.at(np.arange(recorded, epochs, dtype=np.float64), epsilon[recorded:])
     return np.concatenate((fractions, later))
+
+
+def no_curve(recorded: int, epsilon: Floats) -> str | None:
+    """Why no curve can be fitted to so many ``recorded`` epochs, with the thresholds of all epochs; None: one can."""
+    if recorded - 1 < FEWEST:
+        return f"fewer than {FEWEST} epochs after the first determine no curve"
+    return "a threshold of 0 has no curve" if np.any(epsilon <= 0) else None
+
+
+def way_on(recorded: int, epsilon: Floats) -> str:
+    """What follows so many ``recorded`` epochs, in words: a curve, or the mean of the last LAST epochs."""
+    why = no_curve(recorded, epsilon)
+    return "a curve fitted to it" if why is None else f"the mean of its last {min(LAST, max(1, recorded - 1))} ({why})"
 
 
 def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int) -> Floats:

@@ -9,8 +9,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from simgnn.analysis.activity_curve import Thresholds
-from simgnn.analysis.replay_guards import carried_guards, guards_of
+from simgnn.analysis.activity_curve import Thresholds, epsilons, way_on
+from simgnn.analysis.replay_guards import carried_guards, guards_of, way_of_shares
 from simgnn.analysis.replay_replicas import carried_publications
 from simgnn.analysis.replay_rows import CarriedRows
 from simgnn.errors import ConfigError
@@ -95,7 +95,8 @@ def replay(
         raise ConfigError(
             f"--activity: {recording.root} has no record of the decision '{lacking[0]}' "
             f"({len(lacking)} are missing; it has: {', '.join(sorted(recording.decisions))}); expected a run of this "
-            "experiment: the same model, communication and freshness"
+            "experiment: the same model, communication and freshness (hosts that add up first, communication.exchange "
+            "= 'host-aggregated', decide other things than a single host)"
         )
     notes = []
     if not same:
@@ -105,10 +106,10 @@ def replay(
         )
     longer = epochs > recording.epochs
     if longer:
-        notes.append(
-            f"activity was recorded for {recording.epochs} epochs; the {epochs - recording.epochs} after them follow "
-            + ("a curve fitted to the shares of blocks that were sent" if guards else "a curve fitted to it")
-        )
+        known = recording.epochs
+        moves = epsilons(thresholds, recording.accuracies, epochs, seed)
+        way = way_of_shares(known) if guards else way_on(known, moves)
+        notes.append(f"activity was recorded for {known} epochs; the {epochs - known} after them follow {way}")
     sources = {name: source for name, source in _arrivals(program).items() if name in wanted}
     counts = {rows.name: rows for rows in (buffer.rows for buffer in program.buffers.values()) if _is_count(rows)}
     found: dict[str, IntArray] = {}

@@ -63,6 +63,13 @@ def carried_guards(
     return result
 
 
+def way_of_shares(recorded: int) -> str:
+    """What follows so many ``recorded`` epochs, in words."""
+    if recorded - 1 >= FEWEST:
+        return "a curve fitted to the shares of blocks that were sent"
+    return f"the mean share of blocks that were sent (fewer than {FEWEST} epochs after the first determine no curve)"
+
+
 def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
     """Shares [E] of a record continued to ``epochs``. The first epoch, which sends everything, says nothing of later
     ones; a short record goes on at its mean."""
@@ -78,7 +85,7 @@ def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
         counted = np.convolve(np.ones_like(later), np.ones(span), "same")
         smooth = np.convolve(later, np.ones(span), "same") / counted
         curve = fit_curve(smooth, np.ones_like(later))
-        found = curve.at(np.arange(len(later), len(later) + more, dtype=np.float64), np.ones(more))
+        found = curve.at(np.arange(len(shares), epochs, dtype=np.float64), np.ones(more))
     return np.concatenate((shares[:epochs], found))
 
 

@@ -65,7 +65,7 @@ def read_activity(path: Path) -> pa.Table:
     if not path.is_file():
         raise ConfigError(
             f"--activity: got {path.parent}, which holds no {path.name}; expected the directory of a finished "
-            "`simgnn run` whose policies decide something (freshness.kind other than 'always')"
+            "`simgnn run` that decided something: with freshness.kind other than 'always', on several ranks"
         )
     table = read_table(path)
     if table.schema.remove_metadata() != ACTIVITY_SCHEMA:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simgnn.analysis.activity_curve import LAST, Curve, continue_fractions, epsilons
+from simgnn.analysis.activity_curve import FEWEST, LAST, Curve, continue_fractions, epsilons, way_on
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 
 FIXED = AdaptiveVertex(epsilon=0.01, adapt=False)
@@ -45,4 +45,31 @@ def test_a_higher_threshold_later_sends_less() -> None:
 def test_without_a_curve_the_last_epochs_go_on(epochs: int, policy: AdaptiveVertex | None) -> None:
     recorded = np.linspace(0.9, 0.1, epochs)
     found = continue_fractions(recorded, policy, None, epochs + 7, seed=0)
-    np.testing.assert_allclose(found[epochs:], recorded[-LAST:].mean())
+    np.testing.assert_allclose(found[epochs:], recorded[1:][-LAST:].mean())
+
+
+@pytest.mark.parametrize("recorded", [4, 12, 40])
+def test_the_first_epoch_says_nothing_of_later_ones(recorded: int) -> None:
+    """It sends everything, since nothing was sent before, however little rows move."""
+    law = Curve(excess=0.004, settled=0.002, decay_epochs=30.0, kappa=1.0)
+    whole = law.at(np.arange(100, dtype=np.float64), np.full(100, 0.01))
+    assert whole[1] < 0.6
+    whole[0] = 1.0
+    found = continue_fractions(whole[:recorded], FIXED, None, 100, seed=0)
+    expected = whole[recorded:] if recorded > FEWEST else np.full(100 - recorded, whole[1:recorded].mean())
+    # a short record hardly tells how far a slow decay goes on
+    assert found[recorded:].sum() == pytest.approx(expected.sum(), rel=0.25 if recorded == 12 else 0.02)
+
+
+def test_where_nothing_was_sent_again_nothing_will_be() -> None:
+    once = np.array([1.0, *[0.0] * 20])
+    assert not continue_fractions(once, FIXED, None, 50, seed=0)[1:].any()
+    assert not continue_fractions(np.zeros(20), FIXED, None, 50, seed=0).any()
+
+
+def test_what_follows_a_record_is_told_as_it_is() -> None:
+    moves, none = np.full(60, 0.01), np.zeros(60)
+    assert way_on(FEWEST + 1, moves) == "a curve fitted to it"
+    assert way_on(FEWEST, moves) == "the mean of its last 7 (fewer than 8 epochs after the first determine no curve)"
+    assert way_on(30, none) == "the mean of its last 10 (a threshold of 0 has no curve)"
+    assert way_on(1, moves).startswith("the mean of its last 1 (")

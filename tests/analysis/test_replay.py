@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from simgnn.analysis.activity_curve import Thresholds
 from simgnn.analysis.replay import Recording, Replay, different_experiment, replay
-from simgnn.analysis.replay_rows import shared_out
+from simgnn.analysis.replay_rows import shared_out, whole
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray
 from simgnn.record.activity import decisions_in
@@ -42,6 +44,14 @@ def test_a_tenth_of_few_rows_each_is_a_tenth_of_all() -> None:
     rows = shared_out(limits, np.array([0.1, 1.0, 0.0]))
     assert rows.sum(axis=(0, 1)).tolist() == [round(0.1 * limits.sum()), limits.sum(), 0]
     assert np.array_equal(rows[..., 1], limits)
+
+
+def test_no_pair_gets_more_rows_than_it_has() -> None:
+    """A sum of fractions that misses a half by the last bit is followed by a pair of which all rows are sent."""
+    almost = np.nextafter(np.nextafter(0.5, 0), 0)
+    assert np.floor(almost + 0.5) == 0
+    assert np.floor(almost + 3.0 + 0.5) == 4, "the next sum is rounded up"
+    assert whole(np.array([[almost], [3.0]]))[1, 0] == 3
 
 
 def program(cut: str, ranks: int) -> Program:
@@ -77,8 +87,10 @@ def record(made: Program) -> Recording:
     return Recording(Path("run"), made, frozenset({"there", "its cut"}), decisions)
 
 
-def carried(recording: Recording, here: Program, digest: str, epochs: int) -> Replay:
-    return replay(recording, here, decisions_in(here), frozenset({digest, "mine"}), epochs, 0, None)
+def carried(
+    recording: Recording, here: Program, digest: str, epochs: int, thresholds: Thresholds | None = None
+) -> Replay:  # fmt: skip
+    return replay(recording, here, decisions_in(here), frozenset({digest, "mine"}), epochs, 0, thresholds)
 
 
 @pytest.mark.parametrize("cut", ["halo", "mirrors"])
@@ -107,9 +119,11 @@ def test_the_same_partition_is_replayed_number_by_number(cut: str) -> None:
     exact = carried(recording, recording.program, "there", EPOCHS)
     assert not exact.transferred
     assert not exact.notes
-    longer = carried(recording, recording.program, "there", 2 * EPOCHS)
+    longer = carried(recording, recording.program, "there", 2 * EPOCHS, AdaptiveVertex(epsilon=0.03))
     assert not longer.transferred
     assert "the 12 after them follow a curve" in longer.notes[0]
+    still = carried(recording, recording.program, "there", 2 * EPOCHS, AdaptiveVertex(epsilon=0, adapt=False))
+    assert "the 12 after them follow the mean of its last 10 (a threshold of 0" in still.notes[0]
     for name, values in exact.activity.items():
         assert np.array_equal(values, recording.decisions[name])
         assert np.array_equal(longer.activity[name][..., :EPOCHS, :], values)
