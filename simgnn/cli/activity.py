@@ -8,6 +8,22 @@ from simgnn.errors import ConfigError
 if TYPE_CHECKING:
     from simgnn.analysis.replay import Replay
     from simgnn.experiment.prepare import Prepared
+    from simgnn.experiment.schema import Experiment
+    from simgnn.record.result import Accuracy
+
+
+def check_run(experiment: "Experiment", root: Path) -> "tuple[tuple[Accuracy, ...], list[str]]":
+    """The accuracy that the run in ``root`` reached, and what it learned otherwise than ``experiment`` would. Raises
+    :class:`ConfigError` where it did not end well, or its policies are other ones: quick to tell."""
+    from simgnn.analysis.recorded_accuracy import recorded_accuracy
+    from simgnn.analysis.replay import different_experiment
+    from simgnn.experiment.directory import differences
+
+    accuracy = recorded_accuracy(root)
+    faults, notes = different_experiment(differences(experiment, root), root)
+    if faults:
+        raise ConfigError(faults)
+    return accuracy, notes
 
 
 def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
@@ -18,9 +34,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     experiment, or did not end well.
     """
     from simgnn.analysis.activity_curve import Thresholds
-    from simgnn.analysis.recorded_accuracy import recorded_accuracy
-    from simgnn.analysis.replay import Replay, different_experiment, read_recording, replay
-    from simgnn.experiment.directory import differences
+    from simgnn.analysis.replay import Replay, read_recording, replay
     from simgnn.record.activity import decisions_in
 
     experiment, program = prepared.experiment, prepared.planned.program
@@ -34,12 +48,9 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
             "decisions) depends on values that only training produces; record it with `simgnn run EXPERIMENT --out "
             "DIR`, then simulate with `--activity DIR`"
         )
-    accuracy = recorded_accuracy(root)
-    faults, notes = different_experiment(differences(experiment, root), root)
+    accuracy, notes = check_run(experiment, root)
     if not wanted and notes:
-        faults += [f"--activity: got {root}, of which only the accuracy counts here; {note}" for note in notes]
-    if faults:
-        raise ConfigError(faults)
+        raise ConfigError([f"--activity: got {root}, of which only the accuracy counts here; {n}" for n in notes])
     if not wanted:
         return Replay(scheduled, False, (), root.name, accuracy)
     cut = prepared.partition

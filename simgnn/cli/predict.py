@@ -39,7 +39,7 @@ def predict(
 
     Raises :class:`ConfigError` for layers that declare no cost, and for decisions that no activity tells.
     """
-    from simgnn.cli.activity import find_activity
+    from simgnn.cli.activity import check_run, find_activity
     from simgnn.cli.prediction_result import prediction_result
     from simgnn.cli.profiles import choose_profile, default_cluster
     from simgnn.errors import ConfigError
@@ -49,6 +49,8 @@ def predict(
     from simgnn.sim.spread import estimate_spread
 
     chosen = chosen or choose_profile(experiment)
+    if activity is not None:
+        check_run(experiment, activity)  # before minutes go into graph and partition
     prepared = prepare(experiment, default_cluster=default_cluster(chosen.profile), stage=reporter.stage)
     if prepared.planned.undeclared:
         raise ConfigError(

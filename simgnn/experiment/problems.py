@@ -74,9 +74,10 @@ def parse_table(
         parsed = model.model_validate(checked, strict=True)
     except ValidationError as error:
         for fault in error.errors(include_url=False):
-            key = str(fault["loc"][0]) if fault["loc"] else ""
+            key, told = _of_whole(known, fault["msg"]) if not fault["loc"] else (str(fault["loc"][0]), None)
             if key not in faults:  # a union reports one fault for each of its members
-                faults[key] = line((*path, key) if key else path, _sentence(model, key, table, dict(fault)), origin)
+                told = told or _sentence(model, key, table, dict(fault))
+                faults[key] = line((*path, key) if key else path, told, origin)
         parsed = None
     problems.extend(faults.values())
     return None if faults else parsed
@@ -85,6 +86,13 @@ def parse_table(
 def _frozen(value: Any) -> Any:
     """Lists as tuples, so that strict checks accept them for tuple fields."""
     return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
+
+
+def _of_whole(known: Sequence[str], message: str) -> tuple[str, str]:
+    """Key and sentence of a fault between fields, which may begin with the name of one: "epsilon: got 0.5, ..."."""
+    text = re.sub("^Value error, ", "", message)
+    key, colon, rest = text.partition(": ")
+    return (key, rest) if colon and key in known else ("", text)
 
 
 def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault: Mapping[str, Any]) -> str:

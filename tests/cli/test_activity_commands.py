@@ -81,3 +81,14 @@ def test_the_pieces_work_elsewhere(
     arguments = ["simulate", system, *chosen, *EPOCHS, "--hardware", "a800-pcie-ib-2x8", "--activity", str(recorded)]
     assert printed(capsys, *arguments, "--ranks", "2")["transferred"] is False
     assert printed(capsys, *arguments)["transferred"] is True
+
+
+def test_what_cannot_be_replayed_is_told_before_the_graph_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["simulate", "cdfgnn", "--set", f"graph.source={tmp_path / 'none.npz'}", "--hardware"]
+    assert invoke([*arguments, "a800-pcie-ib-2x8", "--activity", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert "--activity: got" in told
+    assert "holds no result.json" in told
+    assert "none.npz" not in told

@@ -89,7 +89,7 @@ def test_a_zero_threshold_sends_whatever_differs() -> None:
 
 
 def test_a_start_outside_the_limits_is_refused_with_the_key() -> None:
-    with pytest.raises(ConfigError, match=r"freshness.*epsilon: got 0.5.*adapt = false"):
+    with pytest.raises(ConfigError, match=r"freshness\.epsilon: got 0\.5, expected.*adapt = false"):
         load_experiment("vanilla", ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.5"])
     load_experiment("vanilla", ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.5", "freshness.adapt=false"])
 

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
 from simgnn.policies.blocks import NEVER
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 
@@ -136,5 +138,7 @@ def test_what_a_rule_does_not_read_is_refused() -> None:
     for rule in ("epoch-fixed", "variation-gap"):
         with pytest.raises(ValidationError, match=f"got stagger with rule = '{rule}'"):
             policy(rule=rule, stagger=False)
+    with pytest.raises(ConfigError, match=r"freshness: got bound_change with rule = .epoch-adaptive., which does not"):
+        load_experiment("sancus", ["freshness.bound_change=0.5"])
     # an experiment that is read back states every field, so a default is not taken for a choice
     assert policy(**policy(rule="epoch-fixed").model_dump()).rule == "epoch-fixed"
