@@ -69,7 +69,7 @@ def _fit_machine(files: Sequence[SampleFile], day: date) -> Calibration:
     samples = [sample for file in files for sample in file.samples]
     device, curves = fit_device(facts, samples)
     alone = not any(sample.primitive == "exchange" for sample in samples)
-    network = None if alone else fit_network(samples, cores_of(facts))
+    network = None if alone else fit_network(samples, cores_of(facts), files[0].backend)
     host, _ = host_of(facts, facts.device, None if network is None else LOOPBACK)
     profile = Profile(
         meta=_meta(host_name(facts.host), describe_host(facts), files, day),

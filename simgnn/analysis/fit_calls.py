@@ -5,7 +5,7 @@ the next communication, so an epoch is made of the latter. Where ranks take turn
 (:func:`of_turns`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from simgnn.analysis.fit_errors import CallErrors, Predictor, held_out, without
 from simgnn.analysis.fit_samples import Sample
 from simgnn.analysis.fit_solver import MAD_TO_SIGMA, costs
 from simgnn.hardware.collectives import bus_seconds, bytes_moved, hops, steps
-from simgnn.hardware.links import Collective
+from simgnn.hardware.links import Algorithm, Collective
 from simgnn.hardware.quantities import Bandwidth, Duration, Points
 
 FloatArray = NDArray[np.float64]
@@ -23,6 +23,8 @@ LARGE_BYTES = float(1 << 20)
 SHARE_LIMITS = (0.02, 50.0)
 """An efficiency or a residual beyond these says that the floor was larger than the time; it is held here."""
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "barrier")
+ALGORITHMS: Mapping[tuple[str, str], Algorithm] = {("gloo", "broadcast"): "binomial"}
+"""Library and collective -> its algorithm; where nothing is said a ring. Gloo: ``gloo/broadcast.cc``."""
 
 
 def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
@@ -91,9 +93,10 @@ def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) 
     )
 
 
-def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> Collective:
-    """The collective's entry for one group size."""
-    count = max(steps(kind, "ring", ranks), 1)
+def fit_collective(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> Collective:
+    """The collective's entry for one group size. ``library``: "gloo", "nccl"."""
+    algorithm = ALGORITHMS.get((library, kind), "ring")
+    count = max(steps(kind, algorithm, ranks), 1)
     scatter = noise(samples)
     if kind == "barrier":
         floor = float(np.median([sample.last_s for sample in samples]))
@@ -112,6 +115,7 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> Collecti
     points = Points.of(np.array(sizes)[told].tolist(), residual[told].tolist(), "measured", spread=scatter)
     return Collective(
         kind=kind,
+        algorithm=algorithm,
         floor=Duration.of(0.0, "measured", spread=scatter),
         hop=Duration.of(floor / count, "measured", spread=scatter),
         bus_bandwidth=Bandwidth.of(bandwidth, "measured", spread=scatter, range=(0.0, sizes[-1])),
@@ -120,11 +124,11 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample]) -> Collecti
     )
 
 
-def collective_errors(kind: str, ranks: int, samples: Sequence[Sample]) -> CallErrors:
+def collective_errors(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> CallErrors:
     """How far :func:`fit_collective` is off at sizes that it has not seen."""
 
     def fit(size: float) -> Predictor:
-        entry = fit_collective(kind, ranks, without(samples, size))
+        entry = fit_collective(kind, ranks, without(samples, size), library)
         hop = 0.0 if entry.hop is None else entry.hop.value
 
         def seconds(sample: Sample) -> float:

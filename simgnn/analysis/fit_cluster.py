@@ -60,7 +60,7 @@ def fit_cluster(file: SampleFile) -> ClusterFit:
         devices[kind], found = fit_device(host.facts, mine)
         curves += [(kind, curve) for curve in found]
         if of_kind(mine, "exchange"):
-            inside[number] = fit_network(mine, cores_of(host.facts))
+            inside[number] = fit_network(mine, cores_of(host.facts), file.backend)
     pairs = {
         pair: fit_pair(of_kind(file.of_hosts(*pair), "send"), of_kind(file.of_hosts(*pair), "exchange", "between"))
         for pair in combinations(range(len(file.hosts)), 2)
@@ -169,9 +169,9 @@ def _collectives(
     for kind in COLLECTIVES:
         samples = of_kind(every, kind)
         if samples:
-            entry = fit_collective(kind, file.ranks, samples)
+            entry = fit_collective(kind, file.ranks, samples, file.backend)
             found.append(entry.model_copy(update={"scope": "cluster"}))
-            errors[f"{kind}, all hosts", file.ranks] = collective_errors(kind, file.ranks, samples)
+            errors[f"{kind}, all hosts", file.ranks] = collective_errors(kind, file.ranks, samples, file.backend)
     return found, errors
 
 

@@ -50,8 +50,9 @@ class _Limits:
     host: float
 
 
-def fit_network(samples: Sequence[Sample], cores: float | None) -> NetworkFit:
-    """Fit all communication samples of groups of ranks on one host with so many cores (None: ranks of GPUs).
+def fit_network(samples: Sequence[Sample], cores: float | None, library: str) -> NetworkFit:
+    """Fit all communication samples of groups of ranks on one host with so many cores (None: ranks of GPUs),
+    which talk through this library.
 
     Raises :class:`HardwareError` if there are none.
     """
@@ -91,8 +92,8 @@ def fit_network(samples: Sequence[Sample], cores: float | None) -> NetworkFit:
         for kind in COLLECTIVES:
             found = [s for s in of_kind(samples, kind) if s.ranks == ranks]
             if found:
-                collectives.append(fit_collective(kind, ranks, found))
-                errors[kind, ranks] = collective_errors(kind, ranks, found)
+                collectives.append(fit_collective(kind, ranks, found, library))
+                errors[kind, ranks] = collective_errors(kind, ranks, found, library)
     backend = Backend(message=message, ports=ports, collectives=tuple(collectives))
     return NetworkFit(link, backend, errors)
 

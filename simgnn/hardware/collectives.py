@@ -52,7 +52,7 @@ def steps(kind: str, algorithm: str, ranks: int) -> int:
         return tree if algorithm == "tree" else 2 * (ranks - 1)
     if kind == "allreduce":
         return 2 * tree if algorithm == "tree" else 2 * (ranks - 1)
-    return tree if algorithm == "tree" else ranks - 1
+    return tree if algorithm in ("tree", "binomial") else ranks - 1
 
 
 def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
@@ -80,6 +80,24 @@ def flow_pairs(kind: str, algorithm: str, members: Sequence[int], root: int) -> 
     if kind == "broadcast":
         return list(pairwise(order))
     return list(zip(order, [*order[1:], order[0]], strict=True))
+
+
+def binomial_rounds(ranks: Sequence[int], root: int) -> list[list[tuple[int, int]]]:
+    """Who sends to whom in a broadcast that sends on only what has arrived whole: a round holds what can start when the
+    one before is over.
+
+    ``ranks`` as the library numbers them, ascending. Counted from the root, number v has the buffer from v without its
+    highest bit (Gloo, ``gloo/broadcast.cc``), so that it comes in round popcount(v). Wherever ranks are placed, the
+    same ones send to one another: many of them may cross the same link.
+    """
+    count = len(ranks)
+    start = ranks.index(root)
+    order = [*ranks[start:], *ranks[:start]]
+    rounds: list[list[tuple[int, int]]] = [[] for _ in range(steps("broadcast", "binomial", count))]
+    for child in range(1, count):
+        parent = child - (1 << (child.bit_length() - 1))
+        rounds[child.bit_count() - 1].append((order[parent], order[child]))
+    return [pairs for pairs in rounds if pairs]
 
 
 def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:

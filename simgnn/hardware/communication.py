@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simgnn.hardware.collectives import (
     CollectivePrice,
     Flow,
+    binomial_rounds,
     bus_seconds,
     choose_collective,
     flow_bytes,
@@ -76,16 +77,21 @@ def price_collective(
     chosen, exact = find_collective(machine, kind, backend, members, nbytes)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, backend)
     latency = chosen.floor.value + hops(chosen, count, nbytes) * hop
-    pairs = flow_pairs(kind, chosen.algorithm, _ring(machine, members), members[0] if root is None else root)
+    start = members[0] if root is None else root
+    if chosen.algorithm == "binomial":
+        rounds = binomial_rounds(sorted(members), start)
+    else:
+        rounds = [flow_pairs(kind, chosen.algorithm, _ring(machine, members), start)]
+    pairs = [pair for pairs in rounds for pair in pairs]
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
     if not pairs or each == 0:
         return CollectivePrice(latency, (), latency, chosen.floor.spread, not exact, chosen.floor.source)
-    on_links = seconds = _seconds_on_links(machine, pairs, each, backend)
+    on_links = seconds = _seconds_on_links(machine, rounds, each, backend)
     source, spread = chosen.floor.source, chosen.floor.spread
     extrapolated = not exact
     if chosen.bus_bandwidth is None:
-        rates = [price_message(machine, i, j, each, backend).rate_bytes_per_s for i, j in pairs]
-        seconds = max(seconds, each / min(rates))
+        rates = [[price_message(machine, i, j, each, backend).rate_bytes_per_s for i, j in pairs] for pairs in rounds]
+        seconds = max(seconds, sum(each / min(rate) for rate in rates))
     else:
         # it may use several messages at once on a link, so only the link itself limits it further
         bus = bus_seconds(chosen, count, least, nbytes)
@@ -110,14 +116,24 @@ def _library_rate(described: Backend, nbytes: float) -> float:
     return rate if described.message.efficiency is None else rate * described.message.efficiency.at(nbytes)
 
 
-def _seconds_on_links(machine: "Machine", pairs: Sequence[tuple[int, int]], each: float, backend: str) -> float:
-    """Seconds that equal flows take when they start together after a pause: the busiest link decides."""
-    load: Counter[int] = Counter()
-    for i, j in pairs:
-        load.update(machine.path(i, j, backend).links)
-    crossed = [(machine.links[link], flows * each) for link, flows in load.items()]
-    times = [max(nbytes - link.burst_bytes, 0.0) / link.capacity_bytes_per_s for link, nbytes in crossed]
-    return max(times, default=0.0)
+def _seconds_on_links(
+    machine: "Machine", rounds: Sequence[Sequence[tuple[int, int]]], each: float, backend: str
+) -> float:
+    """Seconds that equal flows take after a pause, round after round: the busiest link of each decides. A link lets its
+    burst through in the first of the rounds that cross it."""
+    seconds, crossed_before = 0.0, set[int]()
+    for pairs in rounds:
+        load: Counter[int] = Counter()
+        for i, j in pairs:
+            load.update(machine.path(i, j, backend).links)
+        times = [
+            max(flows * each - (0.0 if link in crossed_before else machine.links[link].burst_bytes), 0.0)
+            / machine.links[link].capacity_bytes_per_s
+            for link, flows in load.items()
+        ]
+        seconds += max(times, default=0.0)
+        crossed_before.update(load)
+    return seconds
 
 
 def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:

@@ -21,7 +21,7 @@ from simgnn.hardware.quantities import (
 
 LinkKind = Literal["pcie", "nvlink", "infiniband", "ethernet", "shared-memory", "qpi", "loopback"]
 CollectiveKind = Literal["allreduce", "broadcast", "allgather", "barrier", "exchange"]
-Algorithm = Literal["ring", "tree", "pairwise"]
+Algorithm = Literal["ring", "tree", "binomial", "pairwise"]
 Protocol = Literal["ll", "ll128", "simple"]
 Ranks = Annotated[StrictInt, Field(ge=1)]
 
@@ -78,7 +78,8 @@ class Collective(Strict):
     limit: an all-reduce moves 2(P-1)/P of the buffer round a ring (as the NCCL tests count) and all of it along each
     edge of a tree, a broadcast all of it, an all-gather (P-1) rows of ranks (None: what the links give). ``scope``:
     groups inside one host, across hosts, or any. ``ranks``: group sizes at which it was measured. An ``exchange`` has a
-    floor a call and a hop for each peer; its bytes are messages.
+    floor a call and a hop for each peer; its bytes are messages. Rings and trees pass on what has arrived of a buffer;
+    a ``binomial`` broadcast (Gloo's) sends it on when all of it has: it takes the busiest link's time of each round.
 
     ``chunk``: bytes of each rank's share (buffer / P) that go round a ring at once; more of them go in further rounds,
     and every round pays its steps and the first sending (None: one round, its steps only). ``ranks_per_rail``: the
@@ -113,6 +114,8 @@ class Collective(Strict):
             raise ValueError(
                 "algorithm: 'pairwise' belongs to 'exchange' and to nothing else; expected 'ring' or 'tree'"
             )
+        if self.algorithm == "binomial" and self.kind != "broadcast":
+            raise ValueError(f"algorithm: 'binomial' is one of broadcasts; got {self.kind}, expected 'ring' or 'tree'")
         if self.kind in ("exchange", "barrier") and (self.bus_bandwidth or self.residual):
             raise ValueError(f"bus_bandwidth and residual: a {self.kind} has none; its bytes are priced as messages")
         if self.sizes is not None and not self.sizes[0] < self.sizes[1]:

@@ -138,7 +138,7 @@ def network_samples(ranks: int, loopback: float, floor: float) -> list[Sample]:
 
 
 def test_communication_of_two_group_sizes_comes_back() -> None:
-    found = fit_network([*network_samples(2, 3e9, 2e-4), *network_samples(4, 3e9, 6e-4)], 4.0)
+    found = fit_network([*network_samples(2, 3e9, 2e-4), *network_samples(4, 3e9, 6e-4)], 4.0, "gloo")
     assert found.link.bandwidth.value == pytest.approx(3e9, rel=0.05)
     assert found.backend.message.floor.value == pytest.approx(1e-4, rel=0.1)
     for (kind, _), errors in found.errors.items():
@@ -151,15 +151,15 @@ def test_errors_of_communication_are_those_of_sizes_that_the_fit_has_not_seen() 
     (place,) = (n for n, s in enumerate(samples) if s.primitive == "allreduce" and s.sizes["bytes"] == 2.0**18)
     slow = samples[place].model_copy(update={"last_s": 2 * samples[place].last_s})
     spoilt = [*samples[:place], slow, *samples[place + 1 :]]
-    errors = fit_network(spoilt, 4.0).errors["allreduce", 2]
+    errors = fit_network(spoilt, 4.0, "gloo").errors["allreduce", 2]
     # a curve through all of them would miss none; without the slow one nobody expects it
     assert errors.worst is not None
     assert errors.worst > 0.4
-    (again,) = (entry for entry in fit_network(spoilt, 4.0).backend.collectives if entry.kind == "allreduce")
+    (again,) = (entry for entry in fit_network(spoilt, 4.0, "gloo").backend.collectives if entry.kind == "allreduce")
     assert again.residual is not None
     assert again.residual.at(2.0**18) > 2 * again.residual.at(2.0**20)
     few = [s for s in samples if s.primitive != "allreduce" or s.sizes["bytes"] in (2.0**10, 2.0**16, 2.0**24)]
-    assert fit_network(few, 4.0).errors["allreduce", 2].shown() == ["3", "-", "-"]
+    assert fit_network(few, 4.0, "gloo").errors["allreduce", 2].shown() == ["3", "-", "-"]
 
 
 def test_a_communication_costs_what_its_last_rank_took() -> None:
@@ -167,14 +167,17 @@ def test_a_communication_costs_what_its_last_rank_took() -> None:
         sample.model_copy(update={"seconds": sample.last_s / 3}) if sample.primitive != "send" else sample
         for sample in network_samples(2, 3e9, 2e-4)
     ]
-    assert fit_network(samples, 2.0) == fit_network(network_samples(2, 3e9, 2e-4), 2.0)
+    assert fit_network(samples, 2.0, "gloo") == fit_network(network_samples(2, 3e9, 2e-4), 2.0, "gloo")
 
 
 def test_ranks_that_take_turns_on_a_core_count_at_their_mean() -> None:
     whole = network_samples(4, 3e9, 6e-4)
     late = [sample.model_copy(update={"last_s": 3 * sample.seconds}) for sample in whole]
-    assert fit_network(late, 2.0) == fit_network(whole, 2.0) == fit_network(whole, 4.0)
-    assert fit_network(late, 4.0).backend.message.floor.value > 2 * fit_network(whole, 4.0).backend.message.floor.value
+    assert fit_network(late, 2.0, "gloo") == fit_network(whole, 2.0, "gloo") == fit_network(whole, 4.0, "gloo")
+    assert (
+        fit_network(late, 4.0, "gloo").backend.message.floor.value
+        > 2 * fit_network(whole, 4.0, "gloo").backend.message.floor.value
+    )
 
 
 def test_a_floor_is_not_the_luckiest_sample() -> None:
@@ -183,7 +186,11 @@ def test_a_floor_is_not_the_luckiest_sample() -> None:
     half = samples[place].last_s / 2
     lucky = [*samples[:place], samples[place].model_copy(update={"last_s": half}), *samples[place + 1 :]]
     floors = [
-        next(entry.hop.value for entry in fit_network(found, 2.0).backend.collectives if entry.kind == "allreduce")
+        next(
+            entry.hop.value
+            for entry in fit_network(found, 2.0, "gloo").backend.collectives
+            if entry.kind == "allreduce"
+        )
         for found in (samples, lucky)
     ]
     assert floors[1] > 0.7 * floors[0]

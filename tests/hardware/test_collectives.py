@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.collectives import bytes_moved, flow_bytes, flow_pairs, steps
+from simgnn.hardware.collectives import binomial_rounds, bytes_moved, flow_bytes, flow_pairs, steps
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import read_question
 from simgnn.hardware.profile import Profile, parse_profile
@@ -20,6 +20,7 @@ from simgnn.sim.one_op import time_op
         ("allgather", "ring", 8, 7),
         ("broadcast", "tree", 8, 3),
         ("broadcast", "ring", 8, 7),
+        ("broadcast", "binomial", 5, 3),
         ("barrier", "tree", 3, 2),
         ("exchange", "pairwise", 8, 7),
         ("allreduce", "ring", 1, 0),
@@ -46,6 +47,53 @@ def test_flows_carry_at_least_what_must_arrive(kind: str, algorithm: str, ranks:
 def test_a_broadcast_starts_at_its_root() -> None:
     assert flow_pairs("broadcast", "ring", [0, 1, 2, 3], 2) == [(2, 3), (3, 0), (0, 1)]
     assert flow_pairs("broadcast", "tree", [0, 1, 2, 3], 2) == [(2, 3), (2, 0), (3, 1)]
+
+
+def test_a_binomial_broadcast_counts_from_its_root() -> None:
+    assert binomial_rounds(range(4), 0) == [[(0, 1), (0, 2)], [(1, 3)]]
+    assert binomial_rounds(range(4), 1) == [[(1, 2), (1, 3)], [(2, 0)]]
+    assert binomial_rounds([3, 5, 6, 7, 9], 5) == [[(5, 6), (5, 7), (5, 3)], [(6, 9)]]
+    assert binomial_rounds([4], 4) == []
+
+
+@pytest.mark.parametrize("ranks", range(1, 18))
+def test_in_a_binomial_broadcast_each_gets_the_buffer_once_from_one_who_has_it(ranks: int) -> None:
+    for root in range(ranks):
+        having = {root}
+        for pairs in binomial_rounds(range(ranks), root):
+            assert {source for source, _ in pairs} <= having
+            targets = [target for _, target in pairs]
+            assert len(set(targets)) == len(targets)
+            assert not having & set(targets)
+            having.update(targets)
+        assert having == set(range(ranks))
+
+
+@pytest.mark.parametrize("root", range(4))
+def test_ranks_of_a_binomial_broadcast_do_not_ask_where_the_others_are(cluster: Profile, root: int) -> None:
+    """From rank 0 of two hosts of two the buffer leaves its host in both rounds; from rank 1 twice at once, and then
+    comes back."""
+    table = cluster.to_table()
+    entry = next(found for found in table["backends"]["gloo"]["collectives"] if found["kind"] == "broadcast")
+    entry["algorithm"] = "binomial"
+    entry["bus_bandwidth"] = {"value": "1000 GB/s", "source": "assumed"}  # so that links decide
+    machine = Machine.place(parse_profile(table), [0, 0, 1, 1])
+    nbytes = 1e8
+    price = machine.collective("broadcast", "gloo", nbytes, range(4), root)
+    link, port = nbytes / 1.25e9, nbytes / 2e9
+    seconds = max(link, 2 * port) + link if root % 2 == 0 else 2 * link + link
+    assert price.seconds_alone == pytest.approx(50e-6 + 2 * 30e-6 + seconds)
+    assert len(price.flows) == 3
+    for flow in price.flows:
+        assert flow.nbytes == nbytes
+        assert flow.rate_bytes_per_s == pytest.approx(nbytes / seconds)
+
+
+def test_only_broadcasts_are_binomial(cluster: Profile) -> None:
+    table = cluster.to_table()
+    next(f for f in table["backends"]["gloo"]["collectives"] if f["kind"] == "allreduce")["algorithm"] = "binomial"
+    with pytest.raises(HardwareError, match="'binomial' is one of broadcasts; got allreduce"):
+        parse_profile(table)
 
 
 def test_measured_allreduce_in_closed_form(server: Profile) -> None:
