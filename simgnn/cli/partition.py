@@ -47,6 +47,8 @@ def command(
     METIS balances what partition.balance names: vertices, edges, train,
     validation, test. DistDGL's partition balances every type of vertex and its
     edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
+    With partition.across=hosts METIS divides the graph among hosts first, and
+    each host's part among its ranks then.
 
     EBV also takes partition.edge_order (degree-sum, input, random),
     partition.master (host-majority, balanced, hash, first), partition.alpha and

@@ -107,12 +107,15 @@ class BlockRow(PartitionPolicy):
 class Metis(PartitionPolicy):
     """METIS, smallest edge cut. One quantity in ``balance``: pymetis; several: DGL's METIS.
 
-    ``imbalance``: heaviest part over the mean that one constraint may reach; DGL fixes its own.
+    ``imbalance``: heaviest part over the mean that one constraint may reach; DGL fixes its own. ``across``: what shares
+    the graph. ``ranks``: all of them at once; ``hosts``: these first, so that as little as METIS can is cut between
+    them (DistDGL divides among machines: Zheng et al., IA3 2020), then each host's part is divided among its ranks.
     """
 
     kind: Literal["metis"] = "metis"
     balance: Annotated[tuple[Balanced, ...], Field(min_length=1)] = ("vertices",)
     imbalance: float = Field(default=1.03, gt=1.0, le=10.0)
+    across: Literal["ranks", "hosts"] = Field(default="ranks", description="what shares the graph: hosts before ranks")
 
     @field_validator("balance")
     @classmethod
@@ -128,10 +131,8 @@ class Metis(PartitionPolicy):
         return table
 
     def _divide(self, graph: "Graph", hosts: "NDArray[np.int64]", seed: int, spill: Path | None) -> Partition:
-        import numpy as np
-
-        from simgnn.partition.dgl_metis import dgl_metis_owner
-        from simgnn.partition.metis import graph_mask, metis_owner
+        from simgnn.partition.metis import graph_mask
+        from simgnn.partition.nested import nested_owner
 
         ranks = len(hosts)
         if len(self.balance) > 1 and "imbalance" in self.model_fields_set:
@@ -139,13 +140,41 @@ class Metis(PartitionPolicy):
                 f"partition.imbalance = {self.imbalance} cannot be kept with several constraints (partition.balance = "
                 f"{list(self.balance)}): DGL fixes it; leave it out or name one constraint"
             )
-        if len(self.balance) > 1 and ranks > 1:
-            return Partition("edge-cut", ranks, dgl_metis_owner(graph, ranks, self.balance))
-        mask = graph_mask(graph, self.balance[0])
+        if self.across == "ranks" or len(set(hosts.tolist())) == 1:
+            return Partition("edge-cut", ranks, self._owner(graph, ranks, seed, self.balance))
+        for name in self.balance:
+            graph_mask(graph, name)  # what the whole graph lacks is refused, what a host's part lacks is left out
+
+        def divide(part: "Graph", parts: int) -> "NDArray[np.int32]":
+            return self._owner(part, parts, seed, self._held_in(part))
+
+        return Partition("edge-cut", ranks, nested_owner(graph, hosts, divide))
+
+    def _held_in(self, graph: "Graph") -> tuple[Balanced, ...]:
+        """What of ``balance`` a part of the graph can be balanced by. Of several quantities at least two are left,
+        since these imply vertices."""
+        masks = {name: getattr(graph, f"{name}_mask", None) for name in self.balance}
+        held = tuple(
+            name for name, mask in masks.items() if name in ("vertices", "edges") or (mask is not None and mask.any())
+        )
+        if len(held) == len(self.balance) or len(held) > 1:
+            return held
+        return tuple(dict.fromkeys(("vertices", *held)))
+
+    def _owner(self, graph: "Graph", parts: int, seed: int, balance: tuple[Balanced, ...]) -> "NDArray[np.int32]":
+        """The part of each vertex, int32 [V], by one call of METIS."""
+        import numpy as np
+
+        from simgnn.partition.dgl_metis import dgl_metis_owner
+        from simgnn.partition.metis import graph_mask, metis_owner
+
+        if len(balance) > 1 and parts > 1:
+            return dgl_metis_owner(graph, parts, balance)
+        mask = graph_mask(graph, balance[0])
         weights = mask.astype(np.int64) if mask is not None else None
-        if self.balance[0] == "edges":
+        if balance[0] == "edges":
             weights = graph.csr.degrees()
-        return Partition("edge-cut", ranks, metis_owner(graph, ranks, seed, weights, self.imbalance))
+        return metis_owner(graph, parts, seed, weights, self.imbalance)
 
 
 class Ebv(PartitionPolicy):

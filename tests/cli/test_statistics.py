@@ -29,7 +29,9 @@ def test_the_policy_is_recorded_and_taken_over(
     statistics: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = tomllib.loads(statistics.read_text())["partition"]["made_by"]
-    assert recorded == {"kind": "metis", "reorder": "rcm", "balance": ["vertices"], "imbalance": 1.1}
+    assert recorded == {
+        "kind": "metis", "reorder": "rcm", "balance": ["vertices"], "imbalance": 1.1, "across": "ranks"
+    }  # fmt: skip
     capsys.readouterr()
     assert simulated(statistics, tmp_path, "--set", "partition.kind=metis") == 0
     assert not [note for note in json.loads(capsys.readouterr().out)["notes"] if "partition policy" in note]
