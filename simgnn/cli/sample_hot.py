@@ -64,7 +64,8 @@ def tell_fetches(
     if not width:
         reporter.stage("the graph has no features, so rows have no bytes; for random ones: graph.stand_in_features")
     row_bytes = width * np.dtype(experiment.train.dtype).itemsize or None
-    return told | {"fetches": fetch_report(found, row_bytes, experiment.schedule.staged_batches)}
+    schedule = experiment.schedule.fitted(epochs * plan.steps)
+    return told | {"fetches": fetch_report(found, row_bytes, schedule.staged_batches(plan.steps))}
 
 
 def hot_row_counts(text: str) -> list[int]:

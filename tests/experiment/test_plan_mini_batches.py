@@ -121,6 +121,32 @@ def test_device_rows_are_two_caches_and_a_window_of_the_largest_batch() -> None:
     assert {buffer.space for buffer in held.values()} == {"device"}
 
 
+def test_no_more_batches_are_held_than_can_be_staged() -> None:
+    """An epoch of fewer steps than the window, beyond which nothing is staged (specs/rapidgnn.md 15.5)."""
+    sizes = made_sizes(TWO, steps=4, hot_rows=30)
+    for options, held in (
+        (["schedule.window=9"], 4),
+        (["schedule.window=3"], 3),
+        (["schedule.window=9", "schedule.across_epochs=true"], 8),
+        (["schedule.window=9", "schedule.staged=blocks"], 1),
+    ):
+        program = planned("rapidgnn", TWO, sizes, *options).program
+        assert program.buffers["inputs"].depth == held, options
+        assert program.buffers["drawn/1"].depth == min(int(options[0].rpartition("=")[2]), 2 * 4)  # of two epochs
+
+
+def test_a_device_too_small_is_told_with_what_fits() -> None:
+    """Two caches and the window of the fullest rank, in bytes (specs/rapidgnn.md 9)."""
+    sizes = made_sizes(TWO, hot_rows=30)
+    largest = int(sizes.rows[-1].max())
+    bound = 4 * WIDTH * (2 * 30 + 3 * largest)
+    planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={bound}")
+    with pytest.raises(ConfigError, match=rf"placement\.device_bytes: got {bound - 1}, .*at most 29 hot rows"):
+        planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={bound - 1}")
+    with pytest.raises(ConfigError, match=r"3 staged batches of up to .*a shorter window.*smaller batches"):
+        planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={4 * WIDTH * 3 * largest - 1}")
+
+
 def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
     sizes = made_sizes(TWO, hops=2)
     program = planned("distdgl", TWO, sizes, "model.kind=sage", "model.order=aggregate-first").program

@@ -85,7 +85,8 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     assert isinstance(batching, NeighbourSampling)
     assert isinstance(communication, Pulls)
     assert isinstance(experiment.placement, Store)
-    schedule, train = experiment.schedule, experiment.train
+    train = experiment.train
+    schedule = experiment.schedule.fitted(train.epochs * batches.steps)
     builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], train.dtype)
     builder.streams = {
         "compute": Stream("compute"),
@@ -97,6 +98,7 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     # rows and ids of the store lie in the host's memory
     builder.groups = {"world": Group("world"), FETCHING: Group(FETCHING, backend="gloo")}
     store = StoredRows(builder, batches, stats, schedule)
+    store.check_fits(experiment.placement)
     staged = store.staged(communication, experiment.placement)
     _training(builder, model, stats, train.update_rule)
     chain = _in_order(builder.templates.pop(STEP))

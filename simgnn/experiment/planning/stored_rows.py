@@ -56,6 +56,12 @@ class StoredRows:
         """What drawing a batch writes: its vertices, its seeds, its blocks by hop."""
         return accesses([VERTICES, DRAWN_SEEDS, *map(drawn, range(1, self.hops + 1))])
 
+    def check_fits(self, placement: Store) -> None:
+        """Raise :class:`~simgnn.errors.ConfigError` where the placement's limit cannot hold what is staged and kept."""
+        builder, largest = self.builder, self.builder.columns["largest/inputs"]
+        cached = np.zeros_like(largest) if self.cache is None else self.cache.rows
+        placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
+
     def staged(self, communication: Pulls, placement: Store) -> list[Op]:
         """The chain: rows of other hosts, blocks and rows to the device, hot rows, the next epoch's hot rows."""
         staging = Staging(self.builder, self._width)
@@ -119,7 +125,8 @@ class StoredRows:
 
     def _buffers(self, facts: GraphFacts, schedule: Schedule) -> None:
         """Rings of batches. A ring's copies are as large as the run's largest batch of the rank."""
-        builder, held, staged = self.builder, schedule.drawn_batches, schedule.staged_batches
+        builder, held = self.builder, schedule.drawn_batches
+        staged = schedule.staged_batches(self.batches.steps)
         seeds, inputs = Column("largest/seeds"), Column("largest/inputs")
         builder.buffer(VERTICES, inputs, 1, "int64", space="host", depth=held, ring="step")
         builder.buffer(DRAWN_SEEDS, seeds, 1, "int64", space="host", depth=held, ring="step")

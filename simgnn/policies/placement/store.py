@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from simgnn.errors import ConfigError
 from simgnn.policies.base import Policy
 from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
 from simgnn.policies.staging import Staging, received
@@ -26,7 +27,7 @@ class Store(Policy):
     ``hot_rows``: rows of other hosts that a rank keeps for an epoch, those that most of its batches need; 0: none;
     ``auto``: a tenth of those that it needs (specs/rapidgnn.md 6, our decision). They are chosen from batches that are
     known before training begins. ``pull``: of the next epoch's cache ``full``, all rows, or ``delta``, those that the
-    present one lacks.
+    present one lacks. ``device_bytes``: what caches and staged batches may take of a rank's device.
     """
 
     slot: ClassVar[str] = "placement"
@@ -36,6 +37,9 @@ class Store(Policy):
         default=0, description="rows of other hosts kept on a rank's device"
     )
     pull: Literal["full", "delta"] = Field(default="full", description="what of the next epoch's hot rows is pulled")
+    device_bytes: Annotated[int, Field(ge=0, le=2**62)] = Field(
+        default=0, description="bytes of a rank's device for caches and staged batches; 0: no limit"
+    )
 
     @property
     def pulls_new_rows(self) -> bool:
@@ -56,6 +60,28 @@ class Store(Policy):
         """``hot_rows`` as a number, once it is resolved."""
         assert isinstance(self.hot_rows, int), "resolve it first"
         return self.hot_rows
+
+    def check_fits(self, cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, row_bytes: int) -> None:
+        """Raise :class:`ConfigError` where ``device_bytes`` cannot hold two caches and ``window`` staged batches.
+
+        ``cached``, ``largest`` int64 [P]: rows of each rank's largest cache, input rows of its largest batch; rows have
+        ``row_bytes``. Told is how many hot rows would fit (specs/rapidgnn.md 9).
+        """
+        need, room = staged_rows(cached, largest, window), self.device_bytes // row_bytes
+        if not self.device_bytes or int(need.max()) <= room:
+            return
+        rank = int(need.argmax())
+        most = int((room - staged_rows(np.zeros_like(cached), largest, window)[need > room]).min()) // 2
+        remedy = (
+            f"at most {most} hot rows (placement.hot_rows)"
+            if most >= 0
+            else "a shorter window (schedule.window) or smaller batches: not even these fit"
+        )
+        raise ConfigError(
+            f"placement.device_bytes: got {self.device_bytes}, but two caches of {cached[rank]} rows and {window} "
+            f"staged batches of up to {largest[rank]} rows take {need[rank] * row_bytes} bytes on rank {rank}; "
+            f"expected more, or {remedy}"
+        )
 
     def take(self, staging: Staging) -> None:
         """Emit: rows of a batch that are in the cache. That of an epoch was filled in the one before."""

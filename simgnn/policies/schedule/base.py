@@ -23,6 +23,10 @@ class Schedule(Policy, ABC):
 
     slot: ClassVar[str] = "schedule"
 
+    @abstractmethod
+    def fitted(self, batches: int) -> "Schedule":
+        """The same for a run of so many batches: none is waited for, and room made for, that the run does not have."""
+
     @property
     @abstractmethod
     def drawing_threads(self) -> int:
@@ -33,10 +37,10 @@ class Schedule(Policy, ABC):
     def drawn_batches(self) -> int:
         """Batches whose blocks are held at once, the one in training included."""
 
-    @property
     @abstractmethod
-    def staged_batches(self) -> int:
-        """Batches whose input rows are held on the device at once, the one in training included."""
+    def staged_batches(self, steps: int) -> int:
+        """Batches whose input rows are held on the device at once, the one in training included, where an epoch has so
+        many ``steps``."""
 
     @abstractmethod
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:

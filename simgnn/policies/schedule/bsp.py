@@ -11,6 +11,10 @@ class Bsp(Schedule):
 
     kind: Literal["bsp"] = "bsp"
 
+    def fitted(self, batches: int) -> "Bsp":
+        """See :class:`Schedule`."""
+        return self
+
     @property
     def drawing_threads(self) -> int:
         """See :class:`Schedule`."""
@@ -21,8 +25,7 @@ class Bsp(Schedule):
         """See :class:`Schedule`."""
         return 1
 
-    @property
-    def staged_batches(self) -> int:
+    def staged_batches(self, steps: int) -> int:
         """See :class:`Schedule`."""
         return 1
 

@@ -28,6 +28,10 @@ class Prefetch(Schedule):
     lanes: Count = Field(default=1, description="threads that draw batches")
     across_epochs: bool = Field(default=False, description="stage rows of the next epoch before this one has ended")
 
+    def fitted(self, batches: int) -> "Prefetch":
+        """See :class:`Schedule`."""
+        return self.model_copy(update={"window": min(self.window, max(batches, 1))})
+
     @property
     def drawing_threads(self) -> int:
         """See :class:`Schedule`."""
@@ -38,10 +42,12 @@ class Prefetch(Schedule):
         """See :class:`Schedule`."""
         return self.window
 
-    @property
-    def staged_batches(self) -> int:
-        """See :class:`Schedule`."""
-        return self.window if self.staged == "rows" else 1
+    def staged_batches(self, steps: int) -> int:
+        """See :class:`Schedule`. An epoch that nothing is staged beyond needs no more buffers than it has steps
+        (specs/rapidgnn.md 15.5)."""
+        if self.staged == "blocks":
+            return 1
+        return self.window if self.across_epochs else min(self.window, steps)
 
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
         """See :class:`Schedule`."""
