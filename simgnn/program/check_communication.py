@@ -7,7 +7,7 @@ import numpy as np
 from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, OpKind
 from simgnn.program.ops import Group, Op
 from simgnn.program.program import Program
-from simgnn.program.sizes import IntArray, Route
+from simgnn.program.sizes import Column, Decision, IntArray, Route, Size
 from simgnn.program.unroll import windows
 
 
@@ -108,16 +108,37 @@ def _op_faults(program: Program, op: Op) -> Iterator[str]:
 
 
 def _conservation_faults(program: Program, op: Op, route: Route) -> Iterator[str]:
-    """What is read must be what is sent, what arrives must fill what is written."""
+    """What is read must be what is sent, what arrives must fill what is written, in every turn."""
     assert op.transfer is not None
-    if route.rows.ndim > 1:
-        return
     for accesses, ends, verb in ((op.reads, route.source, "sends"), (op.writes, route.target, "receives")):
         if len(accesses) != 1:
             continue
         buffer = program.buffers[accesses[0].buffer]
-        moved = np.bincount(ends, route.rows, minlength=program.ranks).astype(np.int64) * op.transfer.row_bytes
-        held = program.sizes.per_rank(buffer.rows, 0, 0) * buffer.row_bytes
-        if np.any(moved != held):
-            rank = int(np.argmax(moved != held))
-            yield f"rank {rank} {verb} {int(moved[rank])} bytes, but buffer '{buffer.name}' holds {int(held[rank])}"
+        rows = np.zeros((program.ranks, *route.rows.shape[1:]), np.int64)
+        np.add.at(rows, ends, route.rows)
+        moved, held = _same_turns(rows, _held(program, buffer.rows))
+        wrong = np.argwhere(moved * op.transfer.row_bytes != held * buffer.row_bytes)
+        if len(wrong):
+            rank, *turn = wrong[0].tolist()
+            where = "".join(f", {name} {at}" for name, at in zip(("step", "epoch"), reversed(turn), strict=False))
+            at = tuple(wrong[0])
+            yield (
+                f"rank {rank} {verb} {moved[at] * op.transfer.row_bytes} bytes, but buffer '{buffer.name}' holds "
+                f"{held[at] * buffer.row_bytes}{where}"
+            )
+
+
+def _held(program: Program, size: Size) -> IntArray:
+    """A size on every rank, int64 [P], [P, steps] or [P, epochs, steps]; of a decision its bound."""
+    bound = size.bound if isinstance(size, Decision) else size
+    if isinstance(bound, Column):
+        return program.sizes.columns[bound.name]
+    return np.full(program.ranks, bound, np.int64)
+
+
+def _same_turns(one: IntArray, other: IntArray) -> tuple[IntArray, IntArray]:
+    """Both for as many epochs and steps as either tells: what has fewer axes is the same in each."""
+    most = max(one.ndim, other.ndim)
+    first, second = (part.reshape(len(part), *[1] * (most - part.ndim), *part.shape[1:]) for part in (one, other))
+    wide, broad = np.broadcast_arrays(first, second)
+    return wide, broad

@@ -1,5 +1,7 @@
 """Buffer hazards: any two uses of one buffer copy, of which one writes, must be ordered by the program itself."""
 
+from collections.abc import Iterator
+
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.program.unroll import Unrolled, unroll, windows
@@ -30,19 +32,44 @@ def _unordered(graph: Unrolled) -> list[str]:
                 touched[copy] = touched.get(copy, False) or writes
         for copy, writes in touched.items():
             uses.setdefault(copy, []).append((index, writes))
+    # what waited for an op that some ranks lack did not wait there, so that order is passed on where all have all ops
+    passed_on = all(node.op.ranks is None for node in graph.nodes)
     problems = []
     for (name, _), users in uses.items():
-        host_shared = graph.program.buffers[name].space == "host-shared"
+        if passed_on and all(_fault(graph, name, *pair) is None for pair in _neighbours(users)):
+            continue
         for place, (second, second_writes) in enumerate(users):
             for first, first_writes in users[:place]:
-                if not (first_writes or second_writes):
-                    continue
-                if not graph.ordered(first, second):
-                    problems.append(_message(graph, name, first, second, "nothing orders them; add a dependency"))
-                elif (host_shared or _by_peer(graph, first, second)) and not _through_collective(graph, first, second):
-                    why = "they may be of two ranks, and no collective or barrier lies between them"
-                    problems.append(_message(graph, name, first, second, why))
+                fault = _fault(graph, name, first, second) if first_writes or second_writes else None
+                if fault is not None:
+                    problems.append(_message(graph, name, first, second, fault))
     return problems
+
+
+def _neighbours(users: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
+    """Of all pairs of uses of which one writes, those that the others follow from where order is passed on: a write and
+    what reads it, these and the next write. ``users``: (node, whether it writes), ascending."""
+    written: int | None = None
+    reads: list[int] = []
+    for user, writes in users:
+        if writes and reads:
+            yield from ((read, user) for read in reads)
+        elif written is not None:
+            yield written, user
+        if writes:
+            written, reads = user, []
+        else:
+            reads.append(user)
+
+
+def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:
+    """Why two uses of a buffer's copy, one of them writing, may meet; None: they cannot."""
+    if not graph.ordered(first, second):
+        return "nothing orders them; add a dependency"
+    host_shared = graph.program.buffers[name].space == "host-shared"
+    if (host_shared or _by_peer(graph, first, second)) and not _through_collective(graph, first, second):
+        return "they may be of two ranks, and no collective or barrier lies between them"
+    return None
 
 
 def _by_peer(graph: Unrolled, first: int, second: int) -> bool:

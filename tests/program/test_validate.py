@@ -1,12 +1,16 @@
 """The validator names every fault, and accepts what is right."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from programs.notation import all_pairs, op, program
 
 from simgnn.errors import ProgramError
+from simgnn.program.check_hazards import _neighbours
 from simgnn.program.ops import Buffer, Guard, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.sizes import Column, Decision, Route
@@ -134,6 +138,41 @@ def test_routes_are_checked(source, target, rows, message) -> None:
     broken = replace(base, sizes=replace(base.sizes, routes={"halo": route}))
     with pytest.raises(ProgramError, match=message):
         validate(broken)
+
+
+def test_bytes_of_every_turn_are_conserved() -> None:
+    """A route that differs by turn, against a buffer that does, or does not."""
+    base, rows = chain(), np.full((RANKS * (RANKS - 1), 2, 3), ROWS)
+    total = np.full((RANKS, 2, 3), ROWS * (RANKS - 1))
+    route = replace(base.sizes.routes["halo"], rows=rows)
+
+    def of(moved: np.ndarray) -> Program:
+        columns = {**base.sizes.columns, "moved": moved}
+        return replace(base, sizes=replace(base.sizes, routes={"halo": route}, columns=columns))
+
+    for moved in (total, total[:, 0], total[:, 0, 0]):
+        validate(of(moved))
+    total[1, 1, 2] += 1
+    with pytest.raises(ProgramError, match=r"rank 1 sends \d+ bytes, but buffer 'send' holds \d+, step 2, epoch 1"):
+        validate(of(total))
+    rows[0, 1, 0] -= 1  # rank 0 sends less to rank 1 in one turn, which fixed buffers cannot hold
+    with pytest.raises(ProgramError, match=r"rank 1 receives \d+ bytes, but buffer 'halo' holds \d+, step 0, epoch 1"):
+        validate(of(np.full(RANKS, ROWS * (RANKS - 1))))
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), max_size=9), st.integers(0, 2**36 - 1))
+def test_uses_that_are_ordered_one_by_one_are_all_ordered(writes: list[bool], bits: int) -> None:
+    """Order is passed on, so that no pair of which one writes is left out."""
+    users = list(enumerate(writes))
+    direct = {pair for k, pair in enumerate(combinations(range(len(users)), 2)) if bits >> k & 1}
+    before: list[set[int]] = []
+    for user, _ in users:
+        near = [first for first, second in direct if second == user]
+        before.append(set(near).union(*(before[first] for first in near)))
+    if all(first in before[second] for first, second in _neighbours(users)):
+        for (first, one), (second, other) in combinations(users, 2):
+            assert first in before[second] or not (one or other)
 
 
 def test_two_streams_may_not_share_a_group() -> None:
