@@ -23,7 +23,7 @@ from simgnn.record.result import Result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 
 PHASES = ("total", "first", "last")
-"""What a rank's counts are told for: the whole run, the first training epoch of this start, the last epoch."""
+"""What a rank's counts are told for: the whole run, its first training epoch, its last one."""
 
 
 def write_counts(folder: Path, rank: int, counts: Mapping[str, Mapping[tuple[int, int], list[int]]]) -> Path:

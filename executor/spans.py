@@ -8,10 +8,10 @@ SPAN = 512
 
 def spans(start: int, epochs: int, every: int, keep: int, steps: int) -> Iterator[range]:
     """Runs of epochs, of ``steps`` turns each, between which something else happens: an evaluation, a checkpoint, the
-    end of warm-up; the last epoch is one of its own, so that its traffic is told apart."""
+    end of warm-up. Nothing runs ahead over the end of one, so that no more of them are made than have to be."""
     begin = start
     for epoch in range(start + 1, epochs + 1):
-        stop = epoch in (start + 1, epochs - 1, epochs) or (epoch - begin + 1) * steps > SPAN
+        stop = epoch in (start + 1, epochs) or (epoch - begin + 1) * steps > SPAN
         if stop or (every and epoch % every == 0) or (keep and epoch % keep == 0):
             yield range(begin, epoch)
             begin = epoch

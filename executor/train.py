@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 import traceback
-from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -86,13 +85,13 @@ class Session:
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
         self.context = make_context()
-        self.counts: dict[str, Any] = {"total": {}, "first": {}, "last": {}}
+        self.context.apart = {epoch: {} for epoch in (0, plan.epochs - 1)}
         # layers such as Dropout draw from torch's own generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
         if resume:
             before = load_checkpoint(plan.checkpoints, self.start, self.context)
             self.history.load(before)
-            self.counts["first"] = {(op_id, target): counted for op_id, target, *counted in before["first"]}
+            self.context.apart[0].update({(op_id, target): counted for op_id, target, *counted in before["first"]})
         self.recorder = self._recorder(resume)
         self.activity = self._activity(resume)
         training, evaluation = metrics_buffers(plan.program)
@@ -113,13 +112,9 @@ class Session:
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
         for epochs in spans(self.start, plan.epochs, every, keep, plan.program.calendar.steps):
-            before = deepcopy(self.context.pairs)
             self.interpreter.train(epochs)
             self.history.settle()
             done = epochs[-1] + 1
-            phases = [p for p, at in (("first", 1), ("last", plan.epochs)) if done == at]
-            for phase in phases:
-                self.counts[phase] = _difference(before, self.context.pairs)
             if done == self.start + 1:
                 self.memory.reset()
             if done == plan.epochs or (every and done % every == 0):
@@ -132,7 +127,7 @@ class Session:
             if saving:
                 state = {
                     **self.history.state(),
-                    "first": [[*key, *value] for key, value in self.counts["first"].items()],
+                    "first": [[*key, *value] for key, value in self.context.apart[0].items()],
                 }
                 save_checkpoint(plan.checkpoints, done, plan.digest, self.context, state, world.barrier)
             self._progress(done)
@@ -215,8 +210,9 @@ class Session:
             "resident_memory_bytes": [int(number) for number in resident],
             "idle_memory_bytes": [int(number) for number in idle],
         }
-        self.counts["total"] = self.context.pairs
-        write_counts(plan.trace, world.rank, self.counts)
+        apart = self.context.apart
+        counts = {"total": self.context.pairs, "first": apart[0], "last": apart[plan.epochs - 1]}
+        write_counts(plan.trace, world.rank, counts)
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
         write_series(energy_file(plan.trace, world.rank), self.energy.series(self.recorder.zero, lost))
         world.barrier()
@@ -248,11 +244,6 @@ class Session:
 def seed_of(seed: int, rank: int) -> int:
     """Seed of a rank's own draws: 63 bits of a hash, so that no two runs and ranks share a stream."""
     return int.from_bytes(sha256(f"{seed}/{rank}".encode()).digest()[:8], "big") >> 1
-
-
-def _difference(before: dict[Any, list[int]], after: dict[Any, list[int]]) -> dict[Any, list[int]]:
-    zero = [0, 0]
-    return {key: [value[part] - before.get(key, zero)[part] for part in range(2)] for key, value in after.items()}
 
 
 def end_process(status: int) -> None:

@@ -125,6 +125,7 @@ class Kept:
         return self._turns.pop(now.count)
 
 
+Pairs = dict[tuple[int, int], list[int]]
 Note = Callable[[Now, str, int, int], None]
 """Where decisions are written down: (turn, decision, peer, value)."""
 
@@ -136,7 +137,8 @@ def _unrecorded(now: Now, decision: str, peer: int, value: int) -> None:
 @dataclass
 class RankContext:
     """Everything that handlers of one rank share. ``decisions``: named integers that policies have decided so far;
-    ``pairs``: payload by (op id, target) as [messages, bytes]; ``note``: where decisions are written down."""
+    ``pairs``: payload by (op id, target) as [messages, bytes]; ``apart``: the same of single epochs, by their number;
+    ``note``: where decisions are written down."""
 
     program: Program
     rank: int
@@ -152,7 +154,8 @@ class RankContext:
     policies: Mapping[str, Any] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     decisions: dict[str, int] = field(default_factory=dict)
-    pairs: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    pairs: Pairs = field(default_factory=dict)
+    apart: dict[int, Pairs] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
     note: Note = _unrecorded
 
@@ -207,9 +210,12 @@ class RankContext:
         """Id of an op in the program."""
         return self.program.op_ids[template.name, op.name]
 
-    def pair_counter(self, op_id: int, target: int) -> list[int]:
-        """The running [messages, bytes] of an op towards a rank."""
-        return self.pairs.setdefault((op_id, target), [0, 0])
+    def pair_counters(self, now: Now, op_id: int, target: int) -> list[list[int]]:
+        """The running [messages, bytes] of an op towards a rank: of the run, and of an epoch that is told apart."""
+        books = [self.pairs]
+        if now.step >= 0 and now.epoch in self.apart:  # an evaluation is no part of its epoch
+            books.append(self.apart[now.epoch])
+        return [book.setdefault((op_id, target), [0, 0]) for book in books]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
             reply = request_rows(stored, owner[part], position[part], group)
             result[torch.arange(part.start, part.stop)[reply.places.cpu()].to(place)] = reply.rows.to(place)
             for counts, nbytes in ((reply.asked, reply.position_bytes), (reply.served, reply.row_bytes)):
-                more, count = count_pairs(context, op_id, group, counts, nbytes)
+                more, count = count_pairs(context, now, op_id, group, counts, nbytes)
                 sent, messages = sent + more, messages + count
             control += reply.control_bytes
             if keep is not None:

@@ -42,7 +42,7 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         packed = read(now)
         received = all_to_all(packed, send, receive, group)
         put(now, received if received.device == place else received.to(place))
-        sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
+        sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))
         return Sent(0, 0, sent, messages) if control else Sent(sent, 0, 0, messages)
 
     return run
@@ -68,7 +68,7 @@ def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id:
             )
         received = all_to_all(packed, send, receive, group)
         put(now, received if received.device == place else received.to(place))
-        sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
+        sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))
         return Sent(sent, 0, 0, messages)
 
     return run
@@ -99,7 +99,7 @@ def _decided_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: i
         put(now, all_to_all(packed, send, receive, group).to(place))
         if not control:
             record(now, send, receive)
-        sent, messages = count_pairs(context, op_id, group, send, row_bytes(packed))
+        sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))
         return Sent(0, 0, header + sent, messages) if control else Sent(sent, 0, header, messages)
 
     return run
@@ -165,7 +165,7 @@ def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
         out = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
         _points(wire, out, send, receive, group)
         put(now, out.to(place))
-        return Sent(*_payload(count_pairs(context, op_id, group, counts, row_bytes(wire))))
+        return Sent(*_payload(count_pairs(context, now, op_id, group, counts, row_bytes(wire))))
 
     return run
 

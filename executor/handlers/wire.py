@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from executor.buffers import Now
 from executor.handlers.context import GroupHandle, RankContext
 
 
@@ -67,15 +68,15 @@ def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:
 
 
 def count_pairs(
-    context: RankContext, op_id: int, group: GroupHandle, send: Sequence[int], size: int
+    context: RankContext, now: Now, op_id: int, group: GroupHandle, send: Sequence[int], size: int
 ) -> tuple[int, int]:
-    """Book rows of ``size`` bytes sent to each member; (bytes, messages) that left this rank."""
+    """Book rows of ``size`` bytes sent to each member in a turn; (bytes, messages) that left this rank."""
     total = messages = 0
     for member, rows in zip(group.members, send, strict=True):
         if rows and member != context.rank:
-            counter = context.pair_counter(op_id, member)
-            counter[0] += 1
-            counter[1] += rows * size
+            for counter in context.pair_counters(now, op_id, member):
+                counter[0] += 1
+                counter[1] += rows * size
             total += rows * size
             messages += 1
     return total, messages
