@@ -46,7 +46,7 @@ def train_batch_reference(
     names = load_values(modules, layers, initial)
     features, labels = dense_rows(graph.features).to(dtype), torch.from_numpy(np.array(graph.labels))
     optimizer = reference_optimizer([p for module in modules for p in module.parameters()], settings)
-    sampler, trained = Sampler(plan.csr, plan.fanouts), sum(map(len, plan.workers))
+    sampler, trained = Sampler(plan.csr, plan.fanouts), plan.trained
     losses = []
     for epoch in range(epochs):
         total = 0.0

@@ -67,7 +67,7 @@ def load_seed_task(
         features=features,
         labels=torch.from_numpy(labels).to(device, features.dtype if plan.multilabel else torch.int64),
         rows=(every, none, none),
-        train_total=sum(map(len, sampling.workers)),
+        train_total=sampling.trained,
         classes=plan.classes,
         multilabel=plan.multilabel,
     )

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def command(
     experiment: ExperimentArgument,
-    out: Annotated[Path | None, path_option("--out", "DIR", "Folder of the batches: new, or to be continued.")] = None,
+    out: Annotated[
+        Path | None, path_option("--out", "DIR", "Folder of the batches, new or continued; default: batching.storage.")
+    ] = None,
     overrides: SetOption = None,
     ranks: RanksOption = None,
     epochs: EpochsOption = None,
@@ -55,12 +57,14 @@ def command(
     threads, interruptions and who writes what change no byte. An interrupted
     call goes on where it stopped, more --epochs continue DIR, and several
     processes may share the work with --only-rank. The digest tells two folders
-    apart.
+    apart. simulate and run take what they need from DIR, and add what is not
+    there, with --set batching.storage=DIR.
 
     batching.kind is seeded (fan-outs 25, 10) or sampled (15, 10, 5);
     batching.fanouts counts from the seed vertices and has one entry a layer;
     batching.batch_size is that of a rank; batching.split is even (all ranks
-    train on equally many vertices) or local (each on those that it owns).
+    train on equally many vertices) or local (each on those that it owns);
+    batching.last=drop ends an epoch when a rank has no full batch left.
 
     [bold]input rows[/bold]: vertices whose features a batch needs, each once.
     [bold]duplicates[/bold]: edges whose source the batch held already.
@@ -84,18 +88,16 @@ def command(
     from simgnn.cli.console import Reporter, print_json
     from simgnn.cli.sample_hot import hot_row_counts, print_fetches, tell_fetches
     from simgnn.cli.sample_tables import print_report, report
-    from simgnn.errors import ConfigError
     from simgnn.experiment.batches import check_training_vertices, sampling_plan
     from simgnn.experiment.prepare import obtain_partition, read_graph, with_default_cluster
     from simgnn.partition.folder import check_cache
     from simgnn.sampling.presample import check_free, presample
 
-    if out is None:
-        raise ConfigError("--out: missing; expected the folder that the batches go to: --out DIR")
     sizes = [] if hot_rows is None else hot_row_counts(hot_rows)
     loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, trains=False), None)
     _check(loaded, only)
-    check_free(out)
+    folder, named_by = _folder(loaded, out)
+    check_free(folder, named_by)
     check_cache()
     reporter = Reporter(quiet=as_json)
     graph = read_graph(loaded, None, reporter.stage)
@@ -108,11 +110,12 @@ def command(
         made = presample(
             plan,
             artifact.digest,
-            out,
+            folder,
             loaded.train.epochs,
             ranks=sorted(set(only)) if only else None,
             threads=threads,
             force=force,
+            option=named_by,
             done=lambda done, of: at.at(done, total=of),
         )
     told = report(made, plan, loaded.rank_hosts(), graph.name, loaded.batching.label)
@@ -122,6 +125,19 @@ def command(
     else:
         print_report(told)
         print_fetches(told)
+
+
+def _folder(experiment: "Experiment", out: Path | None) -> tuple[Path, str]:
+    """Where batches go, and what names the place."""
+    from simgnn.errors import ConfigError
+    from simgnn.policies.batching.neighbours import NeighbourSampling
+
+    assert isinstance(experiment.batching, NeighbourSampling)
+    if out is not None:
+        return out, "--out"
+    if experiment.batching.storage is None:
+        raise ConfigError("--out: missing; expected the folder that the batches go to: --out DIR, or batching.storage")
+    return Path(experiment.batching.storage), "batching.storage"
 
 
 def _check(experiment: "Experiment", only: list[int] | None) -> None:

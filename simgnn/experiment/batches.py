@@ -11,6 +11,7 @@ import numpy as np
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
+from simgnn.hardware.library import CACHE_NAME
 from simgnn.partition.folder import cache_folder
 from simgnn.partition.serving import Serving
 from simgnn.partition.stats import PartitionStats
@@ -78,6 +79,11 @@ def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[Sto
             "placement.pull: got 'delta' with a statistics file, expected 'full': which rows two epochs share is "
             "known of batches alone; load the graph (graph.source)"
         )
+    if batching.storage is not None:
+        raise ConfigError(
+            f"batching.storage: got '{batching.storage}' with a statistics file, expected none: its batches are "
+            "estimated, not drawn; leave it out, or load the graph (graph.source)"
+        )
     training = batching.training_of(stats)
     size, fanouts = batching.batch_size, batching.fanouts
     placement = placement.resolved(lambda: distinct_rows(stats, training, size, fanouts))
@@ -117,13 +123,13 @@ def prepare_batches(
     check_training_vertices(graph)
     plan = sampling_plan(experiment, graph, partition.partition)
     epochs, hosts = experiment.train.epochs, np.array(experiment.rank_hosts(), np.int64)
-    key = hashlib.sha256(json.dumps(settings_of(plan, partition.digest), sort_keys=True).encode()).hexdigest()
-    folder = cache_folder(cache) / "batches" / key[:32]
+    folder, named_by = _batch_folder(experiment.batching, plan, partition.digest, cache)
     count = epochs * sum(plan.batches(worker) for worker in range(plan.ranks))
     stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
-    presample(plan, partition.digest, folder, epochs)
+    presample(plan, partition.digest, folder, epochs, option=named_by)
     placement = experiment.placement.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
     sizes = batch_sizes(plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows)
+    _tell_rows(sizes, epochs, stage)
     if experiment.batching.asks_hosts and hosts.any():
         requests = sample_requests(plan, folder, hosts, epochs)
         held = structure_bytes(plan.csr, plan.owner, Serving(experiment.rank_hosts()))[hosts]
@@ -138,3 +144,26 @@ def prepare_batches(
         fetched_ahead=experiment.batching.known_ahead,
         sizes=sizes,
     )
+
+
+def _batch_folder(batching: NeighbourSampling, plan: SamplingPlan, source: str, cache: Path | None) -> tuple[Path, str]:
+    """Where batches are kept, and what names the place, for messages."""
+    if batching.storage is not None:
+        return Path(batching.storage), "batching.storage"
+    key = hashlib.sha256(json.dumps(settings_of(plan, source), sort_keys=True).encode()).hexdigest()
+    return cache_folder(cache) / "batches" / key[:32], CACHE_NAME
+
+
+def _tell_rows(sizes: BatchSizes, epochs: int, stage: Callable[[str], None]) -> None:
+    """Say what batches need of other hosts, and what caches save of it."""
+    pulled, hits = int(sizes.pulled.rows.sum()), int(sizes.hits.sum())
+    if not pulled + hits:
+        return
+    saved = ""
+    if sizes.cache is not None:
+        filled = int(sizes.cache.first.rows.sum() + sizes.cache.pulled.rows.sum())
+        saved = (
+            f"; caches of up to {int(sizes.cache.rows.max()):,} hot rows save {hits:,} of them "
+            f"({100 * hits / (pulled + hits):.1f} %), and pull {filled:,}"
+        )
+    stage(f"rows of other hosts: {pulled + hits:,} in {epochs} epochs{saved}")

@@ -85,7 +85,7 @@ def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | Non
 def _absolute_paths(layer: Layer) -> Table:
     """The layer's table with its relative paths resolved against the folder that they were written for."""
     table = dict(layer.table)
-    for section, key in (("graph", "source"), ("graph", "root"), ("hardware", "profile")):
+    for section, key in (("graph", "source"), ("graph", "root"), ("batching", "storage"), ("hardware", "profile")):
         entries = table.get(section)
         if isinstance(entries, Mapping) and isinstance(entries.get(key), str):
             table[section] = {**entries, key: _absolute(entries[key], layer.folder, is_name=key == "profile")}

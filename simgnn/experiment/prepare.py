@@ -79,6 +79,10 @@ def prepare(
         stats = replace(stats, notes=(*stats.notes, ESTIMATE_NOTE))
         return Prepared(resolved, stats, plan(resolved, stats, sizes), estimated=(ESTIMATED,))
     check_cache(cache)
+    if isinstance(experiment.batching, NeighbourSampling) and experiment.batching.storage is not None:
+        from simgnn.sampling.presample import check_kept
+
+        check_kept(Path(experiment.batching.storage), "batching.storage")
     experiment = with_default_cluster(experiment, default_cluster)
     graph = read_graph(experiment, base, stage)
     artifact = obtain_partition(experiment, graph, cache, stage)

@@ -1,5 +1,6 @@
 """Artefact folders: arrays made once by one process, checked by digest, memory-mapped by all."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -15,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from simgnn.errors import ConfigError
+from simgnn.errors import BackendError, ConfigError
 from simgnn.graph.buckets import npy_header
 from simgnn.hardware.library import CACHE_NAME
 from simgnn.outputs import check_output_folder
 
 FORMAT = 4
 MANIFEST = "artifact.json"
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class CorruptArtifactError(ConfigError):
@@ -124,7 +126,8 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
     """Open the artefact at ``path``, or make it; True when this call made it.
 
     One process makes, others wait for its lock; ``make`` writes arrays and returns the details. The folder gets its
-    name when it is whole. A damaged artefact is made again, with a warning that says why.
+    name when it is whole. A damaged artefact is made again, with a warning that says why. Raises :class:`BackendError`
+    where the disk is full.
     """
     if path.exists():
         try:
@@ -149,6 +152,13 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
                 json.dumps({**manifest, "sha256": _seal(manifest)}, indent=1, sort_keys=True)
             )
             os.replace(making, path)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise BackendError(
+                f"{path.parent}: no room for the {what} artefact {path.name} ({error.strerror}); free some, or keep it "
+                f"elsewhere ({CACHE_NAME}, or the option or key that named the folder); what is whole is kept"
+            ) from error
         finally:
             shutil.rmtree(making, ignore_errors=True)
     return ArtifactFolder.open(path, what), True
@@ -186,8 +196,8 @@ def _locked(path: Path) -> Iterator[None]:
         stream = lock.open("w")  # never deleted: a lock file that vanishes under a waiter locks nothing
     except OSError as error:
         raise ConfigError(
-            f"{CACHE_NAME}: {path.name} cannot be kept in {path.parent} ({error.strerror}); expected a folder where "
-            f"files can be made: set {CACHE_NAME} to another"
+            f"{path.name} cannot be kept in {path.parent} ({error.strerror}); expected a folder where files can be made"
+            f": name another ({CACHE_NAME}, or the option or key that named it)"
         ) from error
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

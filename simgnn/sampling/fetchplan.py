@@ -19,7 +19,7 @@ from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.sampling import gather, serve
 from simgnn.sampling.gather import GatherPart, write_gathers
 from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.presample import open_part, settings_of, write_json
+from simgnn.sampling.presample import checked_part, settings_of, write_totals
 from simgnn.sampling.remote import Sources, rows_on_hosts
 from simgnn.sampling.serve import ServePart, write_served
 
@@ -93,7 +93,7 @@ def plan_fetches(
         def make(
             writer: ArtifactWriter, epoch: int = epoch, rank: int = rank, key: Mapping[str, Any] = key
         ) -> Mapping[str, Any]:
-            part = open_part(folder, epoch, rank)
+            part = checked_part(folder, epoch, rank)
             _check(part.folder, {**settings_of(plan, source), "epoch": epoch, "worker": rank})
             sources = Sources.of_worker(plan.owner, rank_hosts, rank)
             return {"made_from": key, "rows": write_gathers(part, sources, hot_rows, rows, writer, threads)}
@@ -140,7 +140,7 @@ def _seal(settings: Mapping[str, Any], place: Path, epochs: int, made: int, part
             files = ArtifactFolder.open(path(place, epoch, rank), what).files
             digest.update(json.dumps([what, epoch, rank, dict(files)], sort_keys=True).encode())
     found = FetchPlan(place, epochs, settings["hot_rows"], made, 2 * len(parts) - made, digest.hexdigest())
-    write_json(place / TOTALS, {"epochs": epochs, "hot_rows": found.hot_rows, "digest": found.digest})
+    write_totals(place / TOTALS, {"epochs": epochs, "hot_rows": found.hot_rows, "digest": found.digest})
     return found
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simgnn.sampling.curve import HitCurve
 from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.presample import open_part
+from simgnn.sampling.presample import checked_part
 from simgnn.sampling.remote import Ranking, Sources
 
 IntArray = NDArray[np.int64]
@@ -78,7 +78,7 @@ def forecast(
     for epoch in range(epochs):
         needed = np.zeros((len(kept), plan.steps), np.bool_)
         for worker in range(ranks):
-            part = open_part(folder, epoch, worker)
+            part = checked_part(folder, epoch, worker)
             sources = Sources.of_worker(plan.owner, rank_hosts, worker)
             ranking = Ranking.of_part(part, sources)
             rows = pulled_rows(part, ranking, sources, kept)

@@ -14,7 +14,7 @@ from simgnn.program.sizes import Route
 from simgnn.sampling.forecast import pulled_rows
 from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.presample import open_part
+from simgnn.sampling.presample import checked_part
 from simgnn.sampling.refilled import Pieces
 from simgnn.sampling.remote import Ranking, Sources
 from simgnn.sampling.sizes import BatchSizes, CacheSizes
@@ -47,7 +47,7 @@ def batch_sizes(
         sources = Sources.of_worker(plan.owner, rank_hosts, worker)
         before: NDArray[Any] = np.zeros(0, np.int64)
         for epoch in range(epochs):
-            part = open_part(folder, epoch, worker)
+            part = checked_part(folder, epoch, worker)
             ranking, count = Ranking.of_part(part, sources), len(part)
             at = worker, epoch, slice(0, count)
             rows[(slice(None), *at)], edges[(slice(None), *at)] = part.rows.T, part.edges.T
@@ -78,7 +78,7 @@ def distinct_remote_rows(plan: SamplingPlan, folder: Path, rank_hosts: IntArray,
     for worker in range(plan.ranks):
         sources = Sources.of_worker(plan.owner, rank_hosts, worker)
         for epoch in range(epochs):
-            total += len(Ranking.of_part(open_part(folder, epoch, worker), sources).vertices)
+            total += len(Ranking.of_part(checked_part(folder, epoch, worker), sources).vertices)
     return total / (plan.ranks * epochs)
 
 

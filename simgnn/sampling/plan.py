@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +47,17 @@ def even_split(
     return tuple(parts)
 
 
+Last = Literal["keep", "drop"]
+"""Whether an epoch ends with the batches that are short, or that only some workers have."""
+
+
 @dataclass(frozen=True)
 class SamplingPlan:
     """All that decides every batch: graph, seed, fan-outs by hop from the seed vertices, batch size of a worker, and
     the training vertices of each worker (ascending, int64 [n_w]). ``owner`` int32 [V] is the rank that holds a row.
+
+    ``last``: "keep", each worker's last batch may be short, or missing; "drop", all workers have as many batches, all
+    of them full (specs/minibatch_common.md C8).
     """
 
     csr: CSR
@@ -58,6 +66,7 @@ class SamplingPlan:
     fanouts: tuple[int, ...]
     batch_size: int
     seed: int
+    last: Last = "keep"
 
     @property
     def ranks(self) -> int:
@@ -65,7 +74,9 @@ class SamplingPlan:
         return len(self.workers)
 
     def batches(self, worker: int) -> int:
-        """Batches of a worker in an epoch: the last one may be short; 0 for a worker without training vertices."""
+        """Batches of a worker in an epoch; 0 for a worker without training vertices."""
+        if self.last == "drop":
+            return min(map(len, self.workers)) // self.batch_size
         return -(-len(self.workers[worker]) // self.batch_size)
 
     @property
@@ -73,8 +84,13 @@ class SamplingPlan:
         """Training steps of an epoch: every rank takes part in each, with or without a batch."""
         return max(self.batches(worker) for worker in range(self.ranks))
 
+    @property
+    def trained(self) -> int:
+        """Seed vertices of all batches of an epoch."""
+        return sum(min(len(mine), self.batches(w) * self.batch_size) for w, mine in enumerate(self.workers))
+
     def epoch(self, worker: int, epoch: int) -> "WorkerEpoch":
-        """The batches of a worker in an epoch: every one of its training vertices is a seed once."""
+        """The batches of a worker in an epoch: each of its training vertices is a seed once, or in none of them."""
         return WorkerEpoch(self, worker, epoch)
 
     @cached_property

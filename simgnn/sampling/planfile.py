@@ -32,6 +32,7 @@ def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
             "batch_size": plan.batch_size,
             "seed": plan.seed,
             "columns": plan.csr.columns,
+            "last": plan.last,
         }
 
     return obtain(path, WHAT, make)[0].path
@@ -50,4 +51,5 @@ def open_plan(path: Path) -> SamplingPlan:
         fanouts=tuple(details["fanouts"]),
         batch_size=int(details["batch_size"]),
         seed=int(details["seed"]),
+        last=details["last"],
     )

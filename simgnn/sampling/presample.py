@@ -52,6 +52,7 @@ def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
         "batch_size": plan.batch_size,
         "fanouts": list(plan.fanouts),
         "training_vertices": plan.workers_digest,
+        "last": plan.last,
     }
 
 
@@ -62,22 +63,41 @@ def part_path(folder: Path, epoch: int, worker: int) -> Path:
 
 def open_part(folder: Path, epoch: int, worker: int) -> Part:
     """The batches of a worker in an epoch. Raises :class:`ConfigError` when they are missing or damaged."""
+    return Part.open(_there(folder, epoch, worker))
+
+
+def checked_part(folder: Path, epoch: int, worker: int) -> Part:
+    """As :func:`open_part`, of a folder that :func:`presample` has made or checked in this process: nobody reads all of
+    it again for its digests. Raises :class:`ConfigError` when it is missing."""
+    return Part(ArtifactFolder.open(_there(folder, epoch, worker), WHAT))
+
+
+def _there(folder: Path, epoch: int, worker: int) -> Path:
     path = part_path(folder, epoch, worker)
     if not path.is_dir():
         raise ConfigError(
             f"{path} is not there: expected presampled batches; make them with simgnn sample --out {folder}"
         )
-    return Part.open(path)
+    return path
 
 
-def check_free(folder: Path) -> None:
-    """Raise :class:`ConfigError` when ``folder`` cannot be made or holds something else than presampled batches."""
-    check_output_folder(folder, "--out")
+def check_free(folder: Path, option: str = "--out") -> None:
+    """Raise :class:`ConfigError` when ``folder`` cannot be made or holds something else than presampled batches.
+
+    ``option`` is what named it, for the message.
+    """
+    check_output_folder(folder, option)
     if folder.is_dir() and any(folder.iterdir()) and _settings_in(folder) is None:
         raise ConfigError(
-            f"--out: got {folder}, which is not empty and holds no presampled batches; expected a folder that is "
+            f"{option}: got {folder}, which is not empty and holds no presampled batches; expected a folder that is "
             "new, empty or of simgnn sample: name another"
         )
+
+
+def check_kept(folder: Path, option: str) -> None:
+    """As :func:`check_free`, of a folder that is only read where all batches are there: it may be read-only."""
+    if _settings_in(folder) is None:
+        check_free(folder, option)
 
 
 def presample(
@@ -89,16 +109,18 @@ def presample(
     ranks: Sequence[int] | None = None,
     threads: int | None = None,
     force: bool = False,
+    option: str = "--out",
     done: Callable[[int, int], None] = lambda batches, of: None,
 ) -> Presampled:
     """Write the batches of epochs 0..epochs-1 of ``ranks`` (default: all) into ``folder``; what is there is kept.
 
     Contents do not depend on ``threads`` (default: every core), on which process makes which part, or on
     interruptions. ``force`` first removes batches that were made from other settings; without it they are refused with
-    :class:`ConfigError`. ``done`` is told how many batches were sampled, and how many there are to sample.
+    :class:`ConfigError`. ``option`` is what named the folder, for messages. A folder that has it all is only read.
+    ``done`` is told how many batches were sampled, and how many there are to sample.
     """
     settings = settings_of(plan, source)
-    _claim(folder, settings, force)
+    _claim(folder, settings, force, option)
     samplers: SimpleQueue[Sampler] = SimpleQueue()
     for _ in range(threads or usable_threads()):
         samplers.put(Sampler(plan.csr, plan.fanouts))
@@ -125,12 +147,12 @@ def presample(
     return _seal(plan, settings, folder, epochs, made, len(turns) - made)
 
 
-def _claim(folder: Path, settings: Mapping[str, Any], force: bool) -> None:
+def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) -> None:
     """Write the folder's settings, or compare them with what it was made from."""
-    check_free(folder)
     there = _settings_in(folder)
     if there == settings:
-        return
+        return  # before anything is tried: it may be read-only
+    check_free(folder, option)
     if there is not None:
         if not force:
             changed = [name for name in settings if there.get(name) != settings[name]]
@@ -138,8 +160,8 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool) -> None:
                 f"{name}: there {_short(there.get(name))}, here {_short(settings[name])}" for name in changed
             )
             raise ConfigError(
-                f"--out: got {folder}, which holds batches made from other settings ({told}); expected the same "
-                "experiment: name another folder, or replace them with --force"
+                f"{option}: got {folder}, which holds batches made from other settings ({told}); expected the same "
+                "experiment: name another folder, or replace them with simgnn sample --force"
             )
         for part in (*folder.glob("epoch-*"), *folder.glob("hot-[0-9]*")):
             shutil.rmtree(part)
@@ -177,7 +199,7 @@ def _seal(
             total += part.tally
             size += sum(file.stat().st_size for file in path.iterdir())
     told = digest.hexdigest()
-    write_json(folder / TOTALS, {"epochs": epochs, "digest": told, "bytes": size, **total.as_dict()})
+    write_totals(folder / TOTALS, {"epochs": epochs, "digest": told, "bytes": size, **total.as_dict()})
     return Presampled(folder, epochs, made, reused, size, told, total)
 
 
@@ -191,8 +213,26 @@ def _size(folder: Path) -> int:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that is there whole or not at all."""
+    """Write a JSON file that is there whole or not at all; one that says the same is left as it is."""
+    text = json.dumps(value, indent=1)
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        json.dump(value, file, indent=1)
-    os.chmod(file.name, 0o644)  # temporary files are private; results are to be read by others
-    os.replace(file.name, path)
+        draft = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            draft.chmod(0o644)  # temporary files are private; results are to be read by others
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def write_totals(path: Path, value: Mapping[str, Any]) -> None:
+    """As :func:`write_json`, where ``value`` tells of its ``epochs``: a file that tells of more is left as it is."""
+    try:
+        there = int(json.loads(path.read_text(encoding="utf-8"))["epochs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        there = 0
+    if there <= value["epochs"]:
+        write_json(path, value)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.presample import open_part
+from simgnn.sampling.presample import checked_part
 from simgnn.sampling.remote import Sources
 from simgnn.sampling.requests import SampleRequests
 from simgnn.sampling.sampler import Batch
@@ -49,7 +49,7 @@ def sample_requests(
     for worker in range(ranks):
         sources = Sources.of_worker(plan.owner, rank_hosts, worker)
         for epoch in range(epochs):
-            part = open_part(folder, epoch, worker)
+            part = checked_part(folder, epoch, worker)
             for number in range(len(part)):
                 at = slice(None), worker, slice(None), epoch, number
                 asked[at], returned[at] = requests_of(part.batch(number), sources)

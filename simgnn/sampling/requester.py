@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.errors import GraphError
 from simgnn.sampling.marks import put_chosen
 from simgnn.sampling.sampler import Assembly, Batch
 from simgnn.sampling.structure import Drawn, HostStructure, Ids
@@ -89,14 +90,24 @@ class Requester:
 
     def stitch(self, asked: Asked, drawn: Drawn, degrees: NDArray[np.int32], neighbours: Ids) -> None:
         """End the hop with the answers: ``degrees`` int32 [k] and the gids ``neighbours`` int64 [their sum] of what was
-        asked for, in its order."""
+        asked for, in its order. Raises :class:`~simgnn.errors.GraphError` for answers that are not of this graph."""
         structure, assembly = self.structure, self._assembly
+        starts = np.concatenate(([0], np.cumsum(degrees, dtype=np.int64)))
+        vertices = len(structure.new2old)
+        # what another host says is looked up without bounds below
+        if (len(degrees), int(starts[-1])) != (len(asked.away), len(neighbours)) or (
+            len(neighbours) and not 0 <= int(neighbours.min()) <= int(neighbours.max()) < vertices
+        ):
+            raise GraphError(
+                f"hop {self.hop}: {len(asked.away)} vertices were asked for; the answers are {len(degrees)} degrees "
+                f"that add up to {starts[-1]}, and {len(neighbours)} neighbours, not all of 0..{vertices - 1}: the "
+                "ranks have different partitions; prepare the run again"
+            )
         bounds = np.zeros(len(asked.here) + len(asked.away) + 1, np.int64)
         bounds[1:][asked.here] = np.diff(drawn.bounds)
         bounds[1:][asked.away] = degrees
         np.cumsum(bounds, out=bounds)
         chosen, marks = assembly.room(int(bounds[-1])), assembly.marks
-        starts = np.concatenate(([0], np.cumsum(degrees, dtype=np.int64)))
         put_chosen(asked.here, drawn.bounds, drawn.found, structure.part.oid, bounds, chosen, marks)
         put_chosen(asked.away, starts, neighbours, structure.new2old, bounds, chosen, marks)
         assembly.extend(bounds, chosen)

@@ -130,3 +130,17 @@ def test_the_planner_needs_batches(small: Path) -> None:
     artifact = obtain_partition(sampled, read_graph(sampled))
     with pytest.raises(ConfigError, match=r"batching\.kind: got 'seeded', expected 'full': no batches were drawn"):
         plan(sampled, artifact.stats)
+
+
+def test_short_batches_may_be_dropped(small: Path, tmp_path: Path, capsys) -> None:
+    drop = ["--set", "batching.last=drop", "--json"]
+    arguments = ["sample", str(small), *SEEDED, *CLUSTER, "--out", str(tmp_path / "b")]
+    assert invoke([*arguments, *drop, "--set", "batching.batch_size=25"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["batches_per_epoch"], told["rows_by_hop"][0]) == ([2] * 4, 4 * 4 * 50)  # of 60 vertices each
+    assert invoke([*arguments, "--set", "batching.batch_size=25"]) == 2
+    assert "last: there drop, here keep" in capsys.readouterr().err
+    assert invoke([*arguments, *drop, "--set", "batching.batch_size=61"]) == 2
+    told = capsys.readouterr().err
+    assert "batching.last: got 'drop' with batching.batch_size = 61" in told
+    assert "a rank has 60 vertices to train on" in told

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simgnn.cli.main import invoke
+from simgnn.experiment.load import load_experiment
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
 
@@ -98,3 +99,48 @@ def test_a_statistics_file_gives_estimates_and_says_so(tmp_path: Path, capsys) -
     capsys.readouterr()
     assert invoke([*arguments, "--set", "placement.pull=delta"]) == 2
     assert "placement.pull: got 'delta' with a statistics file" in capsys.readouterr().err
+    assert invoke([*arguments, "--set", "batching.storage=b"]) == 2
+    assert "batching.storage: got" in capsys.readouterr().err
+
+
+def test_batches_that_lie_in_a_folder_are_used(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "batches"
+    sample = ["sample", "rapidgnn", *SMALL, "--set", "batching.fanouts=[4, 3]", "--json"]
+    assert invoke([*sample, "--out", str(folder)]) == 0
+    digest = json.loads(capsys.readouterr().out)["digest"]
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
+    stored = ["--set", f"batching.storage={folder}"]
+    found = read_result(simulated(tmp_path / "stored", *stored).result)
+    drawn = read_result(simulated(tmp_path / "drawn").result)
+    assert found.digest == drawn.digest
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")} == files
+    capsys.readouterr()
+    assert invoke([*sample, *stored]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["parts_made"], again["digest"], again["path"]) == (0, digest, str(folder))
+    assert invoke([*RAPID, *stored, "--set", "batching.batch_size=20"]) == 2
+    told = capsys.readouterr().err
+    assert f"batching.storage: got {folder}, which holds batches made from other settings" in told
+    assert "batch_size: there 30, here 20" in told
+    (tmp_path / "mine.toml").write_text('extends = "rapidgnn"\n[batching]\nstorage = "batches"\n')
+    assert load_experiment(tmp_path / "mine.toml").batching.storage == str(folder)
+
+
+@pytest.mark.parametrize("place", ["file", "file/x"])
+def test_a_folder_of_batches_that_cannot_be_made_is_told(tmp_path: Path, capsys, place: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert invoke([*RAPID, "--set", f"batching.storage={tmp_path / place}"]) == 2
+    assert f"batching.storage: got {tmp_path / place}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hot_rows", ["0", "auto", "20"])
+def test_rows_of_other_hosts_and_what_caches_save_are_told(tmp_path: Path, capsys, hot_rows: str) -> None:
+    arguments = [*RAPID, "--set", f"placement.hot_rows={hot_rows}", "--out", str(tmp_path / "run")]
+    assert invoke(arguments) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    held = read_table(RunDirectory(tmp_path / "run").batches)
+    hits, pulled = (int(np.sum(held[name].to_numpy())) for name in ("rows_hit", "rows_pulled"))
+    assert f"rows of other hosts: {hits + pulled:,} in 3 epochs" in told
+    assert (hits > 0) == (hot_rows != "0") == ("hot rows save" in told)
+    if hits:
+        assert f"save {hits:,} of them ({100 * hits / (hits + pulled):.1f} %)" in told

@@ -32,6 +32,7 @@ ALONE = ["schedule.lanes=2", "batching.structure=replicated"]
 TRAINED: dict[str, tuple[str, list[str]]] = {
     "sage": ("rapidgnn", ["placement.hot_rows=7"]),
     "gcn": ("distdgl", ["model.kind=gcn", "batching.split=local"]),
+    "sage-full-batches": ("rapidgnn", ["batching.last=drop", "placement.hot_rows=3"]),
     "gcn-transform-first": ("rapidgnn", ["model.kind=gcn", "model.order=transform-first", "placement.pull=delta"]),
     "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", *ALONE, "batching.split=local"]),
     "gat": ("rapidgnn", ["model.kind=gat", "model.heads=2", "batching.split=local", "placement.hot_rows=4"]),

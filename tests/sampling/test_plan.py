@@ -1,5 +1,7 @@
 """Who trains on what, and in which order: every training vertex exactly once an epoch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,3 +98,21 @@ def test_a_batch_of_a_plan_is_the_literal_one(uneven: SamplingPlan) -> None:
             found = uneven.epoch(0, epoch).sample(number, sampler)
             seed = literal_hash("sample", 11, 0, epoch, number)
             assert plain(found) == literal_batch(uneven.csr, order[10 * number : 10 * number + 10], seed, (5, 3))
+
+
+def test_dropping_last_batches_leaves_full_ones_of_every_worker() -> None:
+    train = np.random.default_rng(3).permutation(300)[:110]
+    workers = tuple(np.sort(part).astype(np.int64) for part in np.split(train, [37, 64]))  # 37, 27, 46
+    keep = SamplingPlan(hubs(), owners(300, 3), workers, (5, 3), 10, 11)
+    drop = replace(keep, last="drop")
+    assert [keep.batches(worker) for worker in range(3)] == [4, 3, 5]
+    assert [drop.batches(worker) for worker in range(3)] == [2, 2, 2]
+    assert (keep.steps, drop.steps, keep.trained, drop.trained) == (5, 2, 110, 60)
+    sampler = Sampler(drop.csr, drop.fanouts)
+    for worker in range(3):
+        turn = drop.epoch(worker, 1)
+        assert len(turn) == 2
+        for number in range(2):
+            batch = turn.sample(number, sampler)
+            assert len(batch.seeds) == 10
+            assert plain(batch) == plain(keep.epoch(worker, 1).sample(number, sampler))

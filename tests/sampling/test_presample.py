@@ -1,5 +1,8 @@
 """Presampled batches on disk: what was sampled, whoever wrote it, in whatever order, however often interrupted."""
 
+import errno
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +10,9 @@ import numpy as np
 import pytest
 from sampling_graphs import hubs, owners, plain
 
-from simgnn.errors import ConfigError
-from simgnn.partition.folder import CorruptArtifactError
+from simgnn.errors import BackendError, ConfigError
+from simgnn.partition.folder import ArtifactWriter, CorruptArtifactError
+from simgnn.sampling.measure import batch_sizes
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import Presampled, open_part, part_path, presample
 from simgnn.sampling.sampler import Sampler
@@ -176,3 +180,45 @@ def test_replacing_batches_leaves_files_of_others(plan: SamplingPlan, tmp_path: 
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [
         *("epoch-0", "notes.txt", "presample.json", "settings.json")
     ]
+
+
+def test_a_folder_that_has_it_all_is_only_read(
+    plan: SamplingPlan, whole: Presampled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be read-only, and what it tells of more epochs than are asked for stays."""
+    shutil.copytree(whole.path, tmp_path / "b")
+    before = contents(tmp_path / "b")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("tempfile.mkdtemp", "tempfile.NamedTemporaryFile", "os.replace", "pathlib.Path.mkdir"):
+        monkeypatch.setattr(name, refuse)
+    for epochs in (EPOCHS, 1):
+        found = presample(plan, "s", tmp_path / "b", epochs)
+        assert (found.made, found.reused) == (0, epochs * plan.ranks)
+        hosts = np.arange(plan.ranks)
+        assert batch_sizes(plan, tmp_path / "b", hosts, epochs, 5).cache is not None
+    monkeypatch.undo()
+    assert contents(tmp_path / "b") == before
+    assert json.loads((tmp_path / "b" / "presample.json").read_text())["epochs"] == EPOCHS
+
+
+def test_a_full_disk_is_told_and_leaves_whole_parts(
+    plan: SamplingPlan, whole: Presampled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = [0]
+    original = ArtifactWriter.array
+
+    def full(self: ArtifactWriter, name: str, array: np.ndarray) -> None:
+        written[0] += 1
+        if written[0] == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(self, name, array)
+
+    monkeypatch.setattr(ArtifactWriter, "array", full)
+    with pytest.raises(BackendError, match=r"epoch-0: no room for the presampled artefact rank-2 .*No space left"):
+        presample(plan, "s", tmp_path / "b", EPOCHS)
+    assert not [path for path in (tmp_path / "b").rglob(".*") if path.is_dir()]
+    monkeypatch.undo()
+    assert presample(plan, "s", tmp_path / "b", EPOCHS).digest == whole.digest

@@ -15,6 +15,7 @@ from simgnn.graph.csr import CSR
 from simgnn.partition.serving import Serving
 from simgnn.sampling.remote import Sources
 from simgnn.sampling.request_counts import requests_of, sample_requests
+from simgnn.sampling.requester import Requester
 from simgnn.sampling.requests import SampleRequests
 from simgnn.sampling.sampler import Sampler
 from simgnn.sampling.structure import HostStructure, structure_bytes
@@ -85,6 +86,19 @@ def test_a_host_draws_from_its_own_rows_only() -> None:
     for lids, counts in (([rows], [0, 1]), ([rows - 1, rows], [2, 0]), ([-1], [1, 0])):
         with pytest.raises(GraphError, match=rf"host 0 holds the rows 0\.\.{rows - 1} .*different partitions"):
             held[0].serve(np.array(lids), counts, [1, 2], 1, 3)
+
+
+def test_answers_of_another_partition_are_refused() -> None:
+    """Nothing looks ids up beyond the tables: what does not add up is told."""
+    serving = Serving((0, 1))
+    held = structures(hubs(), owners(300, 2), serving)
+    for degrees, neighbours in (([1], [0]), ([2, 0], [3]), ([1, 1], [3, 300]), ([1, 1], [-1, 3])):
+        requester = Requester(held[0], serving.servers[0], 2, (3,))
+        requester.begin(np.flatnonzero(owners(300, 2) == 1)[:2], 0)
+        asked = requester.ask()
+        assert len(asked.away) == 2
+        with pytest.raises(GraphError, match=r"hop 1: .* were asked for; .*different partitions"):
+            requester.stitch(asked, requester.draw(asked), np.array(degrees, np.int32), np.array(neighbours))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from simgnn.errors import ConfigError
 from simgnn.policies.batching.base import Batching
 from simgnn.policies.drawing import drawn_over_hosts
 from simgnn.policies.minibatch import BATCHES, DRAW, SAMPLING
@@ -30,7 +31,9 @@ class NeighbourSampling(Batching, ABC):
 
     ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
     -1 for all. ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that they own.
-    ``known_ahead``: whether a run's batches are there before it begins.
+    ``last``: ``drop`` ends an epoch where the first rank has no full batch left (specs/minibatch_common.md C8).
+    ``storage``: where batches are kept: decides nothing about them. ``known_ahead``: whether a run's batches are there
+    before it begins.
     """
 
     known_ahead: ClassVar[bool]
@@ -40,6 +43,12 @@ class NeighbourSampling(Batching, ABC):
         description="neighbours by hop from the seed vertices; -1: all"
     )
     split: Literal["even", "local"] = Field(default="even", description="training vertices of a rank")
+    last: Literal["keep", "drop"] = Field(
+        default="keep", description="batches at an epoch's end that are short, or that only some ranks have"
+    )
+    storage: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="folder that keeps the batches, such as one of simgnn sample; default: the cache"
+    )
 
     @field_validator("fanouts")
     @classmethod
@@ -56,12 +65,23 @@ class NeighbourSampling(Batching, ABC):
         :mod:`simgnn.policies.minibatch`."""
 
     def training_of(self, stats: "PartitionStats") -> "NDArray[np.int64]":
-        """Training vertices of each rank, int64 [P], of a graph of which only statistics are there."""
+        """Vertices that each rank trains on in an epoch, int64 [P], of a graph of which only statistics are there.
+
+        Raises :class:`ConfigError` where no batch would be full and others are dropped.
+        """
         from simgnn.partition.statsspread import even
 
         if self.split == "even":
-            return even(stats.facts.train_vertices, stats.ranks)
-        return stats.table("train_rows", "batching.split = 'local'")
+            training = even(stats.facts.train_vertices, stats.ranks)
+        else:
+            training = stats.table("train_rows", "batching.split = 'local'")
+        if self.last == "keep":
+            return training
+        import numpy as np
+
+        fewest = int(training.min())
+        self._check_steps(fewest // self.batch_size, fewest)
+        return np.full_like(training, fewest // self.batch_size * self.batch_size)
 
     @property
     def asks_hosts(self) -> bool:
@@ -91,4 +111,14 @@ class NeighbourSampling(Batching, ABC):
             workers = local_split(train, partition.owner, partition.ranks)
         else:
             workers = even_split(train, partition.owner, rank_hosts, seed)
-        return SamplingPlan(csr, partition.owner, workers, self.fanouts, self.batch_size, seed)
+        plan = SamplingPlan(csr, partition.owner, workers, self.fanouts, self.batch_size, seed, self.last)
+        self._check_steps(plan.steps, min(map(len, workers)))
+        return plan
+
+    def _check_steps(self, steps: int, fewest: int) -> None:
+        if self.last == "drop" and not steps:
+            raise ConfigError(
+                f"batching.last: got 'drop' with batching.batch_size = {self.batch_size}, expected 'keep' or smaller "
+                f"batches: a rank has {fewest} vertices to train on, so that no batch of it is full"
+                + ("; or batching.split = 'even'" if self.split == "local" else "")
+            )
