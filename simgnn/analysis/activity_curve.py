@@ -3,7 +3,8 @@ reach.
 
 A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs where it
 drifts, after (epsilon / r)**2 where it walks at random; so of all rows about (r / epsilon)**kappa are sent, kappa in
-1..2. Source: specs/cdfgnn.md, section 7 (our own model; the paper has none).
+1..2. Source: specs/cdfgnn.md, section 7 (our own model; the paper has none). Deviation: fractions are of the rows that
+are not zero, and the first epoch is left out of the fit.
 """
 
 from collections.abc import Sequence
@@ -86,17 +87,20 @@ def continue_fractions(
     """Recorded fractions float64 [E], continued to ``epochs`` in the way that :func:`way_on` tells.
 
     ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch, in
-    which everything is sent, says nothing of later ones. Where nothing was sent after it, nothing will be.
+    which everything is sent, says nothing of later ones. Where nothing was sent after it, nothing will be. The curve is
+    of the rows that are not zero, the most that any epoch sent: far from training vertices gradients are zero, and
+    never sent.
     """
     recorded, told = len(fractions), fractions[1:] if len(fractions) > 1 else fractions
+    most = float(fractions.max(initial=0.0))
     epsilon = epsilons(thresholds, accuracies, epochs, seed)
     if not told.any():
         later = np.zeros(epochs - recorded)
     elif no_curve(recorded, epsilon):
         later = np.full(epochs - recorded, told[-LAST:].mean())
     else:
-        curve = fit_curve(told, epsilon[1:recorded])
-        later = curve.at(np.arange(recorded, epochs, dtype=np.float64), epsilon[recorded:])
+        curve = fit_curve(told / most, epsilon[1:recorded])
+        later = most * curve.at(np.arange(recorded, epochs, dtype=np.float64), epsilon[recorded:])
     return np.concatenate((fractions, later))
 
 

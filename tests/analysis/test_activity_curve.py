@@ -61,6 +61,17 @@ def test_the_first_epoch_says_nothing_of_later_ones(recorded: int) -> None:
     assert found[recorded:].sum() == pytest.approx(expected.sum(), rel=0.25 if recorded == 12 else 0.02)
 
 
+def test_rows_that_are_zero_are_never_sent() -> None:
+    """Gradients reach a share of the rows only: while all of these are sent, rows still move by more than epsilon."""
+    law = Curve(excess=0.3, settled=0.001, decay_epochs=12.0, kappa=1.0)
+    whole = 0.18 * law.at(np.arange(150, dtype=np.float64), np.full(150, 0.01))
+    assert whole[20] == 0.18
+    found = continue_fractions(whole[:70], FIXED, None, 150, seed=0)
+    np.testing.assert_allclose(found[70:], whole[70:], rtol=0.02)
+    # a record that ends before rows come to rest goes on sending them all, and no more
+    assert continue_fractions(whole[:20], FIXED, None, 150, seed=0).max() <= 0.18
+
+
 def test_where_nothing_was_sent_again_nothing_will_be() -> None:
     once = np.array([1.0, *[0.0] * 20])
     assert not continue_fractions(once, FIXED, None, 50, seed=0)[1:].any()
