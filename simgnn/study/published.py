@@ -111,9 +111,8 @@ class Adjustment(Strict):
         return primitive
 
 
-class Open(Strict):
-    """Settings that would fit what is published as well: they widen ranges and may undo a verdict. ``models``: kinds of
-    models that have them."""
+class ModelSettings(Strict):
+    """Settings of an experiment that only some ``models`` of a table have, and why."""
 
     models: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
     set: Annotated[dict[StrictStr, Any], Field(min_length=1)]
@@ -137,7 +136,8 @@ class PublishedTable(Strict):
     """Rows of one file: those whose columns equal ``select``. ``time``: column of seconds, of ``epochs`` epochs.
     ``models``: what the model column says -> kind here; rows of other models are counted as left out. ``ranks``,
     ``layers``: a column, or a number. ``noise``: standard deviation of a printed time as a share of it, besides its
-    rounding; ``noise_assumed``: why."""
+    rounding; ``noise_assumed``: why. ``given``: settings of some models besides ``set``; ``open``: settings that would
+    fit what is published as well, which widen ranges and may undo a verdict."""
 
     file: StrictStr
     select: dict[StrictStr, tuple[StrictStr, ...]]
@@ -154,17 +154,23 @@ class PublishedTable(Strict):
     noise_assumed: StrictStr = "nothing printed tells more than its rounding"
     set: dict[StrictStr, Any] = Field(default_factory=dict)
     adjust: tuple[Adjustment, ...] = ()
-    open: tuple[Open, ...] = ()
+    given: tuple[ModelSettings, ...] = ()
+    open: tuple[ModelSettings, ...] = ()
     kept: Kept | None = None
 
     @model_validator(mode="after")
-    def _adjusted_models_are_mapped(self) -> Self:
+    def _models_are_mapped(self) -> Self:
         mapped = sorted(set(self.models.values()))
-        unknown = {name for one in self.adjust for name in one.models} - set(mapped)
-        if unknown:
-            raise ValueError(
-                f"adjust.models: got {', '.join(sorted(unknown))}, expected those of the table: {', '.join(mapped)}"
-            )
+        named = {
+            "adjust": {name for one in self.adjust for name in one.models},
+            "given": {name for one in self.given for name in one.models},
+            "open": {name for one in self.open for name in one.models},
+        }
+        for key, models in named.items():
+            unknown = models - set(mapped)
+            if unknown:
+                got = ", ".join(sorted(unknown))
+                raise ValueError(f"{key}.models: got {got}, expected those of the table: {', '.join(mapped)}")
         return self
 
 
@@ -208,6 +214,7 @@ class PublishedSuite(Strict):
         for table in self.tables:
             told.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
             told += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
+            told += [f"{table.label}, {', '.join(one.models)}: {one.assumed}" for one in table.given]
             told += [f"{table.label}, left open: {one.assumed}" for one in table.open]
             told += [f"{table.label}, memory: {table.kept.assumed}"] if table.kept else []
         return tuple(told)

@@ -198,6 +198,7 @@ def _predicted(
         write_toml(path, statistics(suite, dataset, name, ranks, change))
         settings: list[Table] = [
             table.set,
+            *(one.set for one in table.given if model["kind"] in one.models),
             dataset.set,
             change.set,
             {

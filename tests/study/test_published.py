@@ -162,7 +162,25 @@ def test_what_is_open_widens_the_range_of_models_that_have_it(tables: Path, back
     widened = known(predicted(tables, backend, open=[wide])[1])
     assert widened[:2] == plain[:2]
     assert widened[2] > plain[2]
-    assert known(predicted(tables, backend, open=[{**wide, "models": ["sage"]}])[1]) == plain
+    both = {"models": {"GCN": "gcn", "SAGE": "sage"}}
+    of_sage = {**wide, "models": ["sage"]}
+    assert known(predicted(tables, backend, **both, open=[of_sage])[1]) == plain
+
+
+def test_given_settings_reach_the_models_that_they_name(tables: Path, backend: CommandBackend) -> None:
+    plain = known(predicted(tables, backend)[1])
+    wide = {"models": ["gcn"], "set": {"model": {"hidden": 1024}}, "assumed": "invented"}
+    everywhere = {"set": {"model": {"hidden": 1024}}}
+    given = known(predicted(tables, backend, given=[wide])[1])
+    assert given == known(predicted(tables, backend, **everywhere)[1])
+    assert given[0] > plain[0]
+    both = {"models": {"GCN": "gcn", "SAGE": "sage"}}
+    of_sage = {**wide, "models": ["sage"]}
+    assert known(predicted(tables, backend, **both, given=[of_sage])[1]) == plain
+    for key in ("given", "open"):
+        with pytest.raises(ValueError, match=rf"{key}\.models: got sage, expected those of the table: gcn"):
+            suite(tables=[{**TABLE, key: [of_sage]}])
+    assert "invented, gcn: invented" in suite(tables=[{**TABLE, "given": [wide]}]).assumptions()
 
 
 def test_what_a_system_keeps_by_its_own_sums_decides_its_verdict(tables: Path, backend: CommandBackend) -> None:
