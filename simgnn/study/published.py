@@ -89,10 +89,12 @@ class Balance(Strict):
 
 class Adjustment(Strict):
     """What the software of a table does otherwise on a device: factors on the ``costs`` of a primitive's curves, and on
-    the bytes of the caches that they speak of. ``models``: kinds of models that do so; all where none is named."""
+    the bytes of the caches that they speak of. ``models``: kinds of models that do so, ``datasets``: graphs (by any of
+    their names) that the factors were counted on; all where none is named."""
 
     primitive: StrictStr
     models: tuple[StrictStr, ...] = ()
+    datasets: tuple[StrictStr, ...] = ()
     costs: Annotated[dict[StrictStr, Positive], Field(min_length=1)]
     cache: Positive = 1.0
     assumed: StrictStr
@@ -100,7 +102,13 @@ class Adjustment(Strict):
     @property
     def label(self) -> str:
         """What it is about, in words."""
-        return f"{self.primitive} of {', '.join(self.models)}" if self.models else self.primitive
+        about = [*self.models, *self.datasets]
+        return f"{self.primitive} of {', '.join(about)}" if about else self.primitive
+
+    def concerns(self, model: str, dataset: Dataset) -> bool:
+        """Whether a row of this kind of model and this graph is adjusted."""
+        named = not self.datasets or bool(set(self.datasets) & set(dataset.names))
+        return named and (not self.models or model in self.models)
 
     @field_validator("primitive")
     @classmethod
@@ -202,6 +210,18 @@ class PublishedSuite(Strict):
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
             raise ValueError(f"datasets: {', '.join(doubled)} named twice; expected each name in one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _adjusted_datasets_are_described(self) -> Self:
+        known = {name for dataset in self.datasets for name in dataset.names}
+        for table in self.tables:
+            unknown = {name for one in table.adjust for name in one.datasets} - known
+            if unknown:
+                raise ValueError(
+                    f"tables.adjust.datasets: got {', '.join(sorted(unknown))}, expected names of datasets: "
+                    f"{', '.join(sorted(known))}"
+                )
         return self
 
     def assumptions(self) -> tuple[str, ...]:

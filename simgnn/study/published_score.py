@@ -210,7 +210,7 @@ def _predicted(
             },
         ]
         experiment = case_experiment(suite.extends, settings)
-        adjustments = [one for one in table.adjust if not one.models or model["kind"] in one.models]
+        adjustments = [one for one in table.adjust if one.concerns(str(model["kind"]), dataset)]
         found = backend.predict(experiment, adjusted(load_profile(table.profile), adjustments, change.memory))
     full = found.result.status == "oom"
     if table.kept is not None:

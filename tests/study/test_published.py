@@ -141,6 +141,12 @@ def test_adjusted_costs_change_the_prediction_by_their_factor(tables: Path, back
     assert known(of_gcn[1])[0] > plain
     with pytest.raises(ValueError, match=r"adjust\.models: got gat, expected those of the table: gcn"):
         suite(tables=[{**TABLE, "adjust": [{**same, "models": ["gat"]}]}])
+    of_huge = predicted(tables, backend, adjust=[{**ten.model_dump(), "datasets": ["huge"]}])
+    assert known(of_huge[1])[0] == plain, "a row of another graph"
+    of_small = predicted(tables, backend, adjust=[{**ten.model_dump(), "datasets": ["small"]}])
+    assert of_small[1] == of_gcn[1]
+    with pytest.raises(ValueError, match=r"adjust\.datasets: got tiny, expected names of datasets: huge, small"):
+        suite(tables=[{**TABLE, "adjust": [{**same, "datasets": ["tiny"]}]}])
     unheard = {**same, "costs": {"rows": 2.0}}
     with pytest.raises(ConfigError, match="spmm has no cost 'rows' on any GPU of 'a100-nvlink-4'"):
         predicted(tables, backend, adjust=[unheard])
