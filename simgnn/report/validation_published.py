@@ -11,7 +11,8 @@ def print_published(board: PublishedBoard) -> None:
 
     console = Console(width=None if Console().is_terminal else 160, markup=False, highlight=False)
     table = Table(title="Published epoch times and memory verdicts", title_justify="left", title_style="bold")
-    columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor", "memory"]
+    columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor"]
+    columns += ["out of order", "memory"]
     for place, column in enumerate(columns):
         table.add_column(column, justify="left" if place < 3 else "right")
     for row in board.rows:
@@ -25,20 +26,25 @@ def print_published(board: PublishedBoard) -> None:
             "-" if row.predicted_s is None else f"{row.predicted_s:.3g} s",
             "-" if row.low_s is None else f"{row.low_s:.3g} .. {row.high_s:.3g} s",
             "-" if row.factor is None else f"{row.factor:.2f}",
+            "-" if row.discordant is None else str(row.discordant),
             f"{row.verdict} ({'oom' if row.published_status == 'oom' else 'fits'})",
         )
     console.print(table)
-    median = "-" if board.median_factor is None else f"{board.median_factor:.2f}"
-    tau = "-" if board.tau is None else f"{board.tau:.2f}"
     timed = sum(row.factor is not None for row in board.rows)
+    console.print(f"median factor either way {_figure(board.median_factor)}; {board.inside} of {timed} in range")
     console.print(
-        f"median factor either way {median}, tau {tau} over {board.tau_pairs} pairs; {board.inside} of {timed} in range"
+        f"tau {_figure(board.tau)} over {board.tau_pairs} pairs of rows: {_figure(board.within.tau)} over "
+        f"{board.within.pairs} of one table, {_figure(board.across.tau)} over {board.across.pairs} across tables"
     )
     console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
     console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
     console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
     for line in board.assumptions:
         console.print(f"assumed: {line}")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def print_collectives(board: CollectiveBoard) -> None:

@@ -5,8 +5,8 @@ that is open. A memory verdict is given only where none of that changes it.
 """
 
 import csv
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from simgnn.errors import ConfigError
 from simgnn.hardware.profile import load_profile
 from simgnn.study.backend import Backend
 from simgnn.study.cases import case_experiment
+from simgnn.study.order import Order, orders
 from simgnn.study.published import Dataset, PublishedSuite, PublishedTable
 from simgnn.study.published_graph import Variation, divide, kept_bytes, statistics, variations
 from simgnn.study.score import kendall_tau
@@ -31,8 +32,10 @@ EPOCHS = 3
 class PublishedRow:
     """One published result and its prediction. ``factor``: predicted over published time; ``low_s``, ``high_s``: least
     and largest prediction over the variations. None: out of memory is predicted, which takes no time. ``noise``:
-    standard deviation of the published time as a share of it, its rounding included."""
+    standard deviation of the published time as a share of it, its rounding included. ``file``: of the printed table.
+    ``discordant``: how many other timed rows it is predicted on the wrong side of."""
 
+    file: str
     label: str
     dataset: str
     model: str
@@ -46,6 +49,7 @@ class PublishedRow:
     high_s: float | None
     factor: float | None
     verdict: Verdict
+    discordant: int | None = None
 
     @property
     def inside(self) -> bool:
@@ -58,7 +62,8 @@ class PublishedRow:
 @dataclass(frozen=True)
 class PublishedBoard:
     """What ``simgnn validate published`` reports. ``left_out``: rows of models that the suite does not map to ours;
-    ``inside``: timed rows whose range holds the published time."""
+    ``inside``: timed rows whose range holds the published time. ``tau`` is over all pairs of rows, whatever table they
+    are of; ``within`` and ``across``: over pairs of one printed table, and of two."""
 
     suite: str
     rows: tuple[PublishedRow, ...]
@@ -66,6 +71,8 @@ class PublishedBoard:
     median_factor: float | None
     tau: float | None
     tau_pairs: int
+    within: Order
+    across: Order
     inside: int
     right: int
     wrong: int
@@ -94,22 +101,32 @@ def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> Pu
                 continue
             backend.tell(f"predicting {table.label}: {entry[table.dataset]}, {entry[table.model]}")
             rows.append(_row(suite, table, entry, backend))
-    timed = [row for row in rows if row.factor is not None and row.published_s is not None]
+    return _board(suite, rows, left_out)
+
+
+def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int) -> PublishedBoard:
+    places = [at for at, row in enumerate(rows) if row.factor is not None and row.published_s is not None]
+    timed = [rows[at] for at in places]
     factors = np.array([row.factor for row in timed], dtype=np.float64)
     median = float(np.median(np.maximum(factors, 1 / factors))) if timed else None
     predicted = np.array([row.predicted_s for row in timed], dtype=np.float64)
     published = np.array([row.published_s for row in timed], dtype=np.float64)
-    tau, pairs = kendall_tau(predicted, published, np.array([row.noise for row in timed], dtype=np.float64))
+    noise = np.array([row.noise for row in timed], dtype=np.float64)
+    tau, pairs = kendall_tau(predicted, published, noise)
+    found = orders(predicted, published, noise, [row.file for row in timed])
+    discordant = dict(zip(places, found.discordant, strict=True))
     decided = [row for row in rows if row.verdict != "undecided"]
     right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
     bars = suite.bars
     return PublishedBoard(
         suite.name,
-        tuple(rows),
+        tuple(replace(row, discordant=discordant.get(at)) for at, row in enumerate(rows)),
         left_out,
         median,
         tau,
         pairs,
+        found.within,
+        found.across,
         sum(row.inside for row in timed),
         right,
         len(decided) - right,
@@ -159,6 +176,7 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Mapping[str, str],
     ok = entry["status"] == "ok"
     published = float(entry[table.time]) / table.epochs if ok else None
     return PublishedRow(
+        table.file,
         table.label,
         name,
         entry[table.model],

@@ -122,14 +122,19 @@ def forgiven(errors: Floats, noise: Floats, bar: float) -> Floats:
     return np.asarray(np.where(explained, np.minimum(sizes, bar), sizes))
 
 
+def ordered_pairs(measured: Floats, noise: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs of cases, as two arrays of places, whose measured gap exceeds the noise."""
+    i, j = np.triu_indices(len(measured), k=1)
+    kept = _gap_exceeds(measured, noise, i, j)
+    return i[kept], j[kept]
+
+
 def kendall_tau(predicted: Floats, measured: Floats, noise: Floats) -> tuple[float | None, int]:
     """Kendall's tau over the pairs whose measured gap exceeds the noise, and how many these are.
 
     (concordant - discordant) / pairs; a pair that is predicted to be equal is neither. None without a pair.
     """
-    i, j = np.triu_indices(len(measured), k=1)
-    kept = _gap_exceeds(measured, noise, i, j)
-    i, j = i[kept], j[kept]
+    i, j = ordered_pairs(measured, noise)
     if not len(i):
         return None, 0
     agreement = np.sign(predicted[i] - predicted[j]) * np.sign(measured[i] - measured[j])

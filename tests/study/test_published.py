@@ -97,6 +97,12 @@ def test_rows_are_predicted_and_judged(
     assert board.holds
     print_published(board)
     told = capsys.readouterr().out
+    assert (board.within.tau, board.within.pairs) == (board.tau, 1)
+    assert board.tau is not None
+    assert (board.across.tau, board.across.pairs) == (None, 0)
+    wrong = board.within.discordant
+    assert [row.discordant for row in board.rows] == [wrong, wrong, None]
+    assert f"tau {board.tau:.2f} over 1 pairs of rows: {board.tau:.2f} over 1 of one table, - over 0 across" in told
     assert "3 right, 0 wrong, 0 undecided" in told
     assert "assumed: small: invented" in told
 
