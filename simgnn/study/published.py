@@ -6,11 +6,10 @@ with its reason. All of it is committed in the suite's file before scoring (:mod
 """
 
 import os
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr, ValidationError, field_validator, model_validator
+from pydantic import Field, StrictFloat, StrictStr, ValidationError, field_validator, model_validator
 
 from simgnn.errors import ConfigError
 from simgnn.hardware.features import PRIMITIVES
@@ -18,73 +17,8 @@ from simgnn.hardware.problems import sentences
 from simgnn.hardware.quantities import Strict
 from simgnn.hardware.topology import Name
 from simgnn.names import nearest
+from simgnn.study.published_datasets import Balance, Count, Dataset, Positive, Reuse, Share, Some, Whole
 from simgnn.tomlfile import load_toml
-
-Share = Annotated[StrictFloat, Field(ge=0.0, le=1.0)]
-Some = Annotated[StrictFloat, Field(ge=0.0)]
-Positive = Annotated[StrictFloat, Field(gt=0.0)]
-Count = Annotated[StrictInt, Field(ge=1)]
-Whole = Annotated[StrictInt, Field(ge=0)]
-
-
-class Counted(Strict):
-    """A partition that was counted: rows and in-edges of each rank; halo rows as [owner, rank, rows]."""
-
-    rows: Annotated[tuple[Count, ...], Field(min_length=1)]
-    edges: Annotated[tuple[Whole, ...], Field(min_length=1)]
-    halo: tuple[tuple[Whole, Whole, Whole], ...]
-
-
-class Dataset(Strict):
-    """A graph as numbers. ``names``: what papers call it. ``edges``: in-edges that are aggregated, both directions
-    counted. ``halo``: assumed halo rows of all ranks over vertices, by rank count; ``counted`` replaces it where the
-    graph is at hand. ``assumed`` says why so."""
-
-    names: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
-    vertices: Count
-    edges: Count
-    features: Count
-    classes: Count
-    train_share: Share
-    halo: dict[StrictStr, Some] = Field(default_factory=dict)
-    counted: dict[StrictStr, Counted] = Field(default_factory=dict)
-    set: dict[StrictStr, Any] = Field(default_factory=dict)
-    assumed: StrictStr
-
-    @model_validator(mode="after")
-    def _counts_add_up(self) -> Self:
-        for ranks, one in self.counted.items():
-            if not ranks == str(len(one.rows)) == str(len(one.edges)):
-                raise ValueError(f"counted.{ranks}: expected {ranks} rows and edges, one a rank")
-            for name, total in (("rows", self.vertices), ("edges", self.edges)):
-                if sum(getattr(one, name)) != total:
-                    raise ValueError(f"counted.{ranks}.{name}: add up to {sum(getattr(one, name))}, expected {total}")
-        return self
-
-
-class Reuse(Strict):
-    """How often a row that is read again lies among the rows read last: share ``hits`` of these reads, where the latter
-    are ``shares`` of all rows, on a graph whose edges are not here."""
-
-    shares: Annotated[tuple[Positive, ...], Field(min_length=2)]
-    hits: Annotated[tuple[Share, ...], Field(min_length=2)]
-    assumed: StrictStr
-
-    @model_validator(mode="after")
-    def _grow(self) -> Self:
-        if len(self.shares) != len(self.hits) or self.shares[-1] != 1.0 or self.hits[-1] != 1.0:
-            raise ValueError("expected as many hits as shares, and both to end with 1.0")
-        if any(b <= a for a, b in pairwise(self.shares)) or any(b < a for a, b in pairwise(self.hits)):
-            raise ValueError("expected shares that grow and hits that do not fall")
-        return self
-
-
-class Balance(Strict):
-    """Largest over mean of a rank's in-edges and halo rows, by rank count, of partitions that nobody here can count."""
-
-    edges: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
-    halo: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
-    assumed: StrictStr
 
 
 class Adjustment(Strict):

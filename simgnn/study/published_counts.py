@@ -27,7 +27,7 @@ SMALLEST_SHARE = 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print TOML for a suite's file; exit status 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m simgnn.study.published_counts", description=__doc__)
-    parser.add_argument("graphs", type=Path, nargs="+", help="graphs to take medians over")
+    parser.add_argument("graphs", type=Path, nargs="+", help="graphs to count; of balance, medians over them")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4], help="rank counts")
     parser.add_argument("--partition", type=Path, help="a graph whose METIS partitions are written out")
     chosen = parser.parse_args(arguments)
@@ -44,8 +44,15 @@ def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) 
 
     loaded = [load_graph(str(path)) for path in graphs]
     shares = np.exp2(np.arange(-SMALLEST_SHARE, 1, dtype=np.float64))
-    hits = np.median([reread_hits(graph, shares) for graph in loaded], axis=0)
-    table: dict[str, Any] = {"reuse": {"shares": shares.tolist(), "hits": np.round(hits, 3).tolist()}}
+    counted = [
+        {
+            "graph": path.stem,
+            "degree": round(degree(graph), 2),
+            "hits": np.round(reread_hits(graph, shares), 3).tolist(),
+        }
+        for path, graph in zip(graphs, loaded, strict=True)
+    ]
+    table: dict[str, Any] = {"reuse": {"shares": shares.tolist(), "of": counted}}
     edges, halo = {}, {}
     for each in ranks:
         found = [divided(graph, each) for graph in loaded]
@@ -56,6 +63,11 @@ def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) 
         graph = load_graph(str(partition))
         table["counted"] = {str(each): _counted(divided(graph, each)) for each in ranks}
     return tomli_w.dumps(table)
+
+
+def degree(graph: Graph) -> float:
+    """In-edges a vertex."""
+    return graph.csr.edges / graph.vertices
 
 
 def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64]:

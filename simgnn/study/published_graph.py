@@ -9,7 +9,8 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.graph.locality import BINS
 from simgnn.program.sizes import IntArray
-from simgnn.study.published import Counted, Dataset, Kept, PublishedSuite, PublishedTable, Reuse
+from simgnn.study.published import Kept, PublishedSuite, PublishedTable
+from simgnn.study.published_datasets import Counted, Dataset, GraphReuse, Reuse
 from simgnn.tomlfile import Table
 
 
@@ -105,9 +106,10 @@ def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, c
     partition = dict(division.given)
     if suite.reuse is not None:
         sources = division.rows + division.halo
+        like = suite.reuse.like(dataset.edges / dataset.vertices)
         tables = {
-            "locality/forward": _locality(suite.reuse, change.reuse, sources, division.edges),
-            "locality/backward": _locality(suite.reuse, change.reuse, division.rows, division.edges),
+            "locality/forward": _locality(suite.reuse, like, change.reuse, sources, division.edges),
+            "locality/backward": _locality(suite.reuse, like, change.reuse, division.rows, division.edges),
         }
         partition["tables"] = {**partition.get("tables", {}), **tables}
     return {
@@ -123,14 +125,14 @@ def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, c
     }
 
 
-def _locality(reuse: Reuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:
+def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:
     """Reuse profiles of ranks, as :func:`simgnn.graph.locality.reuse_profile`: [P][bins]. A row's first read hits
-    nowhere; those after it do as ``reuse`` says of the share of the rank's rows that 2**k rows are."""
+    nowhere; those after it do as on the graph ``like`` it, by the share of the rank's rows that 2**k rows are."""
     table = []
     for rows, reads in zip(sources.tolist(), edges.tolist(), strict=True):
         again = 1.0 - min(rows / max(reads, 1), 1.0)
         shares = np.minimum(2.0 ** np.arange(BINS) / max(rows, 1), 1.0)
-        hits = np.interp(np.log2(shares), np.log2(reuse.shares), reuse.hits, left=0.0)
+        hits = np.interp(np.log2(shares), np.log2(reuse.shares), like.hits, left=0.0)
         table.append((again * np.where(shares < 1.0, np.minimum(hits * factor, 1.0), 1.0)).tolist())
     return table
 

@@ -18,7 +18,8 @@ from simgnn.hardware.profile import load_profile
 from simgnn.study.backend import Backend
 from simgnn.study.cases import case_experiment
 from simgnn.study.order import Order, orders
-from simgnn.study.published import Dataset, PublishedSuite, PublishedTable
+from simgnn.study.published import PublishedSuite, PublishedTable
+from simgnn.study.published_datasets import Dataset
 from simgnn.study.published_graph import Variation, divide, kept_bytes, statistics, variations
 from simgnn.study.score import kendall_tau
 from simgnn.study.variants import adjusted

@@ -209,7 +209,9 @@ def test_what_a_system_keeps_by_its_own_sums_decides_its_verdict(tables: Path, b
 
 def test_rows_read_again_are_as_far_away_as_the_suite_says(tables: Path, backend: CommandBackend) -> None:
     dataset = suite().datasets[0]
-    reuse = {"shares": [0.25, 0.5, 1.0], "hits": [0.1, 0.5, 1.0], "assumed": "invented"}
+    like = {"graph": "alike", "degree": 30.0, "hits": [0.1, 0.5, 1.0]}
+    unlike = {"graph": "dense", "degree": 10.0, "hits": [0.9, 0.9, 1.0]}
+    reuse = {"shares": [0.25, 0.5, 1.0], "of": [unlike, like], "assumed": "invented"}
     balance = {"edges": {"2": 1.2}, "halo": {"2": 1.1}, "assumed": "invented"}
     assumed = suite(reuse=reuse, balance=balance)
     written = statistics(assumed, dataset, "small", 2, Variation())

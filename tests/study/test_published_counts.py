@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from simgnn.graph.load import load_graph
-from simgnn.study.published import Balance, Counted, Reuse, load_published
-from simgnn.study.published_counts import divided, main, reread_hits
+from simgnn.study.published import load_published
+from simgnn.study.published_counts import degree, divided, main, reread_hits
+from simgnn.study.published_datasets import Balance, Counted, Reuse
 from simgnn.study.suite import find_suite
 
 SHARES = 2.0 ** np.arange(-10, 1)
@@ -22,7 +23,7 @@ REAL = (
     "pubmed",
     "tolokers",
 )
-"""What the shipped suite's counts are medians over: all real graphs of the folder (minesweeper is a made grid)."""
+"""What the shipped suite's counts are of: all real graphs of the folder (minesweeper is a made grid)."""
 
 
 def write_edges(path: Path, edges: np.ndarray) -> Path:
@@ -51,10 +52,12 @@ def test_the_command_writes_what_a_suite_reads(tmp_path: Path, capsys: pytest.Ca
     graph = write_edges(tmp_path / "drawn.npy", drawn)
     assert main([str(graph), "--ranks", "2", "--partition", str(graph)]) == 0
     table = tomllib.loads(capsys.readouterr().out)
-    Reuse.model_validate({**table["reuse"], "assumed": "counted"})
+    reuse = Reuse.model_validate({**table["reuse"], "assumed": "counted"})
+    found = load_graph(str(graph))
+    assert [(one.graph, one.degree) for one in reuse.of] == [("drawn", pytest.approx(degree(found), abs=0.006))]
     balance = Balance.model_validate({**table["balance"], "assumed": "counted"})
     counted = Counted.model_validate(table["counted"]["2"])
-    stats = divided(load_graph(str(graph)), 2)
+    stats = divided(found, 2)
     assert sum(counted.rows) == stats.facts.vertices
     assert sum(counted.edges) == stats.facts.edges
     assert balance.edges["2"] == pytest.approx(max(counted.edges) / (sum(counted.edges) / 2), abs=0.1)
@@ -70,8 +73,10 @@ def test_the_shipped_suite_says_what_is_counted(data_dir: Path) -> None:
     assert suite.reuse is not None
     assert suite.balance is not None
     graphs = [load_graph(str(data_dir / f"{name}.npz")) for name in REAL]
-    hits = np.median([reread_hits(graph, np.array(suite.reuse.shares)) for graph in graphs], axis=0)
-    assert suite.reuse.hits == pytest.approx(hits.tolist(), abs=0.0006)
-    for ranks, stated in suite.balance.edges.items():
+    for name, graph, stated in zip(REAL, graphs, suite.reuse.of, strict=True):
+        assert stated.graph == name
+        assert stated.degree == pytest.approx(degree(graph), abs=0.006)
+        assert stated.hits == pytest.approx(reread_hits(graph, np.array(suite.reuse.shares)).tolist(), abs=0.0006)
+    for ranks, uneven in suite.balance.edges.items():
         found = [divided(graph, int(ranks)).edges for graph in graphs]
-        assert stated == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)
+        assert uneven == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)
