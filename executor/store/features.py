@@ -1,4 +1,10 @@
-"""Named rows of all vertices: pulled by gid, or along a schedule that both ends know."""
+"""Named rows of all vertices, pulled and pushed by gid.
+
+A step's input rows are pulled by ops of the program, which count and time them: op ``fetch`` makes the same round as
+:meth:`FeatureStore.pull`, op ``exchange`` brings rows that were planned ahead. Calls of the store are for what is no
+part of a step: labels of a rank's training vertices are pulled when a run begins. Nothing of a shipped system is
+pushed; rows that are learned would be.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from executor.buffers import TORCH_TYPES
-from executor.handlers.context import GroupHandle, LocalRoute
+from executor.handlers.context import GroupHandle
 from executor.handlers.request import request_rows
-from executor.handlers.wire import all_to_all, row_bytes
 from executor.store.places import Places
 from executor.store.push import Pushed, push_rows
 from executor.store.shared import shared_rows
@@ -28,19 +33,6 @@ class Pulled:
 
     rows: torch.Tensor
     traffic: Traffic
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """A pull of which the rows of this host are done: ``part`` int64 [k] of each gid, ``remote``: which lie elsewhere,
-    ``part`` and ``position`` of those alone."""
-
-    table: torch.Tensor
-    rows: torch.Tensor
-    part: torch.Tensor
-    remote: torch.Tensor
-    remote_part: torch.Tensor
-    remote_position: torch.Tensor
 
 
 class FeatureStore:
@@ -101,40 +93,23 @@ class FeatureStore:
         Rows of other hosts travel as often as they are named. With one host nothing is called on the group. Raises
         :class:`GraphError` for a gid that is none of 0..V-1.
         """
-        begun = self._begin(name, gids)
-        if self.places.serving.parts == 1:
-            return Pulled(begun.rows, self._traffic(begun))
-        server = self.places.server_of(begun.remote_part)
-        reply = request_rows(begun.table, server, begun.remote_position, self.group)
-        begun.rows.index_copy_(0, begun.remote[reply.places], reply.rows)
-        traffic = self._traffic(
-            begun,
-            {
-                f"{name}_ids": pair_bytes(reply.asked, reply.position_bytes, self.places.rank),
-                f"{name}_rows": pair_bytes(reply.served, reply.row_bytes, self.places.rank),
-            },
-            reply.control_bytes,
-        )
-        return Pulled(begun.rows, traffic)
-
-    def pull_scheduled(self, name: str, gids: torch.Tensor, route: LocalRoute) -> Pulled:
-        """As :meth:`pull`, along a route of :func:`executor.store.schedule.schedule_pulls` for the same ``gids``: only
-        rows travel, and nothing is called on the group where no rank needs any.
-
-        Raises :class:`BackendError` where the route brings rows of other places than those that lie elsewhere.
-        """
-        begun = self._begin(name, gids)
-        gather, scatter = route.gather, route.scatter
-        assert gather is not None
-        assert scatter is not None
-        if len(scatter) != len(begun.remote) or bool((begun.part[scatter] == self.places.host).any()):
-            raise BackendError(f"rows '{name}': the schedule was made for other ids than those that are pulled")
-        if route.empty:
-            return Pulled(begun.rows, self._traffic(begun))
-        leaving = begun.table.index_select(0, gather)
-        begun.rows.index_copy_(0, scatter, all_to_all(leaving, route.send, route.receive, self.group))
-        payload = {f"{name}_rows": pair_bytes(route.send, row_bytes(leaving), self.places.rank)}
-        return Pulled(begun.rows, self._traffic(begun, payload))
+        table, part = self.table(name), self.places.part_of(gids)
+        position, parts = self.places.position_of(gids, part), self.places.serving.parts
+        if parts == 1:
+            nobody = remote_rows(part[:0], self.places.host, parts)
+            return Pulled(table.index_select(0, position), Traffic(len(gids), nobody))
+        own = part == self.places.host
+        here, remote = own.nonzero().view(-1), own.logical_not().nonzero().view(-1)
+        rows = table.new_empty((len(gids), table.shape[1]))
+        rows.index_copy_(0, here, table.index_select(0, position[here]))
+        reply = request_rows(table, self.places.server_of(part[remote]), position[remote], self.group)
+        rows.index_copy_(0, remote[reply.places], reply.rows)
+        payload = {
+            f"{name}_ids": pair_bytes(reply.asked, reply.position_bytes, self.places.rank),
+            f"{name}_rows": pair_bytes(reply.served, reply.row_bytes, self.places.rank),
+        }
+        away = remote_rows(part[remote], self.places.host, parts)
+        return Pulled(rows, Traffic(len(here), away, payload, reply.control_bytes))
 
     def push(self, name: str, gids: torch.Tensor, rows: torch.Tensor) -> Pushed:
         """Sums over all ranks of ``rows`` [k, F] by ``gids`` int64 [k], each at the rank that writes to its row; see
@@ -146,19 +121,3 @@ class FeatureStore:
                 f"got {rows.dtype} {list(rows.shape)}"
             )
         return push_rows(name, gids, rows, self.places, self.group)
-
-    def _begin(self, name: str, gids: torch.Tensor) -> _Begun:
-        """Rows of this host where they belong in a result [k, F]; where the others are."""
-        table, part = self.table(name), self.places.part_of(gids)
-        position = self.places.position_of(gids, part)
-        if self.places.serving.parts == 1:
-            return _Begun(table, table.index_select(0, position), part, part[:0], part[:0], position[:0])
-        own = part == self.places.host
-        here, remote = own.nonzero().view(-1), own.logical_not().nonzero().view(-1)
-        rows = table.new_empty((len(gids), table.shape[1]))
-        rows.index_copy_(0, here, table.index_select(0, position[here]))
-        return _Begun(table, rows, part, remote, part[remote], position[remote])
-
-    def _traffic(self, begun: _Begun, payload: dict[str, NDArray[np.int64]] | None = None, control: int = 0) -> Traffic:
-        away = remote_rows(begun.remote_part, self.places.host, self.places.serving.parts)
-        return Traffic(len(begun.part) - len(begun.remote), away, payload or {}, control)

@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_store.py [--rows 50000] [--rounds 15]
 
 One host: a pull against a bare ``index_select`` of the table. Two hosts over loopback, half of the ids remote: a pull
-by request and one by schedule against a bare exchange of as many ready rows. Every round runs all contenders once,
-in an order drawn anew, the same on both ranks. No bar: it tells what bookkeeping costs.
+against a bare exchange of as many ready rows. Every round runs all contenders once, in an order drawn anew, the same on
+both ranks. No bar: it tells what bookkeeping costs.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from paired import alternate, ratio
 
 from executor.allocator import tune_allocator
 from executor.handlers.context import GroupHandle
-from executor.handlers.wire import all_to_all
+from executor.handlers.request import member_counts
+from executor.handlers.wire import all_to_all, counts_of
 from executor.store.features import FeatureStore
 from executor.store.places import Places
-from executor.store.schedule import schedule_pulls
 from simgnn.partition.relabel import IdMaps
 from simgnn.partition.serving import Serving
 from tests.executor.harness import run_ranks
@@ -41,13 +41,11 @@ def _contenders(rank: int, hosts: int, rows: int, vertices: int, width: int) -> 
     pull = {f"{hosts} hosts, pull": lambda: store.pull("feat", gids)}
     if hosts == 1:
         return {**pull, "1 hosts, least": lambda: table.index_select(0, gids)}
-    [route] = schedule_pulls([gids], store.places, group).routes
-    ready = torch.ones(sum(route.send), width)
-    return {
-        **pull,
-        "2 hosts, scheduled": lambda: store.pull_scheduled("feat", gids, route),
-        "2 hosts, least": lambda: all_to_all(ready, route.send, route.receive, group),
-    }
+    part = store.places.part_of(gids)
+    receive = member_counts(part[part != store.places.host], group)  # with a rank a host, partitions are ranks
+    send, _ = counts_of(receive, group)
+    ready = torch.ones(sum(send), width)
+    return {**pull, "2 hosts, least": lambda: all_to_all(ready, send, receive.tolist(), group)}
 
 
 def _measure(rank: int, ranks: int, rounds: int, rows: int, vertices: int, width: int) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""The feature store on real ranks over Gloo: rows, bytes and refusals (DistDGL 8, 13.2 to 13.4; RapidGNN 5.3)."""
+"""The feature store on real ranks over Gloo: rows, bytes and refusals (DistDGL 8, 13.2 to 13.4)."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,6 @@ from executor.handlers.context import GroupHandle
 from executor.interpreter import Interpreter
 from executor.store.features import FeatureStore
 from executor.store.push import sum_by_id
-from executor.store.schedule import schedule_pulls
 from simgnn.errors import BackendError, GraphError
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op
@@ -40,37 +39,11 @@ from tests.executor.store_world import (
     wanted_rows,
 )
 
-STEPS = 4
-
 
 def _pull(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
     with tapped() as calls:
         pulled = store.pull("feat", ids_of(rank))
     return {"rows": pulled.rows, **plain(pulled.traffic), "tapped": tapped_bytes(calls, ranks)}
-
-
-def _step(store: FeatureStore, rank: int, step: int) -> torch.Tensor:
-    """Step 1: own rows only, on every rank; step 2: nothing on ranks other than 0; step 3: nothing at all."""
-    bounds = store.places.maps.node_map[store.places.host :]
-    if step == 1:
-        return torch.arange(int(bounds[0]), int(bounds[1]))
-    gids = ids_of(rank, seed=step + 10)
-    return gids[: 0 if step == 3 or (step == 2 and rank) else 30]
-
-
-def _scheduled(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
-    steps = [_step(store, rank, step) for step in range(STEPS)]
-    with tapped() as calls:
-        schedule = schedule_pulls(steps, store.places, store.group)
-    ahead = {"payload": schedule.payload.tolist(), "tapped": tapped_bytes(calls, ranks)}
-    found = []
-    for gids, route in zip(steps, schedule.routes, strict=True):
-        with tapped() as calls:
-            pulled = store.pull_scheduled("feat", gids, route)
-        asked = store.pull("feat", gids)
-        told = {"tapped": tapped_bytes(calls, ranks), "calls": len(calls), "empty": route.empty, "ids": gids}
-        found.append({**plain(pulled.traffic), **told, "rows": pulled.rows, "asked": asked.rows})
-    return {"steps": found, "ahead": ahead}
 
 
 def _push(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
@@ -130,7 +103,6 @@ def _everything(rank: int, ranks: int) -> dict[str, Any]:
             share(store)
             found[case] = {
                 "pull": _pull(store, rank, size),
-                "scheduled": _scheduled(store, rank, size),
                 "push": _push(store, rank, size),
                 "stored": store.table("feat").clone(),
             }
@@ -194,32 +166,6 @@ def test_only_core_rows_are_stored(found: list[dict[str, Any]], case: str) -> No
     maps = maps_of(CASES[case][0])
     for rank, stored in enumerate(_ranks(found, case, "stored")):
         np.testing.assert_array_equal(stored.numpy(), ROWS[maps.core(rank // CASES[case][1])])
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_schedule_brings_the_same_rows_alone(found: list[dict[str, Any]], case: str) -> None:
-    told = _ranks(found, case, "scheduled")
-    ids_ahead = np.zeros((len(told), len(told)), dtype=np.int64)
-    for step in range(STEPS):
-        ranks = [one["steps"][step] for one in told]
-        rows = wanted_rows(case, [one["ids"] for one in ranks])
-        assert rows.any() == (CASES[case][0] > 1 and step in (0, 2))
-        ids_ahead += 8 * rows
-        for rank, one in enumerate(ranks):
-            assert torch.equal(one["rows"], one["asked"])
-            assert one["empty"] == (not rows.any())
-            assert not (one["empty"] and one["calls"])
-            assert one["control"] == 0
-            expected = (4 * WIDTH * rows[:, rank]).tolist()
-            assert one["payload"] == ({} if one["empty"] else {"feat_rows": expected})
-            assert one["tapped"] == expected
-        _check_local(case, ranks, [one["ids"] for one in ranks], rows)
-    assert [one["ahead"]["payload"] for one in told] == ids_ahead.tolist()
-    for rank, one in enumerate(told):
-        # the table of counts, 8 bytes a step, goes to every other rank beside the ids
-        counts = np.full(len(told), 8 * STEPS if ids_ahead.any() else 0)
-        counts[rank] = 0
-        assert one["ahead"]["tapped"] == (ids_ahead[rank] + counts).tolist()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -289,7 +235,6 @@ def test_ids_out_of_range_are_refused(alone: FeatureStore, wrong: list[int]) -> 
     calls = (
         lambda: alone.pull("feat", gids),
         lambda: alone.push("feat", gids, torch.zeros(len(gids), WIDTH)),
-        lambda: schedule_pulls([gids], alone.places, alone.group),
     )
     for call in calls:
         with pytest.raises(GraphError, match=rf"gids: expected 0\.\.{VERTICES - 1}, got"):
@@ -310,22 +255,11 @@ def test_wrong_calls_are_refused(alone: FeatureStore) -> None:
         share(alone)
     with pytest.raises(GraphError, match=r"expected dense float64 \[43, 2\], got ndarray float32 \[43, 2\]"):
         alone.share("label", 2, "float64", lambda: np.zeros((VERTICES, 2), dtype=np.float32))
-    other = schedule_pulls([one], alone.places, alone.group).routes[0]
-    assert alone.pull_scheduled("feat", one, other).rows.tolist() == alone.table("feat")[:1].tolist()
     with pytest.raises(BackendError, match="2 partitions for 1 hosts"):
         type(alone.places)(0, maps_of(2), alone.places.serving)
     with pytest.raises(BackendError, match=r"a group of all 1 ranks on the CPU.*got \(0, 1\)"):
         FeatureStore(alone.places, GroupHandle(None, (0, 1), torch.device("cpu")))
     assert not list(Path("/dev/shm").glob(f"simgnn-{os.getpid()}-*"))
-
-
-def test_a_schedule_for_other_ids_is_refused(alone: FeatureStore) -> None:
-    places = type(alone.places)(0, maps_of(2), type(alone.places.serving)((0, 1)))
-    store = FeatureStore(places, GroupHandle(None, (0, 1), torch.device("cpu")))
-    store._tables["feat"] = torch.from_numpy(ROWS[places.maps.core(0)])
-    route = schedule_pulls([torch.tensor([0])], alone.places, alone.group).routes[0]
-    with pytest.raises(BackendError, match="made for other ids"):
-        store.pull_scheduled("feat", torch.tensor([0, VERTICES - 1]), route)
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,4 +1,4 @@
-"""Fetches planned from presampled batches against those that the store's ranks agree upon by telling one another."""
+"""Fetches planned from presampled batches against those that ranks agree upon by telling one another."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ import torch.distributed as dist
 from executor.handlers.context import GroupHandle, LocalRoute
 from executor.store.features import FeatureStore
 from executor.store.places import Places
-from executor.store.schedule import schedule_pulls
 from simgnn.partition.relabel import IdMaps
 from simgnn.partition.serving import Serving
 from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
 from tests.executor.harness import run_ranks
+from tests.executor.told_lists import rows_along, told_routes
 from tests.sampling.fetch_cases import EPOCHS, SOURCE, make_case
 
 HOSTS = (0, 0, 1)
@@ -52,8 +52,8 @@ def _both(rank: int, ranks: int, owner: np.ndarray, plans: list[FetchPlan], inpu
                 _tensor(new[np.array(batches[number], np.int64)[places]]) if len(places) else _tensor([])
                 for number, places in enumerate(kept)
             ]
-            told = schedule_pulls(gids, store.places, store.group)
-            for number, (route, places) in enumerate(zip(told.routes, kept, strict=True)):
+            told = told_routes(gids, store.places, store.group)
+            for number, (route, places) in enumerate(zip(told, kept, strict=True)):
                 pulls = mine.gather(number).pulls if number < len(mine) else np.empty(0, np.int32)
                 counts = mine.gather(number).counts if number < len(mine) else np.zeros(ranks, np.int64)
                 planned = LocalRoute(
@@ -68,9 +68,9 @@ def _both(rank: int, ranks: int, owner: np.ndarray, plans: list[FetchPlan], inpu
                 agreed["empty"] &= planned.empty == route.empty
                 agreed["skipped"] |= planned.empty
                 agreed["sent"] |= sum(planned.send) > 0
-                pulled = store.pull_scheduled("feat", gids[number], planned)
+                rows = rows_along(store, "feat", gids[number], planned)
                 expected = FEATURES[store.places.maps.new2old[gids[number].numpy()]]
-                agreed["rows"] &= bool(np.array_equal(pulled.rows.numpy(), expected))
+                agreed["rows"] &= bool(np.array_equal(rows.numpy(), expected))
     return agreed
 
 
