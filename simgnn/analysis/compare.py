@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PARTS = ("compute", "wait", "transfer")
 TOP = 10
+UNMATCHED = "{} ops of these epochs ran on one side only and are left out: the two decided differently what to send"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,10 @@ class KindDifference:
 @dataclass(frozen=True)
 class Comparison:
     """Errors of the epoch, of its parts, of each op kind; the ops with the largest absolute difference; byte counts;
-    energy."""
+    energy.
+
+    ``ops_unmatched``: ops of the compared epochs, by rank, epoch, step and op, that ran on one side only.
+    """
 
     predicted: Result
     measured: Result
@@ -70,6 +74,7 @@ class Comparison:
     top: tuple[Difference, ...]
     bytes_differ: int
     messages_differ: int
+    ops_unmatched: int
     energy: EnergyDifference
     cautions: tuple[str, ...] = ()
 
@@ -109,6 +114,7 @@ class Comparison:
             "top": [op.as_dict() for op in self.top],
             "bytes_differ": self.bytes_differ,
             "messages_differ": self.messages_differ,
+            "ops_unmatched": self.ops_unmatched,
             "energy_of_an_epoch": self.energy.as_dict(),
         }
         return table if self.predicted.backend != self.measured.backend else _of_one_kind(table)
@@ -136,7 +142,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     for path, result in ((predicted, one), (measured, two)):
         if result.status == "failed" or not result.epoch_s:
             raise ConfigError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
-    joined, epochs = _join(first, second)
+    joined, epochs, unmatched = _join(first, second)
     per_op = joined.groupby(["op", "kind"], sort=True)[_columns()].sum() / (epochs * one.ranks)
     for side, result in (("predicted", one), ("measured", two)):
         if result.jitter is not None:
@@ -160,8 +166,12 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
         bytes_differ=_differ(first, second, "bytes", one.epochs == two.epochs),
         messages_differ=_differ(first, second, "messages", one.epochs == two.epochs),
+        ops_unmatched=unmatched,
         energy=EnergyDifference.of(one.energy, two.energy),
-        cautions=tuple(cautions(sides_of(one, two), (first, second), (one, two))),
+        cautions=(
+            *([UNMATCHED.format(unmatched)] if unmatched else []),
+            *cautions(sides_of(one, two), (first, second), (one, two)),
+        ),
     )
 
 
@@ -185,19 +195,21 @@ def _columns() -> list[str]:
     return [f"{part}_{side}" for part in PARTS for side in ("predicted", "measured")]
 
 
-def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int]:
+def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int]:
+    """Ops of the epochs compared, with times of both sides; how many epochs; how many ops one side alone has."""
     import pandas as pd
 
-    sides = [op_times(run) for run in (first, second)]
+    sides = [frame[frame["step"] >= 0] for frame in map(op_times, (first, second))]
     keys = ["rank", "epoch", "step", "op_id"]
     joined = sides[0].merge(sides[1][[*keys, *PARTS]], on=keys, suffixes=("_predicted", "_measured"), validate="1:1")
-    joined = joined[joined["step"] >= 0]
     if joined.empty:
         raise ConfigError(f"{first.root} and {second.root} have no epoch in common")
     if joined["epoch"].nunique() > 1:
         joined = joined[joined["epoch"] > joined["epoch"].min()]
     assert isinstance(joined, pd.DataFrame)
-    return joined, int(joined["epoch"].nunique())
+    epochs = joined["epoch"].unique()
+    ran = sum(int(frame["epoch"].isin(epochs).sum()) for frame in sides)
+    return joined, len(epochs), ran - 2 * len(joined)
 
 
 def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:

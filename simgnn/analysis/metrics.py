@@ -2,12 +2,13 @@
 
 Of an op that is no group call: compute = ended - issued. Of a group call (exchange, fetch, broadcast, allreduce,
 allgather, barrier): wait = started - issued, where a group call starts with the latest issue of its group; transfer =
-ended - started. Local copies and peer reads count as transfer.
+ended - started. Copies between host and device and peer reads count as transfer, as do copies within a rank on a stream
+that makes group calls; other such copies are work of the rank.
 """
 
 from typing import TYPE_CHECKING
 
-from simgnn.program.kinds import COMPUTE_KINDS
+from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
 from simgnn.record.rundir import RunDirectory, read_table
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ def op_times(run: RunDirectory) -> "pd.DataFrame":
     ops = read_table(run.ops).to_pandas()
     frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
     computes = frame["kind"].isin([kind.value for kind in COMPUTE_KINDS])
-    # a copy with a device work is done by the compute stream: it neither waits for a peer nor uses a link
-    computes |= (frame["kind"] == "copy") & (frame["stream"] == "compute")
+    # rows picked on a stream that calls no other rank are work: it neither waits for a peer nor uses a link
+    calling = set(ops.loc[ops["kind"].isin([kind.value for kind in GROUP_KINDS]), "stream"])
+    computes |= (frame["kind"] == "copy") & ~frame["stream"].isin(calling)
     frame["compute"] = (frame["ended_s"] - frame["issued_s"]).where(computes, 0.0)
     frame["wait"] = (frame["started_s"] - frame["issued_s"]).where(~computes, 0.0)
     frame["transfer"] = (frame["ended_s"] - frame["started_s"]).where(~computes, 0.0)

@@ -11,7 +11,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import Result, read_result, write_result
-from simgnn.record.rundir import RunDirectory, write_table
+from simgnn.record.rundir import RunDirectory, read_table, write_table
 from simgnn.record.trace import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA
 from simgnn.report.perfetto import write_perfetto
 from simgnn.report.text import print_comparison
@@ -99,6 +99,20 @@ def test_energy_of_an_epoch_is_compared_where_both_know_it(tmp_path: Path, capsy
     assert found.as_dict()["energy_of_an_epoch"]["predicted_J"] == 44
     print_comparison(found)
     assert "energy of an epoch: predicted 44 J, measured unknown (no counters)" in capsys.readouterr().out
+
+
+def test_ops_of_one_side_alone_are_told(tmp_path: Path) -> None:
+    predicted = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0)
+    measured = directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
+    run = RunDirectory(measured)
+    rows = read_table(run.trace).to_pylist()
+    # of rank 1 the exchange of the last epoch, and of the first, which is not compared
+    kept = [row for row in rows if not (row["rank"] == row["op_id"] == 1 and row["epoch"] != 1)]
+    write_table(pa.Table.from_pylist(kept, schema=TRACE_SCHEMA), run.trace)
+    found = compare_runs(predicted, measured)
+    assert found.ops_unmatched == found.as_dict()["ops_unmatched"] == 1
+    assert found.cautions[0].startswith("1 ops of these epochs ran on one side only")
+    assert compare_runs(predicted, predicted).ops_unmatched == 0
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
