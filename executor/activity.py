@@ -1,16 +1,13 @@
 """What policies decide while a run goes on: each rank appends Arrow batches to its own file, beside its trace."""
 
-import re
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from executor.buffers import Now
-from executor.trace import START_EPOCH, read_part
+from executor.trace import START_EPOCH, kept_parts
 from simgnn.record.activity import ACTIVITY_SCHEMA, parts_of
 
-PART = re.compile(r"rank-(\d+)\.activity(?:\.part-(\d+))?\.arrow")
 FLUSH_ROWS = 65_536
 
 
@@ -55,19 +52,5 @@ class ActivityRecorder:
 
 def merge_activity(folder: Path) -> pa.Table:
     """One table of all ranks, sorted; of a resumed run, epochs before the last checkpoint come from earlier parts."""
-    parts: dict[int, dict[int, tuple[pa.Table, int]]] = {}
-    for path in sorted(folder.glob("rank-*.activity*.arrow")):
-        match = PART.fullmatch(path.name)
-        if match:
-            # the part of the latest start has no number: it comes after all that have one
-            order = int(match[2]) if match[2] else 1 << 30
-            parts.setdefault(int(match[1]), {})[order] = read_part(path, ACTIVITY_SCHEMA)
-    kept = [ACTIVITY_SCHEMA.empty_table()]
-    for found in parts.values():
-        until = 1 << 30
-        for order in sorted(found, reverse=True):
-            table, start = found[order]
-            kept.append(table.filter(pa.array(np.asarray(table["epoch"].to_numpy() < until))))
-            until = min(until, start)
     keys = [(name, "ascending") for name in ("epoch", "step", "point", "phase", "name", "rank", "peer")]
-    return pa.concat_tables(kept).sort_by(keys)
+    return pa.concat_tables(kept_parts(folder, "activity", ACTIVITY_SCHEMA)).sort_by(keys)

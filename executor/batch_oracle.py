@@ -22,10 +22,12 @@ from simgnn.sampling.sampler import Batch, Sampler
 @dataclass(frozen=True)
 class BatchReference:
     """``losses`` of each epoch: the mean over training rows, each counted in its own step, before that step's update.
-    ``parameters`` after the last step, by layer and name as the executor's layers name them."""
+    ``parameters`` after the last step, by layer and name as the executor's layers name them. ``scores`` [V, classes]
+    after each epoch, over all in-edges."""
 
     losses: list[float]
     parameters: list[dict[str, torch.Tensor]]
+    scores: list[torch.Tensor]
 
 
 def train_batch_reference(
@@ -47,21 +49,25 @@ def train_batch_reference(
     features, labels = dense_rows(graph.features).to(dtype), torch.from_numpy(np.array(graph.labels))
     optimizer = reference_optimizer([p for module in modules for p in module.parameters()], settings)
     sampler, trained = Sampler(plan.csr, plan.fanouts), plan.trained
-    losses = []
+    every = Sampler(plan.csr, [-1] * len(layers)).sample(np.arange(plan.csr.rows), 0)
+    losses, scores = [], []
     for epoch in range(epochs):
         total = 0.0
         turns = [plan.epoch(worker, epoch) for worker in range(plan.ranks)]
         for step in range(plan.steps):
             optimizer.zero_grad()
             batches = [turn.sample(step, sampler) for turn in turns if step < len(turn)]
-            scores = torch.cat([_forward(modules, layers, batch, features) for batch in batches])
+            found = torch.cat([_forward(modules, layers, batch, features) for batch in batches])
             seeds = torch.cat([torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches])
-            loss = _loss_sum(scores, labels[seeds], graph)
+            loss = _loss_sum(found, labels[seeds], graph)
             (loss / len(seeds)).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += float(loss.detach())
         losses.append(total / trained)
-    return BatchReference(losses, [read_values(m, n, False) for m, n in zip(modules, names, strict=True)])
+        with torch.no_grad():
+            scores.append(_forward(modules, layers, every, features))
+    parameters = [read_values(m, n, False) for m, n in zip(modules, names, strict=True)]
+    return BatchReference(losses, parameters, scores)
 
 
 def _loss_sum(scores: torch.Tensor, labels: torch.Tensor, graph: Graph) -> torch.Tensor:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from executor.activity import merge_activity
 from executor.energy.series import energy_figures
+from executor.losses import merge_losses
 from executor.merge import merge_trace, traffic_table
 from executor.metrics import History
 from executor.plan import RunPlan
@@ -62,7 +63,7 @@ def write_report(
     write_table(ops_table(program), run.ops)
     write_table(traffic_table(counts["total"]), run.traffic)
     if draws_batches(program):
-        write_table(batch_table(program, trace), run.batches)
+        write_table(batch_table(program, trace, merge_losses(plan.trace)), run.batches)
     if decisions_in(program):
         write_table(merge_activity(plan.trace), run.activity)
     columns = Columns.of(trace, program)

@@ -18,7 +18,8 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Task:
-    """Node classification on n own rows; of a mini-batch run the rank's training vertices.
+    """Node classification on n own rows; of a mini-batch run the rank's training vertices, whoever owns them, and
+    ``evaluated`` is then the task on its own rows, None where these are not evaluated.
 
     ``features`` [n, F_0] dense or sparse CSR (of a mini-batch run those of the rank's host); ``labels`` int64 [n], or
     in the rows' dtype [n, classes] when multi-label; ``rows``: int64 positions of train, validation and test rows;
@@ -31,6 +32,7 @@ class Task:
     train_total: int
     classes: int
     multilabel: bool
+    evaluated: "Task | None" = None
 
     @property
     def divisor(self) -> float:
@@ -61,6 +63,8 @@ class Task:
 
     def evaluate(self, scores: torch.Tensor) -> torch.Tensor:
         """Metrics of the train, validation and test rows, float64 [12]."""
+        if self.evaluated is not None:
+            return self.evaluated.evaluate(scores)
         return torch.cat(
             [self._counts(scores.index_select(0, rows), self.labels.index_select(0, rows)) for rows in self.rows]
         )

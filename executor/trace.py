@@ -1,5 +1,6 @@
 """The trace while a run goes on: each rank appends Arrow batches to its own file, so that a killed rank keeps its."""
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ class Recorder:
             begins, ends = self._seconds(issued), self._seconds(ended)
             counted = [list(column) for column in zip(*sent, strict=True)]
             columns = [[self.rank] * len(rows), epochs, steps, op_ids, begins, begins, ends, *counted]
-            arrays = [_arrow(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
+            arrays = [arrow_of(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
             self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
             self._file.flush()
             self._rebase()
@@ -86,8 +87,8 @@ class Recorder:
         return [host + event.elapsed_time(mark) * 1e-3 - self.zero for mark in marks]
 
 
-def _arrow(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    # pa.array() would import pandas, in the middle of a run
+def arrow_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A column; pa.array() would import pandas, in the middle of a run."""
     column = np.asarray(values, dtype=kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
 
@@ -116,3 +117,24 @@ def read_part(path: Path, schema: pa.Schema = TRACE_SCHEMA) -> tuple[pa.Table, i
         return schema.empty_table(), 0
     start = int((batches[0].schema.metadata or {}).get(START_EPOCH, b"0"))
     return pa.Table.from_batches(batches).replace_schema_metadata(None), start
+
+
+def kept_parts(folder: Path, name: str, schema: pa.Schema) -> list[pa.Table]:
+    """What ranks wrote to ``rank-R.NAME.arrow`` and, before a run was resumed, to parts of it: of each epoch that which
+    the last start wrote that trained it."""
+    pattern = re.compile(rf"rank-(\d+)\.{name}(?:\.part-(\d+))?\.arrow")
+    parts: dict[int, dict[int, tuple[pa.Table, int]]] = {}
+    for path in sorted(folder.glob(f"rank-*.{name}*.arrow")):
+        match = pattern.fullmatch(path.name)
+        if match:
+            # the part of the latest start has no number: it comes after all that have one
+            order = int(match[2]) if match[2] else 1 << 30
+            parts.setdefault(int(match[1]), {})[order] = read_part(path, schema)
+    kept = [schema.empty_table()]
+    for found in parts.values():
+        until = 1 << 30
+        for order in sorted(found, reverse=True):
+            table, start = found[order]
+            kept.append(table.filter(pa.array(np.asarray(table["epoch"].to_numpy() < until))))
+            until = min(until, start)
+    return kept

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from executor.activity import ActivityRecorder, activity_file
 from executor.allocator import tune_allocator
 from executor.assemble import rank_context, warm_up_for
 from executor.buffers import Now
@@ -25,6 +24,7 @@ from executor.failure import write_failure
 from executor.interpreter import Interpreter
 from executor.memory import PeakMemory
 from executor.metrics import History
+from executor.notes import Notes
 from executor.plan import RunPlan
 from executor.report import write_counts, write_report
 from executor.spans import spans
@@ -33,7 +33,6 @@ from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.program import EVALUATE
-from simgnn.record.activity import decisions_in
 from simgnn.record.rundir import RunDirectory
 
 PROGRESS_S = 1.0
@@ -93,7 +92,7 @@ class Session:
             self.history.load(before)
             self.context.apart[0].update({(op_id, target): counted for op_id, target, *counted in before["first"]})
         self.recorder = self._recorder(resume)
-        self.activity = self._activity(resume)
+        self.notes = Notes(plan, self.context, self.start, resume)
         training, evaluation = metrics_buffers(plan.program)
         observers = {training: self._trained, evaluation: self.history.observe_evaluation}
         self.interpreter = Interpreter(
@@ -122,8 +121,7 @@ class Session:
             saving = bool(keep) and done % keep == 0 and done < plan.epochs
             # a run that goes on from the checkpoint has these epochs' times from this trace alone
             self.recorder.flush(force=saving)
-            if self.activity is not None:
-                self.activity.flush(force=saving)
+            self.notes.flush(force=saving)
             if saving:
                 state = {
                     **self.history.state(),
@@ -151,8 +149,7 @@ class Session:
         self.energy.stop()
         try:
             self.recorder.flush()
-            if self.activity is not None:
-                self.activity.flush()
+            self.notes.flush()
         except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
 
@@ -164,7 +161,7 @@ class Session:
             put_aside(path)
         else:
             # an earlier run in this folder must not be taken for a part of this one
-            kinds = "part-*.arrow", "activity*.arrow", "traffic.json", "energy.npz"
+            kinds = "part-*.arrow", "activity*.arrow", "losses*.arrow", "traffic.json", "energy.npz"
             for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
                 old.unlink()
             if rank == 0:
@@ -172,17 +169,6 @@ class Session:
         if rank == 0:
             RunDirectory(self.plan.root).result.unlink(missing_ok=True)
         return Recorder(path, rank, self.world.device, self.start)
-
-    def _activity(self, resume: bool) -> ActivityRecorder | None:
-        """Where decisions are written down; None where the program leaves nothing to decide."""
-        if not decisions_in(self.plan.program):
-            return None
-        path = activity_file(self.plan.trace, self.world.rank)
-        if resume:
-            put_aside(path)
-        recorder = ActivityRecorder(path, self.world.rank, self.start)
-        self.context.note = recorder.note
-        return recorder
 
     def _progress(self, done: int) -> None:
         now = time.monotonic()
@@ -201,8 +187,7 @@ class Session:
         told = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
         self.interpreter.close()
         self.recorder.close()
-        if self.activity is not None:
-            self.activity.close()
+        self.notes.close()
         peak, resident, idle = zip(*world.gather([float(number) for number in told]), strict=True)
         self.energy.stop()  # no rank trains any more, no device computes
         memory = {
@@ -219,8 +204,7 @@ class Session:
         for source, near in enumerate(world.near):
             if not near and world.rank in (0, source):
                 files = [plan.trace / f"rank-{source}.{kind}" for kind in ("arrow", "traffic.json")]
-                files += [energy_file(plan.trace, source)]
-                files += [] if self.activity is None else [activity_file(plan.trace, source)]
+                files += [energy_file(plan.trace, source), *self.notes.files(source)]
                 for path in files:
                     world.fetch_file(path, source)
         if world.rank == 0:

@@ -134,11 +134,20 @@ def _unrecorded(now: Now, decision: str, peer: int, value: int) -> None:
     """Nobody writes decisions down."""
 
 
+NoteLoss = Callable[[Now, torch.Tensor], None]
+"""Where the metrics of a mini-batch on this rank alone are written down."""
+
+
+def _unnoted(now: Now, metrics: torch.Tensor) -> None:
+    """Nobody writes losses down."""
+
+
 @dataclass
 class RankContext:
     """Everything that handlers of one rank share. ``decisions``: named integers that policies have decided so far;
     ``pairs``: payload by (op id, target) as [messages, bytes]; ``apart``: the same of single epochs, by their number;
-    ``note``: where decisions are written down."""
+    ``note``: where decisions are written down; ``note_loss``: where a mini-batch's metrics are, before they are summed
+    over ranks."""
 
     program: Program
     rank: int
@@ -158,6 +167,7 @@ class RankContext:
     apart: dict[int, Pairs] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
     note: Note = _unrecorded
+    note_loss: NoteLoss = _unnoted
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """A policy has decided: guards and schedules see it (unless it concerns one peer), the activity has it."""

@@ -36,6 +36,7 @@ def loss(op: Op, template: Template, context: RankContext) -> Handler:
         gradient, metrics = task.batch_loss(read(now), seeds)
         put_gradient(now, gradient)
         put_metrics(now, metrics)
+        context.note_loss(now, metrics)
         count(now).fill_(len(seeds))
 
     return run_batch

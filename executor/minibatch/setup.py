@@ -6,17 +6,17 @@ import numpy as np
 import torch
 
 from executor.assemble import learned_buffers, learned_values
-from executor.buffers import BufferStore
+from executor.buffers import BufferStore, Value
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
+from executor.minibatch.evaluation import load_evaluation
 from executor.minibatch.parted import PartedBatches
 from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows, Staging
 from executor.network import SampledNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import BatchFolders, RunPlan
 from executor.policies import carried_out
-from executor.routes import packed_routes
 from executor.store.features import FeatureStore
 from executor.store.places import Places
 from executor.store.structure import share_structure
@@ -26,7 +26,17 @@ from simgnn.partition.relabel import IdMaps
 from simgnn.partition.serving import Serving
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.drawing import DEGREES
-from simgnn.policies.minibatch import BATCHES, FEATURES, HOT, INPUTS, PLACES, SAMPLING, SEED_COUNT, rows_after
+from simgnn.policies.minibatch import (
+    BATCHES,
+    FEATURES,
+    HOT,
+    INPUTS,
+    OWN_LABELS,
+    PLACES,
+    SAMPLING,
+    SEED_COUNT,
+    rows_after,
+)
 from simgnn.policies.placement.store import Store
 from simgnn.program.ops import Buffer
 from simgnn.program.program import Program
@@ -68,12 +78,11 @@ def _context(
     program, rank, device = plan.program, world.rank, world.device
     dtype = getattr(torch, str(plan.train["dtype"]))
     store = _feature_store(plan, sampling, world)
-    table = store.table(FEATURES)
-    task = load_seed_task(plan, sampling, rank, table, device)
+    task = load_seed_task(plan, sampling, store, device)
     network = SampledNetwork(plan.layers, plan.seed, dtype, device)
     optimizer = FlatOptimizer(network.layers, plan.train, counted=True)
     assert optimizer.count is not None
-    constants = {FEATURES: table, "labels": task.labels, SEED_COUNT: optimizer.count}
+    constants: dict[str, Value] = {FEATURES: task.features, "labels": task.labels, SEED_COUNT: optimizer.count}
     sizes = np.stack([program.sizes.columns[rows_after(hop).name][rank] for hop in range(len(sampling.fanouts) + 1)])
     drawn: DrawnBatches | PartedBatches
     if source is None:
@@ -83,13 +92,16 @@ def _context(
         drawn = PartedBatches(structure, store.places.serving, rank, sampling, sizes)
     else:
         drawn = DrawnBatches(source, sampling.workers[rank], sizes)
+    evaluation = load_evaluation(plan, store.places, device)
+    if task.evaluated is not None:
+        constants |= {OWN_LABELS: task.evaluated.labels, **evaluation.constants}
     return RankContext(
         program=program,
         rank=rank,
         device=device,
         store=BufferStore(program, rank, device, {**constants, **learned_values(plan, optimizer)}),
         seed=plan.seed,
-        routes=packed_routes(program, rank),
+        routes=evaluation.routes,
         groups=groups,
         network=network,
         task=task,
@@ -98,6 +110,7 @@ def _context(
             **carried_out(plan.policies),
             BATCHES: drawn,
             PLACES: _staged_rows(plan, sampling, fetches, rank, device, dtype),
+            **evaluation.policies,
         },
         left_out=learned_buffers(plan),
     )

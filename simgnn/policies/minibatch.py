@@ -16,6 +16,14 @@ STAGING, SAMPLING, FETCHING = "staging", "sampling", "fetch"
 """Streams."""
 PLACES, BATCHES = "placement", "batching"
 """Modules of ops: the slots whose policies the executor asks."""
+EVALUATED = "evaluation"
+"""Module of ops that put together what is evaluated."""
+EVALUATING = "evaluate/"
+"""How names begin of what belongs to an evaluation alone."""
+HALO = "halo"
+"""The route of rows of remote in-neighbours, from owners to the ranks that evaluate."""
+OWN_BLOCK, OWN_LABELS = f"{EVALUATING}block", f"{EVALUATING}labels"
+"""Buffers of a rank's own vertices: all their in-edges, and labels."""
 
 
 def rows_after(hop: int) -> Column:

@@ -64,8 +64,9 @@ class Segments:
     ) -> None:  # fmt: skip
         """A segment of a layer, in training and in evaluation."""
         parameters = [f"parameters/{layer.index}"] if self._learns(layer, segment) else []
+        name = f"{self.names.prefix}forward/{layer.index}/{segment}"
         self.builder.compute(
-            self.names.forward, f"forward/{layer.index}/{segment}", kind, [*reads, *parameters], writes, work,
+            self.names.forward, name, kind, [*reads, *parameters], writes, work,
             layer=layer.index, phase="forward", module=f"layers.{layer.index}.{segment}",
         )  # fmt: skip
 
@@ -93,7 +94,7 @@ class Segments:
         """Greatest attention scores over a rank's edges; returns the buffer [rows, heads]. It has no reverse: weighted
         sums over sums of weights do not depend on it."""
         names, builder, index = self.names, self.builder, layer.index
-        result = builder.buffer(f"maximum/{index}", names.rows, layer.heads)
+        result = builder.buffer(f"{names.prefix}maximum/{index}", names.rows, layer.heads)
         pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
         self.forward(
             layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, f"{names.locality}/forward")
@@ -103,7 +104,7 @@ class Segments:
     def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:
         """The sum of prepared rows; returns the buffer that it is written to."""
         names, builder, index = self.names, self.builder, layer.index
-        result = builder.buffer(f"aggregated/{index}", names.rows, layer.aggregated_width)
+        result = builder.buffer(f"{names.prefix}aggregated/{index}", names.rows, layer.aggregated_width)
         pieces: list[Piece[Size]] = costs.sums(layer, names.edges, names.rows, names.sources)
         work = builder.work(self.work(layer, "aggregate", pieces), f"{names.locality}/forward")
         self.forward(layer, "aggregate", OpKind.AGGREGATE, reads, [result], work)

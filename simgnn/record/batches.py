@@ -1,7 +1,8 @@
 """What each mini-batch held and how long training waited for it: from a program's sizes and a trace of either backend.
 
-Times of its ops, bytes and control bytes are in the trace; loss and accuracy in the result (specs/minibatch_common.md
-C12).
+Other counters of specs/minibatch_common.md C12 are told elsewhere: times of a batch's ops, their bytes and control
+bytes in the trace, by rank, epoch, step and op; payload by rank pair and op in ``traffic.parquet``; rows of caches, and
+bytes of every pair in every step, in the program's size table (``plan/``).
 """
 
 from collections.abc import Mapping
@@ -12,11 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.policies.communication.store import ROUTE
+from simgnn.policies.drawing import asked
 from simgnn.policies.minibatch import DRAW, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
-from simgnn.policies.staging import received
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
 
+COUNTS = pa.list_(pa.int64())
 BATCHES_SCHEMA = pa.schema(
     [
         pa.field("rank", pa.int32()),
@@ -28,11 +30,18 @@ BATCHES_SCHEMA = pa.schema(
         pa.field("rows_local", pa.int64()),  # in the memory of the rank's host
         pa.field("rows_hit", pa.int64()),  # in the cache of hot rows
         pa.field("rows_pulled", pa.int64()),  # from other hosts
+        pa.field("rows_by_hop", COUNTS),  # after each hop; the first are the seeds, the last the input rows
+        pa.field("edges_by_hop", COUNTS),
+        pa.field("pulled_from", COUNTS),  # rows pulled from each rank, [P]
+        pa.field("asked", pa.list_(COUNTS)),  # vertices that each rank was to draw for, [hops][P]; [] where none is
         pa.field("staged", pa.int32()),  # batches whose rows were there and not yet trained, when this one's turn came
         pa.field("wait_s", pa.float64()),  # from when training could go on until this batch's rows were there
+        pa.field("loss_sum", pa.float64()),  # of the batch's seeds, before the step; null in a prediction
     ]
 )
 """``batches.parquet``: a row a batch, of ranks without one in a step too."""
+LOSSES_SCHEMA = pa.schema([BATCHES_SCHEMA.field(name) for name in ("rank", "epoch", "step", "loss_sum")])
+"""Losses that ranks wrote down while they trained."""
 
 
 def draws_batches(program: Program) -> bool:
@@ -40,13 +49,15 @@ def draws_batches(program: Program) -> bool:
     return any(op.name == DRAW for _, op in program.ops)
 
 
-def batch_table(program: Program, trace: pa.Table) -> pa.Table:
-    """``batches.parquet`` of the turns that ended in a ``trace`` (:data:`simgnn.record.trace.TRACE_SCHEMA`)."""
+def batch_table(program: Program, trace: pa.Table, losses: pa.Table | None = None) -> pa.Table:
+    """``batches.parquet`` of the turns that ended in a ``trace`` (:data:`simgnn.record.trace.TRACE_SCHEMA`); ``losses``
+    (:data:`LOSSES_SCHEMA`): those of a run, whose rows may be in any order."""
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS
     begins = next(op.name for op in steady.ops if op.stream == "compute")
     releases = next(op.name for op in reversed(steady.ops) if op.phase == "backward")
     columns = {name: trace[name].to_numpy() for name in ("rank", "epoch", "step", "op_id", "started_s", "ended_s")}
+    told = (LOSSES_SCHEMA.empty_table() if losses is None else losses).to_pydict()
     parts = []
     for rank in range(program.ranks):
         ended = _times(program, columns, rank, steady.ops[-1].name, "ended_s")
@@ -64,10 +75,11 @@ def batch_table(program: Program, trace: pa.Table) -> pa.Table:
                 **_sizes(program, rank, turns),
                 "staged": np.searchsorted(staged, begun, "right") - np.searchsorted(released, begun, "right"),
                 "wait_s": np.maximum(staged[:count] - free, 0.0),
+                "loss_sum": _losses(program, told, rank, turns),
             }
         )
     joined = {name: np.concatenate([part[name] for part in parts]) for name in BATCHES_SCHEMA.names}
-    arrays = [pa.array(joined[field.name].astype(field.type.to_pandas_dtype())) for field in BATCHES_SCHEMA]
+    arrays = [_array(joined[field.name], field.type) for field in BATCHES_SCHEMA]
     return pa.table(arrays, schema=BATCHES_SCHEMA)
 
 
@@ -96,12 +108,50 @@ def _sizes(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
             return np.zeros(len(turns), np.int64)
         return np.asarray(columns[column.name][rank].reshape(-1)[turns])
 
-    pulled = of(received(ROUTE))
+    pulled = _arriving(program, ROUTE, rank, turns)
+    rows = np.stack([of(rows_after(hop)) for hop in range(hops + 1)], axis=1)
+    edges = np.stack([of(edges_of(hop)) for hop in range(1, hops + 1)], axis=1)
+    requests = [_arriving(program, asked(hop), rank, turns) for hop in range(1, hops + 1)]
+    parted = asked(1) in program.sizes.routes
     return {
-        "seeds": of(rows_after(0)),
-        "rows": of(rows_after(hops)),
-        "edges": np.sum([of(edges_of(hop)) for hop in range(1, hops + 1)], axis=0),
-        "rows_local": of(Column("rows/staged")) - pulled,
+        "seeds": rows[:, 0],
+        "rows": rows[:, -1],
+        "edges": edges.sum(axis=1),
+        "rows_local": of(Column("rows/staged")) - pulled.sum(axis=1),
         "rows_hit": of(Column("rows/hits")),
-        "rows_pulled": pulled,
+        "rows_pulled": pulled.sum(axis=1),
+        "rows_by_hop": rows,
+        "edges_by_hop": edges,
+        "pulled_from": pulled,
+        "asked": np.stack(requests, axis=1) if parted else np.zeros((len(turns), 0, program.ranks), np.int64),
     }
+
+
+def _arriving(program: Program, route: str, rank: int, turns: IntArray) -> IntArray:
+    """Rows that come to a rank along a route, from each rank in each turn, int64 [turns, P]."""
+    found = np.zeros((len(turns), program.ranks), np.int64)
+    there = program.sizes.routes.get(route)
+    if there is not None:
+        pairs = np.flatnonzero(there.target == rank)
+        steps = program.calendar.steps
+        found[:, there.source[pairs]] = there.rows[pairs][:, turns // steps, turns % steps].T
+    return found
+
+
+def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: IntArray) -> NDArray[np.float64]:
+    """Those of a rank's turns; not a number where none is told."""
+    steps = program.calendar.steps
+    rows = zip(*(told[name] for name in LOSSES_SCHEMA.names), strict=True)
+    known = {epoch * steps + step: loss for of, epoch, step, loss in rows if of == rank}
+    return np.array([known.get(turn, np.nan) for turn in turns.tolist()], np.float64)
+
+
+def _array(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """A column of numbers, null for what is none; or of lists, nested as deep as ``values`` has axes."""
+    if not pa.types.is_list(kind):
+        return pa.array(values.astype(kind.to_pandas_dtype()), mask=np.isnan(values.astype(np.float64)))
+    column = pa.array(values.reshape(-1))
+    for axis in range(values.ndim - 1, 0, -1):
+        lists = np.prod(values.shape[:axis], dtype=np.int64)
+        column = pa.ListArray.from_arrays(pa.array(np.arange(lists + 1, dtype=np.int32) * values.shape[axis]), column)
+    return column

@@ -8,7 +8,7 @@ import numpy as np
 
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Op
-from simgnn.program.program import Program
+from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import IntArray
 from simgnn.sim.decided import Sizes
 
@@ -70,17 +70,17 @@ def _parameter_gradients(sizes: Sizes, op: Op, epoch: int, step: int) -> list[In
 def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
     """Bytes that the executor keeps beside the buffers, by name, int64 [P] each.
 
-    - Of every local adjacency: in-degrees (int64) of all sources, and the scalings that stand for edge weights: at most
-      one a source and three a row.
+    - Of every local adjacency that is trained on: in-degrees (int64) of all sources, and the scalings that stand for
+      edge weights: at most one a source and three a row.
     - Of every route along which rows are packed or added: the local rows that it names, int64.
     - Positions (int64) of training, validation and test rows: at most one a row of the loss.
     - Of sparse input rows: their transpose, and the row pointers (int32) of both.
     """
     kept: dict[str, IntArray] = {}
-    for _, op in program.ops:
+    for template, op in program.ops:
         for piece in op.work:
             at = {name: sizes.at_most(size, 0, 0, op.name) for name, size in piece.sizes.items()}
-            if piece.primitive == "spmm" and op.reverses is None:
+            if piece.primitive == "spmm" and op.reverses is None and template != EVALUATE:
                 degrees, scalings = 8 * at["sources"], at["item_bytes"] * (at["sources"] + 3 * at["rows"])
                 kept[f"adjacency of {piece.sizes['sources']}"] = degrees + scalings
             if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer

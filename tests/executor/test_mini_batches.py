@@ -15,28 +15,34 @@ import torch
 from executor.batch_oracle import train_batch_reference
 from executor.layers import build_layers
 from executor.plan import RunPlan
+from simgnn.analysis.compare import compare_runs
 from simgnn.graph.graph import Graph
+from simgnn.program.digest import program_digest
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
-from simgnn.program.program import Program
-from simgnn.record.result import read_result
-from simgnn.record.rundir import RunDirectory
+from simgnn.program.program import EVALUATE, Program
+from simgnn.record.result import Result, read_result, write_result
+from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.sampling.sampler import Sampler
-from tests.equality.counting import planned_pairs, turns_of
+from simgnn.sim.simulate import simulate
+from tests.equality.counting import counted_rows, differences, planned_pairs, turns_of
 from tests.executor.batch_runs import EPOCHS, prepared_batches, sampling_of
+from tests.executor.evaluation_checks import assert_evaluated
 from tests.executor.harness import run_ranks
 from tests.executor.runs import small_graph, train_in_process
+from tests.sim.worlds import machine
 
 ALONE = ["schedule.lanes=2", "batching.structure=replicated"]
 """Each rank draws its batches alone, two at once; else hosts of ``distdgl`` draw for one another."""
 TRAINED: dict[str, tuple[str, list[str]]] = {
-    "sage": ("rapidgnn", ["placement.hot_rows=7"]),
+    "sage": ("rapidgnn", ["placement.hot_rows=7", "train.eval_every=2"]),
     "gcn": ("distdgl", ["model.kind=gcn", "batching.split=local"]),
     "sage-full-batches": ("rapidgnn", ["batching.last=drop", "placement.hot_rows=3"]),
     "gcn-transform-first": ("rapidgnn", ["model.kind=gcn", "model.order=transform-first", "placement.pull=delta"]),
     "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", *ALONE, "batching.split=local"]),
     "gat": ("rapidgnn", ["model.kind=gat", "model.heads=2", "batching.split=local", "placement.hot_rows=4"]),
     "gin": ("distdgl", ["model.kind=gin", "model.layers=3", "batching.fanouts=[3,-1,2]", "train.optimizer=sgd"]),
+    "multilabel": ("rapidgnn", ["model.kind=gcn", "train.eval_every=1"]),
 }
 """Name -> system and what is set on top. ``local`` splits give ranks unequal numbers of batches."""
 CLUSTERS = {1: (1, 1), 2: (2, 1), 4: (2, 2)}
@@ -54,9 +60,10 @@ def test_ranks_train_as_one_process_does_on_the_union_of_their_batches(ranks: in
     """Losses of three epochs and the parameters after them, with DGL's layers. Some last batches are short, and some
     ranks have none."""
     pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
-    graph = small_graph()
+    graphs = {name: small_graph(multilabel=name == "multilabel") for name in TRAINED}
     folders = {
-        name: prepared_batches(graph, tmp_path / name, *CLUSTERS[ranks], *_of(case)) for name, case in TRAINED.items()
+        name: prepared_batches(graphs[name], tmp_path / name, *CLUSTERS[ranks], *_of(case))
+        for name, case in TRAINED.items()
     }
     results = run_ranks(ranks, train_in_process, tmp_path / "ranks", [str(f) for f in folders.values()], joined=False)
     uneven = 0
@@ -64,7 +71,7 @@ def test_ranks_train_as_one_process_does_on_the_union_of_their_batches(ranks: in
         run, sampling = RunPlan.open(folder), sampling_of(folder)
         layers = build_layers(run.layers, run.seed, torch.float64)
         initial = [{key: value.detach() for key, value in layer.named_parameters()} for layer in layers]
-        expected = train_batch_reference(graph, run.layers, initial, sampling, EPOCHS, run.train)
+        expected = train_batch_reference(graphs[name], run.layers, initial, sampling, EPOCHS, run.train)
         uneven += len({sampling.batches(worker) for worker in range(ranks)}) > 1
         assert any(len(mine) % sampling.batch_size for mine in sampling.workers), "no batch is short"
         wanted = _flat(expected.parameters, folder)
@@ -75,6 +82,9 @@ def test_ranks_train_as_one_process_does_on_the_union_of_their_batches(ranks: in
             assert difference <= 1e-9, f"{name}: parameters differ by {difference:.2e}"
             assert got["parameters"].equal(results[0][position]["parameters"]), f"{name}: ranks differ"
             assert len(got["gradients"]) == EPOCHS * sampling.steps, "every rank takes part in every step"
+            every = run.train["eval_every"] or EPOCHS
+            assert set(got["evaluations"]) == {*range(every - 1, EPOCHS, every), EPOCHS - 1}
+            assert_evaluated(graphs[name], expected.scores, got["evaluations"])
     assert ranks == 1 or uneven, "no rank is without a batch that others have"
 
 
@@ -92,8 +102,9 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "delta": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=8", "placement.pull=delta"]),
     "all hot": ("rapidgnn", ["placement.hot_rows=1000", "schedule.window=2", "placement.pull=delta"]),
     "across epochs": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=4", "schedule.across_epochs=true"]),
+    "not evaluated": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=2", "batching.evaluation=none"]),
 }
-"""They differ in when and whence rows come, in nothing that is computed."""
+"""They differ in when and whence rows come, in nothing that training computes."""
 COMMON = ["train.dtype=float32", "batching.batch_size=3", "batching.split=local"]
 
 
@@ -134,7 +145,8 @@ def test_caches_windows_and_requests_change_no_bit(trained: Trained) -> None:
 
 
 def _transfers(program: Program) -> dict[int, Op]:
-    return {i: op for i, (_, op) in enumerate(program.ops) if op.kind in (OpKind.EXCHANGE, OpKind.FETCH)}
+    pulling = (OpKind.EXCHANGE, OpKind.FETCH)
+    return {i: op for i, (name, op) in enumerate(program.ops) if op.kind in pulling and name != EVALUATE}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -168,7 +180,8 @@ def test_traffic_by_pair_is_that_of_the_program(trained: Trained, name: str) -> 
         (row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"])
         for row in pq.read_table(run.traffic).to_pylist()
     }
-    assert counted == planned_pairs(program, turns_of(program, EPOCHS, []))
+    evaluated = [EPOCHS - 1] if EVALUATE in program.templates else []
+    assert counted == planned_pairs(program, turns_of(program, EPOCHS, evaluated))
     last = sum(
         program.sizes.routes[op.route].matrix(4, EPOCHS - 1, step) * op.transfer.row_bytes
         for op in program.templates["step"].ops
@@ -244,6 +257,54 @@ def test_every_batch_is_told_of(trained: Trained, name: str) -> None:
     batch = sampling.epoch(drawn["rank"], drawn["epoch"]).sample(drawn["step"], Sampler(sampling.csr, sampling.fanouts))
     assert drawn["rows"] == len(batch.vertices)
     assert drawn["edges"] == sum(len(block.sources) for block in batch.blocks)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_counters_of_a_batch_add_up(trained: Trained, name: str) -> None:
+    """Rows of the host, of the cache and of each other rank are the input rows; losses of batches, those of epochs
+    (specs/minibatch_common.md C12)."""
+    sampling, run = sampling_of(trained.folders[name]), RunDirectory(trained.folders[name])
+    losses = [0.0] * EPOCHS
+    for row in pq.read_table(run.batches).to_pylist():
+        assert row["rows_local"] + row["rows_hit"] + sum(row["pulled_from"]) == row["rows_by_hop"][-1]
+        assert (row["rows_by_hop"][0], row["rows_by_hop"][-1]) == (row["seeds"], row["rows"])
+        assert sum(row["edges_by_hop"]) == row["edges"]
+        host = row["rank"] // 2
+        assert not any(row["pulled_from"][2 * host : 2 * host + 2]), "rows of the own host are not pulled"
+        assert len(row["asked"]) == (2 if name in ("online", "online, parted, ahead") else 0)
+        for hop, wanted in enumerate(row["asked"]):
+            assert sum(wanted) <= row["rows_by_hop"][hop]
+            assert not any(wanted[2 * host : 2 * host + 2])
+        assert (row["loss_sum"] > 0) == (row["seeds"] > 0)
+        losses[row["epoch"]] += row["loss_sum"]
+    assert np.allclose(losses, np.array(read_result(run.result).loss) * sampling.trained, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["delta", "online, parted, ahead"])
+def test_a_prediction_lines_up_with_its_run(trained: Trained, name: str, tmp_path: Path) -> None:
+    """``simgnn compare``: the same ops of the same steps and evaluations, with the same bytes."""
+    program, measured = trained.program(name), RunDirectory(trained.folders[name])
+    on = machine(list(program.hosts), kind="cpu", cores=64, threads=1)
+    simulation = simulate(program, on, epochs=EPOCHS, evaluate_every=EPOCHS)
+    assert not differences(counted_rows(simulation.trace), counted_rows(pq.read_table(measured.trace)))
+    predicted = RunDirectory(tmp_path)
+    write_table(ops_table(program), predicted.ops)
+    write_table(simulation.trace, predicted.trace)
+    write_table(simulation.traffic_table, predicted.traffic)
+    told = Result(backend="sim", status="ok", name="predicted", digest=None, program_digest=program_digest(program),
+                  seed=0, ranks=4, hosts=2, epochs=EPOCHS, epoch_s=simulation.epoch_s,
+                  epoch_s_median=simulation.epoch_s_median)  # fmt: skip
+    write_result(told, predicted.result)
+    found = compare_runs(predicted.root, measured.root)
+    assert found.epochs == EPOCHS - 1
+    assert (found.bytes_differ, found.messages_differ, found.ops_unmatched) == (0, 0, 0)
+    kinds = {kind.kind: kind for kind in found.kinds}
+    trained_ops = {op.kind.value for name, op in program.ops if name != EVALUATE}
+    assert set(kinds) == trained_ops
+    # rows are picked by ranks alone, whichever stream does it
+    assert kinds["copy"].compute.measured_s > 0
+    assert kinds["copy"].transfer.measured_s == kinds["copy"].wait.measured_s == 0
+    assert sum(part.measured_s for part in found.parts) > 0
 
 
 @pytest.mark.slow

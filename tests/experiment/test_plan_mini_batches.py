@@ -1,6 +1,7 @@
 """Programs of mini-batch training: valid for every choice of the slots, the same ops where a choice is nothing."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Op
-from simgnn.program.program import Program, Template
+from simgnn.program.program import EVALUATE, Program, Template
 from simgnn.program.storage import load_program, save_program
 from simgnn.program.unroll import windows
 from simgnn.program.validate import validate
-from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, planned
+from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, planned, statistics
 
 TWO, FOUR = [0, 1], [0, 0, 1, 1]
 
@@ -188,6 +189,7 @@ def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
         ("rapidgnn", ["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' with batching"),
         ("rapidgnn", ["batching.fanouts=[5]"], r"batching\.fanouts: got 1 fan-outs \[5\], expected 2"),
         ("rapidgnn", ["schedule.staged=x"], r"schedule\.staged: got 'x', expected one of 'rows', 'blocks'"),
+        ("rapidgnn", ["batching.evaluation=all"], r"batching\.evaluation: got 'all', expected one of 'exact', 'none'"),
         ("rapidgnn", ["placement.pull=some"], r"placement\.pull: got 'some', expected one of 'full', 'delta'"),
         ("vanilla", ["communication.kind=store"], r"communication\.kind: got 'store' with batching\.kind = 'full'"),
         ("rapidgnn", ["partition.kind=ebv"], r"partition\.kind: got 'ebv' with communication\.kind = 'store'"),
@@ -215,6 +217,41 @@ def test_a_layer_with_only_forward_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"model\.kind: got 'wholelayer:Whole' with batching\.kind = 'sampled'"):
         planned("distdgl", TWO, made_sizes(TWO), "model.kind=wholelayer:Whole")
+
+
+@pytest.mark.parametrize("hosts", [TWO, FOUR, [0]])
+def test_every_rank_evaluates_its_own_vertices_on_all_in_edges(hosts: list[int]) -> None:
+    stats = statistics(hosts)
+    program = planned("rapidgnn", hosts, made_sizes(hosts, hot_rows=30 if len(hosts) > 1 else 0)).program
+    ops, told = ops_of(program, EVALUATE), program.sizes
+    for layer, width in ((1, WIDTH), (2, 8)):
+        (sums,) = ops[f"evaluate/forward/{layer}/aggregate"].work
+        found = {name: told.per_rank(size, 0, -1) for name, size in sums.sizes.items()}
+        assert np.array_equal(found["edges"], stats.edges)
+        assert np.array_equal(found["rows"], stats.rows)
+        assert np.array_equal(found["sources"], stats.rows + stats.halo_rows())
+        assert (f"evaluate/{layer}/exchange" in ops) == (len(hosts) > 1)
+        if len(hosts) > 1:
+            op = ops[f"evaluate/{layer}/exchange"]
+            assert op.route is not None
+            assert op.transfer is not None
+            assert op.transfer.row_bytes == 4 * width
+            assert np.array_equal(told.routes[op.route].matrix(len(hosts)), stats.halo.matrix(len(hosts)))
+    chain = program.templates[EVALUATE].ops
+    assert all(later.after == (Dependency(op.name),) for op, later in pairwise(chain))
+    assert chain[-1].name == ("evaluate/metrics" if len(hosts) > 1 else "evaluate/loss")
+
+
+def test_an_evaluation_changes_nothing_else() -> None:
+    sizes = made_sizes(FOUR, hot_rows=30)
+    whole = planned("rapidgnn", FOUR, sizes).program
+    without = planned("rapidgnn", FOUR, sizes, "batching.evaluation=none").program
+    assert without.templates == {name: one for name, one in whole.templates.items() if name != EVALUATE}
+    more = whole.buffers.keys() - without.buffers.keys()
+    assert without.buffers == {name: buffer for name, buffer in whole.buffers.items() if name not in more}
+    assert all(name == "evaluation" or name.startswith("evaluate/") for name in more)
+    kept = {name for name in more if whole.buffers[name].persistent}
+    assert kept == {"evaluation", "evaluate/block", "evaluate/labels"}
 
 
 def test_bytes_of_a_step_are_those_of_the_store() -> None:

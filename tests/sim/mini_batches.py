@@ -17,12 +17,13 @@ WIDTH, CLASSES = 20, 5
 
 
 def statistics(hosts: list[int], width: int = WIDTH) -> PartitionStats:
-    """Of a partition into uneven ranks; mini-batches look at its facts, hosts and rows alone."""
+    """Of a partition into uneven ranks, each of which needs some rows of each other one to evaluate."""
     ranks = len(hosts)
     rows = 1000 + 10 * np.arange(ranks)
+    halo = np.full((ranks, ranks), 40) + np.arange(ranks)
+    np.fill_diagonal(halo, 0)
     facts = GraphFacts("made-up", int(rows.sum()), 9000, width, None, CLASSES, False, 500, 10, 10)
-    nothing = Route.from_matrix(np.zeros((ranks, ranks), np.int64))
-    return PartitionStats(facts, "edge-cut", np.array(hosts), rows, rows * 5, nothing, "made-up")
+    return PartitionStats(facts, "edge-cut", np.array(hosts), rows, rows * 5, Route.from_matrix(halo), "made-up")
 
 
 def made_sizes(

@@ -1,10 +1,12 @@
-"""Layers on the blocks of a mini-batch: forward and backward of each, on the rows that its hop leaves.
+"""Layers on blocks: forward and backward of each, from rows that the edges of a block lead from to those that they
+lead to, which come first among them.
 
-Layer l of L sums over the block of hop L - l + 1, from the rows after that hop to those before, which come first among
-them. Source: the common plan of sampled systems (specs/minibatch_common.md C9, C10).
+In a mini-batch, layer l of L sums over the block of hop L - l + 1, from the rows after that hop to those before.
+Source: the common plan of sampled systems (specs/minibatch_common.md C9, C10).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from simgnn.model import costs
 from simgnn.model.costs import Piece, RowSet
@@ -17,51 +19,85 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import Size
 
 
-class BlockLayers:
-    """Emits the ops of a step's layers into ``templates``."""
+@dataclass(frozen=True)
+class Place:
+    """Where a layer works: ``names`` of sizes and templates, the buffer ``block`` of its edges, the buffer ``below`` of
+    its input rows, those of all sources."""
 
-    def __init__(self, builder: ProgramBuilder, model: ModelSpec, templates: tuple[str, ...]) -> None:
+    names: Names
+    block: str
+    below: str
+
+
+def in_batches(layers: int, templates: tuple[str, ...]) -> Callable[[LayerSpec], Place]:
+    """The places of a model of so many layers in mini-batches, in training steps of ``templates``."""
+
+    def place(layer: LayerSpec) -> Place:
+        hop = layers - layer.index + 1
+        names = Names(
+            rows=rows_after(hop - 1),
+            sources=rows_after(hop),
+            edges=edges_of(hop),
+            train_rows=rows_after(0),
+            feature_nonzeros=None,
+            aggregated_nonzeros=None,
+            train=templates,
+            forward=templates,
+            setup=(),
+            locality=f"locality/blocks/{hop}",
+        )
+        return Place(names, block(hop), INPUTS if layer.index == 1 else f"hidden/{layer.index - 1}")
+
+    return place
+
+
+class BlockLayers:
+    """Emits the ops of layers, each at its ``place``."""
+
+    def __init__(self, builder: ProgramBuilder, model: ModelSpec, place: Callable[[LayerSpec], Place]) -> None:
         self.builder = builder
         self.model = model
-        self.templates = templates
+        self.place = place
 
-    def forward(self, layer: LayerSpec) -> None:
-        """Prepare all rows, sum over the block, update the rows that are left."""
-        builder, index, segments = self.builder, layer.index, self._segments(layer)
-        names, source, below = segments.names, self._source(layer), self._below(layer)
+    def forward(self, layer: LayerSpec) -> str:
+        """Prepare all rows, sum over the block, update the rows that are left; returns the buffer of these."""
+        builder, index, place, segments = self.builder, layer.index, self.place(layer), self._segments(layer)
+        names, source, below = place.names, self._source(layer), place.below
         if layer.has_prepare:
             builder.buffer(source, names.sources, layer.prepared_width)
             sources: RowSet[Size] = RowSet(names.sources)
             work = builder.work(segments.product(layer, sources))
             segments.forward(layer, "prepare", OpKind.TRANSFORM, [below], [source], work)
-        reads = [self._block(layer), source]
+        reads = [place.block, source]
         if layer.attends:
             reads.append(segments.maximum(layer, reads))
-        segments.aggregate(layer, reads)
-        hidden = builder.buffer(f"hidden/{index}", names.rows, layer.width_out)
-        reads = [f"aggregated/{index}", *([below] if layer.uses_own_rows else [])]
+        summed = segments.aggregate(layer, reads)
+        hidden = builder.buffer(f"{names.prefix}hidden/{index}", names.rows, layer.width_out)
+        reads = [summed, *([below] if layer.uses_own_rows else [])]
         rows: RowSet[Size] = RowSet(names.rows)
         work = builder.work(segments.work(layer, "update", costs.update(layer, rows, rows)))
         segments.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden], work)
+        return hidden
 
     def backward(self, layer: LayerSpec) -> None:
         """Update, sum, prepare: each the reverse of its forward segment. Input rows have no gradient."""
         builder, index, segments = self.builder, layer.index, self._segments(layer)
+        names = segments.names
         trained = segments.needs_gradient(layer)
         through, own = trained or layer.has_prepare, trained and layer.uses_own_rows
         self._reverse_update(layer, segments, through, own)
         if not through:
             return
         target = f"d/prepared/{index}" if layer.has_prepare else f"d/hidden/{index - 1}"
-        builder.buffer(target, segments.names.sources, layer.prepared_width)
+        builder.buffer(target, names.sources, layer.prepared_width)
         self._reverse_sum(layer, segments, target)
         if layer.has_prepare:
             self._reverse_prepare(layer, segments, target, trained)
         if own:
             below = f"d/hidden/{index - 1}"
             builder.compute(
-                self.templates, f"backward/{index}/add_own", OpKind.ADD, [f"d/own/{index}", below], [below],
-                builder.work([costs.pass_over(segments.names.rows, layer.width_in, 3)]),
+                names.train, f"backward/{index}/add_own", OpKind.ADD, [f"d/own/{index}", below], [below],
+                builder.work([costs.pass_over(names.rows, layer.width_in, 3)]),
                 layer=index, phase="backward", options={"rows": "first"},
             )  # fmt: skip
 
@@ -73,8 +109,8 @@ class BlockLayers:
             gradients[f"d/aggregated/{index}"] = f"aggregated/{index}"
         if own:
             writes.append(builder.buffer(f"d/own/{index}", rows, layer.width_in))
-            gradients[f"d/own/{index}"] = self._below(layer)
-        saved = [f"aggregated/{index}", *([self._below(layer)] if layer.uses_own_rows else []), f"hidden/{index}"]
+            gradients[f"d/own/{index}"] = self.place(layer).below
+        saved = [f"aggregated/{index}", *([self.place(layer).below] if layer.uses_own_rows else []), f"hidden/{index}"]
         held: RowSet[Size] = RowSet(rows)
         pieces = costs.update_backward(layer, held, held, through, own)
         options: Mapping[str, float] = {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {}
@@ -90,7 +126,7 @@ class BlockLayers:
         work = builder.work(segments.work(layer, "aggregate/backward", pieces), f"{names.locality}/backward")
         saved = [source, f"maximum/{index}"] if layer.attends else []
         segments.reverse(
-            layer, "aggregate", OpKind.AGGREGATE, [self._block(layer), incoming, *saved], [target], work,
+            layer, "aggregate", OpKind.AGGREGATE, [self.place(layer).block, incoming, *saved], [target], work,
             {incoming: f"aggregated/{index}", target: source},
         )  # fmt: skip
 
@@ -100,37 +136,15 @@ class BlockLayers:
         gradients, writes = {target: source}, []
         if trained:
             writes.append(builder.buffer(below, names.sources, layer.width_in))
-            gradients[below] = self._below(layer)
+            gradients[below] = self.place(layer).below
         sources: RowSet[Size] = RowSet(names.sources)
         work = builder.work(segments.product_backward(layer, sources, trained))
-        segments.reverse(layer, "prepare", OpKind.TRANSFORM, [target, self._below(layer)], writes, work, gradients)
-
-    def _hop(self, layer: LayerSpec) -> int:
-        return len(self.model.layers) - layer.index + 1
-
-    def _block(self, layer: LayerSpec) -> str:
-        return block(self._hop(layer))
-
-    def _below(self, layer: LayerSpec) -> str:
-        """The buffer of a layer's input rows."""
-        return INPUTS if layer.index == 1 else f"hidden/{layer.index - 1}"
+        segments.reverse(layer, "prepare", OpKind.TRANSFORM, [target, self.place(layer).below], writes, work, gradients)
 
     def _source(self, layer: LayerSpec) -> str:
         """The buffer of the rows that it sums."""
-        return f"prepared/{layer.index}" if layer.has_prepare else self._below(layer)
+        place = self.place(layer)
+        return f"{place.names.prefix}prepared/{layer.index}" if layer.has_prepare else place.below
 
     def _segments(self, layer: LayerSpec) -> Segments:
-        hop = self._hop(layer)
-        names = Names(
-            rows=rows_after(hop - 1),
-            sources=rows_after(hop),
-            edges=edges_of(hop),
-            train_rows=rows_after(0),
-            feature_nonzeros=None,
-            aggregated_nonzeros=None,
-            train=self.templates,
-            forward=self.templates,
-            setup=(),
-            locality=f"locality/blocks/{hop}",
-        )
-        return Segments(self.builder, self.model, names)
+        return Segments(self.builder, self.model, self.place(layer).names)

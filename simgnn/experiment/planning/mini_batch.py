@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.planning.block_layers import BlockLayers
+from simgnn.experiment.planning.block_layers import BlockLayers, in_batches
+from simgnn.experiment.planning.inference import emit_inference
 from simgnn.experiment.planning.layers import LayerChoice, plan_layers
 from simgnn.experiment.planning.planned import Planned, undeclared
 from simgnn.experiment.planning.stored_rows import StoredRows
@@ -27,7 +28,7 @@ from simgnn.policies.schedule.base import StepEnds
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Dependency, Group, Op, Stream, Work
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.sizes import BatchSizes
 
@@ -114,6 +115,9 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     before = schedule.before_epoch(ends)
     if before:
         builder.templates[OPENING] = [*drawing, *_after(staged, before), *chain]
+    if batching.evaluation == "exact":
+        emit_inference(builder, model, stats)
+        builder.templates[EVALUATE] = _in_order(builder.templates[EVALUATE])
     return builder.stated(
         Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
     )
@@ -124,7 +128,7 @@ def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, 
     layers, top = model.layers, len(model.layers)
     learned_state(builder, layers, optimizer)
     builder.buffer(SEED_COUNT, 1, 1)
-    blocks = BlockLayers(builder, model, (STEP,))
+    blocks = BlockLayers(builder, model, in_batches(top, (STEP,)))
     for layer in layers:
         blocks.forward(layer)
     rows = rows_after(0)

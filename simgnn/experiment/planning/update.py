@@ -109,10 +109,10 @@ def emit_update(
 
 def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, ranks: int) -> None:
     """Counts for the accuracy (micro-F1 when multi-label) of train, validation and test rows."""
-    top = len(model.layers)
+    rows, labels = f"{names.prefix}hidden/{len(model.layers)}", f"{names.prefix}labels"
     builder.compute(
-        (EVALUATE,), "evaluate/loss", OpKind.LOSS, [f"hidden/{top}", "labels"], ["evaluation"],
-        builder.work([pass_over(names.rows, model.classes, 2)]), layer=top, phase="evaluate",
+        (EVALUATE,), "evaluate/loss", OpKind.LOSS, [rows, labels], ["evaluation"],
+        builder.work([pass_over(names.rows, model.classes, 2)]), layer=len(model.layers), phase="evaluate",
     )  # fmt: skip
     if ranks > 1:
         builder.allreduce(

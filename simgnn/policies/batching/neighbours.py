@@ -32,8 +32,9 @@ class NeighbourSampling(Batching, ABC):
     ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
     -1 for all. ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that they own.
     ``last``: ``drop`` ends an epoch where the first rank has no full batch left (specs/minibatch_common.md C8).
-    ``storage``: where batches are kept: decides nothing about them. ``known_ahead``: whether a run's batches are there
-    before it begins.
+    ``storage``: where batches are kept: decides nothing about them.
+    ``evaluation``: ``exact``, each layer on all in-edges of every rank's own vertices, which needs memory for the rows
+    of two layers; ``none`` leaves it out. ``known_ahead``: whether a run's batches are there before it begins.
     """
 
     known_ahead: ClassVar[bool]
@@ -48,6 +49,9 @@ class NeighbourSampling(Batching, ABC):
     )
     storage: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="folder that keeps the batches, such as one of simgnn sample; default: the cache"
+    )
+    evaluation: Literal["exact", "none"] = Field(
+        default="exact", description="what validation and test vertices are evaluated on: all in-edges, or nothing"
     )
 
     @field_validator("fanouts")
