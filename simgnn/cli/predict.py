@@ -51,6 +51,7 @@ def predict(
     chosen = chosen or choose_profile(experiment)
     if activity is not None:
         check_run(experiment, activity)  # before minutes go into graph and partition
+    check_machine(experiment, chosen)
     prepared = prepare(experiment, default_cluster=default_cluster(chosen.profile), stage=reporter.stage)
     if prepared.planned.undeclared:
         raise ConfigError(
@@ -73,6 +74,25 @@ def predict(
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
     result = prediction_result(prepared, chosen, simulation, spread, found)
     return Prediction(prepared, chosen, simulation, spread, result)
+
+
+def check_machine(experiment: "Experiment", chosen: "ChosenProfile") -> None:
+    """Raise :class:`~simgnn.errors.HardwareError` where the profile has no place for the ranks, or no price for drawing
+    batches, before minutes go into graph, partition and batches. What a statistics file says of hosts is left to it."""
+    from simgnn.cli.profiles import default_cluster
+    from simgnn.experiment.prepare import STATISTICS, with_default_cluster
+    from simgnn.hardware.machine import Machine
+    from simgnn.hardware.pricing import choose_level
+    from simgnn.policies.batching.neighbours import NeighbourSampling
+
+    if experiment.graph.source.startswith(STATISTICS):
+        return
+    profile, batching = chosen.profile, experiment.batching
+    machine = Machine.place(profile, with_default_cluster(experiment, default_cluster(profile)).rank_hosts())
+    if isinstance(batching, NeighbourSampling):
+        for primitive in {work.primitive for work in batching.drawing(len(batching.fanouts))}:
+            for name in dict.fromkeys(machine.types):
+                choose_level(profile.devices[name], name, primitive, 1, 1)
 
 
 def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> Path:

@@ -143,9 +143,11 @@ def _held_bytes(sizes: Sizes, names: tuple[str, ...], held: Ints, columns: Mappi
 
 def _by_turn(columns: Mapping[str, Ints], rows: Ints, static: bool) -> list[tuple[tuple[int, int], Ints]]:
     """Some rows by their turns, as ((epoch, step), rows); all of them with the first's where sizes are the same."""
+    if not len(rows):  # an op of a template that no turn has
+        return []
     epoch, step = columns["epoch"][rows], columns["step"][rows]
     if static:
-        return [((int(epoch[0]), int(step[0])), rows)] if len(rows) else []
+        return [((int(epoch[0]), int(step[0])), rows)]
     order = np.lexsort((step, epoch))
     epoch, step = epoch[order], step[order]
     heads = np.flatnonzero(np.append(True, (np.diff(epoch) != 0) | (np.diff(step) != 0))[: len(rows)])

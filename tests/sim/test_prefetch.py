@@ -214,6 +214,26 @@ def test_memory_holds_two_caches_and_the_window() -> None:
     assert held[2][1].tolist() == [4 * WIDTH * 2 * 70] * 2
 
 
+def cut(sizes: BatchSizes, steps: int) -> BatchSizes:
+    """The first steps of every epoch."""
+    cache = sizes.cache
+    assert cache is not None
+    kept = {name: getattr(sizes, name)[..., :steps] for name in ("rows", "edges", "local", "hits")}
+    pulled, filled = (replace(route, rows=route.rows[..., :steps]) for route in (sizes.pulled, cache.pulled))
+    return replace(sizes, **kept, pulled=pulled, cache=replace(cache, pulled=filled, kept=cache.kept[..., :steps]))
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 7), (3, 1), (1, 1), (2, 2)])
+def test_short_runs_leave_templates_that_no_turn_has(epochs: int, steps: int) -> None:
+    """Runs of one epoch, and epochs of one step: what begins an epoch, or goes on in it, never runs."""
+    hosts = [0, 1]
+    sizes = cut(made_sizes(hosts, epochs, 7, hot_rows=60), steps)
+    found = run(planned("rapidgnn", hosts, sizes).program, apart(hosts), epochs)
+    assert len(found.epoch_s) == epochs
+    assert min(found.epoch_s) > 0
+    assert found.program.buffers["inputs"].depth == min(4, steps)
+
+
 @pytest.mark.parametrize(("system", "op"), [("distdgl", "rows/fetch"), ("rapidgnn", "rows/exchange")])
 def test_rows_in_host_memory_are_not_copied_around_a_call(system: str, op: str) -> None:
     """What a GPU's rank gives a library that sends from host memory lies there already."""
