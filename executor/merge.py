@@ -34,8 +34,9 @@ def merge_trace(folder: Path, program: Program) -> pa.Table:
     kept: list[Columns] = []
     shift, order = 0.0, sorted(parts)
     for position, key in enumerate(order):
-        later = parts[order[position + 1]] if position + 1 < len(order) else []
-        end = min((start for _, start in later), default=LATEST)
+        # a start that broke off before it wrote anything takes no epoch from the ones before
+        later = [start for after in order[position + 1 :] for told, start in parts[after] if len(told["epoch"])]
+        end = min(later, default=LATEST)
         moved = [_until(columns, end, shift) for columns, _ in parts[key]]
         shift = max([shift, *(float(columns["ended_s"].max()) for columns in moved if len(columns["ended_s"]))])
         kept += moved

@@ -136,5 +136,6 @@ def kept_parts(folder: Path, name: str, schema: pa.Schema) -> list[pa.Table]:
         for order in sorted(found, reverse=True):
             table, start = found[order]
             kept.append(table.filter(pa.array(np.asarray(table["epoch"].to_numpy() < until))))
-            until = min(until, start)
+            # a start that broke off before it wrote anything takes no epoch from the ones before
+            until = min(until, start) if len(table) else until
     return kept

@@ -36,5 +36,15 @@ def test_epochs_after_a_checkpoint_are_those_of_the_last_start(tmp_path: Path) -
     torch.testing.assert_close(torch.tensor([row["loss_sum"] for row in rows]), torch.tensor(expected))
 
 
+def test_a_start_that_wrote_nothing_takes_nothing_away(tmp_path: Path) -> None:
+    path = loss_file(tmp_path, 3)
+    _start(path, range(3), shift=0.0, closed=False)
+    put_aside(path)
+    LossRecorder(path, 3, TRAINED, 2).close()
+    _start(path, range(2, 4), shift=0.5)
+    rows = merge_losses(tmp_path).to_pylist()
+    assert sorted((row["epoch"], row["step"]) for row in rows) == [(e, s) for e in range(4) for s in range(2)]
+
+
 def test_a_run_that_wrote_nothing_has_no_losses(tmp_path: Path) -> None:
     assert merge_losses(tmp_path).num_rows == 0
