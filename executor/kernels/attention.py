@@ -5,6 +5,7 @@ w = exp(s - maximum[i, h]). A row's sums are N = sum of w * P[j] and D = sum of 
 ``maximum`` is, as long as all parts of a row's sums have the same. Rows below ``looped`` have a self loop.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +33,17 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """The kernels of one adjacency. ``structure``: n rows over n + h sources, ``transpose``: its edges by source."""
+    """The kernels of one adjacency. ``structure``: n rows over n + h sources, ``transpose``: its edges by source.
+
+    ``ceiling``: largest exponent of a weight in :meth:`backward`. Where scores are of newer rows than the maxima that
+    they are relative to, one may be far above; 0 keeps weights what those of a softmax are, at most the greatest.
+    """
 
     structure: Structure
     transpose: Structure
     looped: int
     threads: int | None = None
+    ceiling: float = math.inf
 
     def maximum(self, scores: Scores) -> torch.Tensor:
         """Greatest score of each row and head, [n, H]; -inf where a row has no edge here."""
@@ -83,7 +89,10 @@ class Attention:
         gradient, maximum = gradient.contiguous(), maximum.contiguous()
         if not compiled_for(inner):
             return self._backward_anywhere(gradient, inner, halo, scores, maximum)
-        parts = (array(gradient), array(scores.source), array(scores.target), array(maximum), self.looped, SLOPE)
+        parts = (
+            array(gradient), array(scores.source), array(scores.target), array(maximum), self.looped, SLOPE,
+            self.ceiling,
+        )  # fmt: skip
         found = Scores(torch.empty_like(scores.source), torch.empty_like(scores.target))
         rows = (array(inner), _remote(inner, halo))
         self._launch(
@@ -115,7 +124,7 @@ class Attention:
     ) -> tuple[torch.Tensor, torch.Tensor | None, Scores]:  # fmt: skip
         width, heads = inner.shape[1], maximum.shape[1]
         edges = self._edges(scores)
-        weight = torch.exp(edges.score - maximum[edges.target])
+        weight = torch.exp((edges.score - maximum[edges.target]).clamp_(max=self.ceiling))
         sums = gradient[:, :width][edges.target].view(-1, heads, width // heads)
         both = _joined(inner, halo)
         rows = both[edges.source].view_as(sums)

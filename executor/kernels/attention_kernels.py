@@ -67,9 +67,9 @@ def sums_parallel(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _of_score(row, above, h, part, width, raw, slope, maximum):  # type: ignore[no-untyped-def]
+def _of_score(row, above, h, part, width, raw, slope, ceiling, maximum):  # type: ignore[no-untyped-def]
     """Weight of an edge and the gradient of its score before the leaky ReLU; ``above``: the gradient of [N | D]."""
-    weight = np.exp(_leaky(raw, slope) - maximum)
+    weight = np.exp(min(_leaky(raw, slope) - maximum, ceiling))
     total = above[width + h]
     for c in range(h * part, (h + 1) * part):
         total += row[c] * above[c]
@@ -79,12 +79,12 @@ def _of_score(row, above, h, part, width, raw, slope, maximum):  # type: ignore[
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def target_gradients(  # type: ignore[no-untyped-def]
-    indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, out, first, last
+    indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out, first, last
 ):
-    """out[i, h]: gradient of target_score, summed over the edges of row i."""
+    """out[i, h]: gradient of target_score, summed over the edges of row i. ``ceiling``: of exponents."""
     width, heads, owned = inner.shape[1], maximum.shape[1], len(inner)
     part = width // heads
-    slope = out.dtype.type(slope)
+    slope, ceiling = out.dtype.type(slope), out.dtype.type(ceiling)
     for i in range(first, last):
         out[i] = 0
         end = indptr[i + 1] + (1 if i < looped else 0)
@@ -93,24 +93,24 @@ def target_gradients(  # type: ignore[no-untyped-def]
             row = inner[j] if j < owned else halo[j - owned]
             for h in range(heads):
                 raw = source[j, h] + target[i, h]
-                out[i, h] += _of_score(row, gradient[i], h, part, width, raw, slope, maximum[i, h])[1]
+                out[i, h] += _of_score(row, gradient[i], h, part, width, raw, slope, ceiling, maximum[i, h])[1]
 
 
 @njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
 def target_gradients_parallel(  # type: ignore[no-untyped-def]
-    indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, out, bounds
+    indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out, bounds
 ):
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         target_gradients(
-            indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, out,
+            indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out,
             bounds[part], bounds[part + 1],
         )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def source_gradients(  # type: ignore[no-untyped-def]
-    indptr, indices, rows, gradient, source, target, maximum, looped, slope, of_source, out, place, first, last
+    indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place, first, last
 ):
     """out[j - place] = gradient of row P[j] through the sums, of_source[j, h]: of source_score, over the edges from j.
 
@@ -118,7 +118,7 @@ def source_gradients(  # type: ignore[no-untyped-def]
     """
     width, heads = rows.shape[1], maximum.shape[1]
     part = width // heads
-    slope = out.dtype.type(slope)
+    slope, ceiling = out.dtype.type(slope), out.dtype.type(ceiling)
     for j in range(first, last):
         row, into = rows[j - place], out[j - place]
         into[:] = 0
@@ -129,7 +129,7 @@ def source_gradients(  # type: ignore[no-untyped-def]
             above = gradient[i]
             for h in range(heads):
                 raw = source[j, h] + target[i, h]
-                weight, found = _of_score(row, above, h, part, width, raw, slope, maximum[i, h])
+                weight, found = _of_score(row, above, h, part, width, raw, slope, ceiling, maximum[i, h])
                 of_source[j, h] += found
                 for c in range(h * part, (h + 1) * part):
                     into[c] += weight * above[c]
@@ -137,11 +137,11 @@ def source_gradients(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
 def source_gradients_parallel(  # type: ignore[no-untyped-def]
-    indptr, indices, rows, gradient, source, target, maximum, looped, slope, of_source, out, place, bounds
+    indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place, bounds
 ):
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         source_gradients(
-            indptr, indices, rows, gradient, source, target, maximum, looped, slope, of_source, out, place,
+            indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place,
             bounds[part], bounds[part + 1],
         )  # fmt: skip

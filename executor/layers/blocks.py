@@ -66,7 +66,8 @@ class BlockAdjacency:
             self._transposes[id(csr)] = self._structures[id(csr)].transposed()
         by_own_row, by_other = self._structures[id(csr)], self._transposes[id(csr)]
         both = (by_other, by_own_row) if transposed else (by_own_row, by_other)
-        return Attention(*both, looped, self._threads)
+        # targets may have attended to older rows than these, so that no score of theirs was as great
+        return Attention(*both, looped, self._threads, ceiling=0.0)
 
     def _make(self, scaling: str, root: int, transposed: bool) -> Block:
         if scaling not in VERTEX_SCALINGS:

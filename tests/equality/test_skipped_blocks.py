@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -262,3 +263,12 @@ def test_presets_learn_nearly_as_well(settings: tuple[str, ...], bench: Bench) -
     found = bench.run(block_case("gcn", 3, *long, *settings)).ranks[0]["losses"]
     assert found[-1] == pytest.approx(exact[-1], rel=0.1)
     assert exact[-1] < 0.5 * exact[0]
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_attention_to_old_blocks_learns(bench: Bench, data_dir: Path) -> None:
+    """Scores of today's rows far above the greatest of older ones made gradients of any size: the loss rose to 16."""
+    wanted = block_case("gat", 3, *fixed(4), "train.epochs=60", "train.clip_norm=1.0", "model.hidden=64", graph="cora")
+    losses = bench.run(wanted).ranks[0]["losses"]
+    assert losses[-1] < 0.01 * losses[0]

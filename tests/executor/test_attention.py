@@ -1,5 +1,7 @@
 """Attention: kernels against one another, parts against the whole, gradients against differences and DGL."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -62,13 +64,14 @@ def test_kernels_compute_what_they_say(looped: int, dtype: torch.dtype, threads:
     torch.testing.assert_close(kernel.forward(inner, halo, scores, maximum), expected)
 
 
-def test_the_form_for_other_devices_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ceiling", [math.inf, 0.0])
+def test_the_form_for_other_devices_agrees(ceiling: float, monkeypatch: pytest.MonkeyPatch) -> None:
     csr, _ = split(graph(symmetric=False), 20)
     inner, halo, scores = inputs(csr, torch.float64)
     structure = Structure.from_csr(csr)
-    kernel = Attention(structure, structure.transposed(), 12)
+    kernel = Attention(structure, structure.transposed(), 12, ceiling=ceiling)
     gradient = randn(20, WIDTH + HEADS, seed=5)
-    finite = kernel.maximum(scores).nan_to_num(neginf=0.0)
+    finite = kernel.maximum(scores).nan_to_num(neginf=0.0) - 0.5  # some scores are above
 
     def everything() -> list[torch.Tensor | None]:
         of_inner, of_halo, of_scores = kernel.backward(gradient, inner, halo, scores, finite)
@@ -79,6 +82,41 @@ def test_the_form_for_other_devices_agrees(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("executor.kernels.attention.compiled_for", lambda rows: False)
     for ours, theirs in zip(compiled, everything(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_weights_relative_to_older_maxima_stay_those_of_a_softmax(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a ceiling of 0 a score far above the maximum counts as the maximum: a weight of one; others are as ever."""
+    csr, _ = split(graph(symmetric=False), 20)
+    inner, halo, scores = inputs(csr, torch.float64)
+    assert halo is not None
+    structure = Structure.from_csr(csr)
+    free, kept = (Attention(structure, structure.transposed(), 12, ceiling=most) for most in (math.inf, 0.0))
+    gradient = randn(20, WIDTH + HEADS, seed=5)
+    if not compiled:
+        monkeypatch.setattr("executor.kernels.attention.compiled_for", lambda rows: False)
+    true = free.maximum(scores).nan_to_num(neginf=0.0)
+    for ours, theirs in zip(_parts(kept, gradient, inner, halo, scores, true),
+                            _parts(free, gradient, inner, halo, scores, true), strict=True):  # fmt: skip
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    old = torch.full_like(true, -300.0)
+    of_inner, of_halo, *_ = _parts(kept, gradient, inner, halo, scores, old)
+    edges = torch.zeros(20, csr.columns, dtype=torch.float64)
+    edges[torch.repeat_interleave(torch.arange(20), torch.from_numpy(np.diff(csr.indptr))), csr.indices.astype(int)] = 1
+    edges[:12, :12] += torch.eye(12, dtype=torch.float64)
+    torch.testing.assert_close(torch.cat((of_inner, of_halo)), edges.T @ gradient[:, :WIDTH])
+    assert _parts(free, gradient, inner, halo, scores, old)[0].abs().max() > 1e100
+
+
+def _parts(
+    kernel: Attention, gradient: torch.Tensor, inner: torch.Tensor, halo: torch.Tensor, scores: Scores,
+    maximum: torch.Tensor,
+) -> list[torch.Tensor]:  # fmt: skip
+    of_inner, of_halo, of_scores = kernel.backward(gradient, inner, halo, scores, maximum)
+    assert of_halo is not None
+    return [of_inner, of_halo, of_scores.source, of_scores.target]
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
