@@ -5,15 +5,18 @@ were recorded at two ranks predict those of four.
     python tests/benchmarks/bench_cache.py --transfer --graphs cora --seeds 0 1
 
 Every graph and seed is trained twice on the same vertex-cut: as the system is, and with ``freshness.kind = "always"``
-and ``codec.kind = "none"``. Accuracies and rows are no times, so other work on the machine does not matter. With
-``--transfer`` the first seed is recorded at two ranks, the second trained at four, and rows sent in all are compared.
-Real graphs come from SIMGNN_DATA. Ends with status 1 where a bar is missed.
+and ``codec.kind = "none"``; both are evaluated LOOKS times, so that the noise of a last epoch shows beside it, and the
+rows saved are told by sync point and stage too. Accuracies and rows are no times, so other work on the machine does not
+matter. With ``--transfer`` the first seed is recorded at two ranks, the second trained at four, and rows sent in all
+are compared. Real graphs come from SIMGNN_DATA. Ends with status 1 where a bar is missed.
 """
 
 import argparse
 import os
 import sys
 import tempfile
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,19 +36,24 @@ from simgnn.record.rundir import RunDirectory, read_table
 
 EXACT = ["freshness.kind=always", "codec.kind=none"]
 ACCURACY_BAR, SAVED_BAR, TRANSFER_BAR = 0.005, 0.5, 0.15
+LOOKS, LATE = 20, 5
+"""Evaluations of a run, at even distances, and how many of them are late."""
+
+Rows = dict[str, int]
+"""Rows sent over a whole run, by direction, layer and stage."""
 
 
 def settings_of(options: argparse.Namespace, graph: str, seed: int) -> list[str]:
-    """The experiment of a graph and a seed, evaluated after its last epoch only."""
+    """The experiment of a graph and a seed."""
     source = Path(os.environ.get("SIMGNN_DATA", "")) / f"{graph}.npz"
     if not source.is_file():
         raise SystemExit(f"{source} is not there; set SIMGNN_DATA to the folder of the real graphs")
-    epochs = [f"train.epochs={options.epochs}", f"train.eval_every={options.epochs}"]
+    epochs = [f"train.epochs={options.epochs}", f"train.eval_every={max(options.epochs // LOOKS, 1)}"]
     return [f"graph.source={source}", f"seed={seed}", *epochs, *options.set]
 
 
-def train(experiment: Experiment, folder: Path) -> tuple[Result, int]:
-    """(result, rows sent over the whole run)."""
+def train(experiment: Experiment, folder: Path) -> tuple[Result, Rows]:
+    """(result, rows sent)."""
     prepared = prepare(experiment, need_graph=True, cache=folder.parent / "cache")
     directory = RunDirectory(write_run(prepared, None, folder, Reporter(quiet=True)))
     if launch(directory.root, ["--device", "cpu"]) != 0:
@@ -53,46 +61,85 @@ def train(experiment: Experiment, folder: Path) -> tuple[Result, int]:
     return read_result(directory.result), rows_sent(directory, prepared)
 
 
-def rows_sent(directory: RunDirectory, prepared: Prepared) -> int:
+def rows_sent(directory: RunDirectory, prepared: Prepared) -> Rows:
     """Rows that crossed between ranks in training: as decided, or where nothing is decided, as counted at the
     transport. Evaluations, which are exact in both, do not count."""
+    rows = Counter[str]()
     if directory.activity.is_file():
         table = read_activity(directory.activity)
+        points, stages = table["point"].to_pylist(), table["phase"].to_pylist()
         sent = (table["peer"].to_numpy() >= 0) & (np.array(table["name"].to_pylist()) == "rows")
-        return int(table["value"].to_numpy()[sent].sum())
+        values = table["value"].to_numpy()
+        for place in np.flatnonzero(sent):
+            _, layer, direction = points[place].split("/")
+            rows[f"{direction}/{layer}/{stages[place]}"] += int(values[place])
+        return dict(rows)
     trace = read_table(directory.trace)
     nbytes = np.bincount(trace["op_id"].to_numpy(), trace["bytes_sent"].to_numpy())
     ops = prepared.planned.program.ops
     exchanges = [
-        (number, op.transfer.row_bytes)
+        (number, op.transfer.row_bytes, "/".join(op.name.split("/")[:3]))
         for number, (template, op) in enumerate(ops[: len(nbytes)])
         if op.kind is OpKind.EXCHANGE and op.transfer is not None and template != EVALUATE
     ]
-    return sum(round(nbytes[number] / row_bytes) for number, row_bytes in exchanges)
+    for number, row_bytes, name in exchanges:
+        rows[name] += round(nbytes[number] / row_bytes)
+    return dict(rows)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run came to: test accuracy of each evaluation, rows sent."""
+
+    tests: list[float]
+    sent: Rows
+
+    @property
+    def rows(self) -> int:
+        """Rows sent in all."""
+        return sum(self.sent.values())
+
+    def saved(self, exact: "Trained") -> float:
+        """Share of the exact run's rows that this one did not send."""
+        return 1 - self.rows / exact.rows
+
+    def late(self) -> str:
+        """Mean and range of the last evaluations: how noisy the very last one is."""
+        last = self.tests[-LATE:]
+        return f"{np.mean(last):.4f} ({min(last):.4f} to {max(last):.4f})"
+
+
+def tell(graph: str, seed: int, cached: Trained, exact: Trained) -> None:
+    """Print what two runs of a graph and a seed came to."""
+    title = f"{graph:18s} seed {seed}:"
+    print(
+        f"{title} test accuracy {cached.tests[-1]:.4f} cached, {exact.tests[-1]:.4f} exact; of the last {LATE}"
+        f" evaluations {cached.late()} and {exact.late()}"
+    )
+    shares = (f"{point} {1 - cached.sent.get(point, 0) / rows:.1%}" for point, rows in sorted(exact.sent.items()))
+    print(
+        f"{title} rows {cached.rows:>12,} of {exact.rows:>12,}: {cached.saved(exact):.1%} saved, {', '.join(shares)}",
+        flush=True,
+    )
 
 
 def compare_accuracy(options: argparse.Namespace, folder: Path) -> bool:
-    """Print a line a graph and seed; whether the bars hold."""
+    """Print two lines a graph and seed, and one of their means; whether the bars hold."""
     held, saving = True, 0
     for graph in options.graphs:
-        accuracies, saved = [], []
+        pairs = []
         for seed in options.seeds:
             settings = settings_of(options, graph, seed)
-            found = {}
+            found = []
             for name, more in (("cached", []), ("exact", EXACT)):
                 experiment = load_experiment(options.system, [*settings, *more]).with_cluster(1, options.ranks)
-                result, rows = train(experiment, folder / f"{graph}-{seed}-{name}")
+                result, sent = train(experiment, folder / f"{graph}-{seed}-{name}")
                 assert result.accuracy is not None
-                found[name] = (float(result.accuracy[-1].test or 0.0), rows)
-            accuracies.append((found["cached"][0], found["exact"][0]))
-            saved.append(1 - found["cached"][1] / found["exact"][1])
-            print(
-                f"{graph:18s} seed {seed}: test accuracy {found['cached'][0]:.4f} cached,"
-                f" {found['exact'][0]:.4f} exact; rows {found['cached'][1]:>12,} of {found['exact'][1]:>12,}:"
-                f" {saved[-1]:.1%} saved",
-                flush=True,
-            )
-        cached, exact = np.array(accuracies).T
+                found.append(Trained([float(one.test or 0.0) for one in result.accuracy], sent))
+            tell(graph, seed, *found)
+            pairs.append(found)
+        cached, exact = np.array([[one.tests[-1] for one in pair] for pair in pairs]).T
+        saved = [first.saved(second) for first, second in pairs]
         change = float(np.mean(cached) - np.mean(exact))
         print(
             f"{graph:18s} mean over {len(cached)} seeds: {cached.mean():.4f} cached (spread {np.ptp(cached):.4f}),"
@@ -114,7 +161,7 @@ def compare_transfer(options: argparse.Namespace, folder: Path) -> bool:
             for seed, ranks in zip(options.seeds[:2], (2, 4), strict=True)
         )
         train(recorded, folder / f"{graph}-recorded")
-        _, rows = train(actual, folder / f"{graph}-actual")
+        rows = sum(train(actual, folder / f"{graph}-actual")[1].values())
         prepared = prepare(actual, need_graph=True, cache=folder / "cache")
         found = find_activity(prepared, folder / f"{graph}-recorded")
         assert found.transferred
