@@ -37,6 +37,9 @@ class GraphSection(Section):
     stand_in_features: Width | None = Field(
         default=None, description="width of random features for a graph that has none; results then say synthetic"
     )
+    centre: bool | None = Field(
+        default=None, description="subtract the mean of each column of the features, which makes them dense"
+    )
     symmetrise: bool | None = Field(default=None, description="add the other direction of every edge")
     root: str | None = Field(default=None, min_length=1, description="folder of OGB data sets")
 

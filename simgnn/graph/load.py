@@ -13,7 +13,7 @@ from simgnn.graph.graph import Graph
 from simgnn.names import nearest
 
 GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_width")
-OPTIONS = (*GENERATOR_OPTIONS, "stand_in_features", "symmetrise", "root")
+OPTIONS = (*GENERATOR_OPTIONS, "stand_in_features", "centre", "symmetrise", "root")
 SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".mtx", ".bin", ".pt")
 PREFIXES = ("synthetic:", "ogb:", "dgl:", "pyg:", "stats:")
 STAND_IN_SEED = 0  # fixed, so that a stand-in belongs to the graph and not to the experiment's seed
@@ -34,7 +34,8 @@ def load_graph(
     ``options``: ``symmetrise`` (default true); ``vertices`` V of an edge list, Parquet file or generator; ``edges``,
     ``feature_width`` for generators; ``classes``, ``multilabel`` for generators, or random labels and 60/20/20 masks
     for a graph without labels; ``stand_in_features``: width of unit normal float32 features for a graph without any
-    (``np.random.default_rng(0)``); ``root``: folder of OGB data sets. A value of None is as if absent.
+    (``np.random.default_rng(0)``); ``centre``: see :func:`simgnn.graph.centring.with_centred_features`; ``root``:
+    folder of OGB data sets. A value of None is as if absent.
 
     Raises :class:`GraphError`. Stand-ins are marked in ``synthetic_features``, ``synthetic_labels`` and ``notes``.
     """
@@ -42,7 +43,7 @@ def load_graph(
     _check_options(given)
     prefix, _, rest = source.partition(":")
     if f"{prefix}:" == "synthetic:":
-        _refuse(given, ("stand_in_features", "root"), source)
+        _refuse(given, ("stand_in_features", "centre", "root"), source)
         return _synthetic(rest, given, seed)
     if f"{prefix}:" == "stats:":
         raise GraphError(
@@ -129,6 +130,10 @@ def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
         draws = np.random.default_rng(STAND_IN_SEED).standard_normal((graph.vertices, width), dtype=np.float32)
         note = f"features are stand-ins: {width} random normal numbers a vertex"
         graph = replace(graph, features=draws, synthetic_features=True, notes=(*graph.notes, note))
+    if given.get("centre"):
+        from simgnn.graph.centring import with_centred_features
+
+        graph = with_centred_features(graph, source)
     if "classes" in given or given.get("multilabel"):
         if graph.labels is not None:
             raise GraphError(
@@ -161,7 +166,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
     for key, value in given.items():
         if key not in OPTIONS:
             raise GraphError(f"graph.{key}: no such option{nearest(key, OPTIONS, 0.5)}; known: {', '.join(OPTIONS)}")
-        if key in ("symmetrise", "multilabel"):
+        if key in ("symmetrise", "multilabel", "centre"):
             fine = isinstance(value, bool)
             wanted = "true or false"
         elif key == "root":

@@ -54,6 +54,9 @@ def test_an_unknown_suffix_lists_the_known_ones(tmp_path, name):
         ("synthetic:rmat", {"vertices": "many"}, "graph.vertices must be a whole number"),
         ("synthetic:rmat", {"multilabel": 1}, "graph.multilabel must be true or false"),
         ("bare.npz", {"symmetrise": "yes"}, "graph.symmetrise must be true or false"),
+        ("bare.npz", {"centre": 1}, "graph.centre must be true or false"),
+        ("bare.npz", {"centre": True}, "has no features to centre"),
+        ("synthetic:rmat", {"centre": True}, "graph.centre does not apply"),
         ("small.npz", {"stand_in_features": 4}, "has features of its own"),
         ("small.npz", {"classes": 4}, "has labels of its own"),
         ("bare.npz", {"multilabel": True}, "state graph.classes"),
@@ -84,6 +87,31 @@ def test_stand_ins_are_marked(small):
     several = load_graph("bare.npz", base=small, options={"classes": 4, "multilabel": True})
     assert several.labels.shape == (5, 4)
     assert not several.synthetic_features
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("chunk", [2, 65_536])
+def test_columns_of_features_are_centred(tmp_path, arrays, monkeypatch, dense, chunk):
+    monkeypatch.setattr("simgnn.graph.centring.CHUNK_ROWS", chunk)
+    rows = np.array([[1, 3, 0], [0, 0, 0], [2, 0, -2], [0, 0.5, 0], [2, 4, 7]], np.float16)
+    del arrays["feat"]
+    if dense:
+        arrays["feat"] = rows
+    else:
+        matrix = sparse.csr_array(rows.astype(np.float32))
+        parts = {"feat_indptr": matrix.indptr, "feat_indices": matrix.indices, "feat_data": matrix.data}
+        arrays |= {**parts, "feat_shape": np.array(matrix.shape)}
+    np.savez(tmp_path / "g.npz", **arrays)
+    plain = load_graph("g.npz", base=tmp_path)
+    graph = load_graph("g.npz", base=tmp_path, options={"centre": True})
+    assert not graph.sparse_features
+    assert graph.features.dtype == np.float32
+    np.testing.assert_allclose(graph.features, rows.astype(np.float64) - [1, 1.5, 1], rtol=1e-6)
+    assert graph.facts().feature_nonzeros is None, "planned for as dense"
+    assert graph_digest(graph) != graph_digest(plain), "shards would be taken for those of the source"
+    assert graph.notes == (*plain.notes, "features less the mean of their column")
+    again = load_graph("g.npz", base=tmp_path, options={"centre": False})
+    assert graph_digest(again) == graph_digest(plain)
 
 
 def test_labels_without_a_split_get_one(tmp_path, arrays):
