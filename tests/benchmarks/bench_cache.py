@@ -130,9 +130,10 @@ def compare_accuracy(options: argparse.Namespace, folder: Path) -> bool:
         pairs = []
         for seed in options.seeds:
             settings = settings_of(options, graph, seed)
+            plain = [one for one in settings if not one.startswith(("freshness.", "codec."))]
             found = []
-            for name, more in (("cached", []), ("exact", EXACT)):
-                experiment = load_experiment(options.system, [*settings, *more]).with_cluster(1, options.ranks)
+            for name, chosen in (("cached", settings), ("exact", [*plain, *EXACT])):
+                experiment = load_experiment(options.system, chosen).with_cluster(1, options.ranks)
                 result, sent = train(experiment, folder / f"{graph}-{seed}-{name}")
                 assert result.accuracy is not None
                 found.append(Trained([float(one.test or 0.0) for one in result.accuracy], sent))
