@@ -1,8 +1,8 @@
 """Where the input rows of batches come from: lists made ahead of time, or worked out when a batch is there.
 
 The faces of :class:`StagedRows` are what the staging ops of a program call. A staged batch lies in one of ``window``
-buffers of ``largest`` rows, made once, the cache of hot rows in one of two: a rank's device holds no other input rows
-(RapidGNN's bound, specs/rapidgnn.md 6).
+buffers of ``largest`` rows, made once, the cache of hot rows in one of two: while it trains, a rank's device holds no
+other input rows (RapidGNN's bound, specs/rapidgnn.md 6).
 """
 
 from collections.abc import Callable
