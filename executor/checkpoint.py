@@ -4,7 +4,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -20,11 +22,10 @@ def save_checkpoint(
 ) -> None:
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
 
-    Holds parameters, optimizer, the modules' own buffers, torch's generators, carried buffers (policies' states among
-    them), decisions, counted traffic, and ``history``: what the run remembers of the epochs before.
+    Holds parameters, optimizer, the modules' own buffers, torch's generators, remembered buffers (policies' states and
+    caches among them), decisions, counted traffic, and ``history``: what the run remembers of the epochs before.
     """
     place = folder / f"epoch-{epoch}"
-    place.mkdir(parents=True, exist_ok=True)
     assert context.optimizer is not None
     assert context.network is not None
     state = {
@@ -36,20 +37,31 @@ def save_checkpoint(
         "pairs": [[*key, *value] for key, value in context.pairs.items()],
         "history": dict(history),
     }
-    path = place / f"rank-{context.rank}.pt"
-    draft = path.with_suffix(".tmp")
-    torch.save(state, draft)
-    os.replace(draft, path)
+    _write(place / f"rank-{context.rank}.pt", lambda draft: torch.save(state, draft))
     barrier()
     if context.rank == 0:
         note = {"epoch": epoch, "ranks": context.program.ranks, "program_digest": digest}
-        draft = folder / f".{LATEST}.tmp"
-        draft.write_text(json.dumps(note))
-        os.replace(draft, folder / LATEST)
+        _write(folder / LATEST, lambda draft: draft.write_text(json.dumps(note)))
         for old in folder.glob("epoch-*"):
             if old.name != place.name:
                 shutil.rmtree(old, ignore_errors=True)
     barrier()
+
+
+def _write(path: Path, put: Callable[[Path], Any]) -> None:
+    """A file that is there whole or not at all. Raises :class:`BackendError` where it cannot be written."""
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        put(draft)
+        os.replace(draft, path)
+    except (OSError, RuntimeError) as error:  # torch has errors of its own for a full disk
+        with suppress(OSError):
+            draft.unlink()
+        raise BackendError(
+            f"the checkpoint {path} cannot be written ({error}); make room there, or train without "
+            "(train.checkpoint_every = 0)"
+        ) from error
 
 
 def _generators(device: torch.device) -> list[torch.Tensor]:
@@ -66,13 +78,17 @@ def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
             f"--resume: there is no complete checkpoint in {folder}; start without --resume, "
             "and set train.checkpoint_every to write some"
         )
-    note = json.loads(path.read_text())
-    if note["ranks"] != ranks or note["program_digest"] != digest:
+    try:
+        note = json.loads(path.read_text())
+        epoch, had, written = int(note["epoch"]), int(note["ranks"]), str(note["program_digest"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
+    if had != ranks or written != digest:
         raise BackendError(
-            f"--resume: the checkpoint in {folder} belongs to another program ({note['ranks']} ranks, digest "
-            f"{str(note['program_digest'])[:12]}; this one: {ranks} ranks, {digest[:12]}); start without --resume"
+            f"--resume: the checkpoint in {folder} belongs to another program ({had} ranks, digest {written[:12]}; "
+            f"this one: {ranks} ranks, {digest[:12]}); start without --resume"
         )
-    return int(note["epoch"])
+    return epoch
 
 
 def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str, Any]:
@@ -80,8 +96,10 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     path = folder / f"epoch-{epoch}" / f"rank-{context.rank}.pt"
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError) as error:
+    except OSError as error:
         raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
+    except (RuntimeError, ValueError, EOFError, UnpicklingError) as error:  # torch advises to load it unsafely
+        raise BackendError(f"--resume: {path} cannot be read: it is damaged; start without --resume") from error
     assert context.optimizer is not None
     assert context.network is not None
     context.optimizer.load_state_dict(state["optimizer"])

@@ -3,12 +3,14 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from executor.checkpoint import find_checkpoint
+from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.plan import RunPlan
 from simgnn.errors import BackendError
 from tests.executor.harness import run_ranks
@@ -84,3 +86,50 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
     (folder / "latest.json").write_text(json.dumps({"epoch": 3, "ranks": 2, "program_digest": "other"}))
     with pytest.raises(BackendError, match="belongs to another program"):
         find_checkpoint(folder, 2, "mine")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"epoch": "x", "ranks": 2, "program_digest": "mine"}', "[1]"])
+def test_a_damaged_note_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "latest.json").write_text(text)
+    with pytest.raises(BackendError, match=r"--resume: .*latest\.json cannot be read .*start without --resume"):
+        find_checkpoint(tmp_path, 2, "mine")
+
+
+def _context() -> Any:
+    """As much of a rank as a checkpoint looks at."""
+    nothing: Any = SimpleNamespace(state=dict)
+    return SimpleNamespace(
+        rank=0, device=torch.device("cpu"), optimizer=SimpleNamespace(state_dict=dict), network=nothing, store=nothing,
+        decisions={}, pairs={}, program=SimpleNamespace(ranks=1),
+    )  # fmt: skip
+
+
+def _save(folder: Path) -> None:
+    save_checkpoint(folder, 1, "mine", _context(), {}, lambda: None)
+
+
+@pytest.mark.parametrize("raw", [b"", b"no checkpoint", b"PK\x03\x04 cut off"])
+def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
+    _save(tmp_path)
+    assert find_checkpoint(tmp_path, 1, "mine") == 1
+    (tmp_path / "epoch-1" / "rank-0.pt").write_bytes(raw)
+    with pytest.raises(BackendError, match=r"--resume: .*rank-0\.pt cannot be read.*start without --resume"):
+        load_checkpoint(tmp_path, 1, _context())
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), RuntimeError("PytorchStreamWriter failed")])
+def test_a_checkpoint_without_room_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """What was there before stays the last one."""
+    _save(tmp_path)
+
+    def full(state: Any, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise fault
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(BackendError, match=r"rank-0\.pt cannot be written .*train\.checkpoint_every"):
+        save_checkpoint(tmp_path, 2, "mine", _context(), {}, lambda: None)
+    assert not list((tmp_path / "epoch-2").iterdir())
+    assert find_checkpoint(tmp_path, 1, "mine") == 1
