@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from simgnn.errors import BackendError
+from simgnn.errors import BackendError, SimgnnError
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.program import Program
 
@@ -39,12 +39,24 @@ def op_failure(program: Program, step: "Step | None", now: "Now", rank: int, err
     where = f"rank {rank}, epoch {now.epoch}, op '{step.name}'"
     message = _first_line(error)
     if (op.kind in GROUP_KINDS or op.kind is OpKind.PEER_READ) and _is_transport(error):
-        return LostPeerError(
-            f"{where}: lost contact with another rank ({message}); it died, or was silent for longer than train.timeout"
-        )
+        return _lost(where, message)
     if type(error).__name__ in OUT_OF_MEMORY or "can't allocate memory" in message:
         return BackendError(f"{where}: out of memory ({message}); use more ranks or narrower layers")
     return BackendError(f"{where}: {type(error).__name__}: {message}{_place(error)}")
+
+
+def outside_ops(rank: int, error: Exception) -> Exception:
+    """The error of a rank that has joined the others: where it comes from the backend that moves data (a barrier, a
+    sum of the driver's own), a peer was lost there too."""
+    if isinstance(error, SimgnnError) or not _is_transport(error):
+        return error
+    return _lost(f"rank {rank}", _first_line(error))
+
+
+def _lost(where: str, message: str) -> LostPeerError:
+    return LostPeerError(
+        f"{where}: lost contact with another rank ({message}); it died, or was silent for longer than train.timeout"
+    )
 
 
 def _place(error: Exception) -> str:

@@ -20,7 +20,7 @@ from executor.compile import metrics_buffers
 from executor.energy.meter import EnergyMeter, gauges_of
 from executor.energy.series import energy_file, write_series
 from executor.environment import LAUNCHER, TESTBED, threads_per_rank
-from executor.failure import write_failure
+from executor.failure import outside_ops, write_failure
 from executor.interpreter import Interpreter
 from executor.memory import PeakMemory
 from executor.metrics import History
@@ -48,7 +48,8 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False, pick: Pick 
         session = Session(plan, device, resume, pick)
         session.run()
         return 0
-    except Exception as error:
+    except Exception as fault:
+        error = outside_ops(rank, fault) if torch.distributed.is_initialized() else fault
         _tell(root, rank, error)
         if session is not None:
             session.abandon()
