@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from simgnn.errors import BackendError
-from simgnn.program.lifetimes import carried
+from simgnn.program.lifetimes import carried, remembered
 from simgnn.program.ops import Access, Buffer
 from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Column, Decision, Size
@@ -119,9 +119,9 @@ class BufferStore:
         return [tuple(slots) for slots in result]
 
     def state(self) -> dict[str, Value]:
-        """What later turns need of this rank: the carried buffers that ops have written, by name and copy."""
+        """What later turns need of this rank: the remembered buffers that ops have written, by name and copy."""
         result: dict[str, Value] = {}
-        for name in sorted(self._carried - self.constants):
+        for name in sorted(remembered(self.program) - self.constants):
             for copy in range(self.program.buffers[name].depth):
                 value = self.values[self._base[name] + copy]
                 if value is not None:
@@ -129,7 +129,7 @@ class BufferStore:
         return result
 
     def load_state(self, state: Mapping[str, Value]) -> None:
-        """Put back what :meth:`state` returned."""
+        """Put back what :meth:`state` returned; where a copy has memory already, into that."""
         for key, value in state.items():
             name, _, copy = key.rpartition("#")
             if name not in self._base:
@@ -137,7 +137,12 @@ class BufferStore:
                     f"the checkpoint holds a buffer '{name}' that the program does not have: it belongs to another "
                     "program; start without --resume"
                 )
-            self.values[self._base[name] + int(copy)] = _moved(value, self.place(name))
+            at = self._base[name] + int(copy)
+            there = self.values[at]
+            if isinstance(there, torch.Tensor) and isinstance(value, torch.Tensor):
+                there.copy_(value)
+            else:
+                self.values[at] = _moved(value, self.place(name))
 
     def _buffer(self, access: Access) -> Buffer:
         return self.program.buffers[access.buffer]

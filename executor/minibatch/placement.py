@@ -5,7 +5,7 @@ buffers of ``largest`` rows, made once, the cache of hot rows in one of two: whi
 other input rows (RapidGNN's bound, specs/rapidgnn.md 6).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -90,9 +90,14 @@ class StagedRows:
         """Input rows that this rank's device has memory for."""
         return sum(map(len, self._buffers))
 
+    @property
+    def caches(self) -> Sequence[Rows]:
+        """The copies of the cache of hot rows, by epoch modulo their number; none where nothing is cached."""
+        return ()
+
     def inputs(self, context: PolicyContext, vertices: Rows, features: Rows, pulled: Rows | None = None) -> Rows:
         """Input rows of a batch [m, F]: those of this host and those that were ``pulled``; rows of the cache are left
-        to :meth:`CachedRows.hits`."""
+        to :meth:`ScheduledRows.hits`."""
         origin = self._origins.of(context.epoch, context.step, vertices)
         count = context.epoch * self.staging.steps + context.step
         staged = self._buffers[count % self.staging.window][: len(vertices)]
@@ -131,6 +136,11 @@ class ScheduledRows(StagedRows):
     def device_rows(self) -> int:
         """See :class:`StagedRows`."""
         return super().device_rows + sum(map(len, self._caches))
+
+    @property
+    def caches(self) -> Sequence[Rows]:
+        """See :class:`StagedRows`."""
+        return self._caches if self.staging.hot_rows else ()
 
     def serve(self, context: PolicyContext, features: Rows) -> Rows:
         """The rows that other ranks need for this step's batches, rank after rank."""

@@ -95,11 +95,15 @@ def _context(
     evaluation = load_evaluation(plan, store.places, device)
     if task.evaluated is not None:
         constants |= {OWN_LABELS: task.evaluated.labels, **evaluation.constants}
+    buffers = BufferStore(program, rank, device, {**constants, **learned_values(plan, optimizer)})
+    staged = _staged_rows(plan, sampling, fetches, rank, device, dtype)
+    for copy, cache in enumerate(staged.caches):
+        buffers.values[buffers.slot(HOT) + copy] = cache  # a checkpoint is read into it: no third cache
     return RankContext(
         program=program,
         rank=rank,
         device=device,
-        store=BufferStore(program, rank, device, {**constants, **learned_values(plan, optimizer)}),
+        store=buffers,
         seed=plan.seed,
         routes=evaluation.routes,
         groups=groups,
@@ -109,7 +113,7 @@ def _context(
         policies={
             **carried_out(plan.policies),
             BATCHES: drawn,
-            PLACES: _staged_rows(plan, sampling, fetches, rank, device, dtype),
+            PLACES: staged,
             **evaluation.policies,
         },
         left_out=learned_buffers(plan),

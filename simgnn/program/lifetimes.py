@@ -5,7 +5,16 @@ from simgnn.program.program import Program
 
 def carried(program: Program) -> frozenset[str]:
     """Buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
-    names = {b.name for b in program.buffers.values() if b.persistent or b.depth > 1}
+    return remembered(program) | {buffer.name for buffer in program.buffers.values() if buffer.depth > 1}
+
+
+def remembered(program: Program) -> frozenset[str]:
+    """Buffers of which a turn may need what earlier ones wrote, all of whose ops have ended: what a run goes on from.
+
+    Rings whose copies serve one turn each are none of them, such as those of batches staged ahead: a batch that was
+    staged is trained, or staged anew.
+    """
+    names = {buffer.name for buffer in program.buffers.values() if buffer.persistent}
     for template in program.templates.values():
         written: set[str] = set()
         for op in template.ops:

@@ -22,6 +22,7 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.partition.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
+from simgnn.policies.minibatch import HOT, INPUTS, PLACES
 from tests.executor.schedules import SeededRandom
 
 
@@ -76,6 +77,21 @@ def _caches(session: Session) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name.startswith(CACHES)}
 
 
+def _staging_bytes(session: Session) -> int:
+    """Bytes of all memory that input rows of mini-batches lie in, each piece once: of buffers and of their policy."""
+    context = session.context
+    places = context.policies.get(PLACES)
+    if places is None:  # of a full graph
+        return 0
+    held = [*places._buffers, *places.caches]
+    for name in {INPUTS, HOT} & context.program.buffers.keys():
+        first = context.store.slot(name)
+        values = context.store.values[first : first + context.program.buffers[name].depth]
+        held += [value for value in values if isinstance(value, torch.Tensor)]
+    storages = [value.untyped_storage() for value in held]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
 def train_in_process(
     rank: int,
     ranks: int,
@@ -126,6 +142,7 @@ def train_in_process(
                 "caches": _caches(session),
                 "serial": session.interpreter.serial,
                 "alive": sum(value is not None for value in session.context.store.values),
+                "staging_bytes": _staging_bytes(session),
             }
         )
         dist.destroy_process_group()

@@ -1,5 +1,5 @@
-"""Mini-batch training on ranks: what one process gives on the union of the same batches, whatever is staged or cached,
-with exactly the rows on the wire that the program tells."""
+"""Mini-batch training on ranks: the same bits whatever is staged or cached, with exactly the rows on the wire that the
+program and its simulation tell. What one process says of it: test_mini_batch_oracle."""
 
 import json
 from collections.abc import Mapping
@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-from executor.batch_oracle import train_batch_reference
-from executor.layers import build_layers
 from executor.plan import RunPlan
 from simgnn.analysis.compare import compare_runs
 from simgnn.graph.graph import Graph
@@ -26,76 +23,19 @@ from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.sampling.sampler import Sampler
 from simgnn.sim.simulate import simulate
 from tests.equality.counting import counted_rows, differences, planned_pairs, turns_of
+from tests.executor.batch_checks import assert_simulated_alike, staging_bytes
 from tests.executor.batch_runs import EPOCHS, prepared_batches, sampling_of
-from tests.executor.evaluation_checks import assert_evaluated
 from tests.executor.harness import run_ranks
 from tests.executor.runs import small_graph, train_in_process
 from tests.sim.worlds import machine
 
 ALONE = ["schedule.lanes=2", "batching.structure=replicated"]
 """Each rank draws its batches alone, two at once; else hosts of ``distdgl`` draw for one another."""
-TRAINED: dict[str, tuple[str, list[str]]] = {
-    "sage": ("rapidgnn", ["placement.hot_rows=7", "train.eval_every=2"]),
-    "gcn": ("distdgl", ["model.kind=gcn", "batching.split=local"]),
-    "sage-full-batches": ("rapidgnn", ["batching.last=drop", "placement.hot_rows=3"]),
-    "gcn-transform-first": ("rapidgnn", ["model.kind=gcn", "model.order=transform-first", "placement.pull=delta"]),
-    "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", *ALONE, "batching.split=local"]),
-    "gat": ("rapidgnn", ["model.kind=gat", "model.heads=2", "batching.split=local", "placement.hot_rows=4"]),
-    "gin": ("distdgl", ["model.kind=gin", "model.layers=3", "batching.fanouts=[3,-1,2]", "train.optimizer=sgd"]),
-    "multilabel": ("rapidgnn", ["model.kind=gcn", "train.eval_every=1"]),
-}
-"""Name -> system and what is set on top. ``local`` splits give ranks unequal numbers of batches."""
-CLUSTERS = {1: (1, 1), 2: (2, 1), 4: (2, 2)}
-"""Ranks -> hosts, ranks of each."""
-
-
-def _flat(values: list[dict[str, torch.Tensor]], folder: Path) -> torch.Tensor:
-    layers = build_layers(RunPlan.open(folder).layers, 0, torch.float64)
-    names = [[name for name, _ in layer.named_parameters()] for layer in layers]
-    return torch.cat([found[name].reshape(-1) for found, kept in zip(values, names, strict=True) for name in kept])
-
-
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 4])
-def test_ranks_train_as_one_process_does_on_the_union_of_their_batches(ranks: int, tmp_path: Path) -> None:
-    """Losses of three epochs and the parameters after them, with DGL's layers. Some last batches are short, and some
-    ranks have none."""
-    pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
-    graphs = {name: small_graph(multilabel=name == "multilabel") for name in TRAINED}
-    folders = {
-        name: prepared_batches(graphs[name], tmp_path / name, *CLUSTERS[ranks], *_of(case))
-        for name, case in TRAINED.items()
-    }
-    results = run_ranks(ranks, train_in_process, tmp_path / "ranks", [str(f) for f in folders.values()], joined=False)
-    uneven = 0
-    for position, (name, folder) in enumerate(folders.items()):
-        run, sampling = RunPlan.open(folder), sampling_of(folder)
-        layers = build_layers(run.layers, run.seed, torch.float64)
-        initial = [{key: value.detach() for key, value in layer.named_parameters()} for layer in layers]
-        expected = train_batch_reference(graphs[name], run.layers, initial, sampling, EPOCHS, run.train)
-        uneven += len({sampling.batches(worker) for worker in range(ranks)}) > 1
-        assert any(len(mine) % sampling.batch_size for mine in sampling.workers), "no batch is short"
-        wanted = _flat(expected.parameters, folder)
-        for rank in range(ranks):
-            got: dict[str, Any] = results[rank][position]
-            assert np.allclose(got["losses"], expected.losses, rtol=1e-9), (name, got["losses"], expected.losses)
-            difference = float((got["parameters"] - wanted).abs().max() / wanted.abs().max())
-            assert difference <= 1e-9, f"{name}: parameters differ by {difference:.2e}"
-            assert got["parameters"].equal(results[0][position]["parameters"]), f"{name}: ranks differ"
-            assert len(got["gradients"]) == EPOCHS * sampling.steps, "every rank takes part in every step"
-            every = run.train["eval_every"] or EPOCHS
-            assert set(got["evaluations"]) == {*range(every - 1, EPOCHS, every), EPOCHS - 1}
-            assert_evaluated(graphs[name], expected.scores, got["evaluations"])
-    assert ranks == 1 or uneven, "no rank is without a batch that others have"
-
-
-def _of(case: tuple[str, list[str]]) -> tuple[str, ...]:
-    return case[0], *case[1]
-
-
 VARIANTS: dict[str, tuple[str, list[str]]] = {
     "online": ("distdgl", ["schedule.window=1"]),
     "online, parted, ahead": ("distdgl", ["schedule.window=3"]),
     "online, ahead": ("distdgl", ["schedule.window=4", *ALONE]),
+    "online, rows ahead": ("distdgl", ["schedule.window=3", "schedule.staged=rows"]),
     "no cache": ("rapidgnn", ["placement.hot_rows=0", "schedule.window=1"]),
     "no cache, 4": ("rapidgnn", ["placement.hot_rows=0", "schedule.window=4"]),
     "hot": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=2"]),
@@ -271,7 +211,8 @@ def test_counters_of_a_batch_add_up(trained: Trained, name: str) -> None:
         assert sum(row["edges_by_hop"]) == row["edges"]
         host = row["rank"] // 2
         assert not any(row["pulled_from"][2 * host : 2 * host + 2]), "rows of the own host are not pulled"
-        assert len(row["asked"]) == (2 if name in ("online", "online, parted, ahead") else 0)
+        parted = name in ("online", "online, parted, ahead", "online, rows ahead")
+        assert len(row["asked"]) == (2 if parted else 0)
         for hop, wanted in enumerate(row["asked"]):
             assert sum(wanted) <= row["rows_by_hop"][hop]
             assert not any(wanted[2 * host : 2 * host + 2])
@@ -307,35 +248,15 @@ def test_a_prediction_lines_up_with_its_run(trained: Trained, name: str, tmp_pat
     assert sum(part.measured_s for part in found.parts) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["delta", "online, ahead", "online, parted, ahead"])
-def test_streams_in_any_order_change_no_bit(trained: Trained, name: str, tmp_path: Path) -> None:
-    """Ready ops of a stream run in a random order of their own on each rank; dependencies alone hold them."""
-    system, settings = VARIANTS[name]
-    folder = prepared_batches(trained.graph, tmp_path / "run", 2, 2, system, *COMMON, *settings)
-    results = run_ranks(4, train_in_process, tmp_path / "ranks", [str(folder)], 5, joined=False)
-    expected = trained.results[0][0]
+@pytest.mark.parametrize("name", ["online, ahead", "all hot"])
+def test_a_simulation_sends_what_the_ranks_sent(trained: Trained, name: str) -> None:
+    """No difference in bytes, control bytes and messages of any op, rank and step."""
+    assert_simulated_alike(trained.folders[name])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_input_rows_have_the_memory_of_the_bound_and_no_more(trained: Trained, name: str) -> None:
+    """Measured from the memory that the tensors lie in."""
     for rank in range(4):
-        assert results[rank][0]["losses"] == expected["losses"]
-        assert results[rank][0]["parameters"].equal(expected["parameters"])
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_from_a_checkpoint(trained: Trained, tmp_path: Path) -> None:
-    """With a cache that the epoch before has filled."""
-    system, settings = VARIANTS["delta"]
-    folder = prepared_batches(
-        trained.graph, tmp_path / "run", 2, 2, system, *COMMON, *settings, "train.checkpoint_every=1"
-    )
-    steps = RunPlan.open(folder).program.calendar.steps
-    stopped = {"stop_at": 2 * steps + 1, "killed": True}
-    run_ranks(4, _train_until, tmp_path / "one", str(folder), stopped, joined=False)
-    results = run_ranks(4, _train_until, tmp_path / "two", str(folder), {"resume": True}, joined=False)
-    expected = trained.results[0][0]
-    for rank in range(4):
-        assert results[rank]["losses"] == expected["losses"]
-        assert results[rank]["parameters"].equal(expected["parameters"])
-
-
-def _train_until(rank: int, ranks: int, folder: str, options: dict[str, Any]) -> dict[str, Any]:
-    return train_in_process(rank, ranks, [folder], **options)[0]
+        found = trained.results[rank][list(VARIANTS).index(name)]["staging_bytes"]
+        assert found == staging_bytes(trained.program(name), rank) > 0

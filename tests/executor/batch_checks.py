@@ -1,0 +1,72 @@
+"""What one process, and a simulation, say of a mini-batch run that ranks have carried out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from executor.batch_oracle import train_batch_reference
+from executor.layers import build_layers
+from executor.plan import RunPlan
+from simgnn.graph.graph import Graph
+from simgnn.policies.minibatch import HOT, INPUTS
+from simgnn.program.program import EVALUATE, Program
+from simgnn.record.rundir import RunDirectory
+from simgnn.sampling.plan import SamplingPlan
+from tests.equality.counting import counted_rows, differences
+from tests.executor.batch_runs import EPOCHS, sampling_of
+from tests.executor.evaluation_checks import assert_evaluated
+from tests.sim.worlds import machine
+from tests.sim.worlds import run as simulate_exactly
+
+
+def assert_trained_as_one_process(graph: Graph, folder: Path, ranks: Sequence[Mapping[str, Any]]) -> SamplingPlan:
+    """What each rank got of a float64 run is what one process gets with DGL's layers on the union of the same batches;
+    returns who drew what."""
+    run, sampling = RunPlan.open(folder), sampling_of(folder)
+    layers = build_layers(run.layers, run.seed, torch.float64)
+    names = [[name for name, _ in layer.named_parameters()] for layer in layers]
+    initial = [{name: value.detach() for name, value in layer.named_parameters()} for layer in layers]
+    expected = train_batch_reference(graph, run.layers, initial, sampling, EPOCHS, run.train)
+    wanted = torch.cat(
+        [found[name].reshape(-1) for found, kept in zip(expected.parameters, names, strict=True) for name in kept]
+    )
+    for got in ranks:
+        assert np.allclose(got["losses"], expected.losses, rtol=1e-9), (folder, got["losses"], expected.losses)
+        difference = float((got["parameters"] - wanted).abs().max() / wanted.abs().max())
+        assert difference <= 1e-9, f"{folder}: parameters differ by {difference:.2e}"
+        assert got["parameters"].equal(ranks[0]["parameters"]), f"{folder}: ranks differ"
+        assert len(got["gradients"]) == EPOCHS * sampling.steps, "every rank takes part in every step"
+        every = _evaluated_every(run)
+        assert set(got["evaluations"]) == {*range(every - 1, EPOCHS, every), EPOCHS - 1}
+        assert_evaluated(graph, expected.scores, got["evaluations"])
+    return sampling
+
+
+def assert_simulated_alike(folder: Path) -> None:
+    """A simulation of the run's program sends what its ranks sent: op by op, step by step, and by rank pair."""
+    plan, run = RunPlan.open(folder), RunDirectory(folder)
+    on = machine(list(plan.program.hosts), kind="cpu", cores=64, threads=1)
+    simulation = simulate_exactly(plan.program, on, EPOCHS, evaluate_every=_evaluated_every(plan))
+    assert not differences(counted_rows(simulation.trace), counted_rows(pq.read_table(run.trace)))
+    told = pq.read_table(run.traffic)  # of evaluations too, which a simulation tells in its trace alone
+    training = [plan.program.ops[op_id][0] != EVALUATE for op_id in told["op_id"].to_pylist()]
+    assert simulation.traffic_table.equals(told.filter(pa.array(training, pa.bool_())))
+
+
+def staging_bytes(program: Program, rank: int) -> int:
+    """Two caches and a window of the largest batch: RapidGNN's bound (specs/rapidgnn.md 6)."""
+    inputs, hot = program.buffers[INPUTS], program.buffers.get(HOT)
+    rows = inputs.depth * int(program.sizes.per_rank(inputs.rows, 0, 0)[rank])
+    if hot is not None:
+        rows += 2 * int(program.sizes.per_rank(hot.rows, 0, 0)[rank])
+    return rows * inputs.row_bytes
+
+
+def _evaluated_every(plan: RunPlan) -> int:
+    """Epochs between evaluations; one at the end in any case."""
+    return int(plan.train["eval_every"]) or EPOCHS
