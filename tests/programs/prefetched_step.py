@@ -16,11 +16,15 @@ def build(ranks: int = 2) -> Program:
     pairs = [(i, j) for i in range(ranks) for j in range(ranks) if i != j]
     rows = np.array([[200 + 20 * step + 5 * place for step in range(STEPS)] for place, _ in enumerate(pairs)])
     route = Route(np.array([i for i, _ in pairs], np.int32), np.array([j for _, j in pairs], np.int32), rows)
-    pulled = np.array([[sum(rows[p][s] for p, (_, j) in enumerate(pairs) if j == r) for s in range(STEPS)]
-                       for r in range(ranks)])  # fmt: skip
+    answered, pulled = (
+        np.array([[sum(rows[p][s] for p, pair in enumerate(pairs) if pair[end] == r) for s in range(STEPS)]
+                  for r in range(ranks)])
+        for end in (0, 1)
+    )  # fmt: skip
     buffers = [
         Buffer("features", Column("rows"), WIDTH, space="host", persistent=True),
         Buffer("hot", 400, WIDTH, persistent=True),
+        Buffer("answered", Column("answered"), WIDTH, space="host", depth=QUEUE, ring="step"),
         Buffer("pulled", Column("pulled"), WIDTH, space="host", depth=QUEUE, ring="step"),
         Buffer("slot", 2000, WIDTH, depth=QUEUE, ring="step"),
         Buffer("hidden", 1000, WIDTH),
@@ -28,7 +32,8 @@ def build(ranks: int = 2) -> Program:
         Buffer("gradients", 1, 10_000, persistent=True),
     ]
     ops = [
-        op("exchange", "exchange", "fetch", "features", "pulled", f"copy<{QUEUE} backward<{QUEUE}", route="pull",
+        op("answer", "copy", "answer", "features", "answered", f"exchange<{QUEUE}"),
+        op("exchange", "exchange", "fetch", "answered", "pulled", f"answer copy<{QUEUE} backward<{QUEUE}", route="pull",
            transfer=Transfer(4 * WIDTH)),
         op("copy", "h2d", "copy_in", "pulled features", "slot", f"exchange backward<{QUEUE}",
            transfer=Transfer(4 * WIDTH, Column("pulled"))),
@@ -43,8 +48,14 @@ def build(ranks: int = 2) -> Program:
         {"step": ops},
         Calendar("step", steps=STEPS),
         buffers,
-        [Stream("compute"), Stream("copy_in"), Stream("fetch", group="fetch"), Stream("grad", group="grad")],
+        [
+            Stream("compute"),
+            Stream("answer"),
+            Stream("copy_in"),
+            Stream("fetch", group="fetch"),
+            Stream("grad", group="grad"),
+        ],
         hosts=list(range(ranks)),
-        columns={"rows": np.full(ranks, 10_000), "pulled": pulled},
+        columns={"rows": np.full(ranks, 10_000), "answered": answered, "pulled": pulled},
         routes={"pull": route},
     )
