@@ -96,6 +96,7 @@ def test_a_killed_rank_ends_the_run_with_one_message(started: Running) -> None:
     assert pq.read_table(started.folder / "trace.parquet").num_rows
 
 
+@pytest.mark.slow
 def test_a_silent_rank_ends_the_run_within_the_timeout(started: Running) -> None:
     os.kill(started.ranks[0].pid, signal.SIGSTOP)
     status, said, seconds = started.end()

@@ -31,6 +31,7 @@ def measured(declared: Declaration, folder: Path, *words: object) -> subprocess.
     return done
 
 
+@pytest.mark.slow
 def test_the_measured_link_is_the_declared_one_and_kept_stages_are_used_again(tmp_path: Path) -> None:
     declared = bed(link="200 Mbit/s")
     out, kept = tmp_path / "samples.json", tmp_path / "kept"
