@@ -142,11 +142,10 @@ def _carried_out(graphs: Mapping[str, Graph], folders: Mapping[str, Path], place
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
-    """Layers and edges, carried out by the same four processes one after the other."""
-    place = tmp_path_factory.mktemp("oracle")
-    graphs = _layer_graphs() | {name: _graph(edge) for name, edge in EDGES.items()}
-    folders = _prepared_layers(graphs, place, RANKS)
+def edges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Found]:
+    """All edges, carried out by the same four processes one after the other."""
+    place, folders = tmp_path_factory.mktemp("edges"), {}
+    graphs = {name: _graph(edge) for name, edge in EDGES.items()}
     for name, edge in EDGES.items():
         folder, each = place / name.replace(" ", "-"), RANKS // edge.hosts
         folders[name] = prepared_batches(graphs[name], folder, edge.hosts, each, edge.system, *edge.settings)
@@ -164,31 +163,28 @@ def _check_layers(found: Mapping[str, Found], ranks: int) -> None:
     assert ranks == 1 or uneven, "no rank is without a batch that others have"
 
 
-def test_four_ranks_train_as_one_process_does(found: dict[str, Found]) -> None:
-    _check_layers(found, RANKS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [*(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2)), RANKS])
 def test_ranks_train_as_one_process_does(ranks: int, tmp_path: Path) -> None:
     graphs = _layer_graphs()
     folders = _prepared_layers(graphs, tmp_path, ranks)
     _check_layers(_carried_out(graphs, folders, tmp_path / "ranks", ranks), ranks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
-def test_edges_train_as_one_process_does(found: dict[str, Found], name: str) -> None:
+def test_edges_train_as_one_process_does(edges: dict[str, Found], name: str) -> None:
     """And a simulation sends what the ranks sent, which may be nothing."""
-    one = found[name]
+    one = edges[name]
     sampling = assert_trained_as_one_process(one.graph, one.folder, one.ranks)
     assert_simulated_alike(one.folder)
     assert len(one.batches) == RANKS * EPOCHS * sampling.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
-def test_seeds_without_neighbours_stay_in_their_batches(found: dict[str, Found], name: str) -> None:
+def test_seeds_without_neighbours_stay_in_their_batches(edges: dict[str, Found], name: str) -> None:
     """They have a row of no sources at every hop; a batch of nothing else has no edge, and is trained."""
-    sampling, batches, trained = found[name].sampling, found[name].batches, EDGES[name].trained
+    sampling, batches, trained = edges[name].sampling, edges[name].batches, EDGES[name].trained
     sampler, seen, alone = Sampler(sampling.csr, sampling.fanouts), 0, 0
     for rank in range(RANKS):
         turn = sampling.epoch(rank, 0)
@@ -205,9 +201,10 @@ def test_seeds_without_neighbours_stay_in_their_batches(found: dict[str, Found],
     assert alone or trained is not FEW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["served only, planned", "served only, asked"])
-def test_a_host_without_training_vertices_serves(found: dict[str, Found], name: str) -> None:
-    one = found[name]
+def test_a_host_without_training_vertices_serves(edges: dict[str, Found], name: str) -> None:
+    one = edges[name]
     assert [len(mine) > 0 for mine in one.sampling.workers] == [True, True, False, False]
     assert one.sampling.steps > 1
     assert all(row["rows"] == row["seeds"] == row["edges"] == 0 for row in one.batches if row["rank"] >= 2)
@@ -219,10 +216,11 @@ def test_a_host_without_training_vertices_serves(found: dict[str, Found], name: 
     assert not sent[2:, 2:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nothing shared, planned", "nothing shared, asked"])
-def test_hosts_that_share_no_edge_send_nothing(found: dict[str, Found], name: str) -> None:
+def test_hosts_that_share_no_edge_send_nothing(edges: dict[str, Found], name: str) -> None:
     """Caches are empty, and exchanges that are known ahead are skipped by all; who asks tells that it wants nothing."""
-    one = found[name]
+    one = edges[name]
     kind = OpKind.EXCHANGE if name.endswith("planned") else OpKind.FETCH
     assert kind in one.kinds()
     assert not one.sent.any()
@@ -233,15 +231,17 @@ def test_hosts_that_share_no_edge_send_nothing(found: dict[str, Found], name: st
     assert ((control > metrics) if kind is OpKind.FETCH else (control == metrics)).all()
 
 
-def test_one_host_plans_no_call_for_rows(found: dict[str, Found]) -> None:
-    one = found["one host"]
+@pytest.mark.slow
+def test_one_host_plans_no_call_for_rows(edges: dict[str, Found]) -> None:
+    one = edges["one host"]
     assert not one.kinds() & {OpKind.EXCHANGE, OpKind.FETCH, OpKind.PEER_READ}
     assert all(row["rows_local"] == row["rows"] for row in one.batches)
     assert not one.sent.any()
 
 
-def test_fewer_training_vertices_than_ranks_leave_some_without(found: dict[str, Found]) -> None:
-    one = found["few"]
+@pytest.mark.slow
+def test_fewer_training_vertices_than_ranks_leave_some_without(edges: dict[str, Found]) -> None:
+    one = edges["few"]
     assert sorted(map(len, one.sampling.workers)) == [0, 1, 1, 1]
     assert one.sampling.steps == 1
     idle = next(rank for rank, mine in enumerate(one.sampling.workers) if not len(mine))
