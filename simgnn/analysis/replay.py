@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -23,6 +23,13 @@ from simgnn.record.rundir import RunDirectory
 
 CORRECT, COUNT = "accuracy/update/correct", "accuracy/update/count"
 """Decisions under which a controller's training counts are recorded."""
+
+
+class RecordedPartition(NamedTuple):
+    """What a run was trained on: its number of ranks, and digests that each name its partition."""
+
+    ranks: int
+    digests: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -65,13 +72,24 @@ def read_recording(root: Path) -> Recording:
     """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, or nothing was decided."""
     table = read_activity(RunDirectory(root).activity)
     program = load_program(RunDirectory(root).plan)
-    plan: dict[str, Any] = json.loads((RunDirectory(root).plan / "plan.json").read_text())
     decisions = decisions_of(table, program.ranks, program.calendar.steps)
     if not decisions:
         raise ConfigError(f"--activity: the record in {root} is empty: the run ended before its first decision")
-    # runs of earlier versions do not tell the second
-    digests = frozenset(str(plan[key]) for key in ("partition_digest", "cut_digest") if plan.get(key))
-    return Recording(root, program, digests, decisions)
+    return Recording(root, program, recorded_partition(root).digests, decisions)
+
+
+def recorded_partition(root: Path) -> RecordedPartition:
+    """The partition of the run in ``root``. Raises :class:`ConfigError` where its plan cannot be read."""
+    path = RunDirectory(root).plan / "plan.json"
+    try:
+        plan: dict[str, Any] = json.loads(path.read_text())
+        # runs of earlier versions do not tell the second
+        digests = frozenset(str(plan[key]) for key in ("partition_digest", "cut_digest") if plan.get(key))
+        return RecordedPartition(int(plan["ranks"]), digests)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"--activity: {path} cannot be read ({error}); expected the whole directory of a finished `simgnn run`"
+        ) from error
 
 
 def replay(
@@ -194,7 +212,9 @@ def different_experiment(differences: Sequence[tuple[str, Any, Any]], root: Path
         section, _, field = key.partition(".")
         if section in other_kinds and field != "kind":
             continue
-        if section in ("freshness", "codec", "communication", "schedule", "batching"):
+        if key in DECIDES_NOTHING:
+            continue
+        if section in ("freshness", "codec", "communication", "batching"):
             faults.append(
                 f"--activity: {key}: got {here}, expected {there} as in {root}: run this experiment to record it"
             )
@@ -203,5 +223,7 @@ def different_experiment(differences: Sequence[tuple[str, Any, Any]], root: Path
     return faults, notes
 
 
+DECIDES_NOTHING = frozenset({"batching.storage", "communication.blocks_ahead"})
+"""Fields of policies that say where something lies, or when it is there. So does all of ``[schedule]``."""
 LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale")
 """Fields of ``[train]`` that change what is learned, and so what moves."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
     from simgnn.record.result import Accuracy
 
+ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
+
 
 def check_run(experiment: "Experiment", root: Path) -> "tuple[tuple[Accuracy, ...], list[str]]":
     """The accuracy that the run in ``root`` reached, and what it learned otherwise than ``experiment`` would. Raises
@@ -34,7 +36,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     experiment, or did not end well.
     """
     from simgnn.analysis.activity_curve import Thresholds
-    from simgnn.analysis.replay import Replay, read_recording, replay
+    from simgnn.analysis.replay import Replay, read_recording, recorded_partition, replay
     from simgnn.record.activity import decisions_in
 
     experiment, program = prepared.experiment, prepared.planned.program
@@ -51,15 +53,22 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     accuracy, notes = check_run(experiment, root)
     if not wanted and notes:
         raise ConfigError([f"--activity: got {root}, of which only the accuracy counts here; {n}" for n in notes])
-    if not wanted:
-        return Replay(scheduled, False, (), root.name, accuracy)
     cut = prepared.partition
+    digests = frozenset({prepared.stats.digest, *([] if cut is None else [cut.cut_digest])})
+    if not wanted:
+        there = recorded_partition(root)
+        full = experiment.batching.label == "full"
+        # batches of a rank depend on its host, too
+        same = there.digests & (digests if full else {prepared.stats.digest})
+        elsewhere = not same and not (full and _exact(experiment))
+        told = (ELSEWHERE.format(root.name, there.ranks),) * elsewhere
+        return Replay(scheduled, elsewhere, told, root.name, accuracy)
     thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
         read_recording(root),
         program,
         frozenset(wanted),
-        frozenset({prepared.stats.digest, *([] if cut is None else [cut.cut_digest])}),
+        digests,
         experiment.train.epochs,
         experiment.seed,
         thresholds,
@@ -67,3 +76,12 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     told = (*found.notes, *notes)
     # what learned something else reached another accuracy
     return Replay({**found.activity, **scheduled}, found.transferred, told, root.name, () if notes else accuracy)
+
+
+def _exact(experiment: "Experiment") -> bool:
+    """Whether training on the full graph learns the same on any partition, but for rounding: no row is old or encoded,
+    no rank clips gradients of its own, and no layer draws."""
+    from simgnn.model.spec import BUILT_IN_LAYERS
+
+    fresh = experiment.freshness.label == "always" and not experiment.codec.encodes
+    return fresh and not experiment.train.clip_norm and experiment.model.kind in BUILT_IN_LAYERS

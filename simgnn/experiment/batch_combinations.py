@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.store import Pulls
 from simgnn.policies.placement.store import Store
@@ -77,6 +78,13 @@ def training_faults(values: Mapping[str, Any]) -> Faults:
         policy = values[slot]
         if policy is not None and policy.kind != expected:
             yield (slot, "kind"), f"got '{policy.kind}' {got}, expected '{expected}': {why}"
+    model = values["model"]
+    if model is not None and model.kind not in BUILT_IN_LAYERS:
+        yield (
+            ("model", "kind"),
+            f"got '{model.kind}' {got}, expected one of {', '.join(BUILT_IN_LAYERS)}: a layer of your own sums over "
+            "neighbourhoods of the graph, mini-batches have sampled ones; use batching.kind = 'full'",
+        )
     if not isinstance(communication, Pulls) or (communication.rows == "scheduled" and batching.known_ahead):
         return
     placement = values["placement"]

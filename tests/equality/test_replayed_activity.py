@@ -25,7 +25,7 @@ from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
-from tests.equality.cached_runs import CACHE, TRANSFORMED, Recorded, Runs, case
+from tests.equality.cached_runs import CACHE, EIGHT_BITS, TRANSFORMED, Recorded, Runs, case
 from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench
 
@@ -176,3 +176,15 @@ def test_the_accuracy_of_a_run_comes_along(runs: Runs) -> None:
     other = find_activity(_prepared(folder, 2, "train.learning_rate=0.5"), folder)
     assert other.accuracy == ()
     assert "activity was recorded with train.learning_rate = 0.01; here it is 0.5" in other.notes
+
+
+@pytest.mark.parametrize(("settings", "lossy"), [((), False), (EIGHT_BITS, True)])
+def test_an_accuracy_of_another_partition_says_so(runs: Runs, settings: tuple[str, ...], lossy: bool) -> None:
+    """Nothing is decided in either run; what exact training learns depends on no partition."""
+    folder = runs.of(case(*settings, *TRANSFORMED)).finished.folder
+    here = _prepared(folder, 2)
+    assert not find_activity(here, folder).transferred
+    found = find_activity(replace(here, stats=replace(here.stats, digest="another"), partition=None), folder)
+    assert found.transferred == lossy
+    assert ["another partition (2 ranks)" in note for note in found.notes] == [True] * lossy
+    assert list(found.accuracy) == read_result(RunDirectory(folder).result).accuracy

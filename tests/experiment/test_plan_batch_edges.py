@@ -62,3 +62,10 @@ def test_no_more_batches_are_staged_than_an_epoch_has(window: int, across: bool,
     assert program.calendar.steps == 7
     assert {program.buffers[name].depth for name in ("inputs", "seeds", "blocks/1")} == {depth}
     assert program.buffers["vertices"].depth == window
+
+
+@pytest.mark.parametrize(("lanes", "threads"), [(2, 2), (9, 3)])
+def test_no_more_threads_draw_than_batches_are_held(lanes: int, threads: int) -> None:
+    options = ["schedule.window=3", f"schedule.lanes={lanes}"]
+    program = planned("rapidgnn", HOSTS, made_sizes(HOSTS), *options).program
+    assert program.streams["sampling"].servers == threads

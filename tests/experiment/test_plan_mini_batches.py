@@ -193,30 +193,16 @@ def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
         ("rapidgnn", ["placement.pull=some"], r"placement\.pull: got 'some', expected one of 'full', 'delta'"),
         ("vanilla", ["communication.kind=store"], r"communication\.kind: got 'store' with batching\.kind = 'full'"),
         ("rapidgnn", ["partition.kind=ebv"], r"partition\.kind: got 'ebv' with communication\.kind = 'store'"),
+        (
+            "distdgl",
+            ["model.kind=mine:Layer"],
+            r"model\.kind: got 'mine:Layer' with batching\.kind = 'sampled', .* gcn, sage",
+        ),
     ],
 )
 def test_combinations_without_meaning_are_refused(system: str, overrides: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_experiment(system, overrides)
-
-
-LAYER = """
-import torch
-
-class Whole(torch.nn.Module):
-    def __init__(self, width_in, width_out, activation):
-        super().__init__()
-
-    def forward(self, csr, rows):
-        return rows
-"""
-
-
-def test_a_layer_with_only_forward_is_refused(tmp_path, monkeypatch) -> None:
-    (tmp_path / "wholelayer.py").write_text(LAYER)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"model\.kind: got 'wholelayer:Whole' with batching\.kind = 'sampled'"):
-        planned("distdgl", TWO, made_sizes(TWO), "model.kind=wholelayer:Whole")
 
 
 @pytest.mark.parametrize("hosts", [TWO, FOUR, [0]])

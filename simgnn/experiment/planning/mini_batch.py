@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from simgnn.errors import ConfigError
 from simgnn.experiment.planning.block_layers import BlockLayers, in_batches
 from simgnn.experiment.planning.inference import emit_inference
 from simgnn.experiment.planning.layers import LayerChoice, plan_layers
-from simgnn.experiment.planning.planned import Planned, undeclared
+from simgnn.experiment.planning.planned import Planned
 from simgnn.experiment.planning.stored_rows import StoredRows
 from simgnn.experiment.planning.update import emit_update, learned_state
 from simgnn.experiment.schema import Experiment
@@ -37,10 +36,8 @@ OPTIMIZE = "update/optimize"
 
 
 def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: BatchSizes) -> Planned:
-    """Plan sampled training on batches of known sizes. Raises :class:`ConfigError` for layers that blocks cannot serve.
-
-    Every epoch's sizes are columns of the program, so it is that of one run.
-    """
+    """Plan sampled training on batches of known sizes: every epoch's are columns of the program, so it is that of one
+    run."""
     model, train = experiment.model, experiment.train
     facts = replace(stats.facts, feature_nonzeros=None)  # the store holds dense rows
     planned = plan_layers(
@@ -59,11 +56,6 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
         0,
         0,
     )
-    if any(layer.whole for layer in planned.model.layers):
-        raise ConfigError(
-            f"model.kind: got '{model.kind}' with batching.kind = '{experiment.batching.label}', expected a class with "
-            "prepare, aggregate and update: blocks have no square graph for a forward(csr, rows)"
-        )
     limit = train.gradient_limit(stats.ranks)
     layers = tuple(replace(layer, gradient_limit=limit) for layer in planned.model.layers)
     program = validate(_program(experiment, stats, batches, replace(planned.model, layers=layers)))
@@ -77,7 +69,6 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
             "model.order": [layer.order for layer in layers],
             "placement.hot_rows": experiment.placement.cached_rows,
         },
-        undeclared=undeclared(program, model.kind),
     )
 
 

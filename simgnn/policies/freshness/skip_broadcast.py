@@ -55,6 +55,7 @@ class SkipBroadcast(Freshness):
     forward is fresh and backward follows the rule.
 
     Source: SANCUS, Algorithms 3 to 6, as read in specs/sancus.md section 9, which lists where the text is ambiguous.
+    Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any other.
     """
 
     serves: ClassVar[tuple[Moves, ...]] = ("blocks",)

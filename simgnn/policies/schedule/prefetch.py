@@ -15,8 +15,8 @@ class Prefetch(Schedule):
 
     ``window``: batches that are held, the one in training included; 1 stages nothing ahead. ``staged``: what of later
     batches is held: ``rows``, all that training reads, on the device (RapidGNN); or ``blocks``, whose rows are brought
-    when the step before has ended (DistDGL). ``lanes``: threads that draw blocks. ``across_epochs``: whether rows of
-    the next epoch's batches may be staged before an epoch has ended (RapidGNN: no).
+    when the step before has ended (DistDGL). ``lanes``: threads that draw blocks, at most one a batch of the window.
+    ``across_epochs``: whether rows of the next epoch's batches may be staged before an epoch has ended (RapidGNN: no).
 
     A queue of D drawn batches behind W threads (DistDGL) is a window of W + D + 1: with the batches that are being
     drawn and the one in training.
@@ -30,7 +30,8 @@ class Prefetch(Schedule):
 
     def fitted(self, batches: int) -> "Prefetch":
         """See :class:`Schedule`."""
-        return self.model_copy(update={"window": min(self.window, max(batches, 1))})
+        window = min(self.window, max(batches, 1))
+        return self.model_copy(update={"window": window, "lanes": min(self.lanes, window)})
 
     @property
     def drawing_threads(self) -> int:
