@@ -86,7 +86,8 @@ def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntAr
     names = np.array(
         [decision_of(*parts) for parts in zip(*(table[c].to_pylist() for c in ("point", "phase", "name")), strict=True)]
     )
-    outside = (columns["rank"] < 0) | (columns["rank"] >= ranks) | (columns["peer"] >= ranks)
+    outside = (columns["rank"] < 0) | (columns["rank"] >= ranks)
+    outside |= (columns["peer"] < NOBODY) | (columns["peer"] >= ranks)
     outside |= (columns["step"] < 0) | (columns["step"] >= steps) | (columns["epoch"] < 0)
     if np.any(outside):
         at = int(np.flatnonzero(outside)[0])

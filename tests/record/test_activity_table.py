@@ -58,6 +58,7 @@ def test_decisions_with_and_without_peers() -> None:
     ("rows", "message"),
     [
         ([(0, 0, "a/b/c", 2, -1, 1)], "rank 2.*expected ranks below 2"),
+        ([(0, 0, "a/b/c", 0, -2, 1)], "peer -2.*expected ranks below 2"),
         ([(0, 1, "a/b/c", 0, -1, 1)], "step 1.*steps below 1"),
         ([(0, 0, "a/b/c", 0, 1, 1), (0, 0, "a/b/c", 1, -1, 1)], "with a peer and without"),
         ([(0, 0, "a/b/c", 0, 1, 1), (0, 0, "a/b/c", 0, 1, 2)], "told twice"),
