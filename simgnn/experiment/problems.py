@@ -132,7 +132,7 @@ def _describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return " or ".join(_describe(entry, metadata if len(members) == 1 else ()) for entry in members)
     if origin is Literal:
         names = get_args(annotation)
-        return f"'{names[0]}'" if len(names) == 1 else "one of " + ", ".join(f"'{name}'" for name in names)
+        return shown(names[0]) if len(names) == 1 else "one of " + ", ".join(map(shown, names))
     if origin is tuple:
         return f"a list, each entry {_describe(get_args(annotation)[0])}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
