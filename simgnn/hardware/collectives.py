@@ -1,6 +1,7 @@
 """Time of collectives: steps and bytes by algorithm, a floor, and a measured residual (Thakur et al., IJHPCA 2005, for
 the steps; bus bandwidth as the NCCL tests define it)."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,9 +30,25 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """How a collective goes whose members send on only whole buffers, each by itself: a member pays ``call_s`` when it
+    comes; a message begins ``hop_s`` after its sender has the buffer and its receiver is there; a member leaves with
+    its last message. ``rounds``: a member has received in an earlier round than it sends in."""
+
+    call_s: float
+    hop_s: float
+    rounds: tuple[tuple[Flow, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CollectivePrice:
     """First ``latency_s``, paid before anything flows; then all ``flows`` at once. Alone, all of it takes
-    ``seconds_alone``; other traffic on the flows' links makes it longer."""
+    ``seconds_alone``; other traffic on the flows' links makes it longer.
+
+    With a ``relay`` members come and go one by one instead, and ``latency_s`` is paid by the last on the way. Then
+    ``seconds_alone`` is that of rounds of which each is over before the next begins, as inside a host they are; across
+    hosts a message that begins earlier may hide behind others, or hold them up, which only a simulation tells.
+    """
 
     latency_s: float
     flows: tuple[Flow, ...]
@@ -39,6 +56,7 @@ class CollectivePrice:
     spread: float | None
     extrapolated: bool
     source: str
+    relay: Relay | None = None
 
 
 def steps(kind: str, algorithm: str, ranks: int) -> int:
@@ -98,6 +116,12 @@ def binomial_rounds(ranks: Sequence[int], root: int) -> list[list[tuple[int, int
         parent = child - (1 << (child.bit_length() - 1))
         rounds[child.bit_count() - 1].append((order[parent], order[child]))
     return [pairs for pairs in rounds if pairs]
+
+
+def divided(seconds: float, rounds: Sequence[Sequence[tuple[int, int]]]) -> list[float]:
+    """A library's own seconds, round by round: each takes as long as the rank that sends most in it has to send."""
+    most = [max(Counter(source for source, _ in pairs).values()) for pairs in rounds]
+    return [seconds * count / sum(most) for count in most]
 
 
 def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:

@@ -2,15 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from simgnn.hardware.collectives import (
     CollectivePrice,
     Flow,
+    Relay,
     binomial_rounds,
     bus_seconds,
     choose_collective,
+    divided,
     flow_bytes,
     flow_pairs,
     hops,
@@ -76,36 +79,48 @@ def price_collective(
     least = _ranks_per_host(machine, members)
     chosen, exact = find_collective(machine, kind, backend, members, nbytes)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, backend)
-    latency = chosen.floor.value + hops(chosen, count, nbytes) * hop
+    hopping = hops(chosen, count, nbytes) * hop
+    latency = chosen.floor.value + hopping
     start = members[0] if root is None else root
-    if chosen.algorithm == "binomial":
+    relays = chosen.algorithm == "binomial"
+    if relays:
         rounds = binomial_rounds(sorted(members), start)
     else:
         rounds = [flow_pairs(kind, chosen.algorithm, _ring(machine, members), start)]
-    pairs = [pair for pairs in rounds for pair in pairs]
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
-    if not pairs or each == 0:
+    if not any(rounds) or each == 0:
         return CollectivePrice(latency, (), latency, chosen.floor.spread, not exact, chosen.floor.source)
-    on_links = seconds = _seconds_on_links(machine, rounds, each, backend)
+    on_links = _seconds_on_links(machine, rounds, each, backend)
     source, spread = chosen.floor.source, chosen.floor.spread
     extrapolated = not exact
+    rates: list[list[float]] | None = None
     if chosen.bus_bandwidth is None:
         rates = [[price_message(machine, i, j, each, backend).rate_bytes_per_s for i, j in pairs] for pairs in rounds]
-        seconds = max(seconds, sum(each / min(rate) for rate in rates))
+        library = [each / min(found) for found in rates]
+        seconds = [max(pair) for pair in zip(on_links, library, strict=True)]
     else:
         # it may use several messages at once on a link, so only the link itself limits it further
-        bus = bus_seconds(chosen, count, least, nbytes)
+        library = divided(bus_seconds(chosen, count, least, nbytes), rounds)
         measured_so = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
         # with rails each host's bytes leave it by several ways, of which the flows below show but one
-        seconds = bus if measured_so else max(on_links / rails(chosen, least), bus)
+        beside = [0.0 if measured_so else busy / rails(chosen, least) for busy in on_links]
+        seconds = [max(pair) for pair in zip(beside, library, strict=True)]
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
         spread = spread if exact else chosen.carried_spread
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
-    if on_links > seconds:
-        each *= seconds / on_links  # measured faster than flows of all bytes would be: they are lighter
-    # bytes that links let through at once take no time of their own
-    flows = tuple(Flow(i, j, each, each / seconds if seconds else inf) for i, j in pairs)
-    return CollectivePrice(latency, flows, latency + seconds, spread, extrapolated, source)
+    flows = []
+    for number, pairs in enumerate(rounds):
+        # measured faster than flows of all bytes would be: they are lighter
+        moved = each * min(1.0, seconds[number] / on_links[number]) if on_links[number] else each
+        # a relayed message is as fast as the library and its own way allow, others keep step with the busiest link;
+        # bytes that links let through at once take no time of their own
+        takes = library[number] if relays else seconds[number]
+        reached = moved / takes if takes else inf
+        limits = rates[number] if relays and rates is not None else [reached] * len(pairs)
+        flows.append(tuple(Flow(i, j, moved, limit) for (i, j), limit in zip(pairs, limits, strict=True)))
+    relay = Relay(chosen.floor.value, hopping / len(rounds), tuple(flows)) if relays else None
+    alone = latency + sum(seconds)
+    return CollectivePrice(latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay)
 
 
 def _library_rate(described: Backend, nbytes: float) -> float:
@@ -118,10 +133,10 @@ def _library_rate(described: Backend, nbytes: float) -> float:
 
 def _seconds_on_links(
     machine: "Machine", rounds: Sequence[Sequence[tuple[int, int]]], each: float, backend: str
-) -> float:
-    """Seconds that equal flows take after a pause, round after round: the busiest link of each decides. A link lets its
-    burst through in the first of the rounds that cross it."""
-    seconds, crossed_before = 0.0, set[int]()
+) -> list[float]:
+    """Seconds that equal flows of each round take after a pause, round after round: its busiest link decides. A link
+    lets its burst through in the first of the rounds that cross it."""
+    seconds, crossed_before = [], set[int]()
     for pairs in rounds:
         load: Counter[int] = Counter()
         for i, j in pairs:
@@ -131,7 +146,7 @@ def _seconds_on_links(
             / machine.links[link].capacity_bytes_per_s
             for link, flows in load.items()
         ]
-        seconds += max(times, default=0.0)
+        seconds.append(max(times, default=0.0))
         crossed_before.update(load)
     return seconds
 

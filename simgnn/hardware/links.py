@@ -79,7 +79,7 @@ class Collective(Strict):
     edge of a tree, a broadcast all of it, an all-gather (P-1) rows of ranks (None: what the links give). ``scope``:
     groups inside one host, across hosts, or any. ``ranks``: group sizes at which it was measured. An ``exchange`` has a
     floor a call and a hop for each peer; its bytes are messages. Rings and trees pass on what has arrived of a buffer;
-    a ``binomial`` broadcast (Gloo's) sends it on when all of it has: it takes the busiest link's time of each round.
+    of a ``binomial`` broadcast (Gloo's) each rank sends it on when all of it has, and leaves when its own part is done.
 
     ``chunk``: bytes of each rank's share (buffer / P) that go round a ring at once; more of them go in further rounds,
     and every round pays its steps and the first sending (None: one round, its steps only). ``ranks_per_rail``: the

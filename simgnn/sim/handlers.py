@@ -21,7 +21,7 @@ from simgnn.sim.compiled import CompiledOp
 from simgnn.sim.decided import Sizes
 from simgnn.sim.device import HostCores
 from simgnn.sim.network import Network
-from simgnn.sim.pricing import Pricer
+from simgnn.sim.pricing import Pricer, Stream
 from simgnn.sim.rendezvous import Collective, Rounds, stream_alone
 from simgnn.sim.staging import Staged, copied_around, of_collective, of_messages
 
@@ -132,19 +132,22 @@ def pairwise(context: Context, begin: Begin) -> Outcome:
 
 
 def collective(context: Context, begin: Begin) -> Outcome:
-    """A call of a whole group: it starts when all members are there, and ends on all of them at once."""
+    """A call of a whole group. Where it is a relay of whole buffers each member comes and goes by itself; else it
+    starts when all members are there, and ends on all of them at once."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     members = compiled.members[int(compiled.team[begin.rank])]
     if len(members) < 2:
         return 0
     handed = pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer.sizes, compiled, turn))
 
-    def make(tag: tuple[int, int, int]) -> Collective:
+    def make(tag: tuple[int, int, int]) -> Collective | Rounds:
         nbytes = int(handed[list(members)].max())
-        stream = pricer.once(
+        priced = pricer.once(
             f"collective {tag[2]}", compiled, turn, lambda: pricer.collective(compiled, nbytes, members)
         )
-        return Collective(context.env, context.network, stream, len(members), tag)
+        if isinstance(priced, Stream):
+            return Collective(context.env, context.network, priced, len(members), tag)
+        return Rounds(context.env, context.network, priced, np.isin(np.arange(len(compiled.runs)), members), tag)
 
     def take_part() -> Outcome:
         return _meeting(context, begin, make).join(begin.rank)

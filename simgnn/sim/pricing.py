@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from simgnn.hardware.collectives import Relay
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.message_batch import price_messages
 from simgnn.partition.stats import PartitionStats
@@ -128,13 +129,18 @@ class Pricer:
         rounds = pairwise_rounds(compiled, self.sizes, turn)
         return tuple(self._price_round(compiled, found) for found in rounds)
 
-    def collective(self, compiled: CompiledOp, nbytes: float, members: tuple[int, ...]) -> Stream:
-        """A collective: alone it takes exactly its seconds; its flows advance together and share links with others."""
+    def collective(
+        self, compiled: CompiledOp, nbytes: float, members: tuple[int, ...]
+    ) -> Stream | tuple[Messages, ...]:
+        """A collective: alone it takes exactly its seconds; its flows advance together and share links with others.
+        Where members hand on whole buffers: the rounds of messages in which they do."""
         op = compiled.op
         root = op.root if op.root in members else None
         price = self.machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
         if price.extrapolated:
             self.flagged[op.name] = None
+        if price.relay is not None:
+            return self._relayed(compiled, price.relay, members)
         what = f"op '{op.name}'"
         shares: Counter[int] = Counter()
         for flow in price.flows:
@@ -156,6 +162,22 @@ class Pricer:
             to_ps(found.latency_s, f"op '{compiled.op.name}'"), path, float(nbytes), found.rate_bytes_per_s, 0
         )
 
+    def _relayed(self, compiled: CompiledOp, relay: Relay, members: tuple[int, ...]) -> tuple[Messages, ...]:
+        what = f"op '{compiled.op.name}'"
+        rounds: list[Messages] = []
+        call = np.zeros(self.machine.ranks)
+        call[list(members)] = relay.call_s
+        for flows in relay.rounds:
+            source = np.array([flow.source for flow in flows], dtype=np.int64)
+            target = np.array([flow.target for flow in flows], dtype=np.int64)
+            sizes = np.array([flow.nbytes for flow in flows], dtype=np.float64)
+            caps = np.array([flow.rate_bytes_per_s for flow in flows], dtype=np.float64)
+            latencies = self._ticks(np.full(len(flows), relay.hop_s), what)
+            pairs = self._pairs(source, target, compiled)
+            rounds.append(Messages(pairs, sizes, caps, latencies, self._ticks(call, what)))
+            call = np.zeros(self.machine.ranks)
+        return tuple(rounds)
+
     def _price_round(self, compiled: CompiledOp, found: Round) -> Messages:
         machine, backend = self.machine, compiled.backend
         prices = price_messages(machine, found.source, found.target, found.nbytes.astype(np.float64), backend)
@@ -169,9 +191,7 @@ class Pricer:
                 if price.extrapolated:
                     self.flagged[compiled.op.name] = None
         what = f"op '{compiled.op.name}'"
-        pairs = self._pairs(found, backend)
-        if pairs.bundled:
-            self.bundled[compiled.op.name] = None
+        pairs = self._pairs(found.source, found.target, compiled)
         return Messages(
             pairs,
             found.nbytes.astype(np.float64),
@@ -180,28 +200,31 @@ class Pricer:
             self._ticks(call, what),
         )
 
-    def _pairs(self, found: Round, backend: str) -> Pairs:
+    def _pairs(self, source: Ints, target: Ints, compiled: CompiledOp) -> Pairs:
         """Kept for a while, as ops often exchange between the same pairs."""
-        key = backend, found.source.tobytes(), found.target.tobytes()
+        backend = compiled.backend
+        key = backend, source.tobytes(), target.tobytes()
         if key not in self._known_pairs:
             while len(self._known_pairs) >= KEPT_PAIRS:
                 del self._known_pairs[next(iter(self._known_pairs))]
-            rank, place = np.concatenate((found.source, found.target)), np.tile(np.arange(len(found.source)), 2)
+            rank, place = np.concatenate((source, target)), np.tile(np.arange(len(source)), 2)
             order = np.lexsort((place, rank))
             cuts = np.cumsum(np.bincount(rank, minlength=self.machine.ranks))[:-1]
-            bundled = len(found.source) > self._bundle_above
-            columns = place, np.concatenate((found.target, found.source)), self._paths(found, backend, bundled)
-            of_rank, peers, paths = (tuple(np.split(column[order], cuts)) for column in columns)
-            source, target = found.source.tolist(), found.target.tolist()
-            self._known_pairs[key] = Pairs(source, target, of_rank, peers, paths, bundled)
-        return self._known_pairs[key]
+            bundled = len(source) > self._bundle_above
+            columns = place, np.concatenate((target, source)), self._paths(source, target, backend, bundled)
+            of_rank, peers, paths = (_by_rank(column[order], cuts) for column in columns)
+            self._known_pairs[key] = Pairs(source.tolist(), target.tolist(), of_rank, peers, paths, bundled)
+        found = self._known_pairs[key]
+        if found.bundled:
+            self.bundled[compiled.op.name] = None
+        return found
 
-    def _paths(self, found: Round, backend: str, bundled: bool) -> Ints:
+    def _paths(self, source: Ints, target: Ints, backend: str, bundled: bool) -> Ints:
         """Path of each message where its sender is the later of the two, then where its receiver is."""
         if bundled:
-            bundles = bundle_paths(self.machine, found.source, found.target, backend)
+            bundles = bundle_paths(self.machine, source, target, backend)
             return self._network.add_paths(bundles.paths) + np.concatenate((bundles.sent, bundles.received))
-        pairs = zip(found.source.tolist(), found.target.tolist(), strict=True)
+        pairs = zip(source.tolist(), target.tolist(), strict=True)
         return np.tile(np.array([self._path_number(i, j, backend) for i, j in pairs], dtype=np.int64), 2)
 
     def _path_number(self, i: int, j: int, backend: str) -> int:
@@ -217,3 +240,9 @@ class Pricer:
         if not (least >= 0.0 and worst * PICOSECONDS < FOREVER_PS):
             to_ps(least if not least >= 0.0 else worst, what)
         return np.rint(seconds * PICOSECONDS).astype(np.int64)
+
+
+def _by_rank(column: Ints, cuts: Ints) -> tuple[Ints, ...]:
+    """A column cut where ranks end; ranks without a row share one empty part, as most do in a round of a tree."""
+    none = column[:0]
+    return tuple(part if len(part) else none for part in np.split(column, cuts))

@@ -45,7 +45,9 @@ class Rounds:
         """All that the future depends on besides the messages under way."""
         entered = self._ready != ABSENT
         opened, latest = np.array(self._open), np.array(self._latest)
-        times = (np.where(entered, self._ready - now, ABSENT), np.where(latest > 0, latest - now, ABSENT))
+        # a rank that was there before now is as good as one that is there now
+        ready = np.where(entered, np.maximum(self._ready - now, 0), ABSENT)
+        times = (ready, np.where(latest > 0, latest - now, ABSENT))
         return (entered.tobytes(), opened.tobytes(), *(column.tobytes() for column in times))
 
     def _enter(self, number: int, rank: int, at: int) -> None:
@@ -92,7 +94,7 @@ class Rounds:
 
 
 class Collective:
-    """A call of a whole group: starts with the last member, ends on all members at once."""
+    """A call of a whole group, in which all members go on together: starts with the last, ends on all at once."""
 
     def __init__(self, env: simpy.Environment, network: Network, stream: "Stream", members: int, tag: Tag) -> None:
         self._env = env

@@ -136,10 +136,12 @@ class _Walk:
         }
         self._bounds = np.searchsorted(self._columns["epoch"], np.arange(len(simulation.epoch_s) + 1))
         # all origins must be known before the first path is taken down
-        self._parts = {
-            op_id: self.origins.parts(self._ops[op_id], self._turn(first))
-            for op_id, first in zip(*np.unique(self._columns["op_id"], return_index=True), strict=True)
+        first = {
+            int(op_id): self._turn(int(row))
+            for op_id, row in zip(*np.unique(self._columns["op_id"], return_index=True), strict=True)
         }
+        self._parts = {op_id: self.origins.parts(self._ops[op_id], turn) for op_id, turn in first.items()}
+        self._awaited = {op_id: self.origins.awaited(self._ops[op_id], turn) for op_id, turn in first.items()}
 
     def key(self, epoch: int) -> bytes:
         """What the spread of an epoch depends on: all that happened in it and in the one before."""
@@ -206,10 +208,13 @@ class _Walk:
         variance = np.sum((seconds * [origin.jitter or 0.0 for origin in self.origins.known]) ** 2, axis=1)
         turn = epoch * program.calendar.steps + number
 
-        def peers() -> Bools:
-            return self._messages(epoch, number, compiled) > 0
+        def awaited() -> Bools | None:
+            if compiled.op.kind not in PAIRWISE_KINDS:
+                return self._awaited[compiled.op_id]
+            meets = self._messages(epoch, number, compiled) > 0
+            return meets | meets.T
 
-        return Step(turn, compiled, runs, issued, ended, variance, seconds, peers)
+        return Step(turn, compiled, runs, issued, ended, variance, seconds, awaited)
 
     def _messages(self, epoch: int, step: int, compiled: CompiledOp) -> IntArray:
         """Messages of an op between all ranks, int64 [P, P]."""

@@ -63,7 +63,9 @@ class State:
 @dataclass(frozen=True)
 class Step:
     """One op in one turn, from the trace: ``turn`` counts training turns; ``issued``, ``ended`` seconds, float64 [P]
-    (NaN where it did not run). ``variance`` [P]: of its own time; ``origins`` [P, origins]: seconds of each."""
+    (NaN where it did not run). ``variance`` [P]: of its own time; ``origins`` [P, origins]: seconds of each.
+    ``awaited``: whom each rank waits for where ranks meet, bool [P, P], [i, j]: i for j (None: all for all of their
+    team)."""
 
     turn: int
     compiled: CompiledOp
@@ -72,7 +74,7 @@ class Step:
     ended: Floats
     variance: Floats
     origins: Floats
-    peers: Callable[[], Bools]
+    awaited: Callable[[], Bools | None]
 
 
 @dataclass
@@ -165,8 +167,8 @@ class Delays:
         return state.at(np.array(latest, dtype=np.int64))
 
     def _meet(self, step: Step, state: State) -> State:
-        """Ranks of an op wait for one another: a collective's for all of its team, others for their peers."""
-        peers = step.peers() if step.compiled.op.kind in PAIRWISE_KINDS else None
+        """Ranks of an op wait for one another: for all of their team, or for some."""
+        awaited = step.awaited()
         waits = self.waits.setdefault(step.compiled.op_id, np.zeros(len(step.runs)))
         for members in step.compiled.members.values():
             team = np.array([rank for rank in members if step.runs[rank]], dtype=np.int64)
@@ -180,9 +182,10 @@ class Delays:
             shift, left, common = np.full(len(team), whole - latest), np.zeros(len(team)), np.zeros(len(team))
             common[:] = variance + state.common[decides]
             path = np.tile(state.path[decides], (len(team), 1))
-            if peers is not None:
-                shift, left, common, path = _among_peers(
-                    peers[np.ix_(team, team)], step.issued[team], mean, own, state.at(team), (shift, left, common, path)
+            if awaited is not None:
+                met = shift, left, common, path
+                shift, left, common, path = _for_some(
+                    awaited[np.ix_(team, team)], step.issued[team], mean, own, state.at(team), met
                 )
             state.shift[team], state.own[team], state.common[team], state.path[team] = shift, left, common, path
         return state
@@ -191,11 +194,11 @@ class Delays:
 Met = tuple[Floats, Floats, Floats, Floats]
 
 
-def _among_peers(peers: Bools, issued: Floats, mean: Floats, own: Floats, before: State, met: Met) -> Met:
-    """What is different for ranks of a team that exchange rows with some of it only: (shift, own, common, path)."""
+def _for_some(awaited: Bools, issued: Floats, mean: Floats, own: Floats, before: State, met: Met) -> Met:
+    """What is different for ranks of a team that wait for some of it only: (shift, own, common, path)."""
     shift, left, common, path = met
     count = len(issued)
-    linked = peers | peers.T | np.eye(count, dtype=np.bool_)
+    linked = awaited | np.eye(count, dtype=np.bool_)
     some = np.flatnonzero(linked.sum(axis=1) < count)
     if not len(some):
         return met

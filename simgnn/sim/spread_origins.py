@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simgnn.errors import HardwareError
+from simgnn.hardware.collectives import CollectivePrice
 from simgnn.hardware.communication import find_collective
 from simgnn.hardware.links import Collective
 from simgnn.hardware.machine import Machine
@@ -18,7 +19,7 @@ from simgnn.sim.compiled import Compiled, CompiledOp
 from simgnn.sim.decided import Sizes
 from simgnn.sim.device import ranks_at_work
 from simgnn.sim.handlers import handed_bytes
-from simgnn.sim.maxmin import Floats
+from simgnn.sim.maxmin import Bools, Floats
 
 COPIES = (OpKind.H2D, OpKind.D2H)
 CALLED = (OpKind.EXCHANGE, OpKind.FETCH)
@@ -76,6 +77,28 @@ class Origins:
         if compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
             return self._communication(compiled, turn)
         return Parts(self._shares(compiled, turn), {})
+
+    def awaited(self, compiled: CompiledOp, turn: Turn) -> Bools | None:
+        """Whom each rank of a collective waits for, [P, P], [i, j]: i for j; None: all for all of their team.
+
+        In a relay: for those through whom the buffer comes, and for those whom it is sent on to.
+        """
+        if compiled.op.kind not in COLLECTIVE_KINDS:
+            return None
+        teams = [members for members in compiled.members.values() if len(members) > 1]
+        prices = [self._price(compiled, members, turn) for members in teams]
+        if all(price.relay is None for price in prices):
+            return None
+        found = np.eye(self._machine.ranks, dtype=np.bool_)
+        for members, price in zip(teams, prices, strict=True):
+            if price.relay is None:
+                found[np.ix_(members, members)] = True
+                continue
+            for flow in price.flows:
+                found[flow.target] |= found[flow.source]
+            for flow in price.flows:
+                found[flow.source, flow.target] = True
+        return found
 
     def _shares(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
         found: dict[int, Floats] = {}
@@ -146,12 +169,16 @@ class Origins:
     def _call_s(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> float:
         """Seconds of a call of nothing."""
         if compiled.op.kind in COLLECTIVE_KINDS:
-            nbytes = self._handed(compiled, members, turn)
-            return self._machine.collective(compiled.op.kind.value, compiled.backend, nbytes, members).latency_s
+            return self._price(compiled, members, turn).latency_s
         if compiled.op.kind not in CALLED:
             return 0.0
         price = self._machine.call("exchange", compiled.backend, members)
         return price.floor_s + price.hop_s * (len(members) - 1)
+
+    def _price(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> CollectivePrice:
+        op, nbytes = compiled.op, self._handed(compiled, members, turn)
+        root = op.root if op.root in members else None
+        return self._machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
 
     def _handed(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> int:
         return int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())

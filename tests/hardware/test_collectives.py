@@ -83,10 +83,30 @@ def test_ranks_of_a_binomial_broadcast_do_not_ask_where_the_others_are(cluster: 
     link, port = nbytes / 1.25e9, nbytes / 2e9
     seconds = max(link, 2 * port) + link if root % 2 == 0 else 2 * link + link
     assert price.seconds_alone == pytest.approx(50e-6 + 2 * 30e-6 + seconds)
-    assert len(price.flows) == 3
-    for flow in price.flows:
-        assert flow.nbytes == nbytes
-        assert flow.rate_bytes_per_s == pytest.approx(nbytes / seconds)
+    assert price.relay is not None
+    assert (price.relay.call_s, price.relay.hop_s) == pytest.approx((50e-6, 30e-6))
+    assert [len(flows) for flows in price.relay.rounds] == [2, 1]
+    assert price.flows == (*price.relay.rounds[0], *price.relay.rounds[1])
+    assert {flow.nbytes for flow in price.flows} == {nbytes}
+    # the library's own time, two thirds of it while the root sends twice
+    assert [flow.rate_bytes_per_s for flow in price.flows] == pytest.approx([1.5e12, 1.5e12, 3e12])
+
+
+@pytest.mark.parametrize("root", range(4))
+def test_a_binomial_broadcast_that_was_measured_takes_as_long_as_measured(cluster: Profile, root: int) -> None:
+    """Though links would take longer; who leaves after the first round has taken two thirds of it."""
+    table = cluster.to_table()
+    entry = next(found for found in table["backends"]["gloo"]["collectives"] if found["kind"] == "broadcast")
+    entry |= {"algorithm": "binomial", "ranks": [4], "bus_bandwidth": {"value": "3 GB/s", "source": "measured"}}
+    machine = Machine.place(parse_profile(table), [0, 0, 1, 1])
+    question = read_question("broadcast", {"bytes": "300 MB", "root": str(root)}, ranks=4)
+    found = time_op(question, machine)
+    price = machine.collective("broadcast", "gloo", 3e8, range(4), root)
+    assert price.seconds_alone == pytest.approx(50e-6 + 2 * 30e-6 + 0.1)
+    assert found.seconds == pytest.approx(price.seconds_alone)
+    first = 50e-6 + 30e-6 + 0.1 * 2 / 3
+    expected = [first, price.seconds_alone, first, price.seconds_alone]  # counted from the root
+    assert [found.per_rank_s[(root + place) % 4] for place in range(4)] == pytest.approx(expected)
 
 
 def test_only_broadcasts_are_binomial(cluster: Profile) -> None:

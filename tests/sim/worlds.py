@@ -32,10 +32,12 @@ def machine(
     power: Mapping[str, str] | None = None,
     threads: int | None = None,
     burst: float = 0.0,
+    broadcast: str = "ring",
 ) -> Machine:
     """Devices on a switch by links of ``pcie`` bytes/s, hosts on another by ``ethernet``; every primitive moves 1 GB/s.
 
-    ``faster`` multiplies every rate and divides every latency; ``burst``: bytes that ethernet lets through at once.
+    ``faster`` multiplies every rate and divides every latency; ``burst``: bytes that ethernet lets through at once;
+    ``broadcast``: its algorithm.
     """
 
     def rate(value: float) -> dict[str, str]:
@@ -64,7 +66,8 @@ def machine(
     edges = [{"between": ["dev", "switch"], "link": "pcie"}, {"between": ["switch", "nic"], "link": "wide"}]
     if kind == "cpu":
         edges.append({"between": ["dev", "dev"], "link": "wide"})
-    algorithms = dict.fromkeys(("allreduce", "broadcast", "allgather", "barrier"), "ring") | {"exchange": "pairwise"}
+    algorithms = dict.fromkeys(("allreduce", "allgather", "barrier"), "ring")
+    algorithms |= {"broadcast": broadcast, "exchange": "pairwise"}
     entries = [
         {"kind": name, "floor": time(floor), "hop": time(hop), "algorithm": algorithm}
         for name, algorithm in algorithms.items()
