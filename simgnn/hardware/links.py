@@ -14,6 +14,7 @@ from simgnn.hardware.quantities import (
     Factor,
     Points,
     Ratio,
+    Seconds,
     Size,
     Source,
     Strict,
@@ -26,12 +27,50 @@ Protocol = Literal["ll", "ll128", "simple"]
 Ranks = Annotated[StrictInt, Field(ge=1)]
 
 
+class Queue(Strict):
+    """While ``messages`` fill a link at once, ``size`` bytes of theirs wait in front of it."""
+
+    messages: Annotated[StrictInt, Field(ge=1)]
+    size: BytesOrNone
+
+
+class Load(Strict):
+    """What a link does to others while messages fill it, as measured under several at once (bulk transfers over TCP).
+
+    ``queues``: what arrives at it waits behind so many bytes; between two numbers of messages linear, beyond the last
+    as there. ``processor``: seconds of a core that a byte across it costs each of its two ends (None: not measured, and
+    taken as none), which their work lacks.
+    """
+
+    source: Source
+    queues: Annotated[tuple[Queue, ...], Field(min_length=1)]
+    processor: Seconds | None = None
+    note: StrictStr | None = None
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if any(later.messages <= earlier.messages for earlier, later in pairwise(self.queues)):
+            raise ValueError("queues: expected numbers of messages that ascend, none twice")
+        return self
+
+    def queued_bytes(self, messages: float) -> float:
+        """Bytes that wait in front of the link while so many messages fill it."""
+        earlier_messages, earlier_size = 0.0, 0.0
+        for queue in self.queues:
+            if messages <= queue.messages:
+                part = (messages - earlier_messages) / (queue.messages - earlier_messages)
+                return earlier_size + part * (queue.size - earlier_size)
+            earlier_messages, earlier_size = float(queue.messages), queue.size
+        return earlier_size
+
+
 class LinkType(Strict):
     """A link: ``bandwidth`` in each direction (half duplex: of both together), ``latency`` to cross it.
 
     ``message_bandwidth``: the most that one message reaches, however large (None: all of it). ``efficiency``: which
     share of that a message of a given size reaches. ``burst``: bytes that pass at once, whatever the bandwidth, after a
-    pause in which they saved up at its rate (a token bucket; None: none).
+    pause in which they saved up at its rate (a token bucket; None: none). ``load``: what it does to others while
+    messages fill it (None: not measured; they share its bandwidth, and that is all).
     """
 
     kind: LinkKind
@@ -41,6 +80,7 @@ class LinkType(Strict):
     message_bandwidth: Bandwidth | None = None
     efficiency: Points | None = None
     burst: Size | None = None
+    load: Load | None = None
 
     def message_rate(self, nbytes: float) -> float:
         """Bytes per second that one message of this size reaches on the link alone, after a pause; infinite for one

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.links import LinkType
+from simgnn.hardware.links import LinkType, Load
 from simgnn.hardware.quantities import Bandwidth
 from simgnn.hardware.topology import expand_edges, node_kinds
 
@@ -24,12 +24,13 @@ MEMORY_KINDS = ("memory", "socket", "pcie-switch")
 @dataclass(frozen=True, slots=True)
 class Link:
     """Something that flows share: its capacity in bytes per second, and the bytes that it lets through at once after a
-    pause. A full-duplex link is two, one each way."""
+    pause. A full-duplex link is two, one each way. ``load``: what it does to others while messages fill it."""
 
     name: str
     capacity_bytes_per_s: float
     kind: str
     burst_bytes: float = 0.0
+    load: Load | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ def lay_out(profile: "Profile") -> Network:
 
     def add(name: str, link: LinkType) -> int:
         burst = 0.0 if link.burst is None else link.burst.value
-        links.append(Link(name, link.bandwidth.value, link.kind, burst))
+        links.append(Link(name, link.bandwidth.value, link.kind, burst, link.load))
         return len(links) - 1
 
     edges = sorted((one, other, name) for one, other, name, _ in expand_edges(profile.topology))
