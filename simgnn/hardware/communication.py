@@ -18,6 +18,7 @@ from simgnn.hardware.collectives import (
     flow_pairs,
     hops,
     rails,
+    steps,
 )
 from simgnn.hardware.links import Backend, Collective
 
@@ -120,7 +121,10 @@ def price_collective(
         flows.append(tuple(Flow(i, j, moved, limit) for (i, j), limit in zip(pairs, limits, strict=True)))
     relay = Relay(chosen.floor.value, hopping / len(rounds), tuple(flows)) if relays else None
     alone = latency + sum(seconds)
-    return CollectivePrice(latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay)
+    following = steps(kind, chosen.algorithm, count)
+    return CollectivePrice(
+        latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay, following
+    )
 
 
 def _library_rate(described: Backend, nbytes: float) -> float:

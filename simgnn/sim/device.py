@@ -8,7 +8,7 @@ Only hosts that can want more threads than cores, and GPUs with work on several 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -20,6 +20,10 @@ from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.program import Program
 
 
+LEAST_SHARE = 0.05
+"""Of the cores that work keeps, however much messages want: the scheduler lets nothing starve."""
+
+
 class HostCores:
     """The cores of one host. ``cores``: how many there are; ``threads``: how many each piece of work wants."""
 
@@ -27,6 +31,7 @@ class HostCores:
         self._env = env
         self._cores = cores
         self._threads = threads
+        self._taken = 0.0
         self._order = count()
         self._working: list[tuple[float, int, simpy.Event]] = []
         self._progress = 0.0
@@ -36,30 +41,38 @@ class HostCores:
     def run(self, duration_ps: int) -> simpy.Event:
         """Work that takes ``duration_ps`` alone; the event fires when it is done."""
         done = self._env.event()
-        self._advance()
+        self._advance(int(self._env.now))
         heappush(self._working, (self._progress + duration_ps, next(self._order), done))
-        self._arm()
+        self._arm(int(self._env.now))
         return done
 
+    def take(self, cores: float, now: int) -> None:
+        """From ``now`` on, before which nothing else happens, so many cores do something else, such as passing on
+        messages: work has the rest, at least ``LEAST_SHARE`` of all."""
+        if cores != self._taken:
+            self._advance(now)
+            self._taken = cores
+            self._arm(now)
+
     def state(self) -> tuple[Any, ...]:
-        """All that the future depends on: work left, in the order in which it ends."""
+        """All that the future depends on: cores taken, and work left, in the order in which it ends."""
         moved = self._progress + (int(self._env.now) - self._since) * self._rate()
-        return tuple(end - moved for end, _, _ in sorted(self._working, key=lambda entry: entry[:2]))
+        return self._taken, *(end - moved for end, _, _ in sorted(self._working, key=lambda entry: entry[:2]))
 
     def _rate(self) -> float:
         wanted = len(self._working) * self._threads
-        return 1.0 if wanted <= self._cores else self._cores / wanted
+        free = max(self._cores - self._taken, LEAST_SHARE * self._cores)
+        return 1.0 if wanted <= free else free / wanted
 
-    def _advance(self) -> None:
-        """Move all work forward to now. Progress restarts from zero with every idle period, so it stays exact."""
-        now = int(self._env.now)
+    def _advance(self, now: int) -> None:
+        """Move all work forward. Progress restarts from zero with every idle period, so it stays exact."""
         if not self._working:
             self._progress = 0.0
         else:
             self._progress += (now - self._since) * self._rate()
         self._since = now
 
-    def _arm(self) -> None:
+    def _arm(self, now: int) -> None:
         self._armed += 1
         if not self._working:
             return
@@ -67,17 +80,17 @@ class HostCores:
         alarm = simpy.Event(self._env)
         alarm._ok, alarm._value = True, self._armed
         alarm.callbacks.append(self._finish)
-        self._env.schedule(alarm, delay=round(left / self._rate()))
+        self._env.schedule(alarm, delay=now - int(self._env.now) + round(left / self._rate()))
 
     def _finish(self, alarm: simpy.Event) -> None:
         """The first piece of work is done, with all that ends less than a tick later."""
         if alarm.value != self._armed:
             return
-        self._advance()
+        self._advance(int(self._env.now))
         first = self._working[0][0]
         while self._working and self._working[0][0] <= first + 1.0:
             heappop(self._working)[2].succeed()
-        self._arm()
+        self._arm(int(self._env.now))
 
 
 def shared_cores(cores: float | None, threads: int, ranks: int) -> bool:
@@ -100,8 +113,11 @@ def ranks_at_work(machine: Machine) -> tuple[int, ...]:
     return tuple(free.get(host, machine.concurrency(rank)) for rank, host in enumerate(machine.hosts))
 
 
-def share_devices(env: simpy.Environment, program: Program, machine: Machine) -> Mapping[int, HostCores]:
-    """What each rank's device work shares, by rank; ranks that always have their cores for themselves are left out."""
+def share_devices(
+    env: simpy.Environment, program: Program, machine: Machine, burdened: Collection[int] = ()
+) -> Mapping[int, HostCores]:
+    """What each rank's device work shares, by rank; ranks that always have their cores for themselves are left out.
+    ``burdened``: hosts whose cores do more than work."""
     found: dict[int, HostCores] = {}
     hosts: dict[int, list[int]] = {}
     for rank, host in enumerate(machine.hosts):
@@ -113,7 +129,7 @@ def share_devices(env: simpy.Environment, program: Program, machine: Machine) ->
                 found |= {rank: HostCores(env, 1.0, 1.0) for rank in ranks}
             continue
         threads = max(machine.threads_per_rank[rank] for rank in ranks)
-        if shared_cores(cores, threads, len(ranks) * _pieces(program, gpu=False)):
+        if host in burdened or shared_cores(cores, threads, len(ranks) * _pieces(program, gpu=False)):
             found |= dict.fromkeys(ranks, HostCores(env, cores, threads))
     return found
 

@@ -25,6 +25,7 @@ from simgnn.sim.compiled import Compiled, turn_of_number
 from simgnn.sim.decided import Sizes
 from simgnn.sim.device import share_devices
 from simgnn.sim.handlers import HANDLERS, Begin, Context
+from simgnn.sim.loads import burdened_hosts
 from simgnn.sim.network import BOUNDARY, WINDOW, Network
 from simgnn.sim.pricing import Pricer
 from simgnn.sim.recorder import Recorder
@@ -59,7 +60,14 @@ class Engine:
         burst = np.array([link.burst_bytes for link in machine.links], dtype=np.float64)
         self.network = Network(self.env, capacity, names, burst=burst, window=window)
         self.pricer = Pricer(sizes, machine, stats, self.network, bundle_above)
-        self.cores = share_devices(self.env, self.program, machine)
+        burdened = burdened_hosts(machine)
+        self.cores = share_devices(self.env, self.program, machine, {host for at in burdened.values() for host in at})
+        loads = [link.load for link in machine.links]
+        if any(load is not None for load in loads):
+            hosts = machine.hosts
+            here = {hosts[rank]: cores for rank, cores in self.cores.items() if machine.cores(hosts[rank]) is not None}
+            ends = {link: [here[host] for host in at if host in here] for link, at in burdened.items()}
+            self.network.bear(loads, ends)
         self.context = Context(self.env, self.network, self.pricer, self.cores, {})
         self.turns: dict[int, TurnState] = {}
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}

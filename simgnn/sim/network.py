@@ -12,20 +12,24 @@ quickest flow takes. A batch holds at most ``PART`` of the classes under way, so
 against exact events (``window = 0``) depends on no unit of time or size.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import simpy
 
 from simgnn.errors import BackendError
+from simgnn.hardware.links import Load
 from simgnn.sim.buckets import Buckets
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
 from simgnn.sim.crossings import Floats, Ints, Paths
+from simgnn.sim.device import HostCores
 from simgnn.sim.flowtable import FlowTable
+from simgnn.sim.loads import Loads
 from simgnn.sim.maxmin import patience, solve
+from simgnn.sim.messagebatch import Batch, OnEnd, Tag
 
 WINDOW = 0.03
 """Default span of a batch of ends, relative to the mean age of the flows, and of a batch of beginnings, relative to the
@@ -38,25 +42,6 @@ LATE = simpy.events.EventPriority(2)
 """Priority of events that must see everything else that happens at their instant, flows apart."""
 BOUNDARY = simpy.events.EventPriority(3)
 """Priority of events that must see the flows too."""
-
-Tag = tuple[int, ...]
-"""Names a batch of messages: the number of its turn first, then what tells it from others of that turn."""
-OnEnd = Callable[[list[int], int], None]
-"""Called with the labels of flows that end together, and their end in ticks (now or a little later)."""
-
-
-class _Batch(NamedTuple):
-    """Messages that wait out one latency: classes sorted, ``labels[low[c]:low[c + 1]]`` those of class c."""
-
-    path: Ints
-    weight: Floats
-    cap: Floats
-    size: Floats
-    low: Ints
-    labels: list[int]
-    on_end: OnEnd
-    tag: Tag
-
 
 class Network:
     """All links and everything that flows on them.
@@ -80,15 +65,16 @@ class Network:
         self._names = (*names,)
         self._window = window
         self._flows = FlowTable(len(self._capacity))
+        self._loads: Loads | None = None
         self._buckets: Buckets | None = None
         if burst is not None and burst.any():
             self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
-        self._waiting: list[tuple[int, int, _Batch]] = []
-        self._joining: list[tuple[int, _Batch]] = []
+        self._waiting: list[tuple[int, int, Batch]] = []
+        self._joining: list[tuple[int, Batch]] = []
         self._crowd = 0
         self._reach = self._capacity.copy()
         self._order = count()
-        self._owners: dict[int, _Batch] = {}
+        self._owners: dict[int, Batch] = {}
         self._owner_ids = count()
         self._open: dict[int, int] = {}
         self._first_end = self._release = self._admission = FOREVER_PS
@@ -98,6 +84,14 @@ class Network:
         self._rouse = env.event()
         self.solves = 0
         env.process(self._run())
+
+    def bear(self, loads: Sequence[Load | None], ends: Mapping[int, Sequence[HostCores]]) -> None:
+        """From now on messages that fill links keep others waiting and take processor time (:mod:`simgnn.sim.loads`)."""
+        self._loads = Loads(loads, self._capacity, ends, self._flows)
+
+    def queues(self, path: int) -> float:
+        """Over how many links at which messages queue a flow of a path goes; of a collective: all its flows."""
+        return 0.0 if self._loads is None else sum(self._loads.crossed(path).values())
 
     def path(self, shares: Mapping[int, float]) -> int:
         """Number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
@@ -119,11 +113,13 @@ class Network:
                 )
 
     def send(
-        self, paths: Ints, sizes: Floats, caps: Floats, latencies: Ints, labels: Ints, on_end: OnEnd, tag: Tag
-    ) -> None:
+        self, paths: Ints, sizes: Floats, caps: Floats, latencies: Ints, labels: Ints, on_end: OnEnd, tag: Tag,
+        parts: int = 1,
+    ) -> None:  # fmt: skip
         """Submit one message a row: path number, bytes, the most it reaches alone in bytes/s, its latency in ticks.
 
-        ``on_end`` is called once for each group of messages that end together, with their ``labels``.
+        ``on_end`` is called once for each group of messages that end together, with their ``labels``. ``parts``: each is
+        handed over in so many.
         """
         now = int(self._env.now)
         caps = np.minimum(caps, FASTEST_BYTES_PER_S)
@@ -137,7 +133,7 @@ class Network:
         for delay in np.unique(delays):
             a, b = np.searchsorted(delays, (delay, delay + 1))
             ends = low[a : b + 1]
-            batch = _Batch(
+            batch = Batch(
                 keys[1][heads[a:b]],
                 np.diff(ends).astype(np.float64),
                 keys[2][heads[a:b]],
@@ -146,6 +142,7 @@ class Network:
                 labels[order[ends[0] : ends[-1]]].tolist(),
                 on_end,
                 tag,
+                None if self._loads is None else keys[3][heads[a:b]] / parts,
             )
             heappush(self._waiting, (now + int(delay), next(self._order), batch))
         self._arm()
@@ -165,7 +162,10 @@ class Network:
         )
         ahead = sorted(self._waiting, key=lambda entry: entry[:2])
         waiting = tuple(
-            (at - now, *(column.tobytes() for column in batch[:5]), *batch.labels, _relative(batch.tag, number))
+            (
+                at - now, batch.unit is None, *(column.tobytes() for column in batch[:5]), *batch.labels,
+                _relative(batch.tag, number),
+            )
             for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead))
         )
         return (
@@ -242,6 +242,12 @@ class Network:
         flows = self._flows
         while self._waiting and self._waiting[0][0] <= now:
             at, _, batch = heappop(self._waiting)
+            if self._loads is not None and batch.unit is not None:
+                waits = self._loads.waits_ps(at, batch.path, batch.unit)
+                for wait in np.unique(waits).tolist():
+                    held = batch.part(np.flatnonzero(waits == wait))
+                    heappush(self._waiting, (at + wait, next(self._order), held))
+                continue
             if self._buckets is not None:
                 lessened = self._buckets.admit(at, batch.path, batch.weight, batch.cap, batch.size)
                 batch = batch._replace(size=lessened)
@@ -268,6 +274,8 @@ class Network:
             self._window, PART,
         )  # fmt: skip
         self._release, self._batch = FOREVER_PS, (gone, rows, release)
+        if self._loads is not None:
+            self._loads.share(now)
         if starved >= 0:
             left_s = flows.remaining[starved] / max(flows.rate[starved], np.finfo(np.float64).tiny)
             if left_s < FOREVER_PS / PICOSECONDS:

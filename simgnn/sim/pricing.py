@@ -55,13 +55,16 @@ class Messages:
 
 
 class Stream(NamedTuple):
-    """A fluid over several links at once, priced: a collective, or a copy between host and device."""
+    """A fluid over several links at once, priced: a collective of so many ``ranks`` in ``steps`` that follow one another,
+    or a copy between host and device."""
 
     latency_ps: int
     path: int
     nbytes: float
     cap: float
     alone_ps: int
+    steps: int = 1
+    ranks: int = 1
 
 
 class Pricer:
@@ -150,7 +153,7 @@ class Pricer:
             return Stream(latency, 0, 0.0, 0.0, alone)
         first = price.flows[0]
         path = self._network.path({link: float(count) for link, count in shares.items()})
-        return Stream(latency, path, first.nbytes, first.rate_bytes_per_s, alone)
+        return Stream(latency, path, first.nbytes, first.rate_bytes_per_s, alone, price.steps, len(members))
 
     def host_copy(self, compiled: CompiledOp, rank: int, nbytes: int, to_device: bool) -> Stream | None:
         """A copy between host and device; None: the device is the host's processor, and the copy is its work."""

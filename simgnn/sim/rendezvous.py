@@ -1,6 +1,7 @@
 """Ops that several ranks take part in: when their messages start, and when each rank is through."""
 
 from collections.abc import Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,12 +9,16 @@ import simpy
 from numpy.typing import NDArray
 
 from simgnn.sim.bundles import even_out
-from simgnn.sim.network import Network, Tag
+from simgnn.sim.messagebatch import Tag
+from simgnn.sim.network import Network
+from simgnn.sim.rounds import WORD_BYTES
 
 if TYPE_CHECKING:
     from simgnn.sim.pricing import Messages, Stream
 
 ABSENT = -1
+PARTS = 2
+"""Gloo hands over the share of a rank in two (``gloo/allreduce.cc``), so that one is summed while the other comes."""
 
 
 class Rounds:
@@ -124,19 +129,42 @@ def stream_alone(env: simpy.Environment, network: Network, stream: "Stream", tag
 
 
 def start_stream(env: simpy.Environment, network: Network, stream: "Stream", done: simpy.Event, tag: Tag) -> None:
-    """Start a fluid; ``done`` fires at its end."""
+    """Start a fluid; ``done`` fires at its end. Where messages queue, its steps follow one another, and each of them
+    that crosses such a link waits behind what others have put there."""
     if stream.nbytes == 0.0:
         fire(env, done, int(env.now) + max(stream.latency_ps, stream.alone_ps))
         return
-    network.send(
-        np.array([stream.path], dtype=np.int64),
-        np.array([stream.nbytes], dtype=np.float64),
-        np.array([stream.cap], dtype=np.float64),
-        np.array([stream.latency_ps], dtype=np.int64),
-        np.zeros(1, dtype=np.int64),
-        lambda ended, end: fire(env, done, end),
-        tag,
-    )
+    pieces = _waits(stream, network.queues(stream.path))
+    latencies = np.diff(np.arange(pieces + 1, dtype=np.int64) * stream.latency_ps // pieces)
+
+    def begin(number: int, at: int) -> None:
+        if number == pieces:
+            fire(env, done, at)
+            return
+        network.send(
+            np.array([stream.path], dtype=np.int64),
+            np.array([stream.nbytes / pieces], dtype=np.float64),
+            np.array([stream.cap], dtype=np.float64),
+            np.array([max(at - int(env.now), 0) + latencies[number]], dtype=np.int64),
+            np.zeros(1, dtype=np.int64),
+            lambda ended, end: begin(number + 1, end),
+            (*tag, number),
+            PARTS,
+        )  # fmt: skip
+
+    begin(0, int(env.now))
+
+
+def _waits(stream: "Stream", queues: float) -> int:
+    """How many steps of a fluid wait where messages queue, at least 1; ``queues``: such links on its way.
+
+    A ring passes the share of every rank round at once, each in ``PARTS``, so that in each step some of them cross each
+    link. A buffer of fewer words than that has some shares only: these wait where they cross.
+    """
+    if not queues or stream.steps < 2:
+        return 1
+    shares = min(1.0, stream.nbytes / stream.steps / (PARTS * WORD_BYTES))
+    return max(1, ceil(stream.steps * max(shares, min(1.0, queues / stream.ranks))))
 
 
 def fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:

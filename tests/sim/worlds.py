@@ -33,11 +33,13 @@ def machine(
     threads: int | None = None,
     burst: float = 0.0,
     broadcast: str = "ring",
+    load: Mapping[str, Any] | None = None,
 ) -> Machine:
     """Devices on a switch by links of ``pcie`` bytes/s, hosts on another by ``ethernet``; every primitive moves 1 GB/s.
 
     ``faster`` multiplies every rate and divides every latency; ``burst``: bytes that ethernet lets through at once;
-    ``broadcast``: its algorithm.
+    ``broadcast``: its algorithm;
+    ``load``: its table of what messages do to others.
     """
 
     def rate(value: float) -> dict[str, str]:
@@ -73,7 +75,9 @@ def machine(
         for name, algorithm in algorithms.items()
     ]
     library = {"message": {"floor": time(0.0)}, "collectives": entries}
-    bucket = {"burst": {"value": f"{burst!r} B", "source": "assumed"}} if burst else {}
+    bucket: dict[str, Any] = {"burst": {"value": f"{burst!r} B", "source": "assumed"}} if burst else {}
+    if load is not None:
+        bucket["load"] = load
     table = {
         "format": 1,
         "meta": {"name": "small", "description": "round numbers", "date": "2025-01-01"},
