@@ -89,10 +89,6 @@ class Network:
         """From now on messages that fill links keep others waiting and take processor time (:mod:`simgnn.sim.loads`)."""
         self._loads = Loads(loads, self._capacity, ends, self._flows)
 
-    def queues(self, path: int) -> float:
-        """Over how many links at which messages queue a flow of a path goes; of a collective: all its flows."""
-        return 0.0 if self._loads is None else sum(self._loads.crossed(path).values())
-
     def path(self, shares: Mapping[int, float]) -> int:
         """Number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
         self._check_capacity(shares)

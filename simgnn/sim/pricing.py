@@ -55,8 +55,8 @@ class Messages:
 
 
 class Stream(NamedTuple):
-    """A fluid over several links at once, priced: a collective of so many ``ranks`` in ``steps`` that follow one another,
-    or a copy between host and device."""
+    """A fluid over several links at once, priced: a collective in ``steps`` that follow one another, or a copy between
+    host and device. ``queued``: share of a collective's flows that cross links at which messages queue."""
 
     latency_ps: int
     path: int
@@ -64,7 +64,7 @@ class Stream(NamedTuple):
     cap: float
     alone_ps: int
     steps: int = 1
-    ranks: int = 1
+    queued: float = 0.0
 
 
 class Pricer:
@@ -146,14 +146,18 @@ class Pricer:
             return self._relayed(compiled, price.relay, members)
         what = f"op '{op.name}'"
         shares: Counter[int] = Counter()
+        queued = 0
         for flow in price.flows:
-            shares.update(self.machine.path(flow.source, flow.target, compiled.backend).links)
+            links = self.machine.path(flow.source, flow.target, compiled.backend).links
+            shares.update(links)
+            queued += any(self.machine.links[link].load is not None for link in links)
         latency, alone = to_ps(price.latency_s, what), to_ps(price.seconds_alone, what)
         if not price.flows:
             return Stream(latency, 0, 0.0, 0.0, alone)
         first = price.flows[0]
         path = self._network.path({link: float(count) for link, count in shares.items()})
-        return Stream(latency, path, first.nbytes, first.rate_bytes_per_s, alone, price.steps, len(members))
+        rate, part = first.rate_bytes_per_s, queued / len(price.flows)
+        return Stream(latency, path, first.nbytes, rate, alone, price.steps, part)
 
     def host_copy(self, compiled: CompiledOp, rank: int, nbytes: int, to_device: bool) -> Stream | None:
         """A copy between host and device; None: the device is the host's processor, and the copy is its work."""

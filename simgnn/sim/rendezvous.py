@@ -134,7 +134,7 @@ def start_stream(env: simpy.Environment, network: Network, stream: "Stream", don
     if stream.nbytes == 0.0:
         fire(env, done, int(env.now) + max(stream.latency_ps, stream.alone_ps))
         return
-    pieces = _waits(stream, network.queues(stream.path))
+    pieces = _waits(stream)
     latencies = np.diff(np.arange(pieces + 1, dtype=np.int64) * stream.latency_ps // pieces)
 
     def begin(number: int, at: int) -> None:
@@ -155,16 +155,16 @@ def start_stream(env: simpy.Environment, network: Network, stream: "Stream", don
     begin(0, int(env.now))
 
 
-def _waits(stream: "Stream", queues: float) -> int:
-    """How many steps of a fluid wait where messages queue, at least 1; ``queues``: such links on its way.
+def _waits(stream: "Stream") -> int:
+    """In how many steps a fluid waits where messages queue, at least 1.
 
     A ring passes the share of every rank round at once, each in ``PARTS``, so that in each step some of them cross each
     link. A buffer of fewer words than that has some shares only: these wait where they cross.
     """
-    if not queues or stream.steps < 2:
+    if not stream.queued or stream.steps < 2:
         return 1
     shares = min(1.0, stream.nbytes / stream.steps / (PARTS * WORD_BYTES))
-    return max(1, ceil(stream.steps * max(shares, min(1.0, queues / stream.ranks))))
+    return max(1, ceil(stream.steps * max(shares, stream.queued)))
 
 
 def fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:
