@@ -42,7 +42,7 @@ def beside(nbytes: int, bulk: int = LARGE, **options) -> tuple[float, float, flo
         exchange("message", "comm", "message", after="wait"),
     ]
     planned = program(*ops, bulk=[[0, bulk], [0, 0]], message=[[0, nbytes], [0, 0]])
-    found = run(planned, machine((0, 1), kind="cpu", pcie=1e15, **options))
+    found = run(planned, machine((0, 1), kind="cpu", pcie=1e15, threads=1, **options))
     return times(found, "message", 1)[0], times(found, "message", 1)[2], times(found, "bulk", 1)[2]
 
 
@@ -99,7 +99,7 @@ def test_two_bulk_messages_queue_more() -> None:
     small = np.zeros((4, 4), dtype=np.int64)
     small[0, 3] = SMALL
     planned = program(*ops, bulk=apart, message=small, hosts=(0, 0, 1, 1))
-    found = run(planned, machine((0, 0, 1, 1), kind="cpu", pcie=1e15, cores=8, load=load()))
+    found = run(planned, machine((0, 0, 1, 1), kind="cpu", pcie=1e15, threads=1, load=load()))
     issued, _, ended = times(found, "message", 3)
     assert ended - issued == pytest.approx((1.5 * QUEUE + SMALL) / RATE, rel=1e-4)
 
@@ -113,7 +113,7 @@ def ring(nbytes: int, bulk: bool, **options) -> float:
     ]
     amount = LARGE if bulk else 0
     planned = program(*ops, bulk=[[0, amount], [amount, 0]])
-    issued, _, ended = times(run(planned, machine((0, 1), kind="cpu", pcie=1e15, hop=1e-6, **options)), "sum")
+    issued, _, ended = times(run(planned, machine((0, 1), kind="cpu", pcie=1e15, hop=1e-6, threads=1, **options)), "sum")
     return ended - issued
 
 
@@ -169,7 +169,7 @@ def alike(faster: float = 1.0, **options: bool) -> Simulation:
         op("work", "elementwise", "compute", after="sum<<1", work=seconds_of_work(0.01)),
         op("sum", "allreduce", "comm", after="work", transfer=Transfer(40_000)),
     ]
-    planned = program(*ops, bulk=[[0, LARGE // 4], [LARGE // 4, 0]])
+    planned = program(*ops, bulk=[[0, LARGE // 8], [LARGE // 8, 0]])
     on = machine((0, 1), kind="cpu", pcie=1e15, cores=1, threads=1, faster=faster, load=load(0.25e-9 / faster))
     return run(planned, on, epochs=6, **options)
 
