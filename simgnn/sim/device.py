@@ -19,7 +19,6 @@ from simgnn.hardware.machine import Machine
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.program import Program
 
-
 LEAST_SHARE = 0.05
 """Of the cores that work keeps, however much messages want: the scheduler lets nothing starve."""
 

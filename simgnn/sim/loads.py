@@ -24,8 +24,7 @@ from simgnn.sim.flowtable import FlowTable
 
 class Loads:
     """Loaded links among those of a network. ``loads`` [links]: None for a link of which nothing was measured;
-    ``capacity`` float64 [links] in bytes/s; ``ends``: link -> the cores of the hosts at its ends, where these compute on
-    them."""
+    ``capacity`` float64 [links] in bytes/s; ``ends``: link -> the cores of the hosts at its ends."""
 
     def __init__(
         self, loads: Sequence[Load | None], capacity: Floats, ends: Mapping[int, Sequence[HostCores]], flows: FlowTable
@@ -34,7 +33,9 @@ class Loads:
         self._capacity = capacity
         self._flows = flows
         self._shares: dict[int, dict[int, float]] = {}
-        self._taking = [(link, load.processor, ends.get(link, ())) for link, load in self._loads.items() if load.processor]
+        self._taking = [
+            (link, load.processor, ends.get(link, ())) for link, load in self._loads.items() if load.processor
+        ]
         self._cores = tuple(dict.fromkeys(cores for _, _, each in self._taking for cores in each))
 
     def crossed(self, path: int) -> dict[int, float]:

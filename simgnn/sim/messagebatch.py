@@ -33,5 +33,5 @@ class Batch(NamedTuple):
         """Some of its classes, which have waited behind others and do so no more."""
         labels = [label for c in classes.tolist() for label in self.labels[self.low[c] : self.low[c + 1]]]
         low = np.append(0, np.cumsum(np.diff(self.low)[classes]))
-        path, weight, cap, size = (column[classes] for column in self[:4])
-        return Batch(path, weight, cap, size, low, labels, self.on_end, self.tag)
+        weight, cap, size = (column[classes] for column in (self.weight, self.cap, self.size))
+        return Batch(self.path[classes], weight, cap, size, low, labels, self.on_end, self.tag)

@@ -43,6 +43,7 @@ LATE = simpy.events.EventPriority(2)
 BOUNDARY = simpy.events.EventPriority(3)
 """Priority of events that must see the flows too."""
 
+
 class Network:
     """All links and everything that flows on them.
 
@@ -86,7 +87,7 @@ class Network:
         env.process(self._run())
 
     def bear(self, loads: Sequence[Load | None], ends: Mapping[int, Sequence[HostCores]]) -> None:
-        """From now on messages that fill links keep others waiting and take processor time (:mod:`simgnn.sim.loads`)."""
+        """From now on messages that fill links keep others waiting and take processor time (``sim.loads``)."""
         self._loads = Loads(loads, self._capacity, ends, self._flows)
 
     def path(self, shares: Mapping[int, float]) -> int:
@@ -114,8 +115,8 @@ class Network:
     ) -> None:  # fmt: skip
         """Submit one message a row: path number, bytes, the most it reaches alone in bytes/s, its latency in ticks.
 
-        ``on_end`` is called once for each group of messages that end together, with their ``labels``. ``parts``: each is
-        handed over in so many.
+        ``on_end`` is called once for each group of messages that end together, with their ``labels``. ``parts``: in
+        how many each is handed over.
         """
         now = int(self._env.now)
         caps = np.minimum(caps, FASTEST_BYTES_PER_S)
@@ -159,7 +160,10 @@ class Network:
         ahead = sorted(self._waiting, key=lambda entry: entry[:2])
         waiting = tuple(
             (
-                at - now, batch.unit is None, *(column.tobytes() for column in batch[:5]), *batch.labels,
+                at - now,
+                batch.unit is None,
+                *(column.tobytes() for column in batch[:5]),
+                *batch.labels,
                 _relative(batch.tag, number),
             )
             for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead))

@@ -35,7 +35,7 @@ def exchange(name: str, stream: str, along: str, after: str = "", row_bytes: int
 
 
 def beside(nbytes: int, bulk: int = LARGE, **options) -> tuple[float, float, float]:
-    """Begin and end of a message of ``nbytes`` from host 0 to host 1, and end of the bulk that was there 10 ms before."""
+    """Begin and end of a message of ``nbytes`` from host 0 to host 1, and end of bulk that was there 10 ms before."""
     ops = [
         exchange("bulk", "bulk", "bulk"),
         op("wait", "elementwise", "compute", work=seconds_of_work(0.01)),
@@ -113,7 +113,9 @@ def ring(nbytes: int, bulk: bool, **options) -> float:
     ]
     amount = LARGE if bulk else 0
     planned = program(*ops, bulk=[[0, amount], [amount, 0]])
-    issued, _, ended = times(run(planned, machine((0, 1), kind="cpu", pcie=1e15, hop=1e-6, threads=1, **options)), "sum")
+    issued, _, ended = times(
+        run(planned, machine((0, 1), kind="cpu", pcie=1e15, hop=1e-6, threads=1, **options)), "sum"
+    )
     return ended - issued
 
 
