@@ -122,9 +122,7 @@ def price_collective(
     relay = Relay(chosen.floor.value, hopping / len(rounds), tuple(flows)) if relays else None
     alone = latency + sum(seconds)
     following = steps(kind, chosen.algorithm, count)
-    return CollectivePrice(
-        latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay, following
-    )
+    return CollectivePrice(latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay, following)
 
 
 def _library_rate(described: Backend, nbytes: float) -> float:
