@@ -42,13 +42,18 @@ class Sample:
 
 
 def write_samples(path: Path, header: Mapping[str, Any], samples: Sequence[Sample]) -> None:
-    """Write all samples as JSON, whole or not at all (temporary name, then renamed)."""
+    """Write all samples as JSON, whole or not at all."""
     document = {
         "format": FORMAT,
         "version": VERSION,
         **header,
         "samples": [asdict(sample) for sample in samples],
     }
+    write_document(path, document)
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write JSON, whole or not at all (temporary name, then renamed)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps(document))

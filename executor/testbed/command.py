@@ -16,7 +16,8 @@ python -m executor testbed up TESTBED.toml            make its hosts (network na
 python -m executor testbed run TESTBED.toml DIR       train what `simgnn run --prepare --out DIR` wrote, inside it
 python -m executor testbed exec TESTBED.toml -- CMD   run CMD once a rank, with torchrun's variables (micro-benchmarks)
 python -m executor testbed status [TESTBED.toml]      what is up (exit status 1: not up)
-python -m executor testbed profile TESTBED.toml [--base PROFILE] --out FILE   hardware profile of what is declared
+python -m executor testbed profile TESTBED.toml [--base PROFILE] --out FILE [--measure-load]
+                                                      hardware profile of what is declared
 python -m executor testbed down [TESTBED.toml]        remove all that was made, ending what runs in it
 
 A testbed is a real cluster on one Linux machine. TESTBED.toml:
@@ -28,7 +29,9 @@ burst = "4 KiB"          # bytes that pass at full speed after a pause; default:
 slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
 name = "testbed"         # tells several testbeds of one machine apart
 
-Needs root and iproute2 (but for profile). `run` and `exec` bring a testbed up that is not up, and take it down again.
+Needs root and iproute2 (but for profile without --measure-load). `run`, `exec` and --measure-load bring a testbed up
+that is not up, and take it down again. --measure-load adds to the profile what was measured inside, in half a minute:
+how long a small message waits behind large ones on the link between hosts, and the processor time of a byte across it.
 """
 
 
@@ -61,6 +64,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         if name == "profile":
             command.add_argument("--base", help="calibration of this machine; default: the last one")
             command.add_argument("--out", type=Path, required=True, help="profile to write")
+            told = "measure inside it what its links do while messages fill them (root, half a minute)"
+            command.add_argument("--measure-load", action="store_true", help=told)
         if name == "status":
             command.add_argument("--json", action="store_true", dest="as_json")
     return parser.parse_args(arguments)
@@ -79,7 +84,7 @@ def _carry_out(options: argparse.Namespace) -> int:
         return 0
     assert declared is not None
     if options.command == "profile":
-        return _profile(declared, options.base, options.out)
+        return _profile(declared, options.base, options.out, options.measure_load)
     if options.command == "up":
         made = lifecycle.up(declared)
         print(f"testbed '{declared.name}' is up" + ("" if made else " (it was before)"))
@@ -91,15 +96,24 @@ def _carry_out(options: argparse.Namespace) -> int:
     return run(declared, options.directory, ["--device", "cpu", *(["--resume"] if options.resume else [])])
 
 
-def _profile(declared: Declaration, base: str | None, out: Path) -> int:
-    from executor.testbed.profile import describe
+def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool) -> int:
+    from executor.testbed.load import check_measurable, measure_load
+    from executor.testbed.profile import WIRE, describe
     from simgnn.errors import HardwareError
     from simgnn.hardware.library import calibration_path
     from simgnn.hardware.profile import load_profile, save_profile
+    from simgnn.outputs import check_output_file
 
+    if with_load:
+        check_measurable(declared)
+        check_output_file(out, "--out")
     if base is None and not calibration_path().is_file():
         raise HardwareError("--base: not given, and this machine was never calibrated; run simgnn calibrate first")
-    save_profile(describe(declared, load_profile(base or calibration_path())), out)
+    machine = load_profile(base or calibration_path())
+    found = describe(declared, machine)
+    if with_load:
+        found = describe(declared, machine, measure_load(declared, found.links[WIRE].bandwidth.value))
+    save_profile(found, out)
     print(f"written to {out}; simulate on it with --hardware {out}")
     return 0
 

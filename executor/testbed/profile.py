@@ -1,5 +1,6 @@
 """The hardware profile of a declared testbed: this machine's calibrated devices, divided as the hosts divide them, and
-links of the declared rate. Nothing in it comes from a run inside the testbed."""
+links of the declared rate. Nothing in it comes from a run inside the testbed, but for what a link does to others while
+messages fill it, where that was measured."""
 
 from collections.abc import Iterable, Mapping
 from math import log
@@ -10,7 +11,7 @@ from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
 from executor.testbed.places import RankPlace, rank_places
 from simgnn.errors import HardwareError
 from simgnn.hardware.devices import Cache, Curve, Device
-from simgnn.hardware.links import LinkType
+from simgnn.hardware.links import LinkType, Load
 from simgnn.hardware.profile import Profile, parse_profile
 from simgnn.hardware.quantities import Bandwidth, CoreCount, Duration, Size
 from simgnn.tomlfile import without_none
@@ -20,11 +21,12 @@ LOOP, STACK, WIRE = "loopback", "stack", "wire"
 """Links: among the ranks of a device, between a device and its host's interface, between hosts."""
 
 
-def describe(declared: Declaration, base: Profile) -> Profile:
+def describe(declared: Declaration, base: Profile, load: Load | None = None) -> Profile:
     """The profile of a testbed on the machine that ``base`` was calibrated on.
 
     Hosts without slow ranks are one device with their cores; hosts with slow ranks have one device a rank, each as fast
-    as its quota (the others: as what the quotas leave). Raises :class:`HardwareError` when ``base`` is not one host
+    as its quota (the others: as what the quotas leave). ``load``: of the links between hosts, as measured there
+    (:func:`executor.testbed.load.measure_load`). Raises :class:`HardwareError` when ``base`` is not one host
     with one CPU.
     """
     device, loop = _machine(base)
@@ -44,10 +46,10 @@ def describe(declared: Declaration, base: Profile) -> Profile:
     share = ranks[0].full_cores / max(1, len(ranks[0].host.cores) // declared.ranks_per_host)
     equal = {name: max(1.0, by * share) for name, by in slower.items()}
     slowest = max(1 / declared.share(rank) for rank in range(declared.ranks))
-    links = _links(declared, loop, equal)
+    links = _links(declared, loop, equal, load)
     table = {
         "format": 1,
-        "meta": _meta(declared, base),
+        "meta": _meta(declared, base, load is not None),
         "devices": {name: made.model_dump(exclude_defaults=True) for name, made in devices.items()},
         "links": {name: link.model_dump(exclude_defaults=True) for name, link in links.items()},
         "topology": {"hosts": hosts, **_network(declared)},
@@ -160,7 +162,9 @@ def _stack(device: str) -> str:
     return f"{STACK}-{device}"
 
 
-def _links(declared: Declaration, loop: LinkType, slower: Mapping[str, float]) -> dict[str, LinkType]:
+def _links(
+    declared: Declaration, loop: LinkType, slower: Mapping[str, float], load: Load | None
+) -> dict[str, LinkType]:
     """Links by name; ``slower``: how many times as long a device takes, also to carry its own messages, which is work
     of its processor like any other."""
     links = {LOOP: loop, STACK: _slowed(loop, 1.0), **{_stack(name): _slowed(loop, by) for name, by in slower.items()}}
@@ -174,6 +178,7 @@ def _links(declared: Declaration, loop: LinkType, slower: Mapping[str, float]) -
             bandwidth=Bandwidth.of(declared.link * payload, "datasheet", note=f"declared {rate}; {note}"),
             burst=Size.of(declared.burst_bytes() * payload, "datasheet", note=f"declared {burst}; {note}"),
             latency=Duration.of(0.0, "assumed", note="nothing is delayed; the message's floor is that of the machine"),
+            load=load,
         )
     return links
 
@@ -220,15 +225,16 @@ def _network(declared: Declaration) -> dict[str, Any]:
     }
 
 
-def _meta(declared: Declaration, base: Profile) -> dict[str, Any]:
+def _meta(declared: Declaration, base: Profile, loaded: bool) -> dict[str, Any]:
     rate = "" if declared.link is None else f", {format_quantity(declared.link, 'bytes/s')} between hosts"
+    measured = "; what links do while messages fill them as measured inside" if loaded else ""
     slow = "".join(f", rank {rank} at {share:.0%}" for rank, share in declared.slow.items())
     return {
         **base.meta.model_dump(),
         "name": f"{base.meta.name}-{declared.name}",
         "description": (
             f"testbed '{declared.name}' on {base.meta.name}: {declared.hosts} host(s) of {declared.ranks_per_host} "
-            f"rank(s){rate}{slow}; devices as calibrated, links and quotas as declared"
+            f"rank(s){rate}{slow}; devices as calibrated, links and quotas as declared{measured}"
         ),
         "sources": (*base.meta.sources, f"declaration of testbed '{declared.name}'"),
     }

@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     from simgnn.analysis.replay import Replay
     from simgnn.cli.profiles import ChosenProfile
     from simgnn.experiment.prepare import Prepared
+    from simgnn.hardware.profile import Profile
+    from simgnn.program.program import Program
     from simgnn.record.result import JitterCorrection, Result
     from simgnn.sim.memory import Memory
     from simgnn.sim.simulate import Simulation
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
 
 NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
 BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
+UNLOADED = (
+    "streams {} talk between hosts at once: that small messages wait behind large ones on a link, and that bytes take "
+    "processor time from work, is not modelled, as the profile states no load of {}; times may be too short"
+)
 TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
 RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here"
 
@@ -69,6 +75,7 @@ def prediction_result(
             *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
             *filter(None, [chosen.profile.assumptions()]),
             *chosen.profile.limits(),
+            *unmodelled_waiting(program, chosen.profile),
             *prepared.stats.notes,
             *([BUNDLED.format(len(simulation.bundled))] if simulation.bundled else []),
             *([TIMED.format(found.run)] if timed else []),
@@ -80,6 +87,15 @@ def prediction_result(
             **({} if simulation.memory.reserved is None else {"resident_memory_bytes": RESERVED}),
         },
     )
+
+
+def unmodelled_waiting(program: "Program", profile: "Profile") -> list[str]:
+    """What a profile without loads hides of a program whose streams talk between hosts at once, in a sentence."""
+    streams = {op.stream for _, op in program.ops if program.group_of(op) is not None}
+    if len(set(program.hosts)) < 2 or len(streams) < 2:
+        return []
+    links = sorted({edge.link for edge in profile.topology.edges if profile.links[edge.link].load is None})
+    return [UNLOADED.format(" and ".join(sorted(streams)), ", ".join(links))] if links else []
 
 
 def _times(simulation: "Simulation", spread: "Spread") -> dict[str, Any]:

@@ -135,9 +135,10 @@ class CommandBackend:
 
         calibrate(out, quick=quick, ranks=ranks, reporter=self._reporter, passes=passes)
 
-    def declare(self, testbed: Path, base: Path, out: Path) -> None:
-        """``executor testbed profile``."""
-        _testbed("profile", str(testbed), "--base", str(base), "--out", str(out))
+    def declare(self, testbed: Path, base: Path, out: Path, measure_load: bool = False) -> None:
+        """``executor testbed profile``; ``measure_load``: with what was measured inside."""
+        words = ["--measure-load"] if measure_load else []
+        _testbed("profile", str(testbed), "--base", str(base), "--out", str(out), *words)
 
     def prepare(self, experiment: "Experiment", out: Path) -> "PartitionStats":
         """``simgnn run --prepare``."""

@@ -17,6 +17,7 @@ from simgnn.units import cost_of, format_quantity
 
 if TYPE_CHECKING:
     from simgnn.hardware.devices import Curve, Device
+    from simgnn.hardware.links import Load
     from simgnn.hardware.profile import Profile
 
 
@@ -68,7 +69,9 @@ def tree(profile: "Profile") -> Node:
             line += f", one message at most {told(link.message_bandwidth)}"
         if link.burst is not None:
             line += f", {told(link.burst)} at once after a pause"
-        links.add(line)
+        below = links.add(line)
+        if link.load is not None:
+            below.add(_load(link.load))
     for name, backend in profile.backends.items():
         library = root.add(f"{name}: a message costs {told(backend.message.floor)}")
         if backend.ports is not None:
@@ -79,6 +82,15 @@ def tree(profile: "Profile") -> Node:
             hop = "" if entry.hop is None else f", each step {told(entry.hop)}"
             library.add(f"{entry.kind}{scope}: {entry.algorithm}, floor {told(entry.floor)}{hop}{bus}")
     return root
+
+
+def _load(load: "Load") -> str:
+    spread = "" if load.spread is None else f" ± {_rounded(load.spread, 'ratio')}"
+    waits = ", ".join(
+        f"{_rounded(float(f'{queue.size:.4g}'), 'bytes')} wait before it with {queue.messages}" for queue in load.queues
+    )
+    costs = "not stated" if load.processor is None else f"{_rounded(load.processor, 's')} of a core at each end"
+    return f"while messages fill it ({load.source}{spread}): {waits} at once; a byte costs {costs}"
 
 
 def _device(node: Node, device: "Device") -> None:

@@ -183,6 +183,28 @@ def _compare_link(name: str, one: LinkType, other: LinkType, apart: list[str]) -
             yield _change(f"links.{name}", what, [ratio], told)
         elif any(values):
             apart.append(f"links.{name}: {what}: none in the {'second' if values[0] else 'first'}")
+    yield from _compare_loads(name, one, other, apart)
+
+
+def _compare_loads(name: str, one: LinkType, other: LinkType, apart: list[str]) -> Iterator[Change]:
+    """What links do while messages fill them: how long others wait, and what a byte costs the cores at its ends."""
+    loads = [one.load, other.load]
+    known = [load for load in loads if load is not None]
+    if len(known) < 2:
+        apart += [f"links.{name}: load: none in the {'second' if loads[0] else 'first'}"] * len(known)
+        return
+    rates = [link.bandwidth.value for link in (one, other)]
+    spreads = [load.spread for load in known]
+    values = {
+        f"wait behind {count}": [load.queued_bytes(count) / rate for load, rate in zip(known, rates, strict=True)]
+        for count in sorted({queue.messages for load in known for queue in load.queues})
+    }
+    values["core a byte"] = [load.processor or 0.0 for load in known]
+    for what, (before, after) in values.items():
+        if before > 0 < after:
+            yield _change(f"links.{name}", what, [after / before], spreads)
+        elif before != after:
+            apart.append(f"links.{name}: {what}: none in the {'second' if before else 'first'}")
 
 
 def _burst(*links: LinkType) -> float:

@@ -39,12 +39,14 @@ class Load(Strict):
 
     ``queues``: what arrives at it waits behind so many bytes; between two numbers of messages linear, beyond the last
     as there. ``processor``: seconds of a core that a byte across it costs each of its two ends (None: not measured, and
-    taken as none), which their work lacks.
+    taken as none), which their work lacks. ``spread``: the largest standard deviation of these numbers from repeat to
+    repeat, as a share.
     """
 
     source: Source
     queues: Annotated[tuple[Queue, ...], Field(min_length=1)]
     processor: Seconds | None = None
+    spread: Ratio | None = None
     note: StrictStr | None = None
 
     @model_validator(mode="after")

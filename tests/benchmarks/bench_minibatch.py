@@ -3,14 +3,14 @@
     python tests/benchmarks/bench_minibatch.py --profile machine.toml --out DIR
 
 Needs root and iproute2, a quiet machine, and a profile that was calibrated on it beforehand (``simgnn calibrate
---ranks 1,2,4``), from which the testbed's declaration makes the profile that is predicted with. For every graph and
-batch size the three contenders train on the same model, fan-outs and seeds: distdgl on METIS's partition, distdgl on
-a random one, rapidgnn on the very partition of the first. All are predicted first; then come the repeats, interleaved,
-in fresh processes. A time is that of all epochs but the first, divided by its steps. Ends with status 1 where a
-speed-up over distdgl is predicted further off than 12 % and two standard errors, or the order of two contenders whose
-measured gap exceeds the noise is wrong. Graphs come from SIMGNN_DATA; structure, labels and split are real, features
-stand-ins of one width: the real ones of coauthor_physics, 8,415 numbers a row, would take half a minute a step on such
-a link.
+--ranks 1,2,4``), from which the testbed's declaration makes the profile that is predicted with, after it has measured
+what its link does while messages fill it: before any prediction and any run. For every graph and batch size the three
+contenders train on the same model, fan-outs and seeds: distdgl on METIS's partition, distdgl on a random one, rapidgnn
+on the very partition of the first. All are predicted first; then come the repeats, interleaved, in fresh processes. A
+time is that of all epochs but the first, divided by its steps. Ends with status 1 where a speed-up over distdgl is
+predicted further off than 12 % and two standard errors, or the order of two contenders whose measured gap exceeds the
+noise is wrong. Graphs come from SIMGNN_DATA; structure, labels and split are real, features stand-ins of one width: the
+real ones of coauthor_physics, 8,415 numbers a row, would take half a minute a step on such a link.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def main() -> None:
     testbed, declared = options.out / "testbed.toml", (options.out / "declared.toml").resolve()
     table = {"name": "minibatch", "hosts": options.hosts, "ranks_per_host": options.ranks_per_host}
     write_toml(testbed, {**table, "link": options.link})
-    backend.declare(testbed, options.profile, declared)
+    backend.declare(testbed, options.profile, declared, measure_load=True)
     backend.up(testbed)
     try:
         held = [

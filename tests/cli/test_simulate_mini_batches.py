@@ -31,6 +31,7 @@ def test_a_prediction_tells_times_bytes_and_the_resolved_cache(tmp_path: Path, c
     told = json.loads(capsys.readouterr().out)
     result = read_result(run.result)
     assert (told["status"], len(result.epoch_s)) == ("ok", 3)
+    assert any("talk between hosts at once" in note for note in told["notes"]), "shipped profiles state no loads"
     assert result.energy_J is None  # the profile states no idle power, so nobody knows
     resolved = tomllib.loads((run.root / "plan" / "resolved.toml").read_text())
     assert resolved["placement.hot_rows"] > 0

@@ -25,6 +25,10 @@ def curve(table: Table, number: int = 0) -> Table:
     return found
 
 
+def load(*messages: int) -> Table:
+    return {"source": "measured", "queues": [{"messages": count, "size": "90 kB"} for count in messages]}
+
+
 FAULTS: dict[str, tuple[Spoil, str]] = {
     "unknown unit": (
         lambda t: t["links"]["pcie"]["bandwidth"].update(value="20 GB"),
@@ -153,6 +157,34 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "efficiency not ascending": (
         lambda t: t["links"]["pcie"]["efficiency"]["points"].reverse(),
         "links.pcie.efficiency: points: expected sizes that ascend",
+    ),
+    "queues of a link not ascending": (
+        lambda t: t["links"]["pcie"].update(load=load(4, 1)),
+        "links.pcie.load: queues: expected numbers of messages that ascend, none twice",
+    ),
+    "queue twice": (
+        lambda t: t["links"]["pcie"].update(load=load(2, 2)),
+        "links.pcie.load: queues: expected numbers of messages that ascend, none twice",
+    ),
+    "load without a queue": (
+        lambda t: t["links"]["pcie"].update(load=load()),
+        "links.pcie.load.queues: got [], expected more entries",
+    ),
+    "queue behind no message": (
+        lambda t: t["links"]["pcie"].update(load=load(0)),
+        "links.pcie.load.queues.0.messages: got 0, expected at least 1",
+    ),
+    "queue without a unit": (
+        lambda t: t["links"]["pcie"].update(load={**load(1), "queues": [{"messages": 1, "size": 1000}]}),
+        "links.pcie.load.queues.0.size: got the bare number 1000",
+    ),
+    "processor time of a byte without a unit": (
+        lambda t: t["links"]["pcie"].update(load={**load(1), "processor": "12"}),
+        "links.pcie.load.processor: got '12' without a unit",
+    ),
+    "load without its source": (
+        lambda t: t["links"]["pcie"].update(load={"queues": load(1)["queues"]}),
+        "links.pcie.load.source: missing; expected one of 'measured'",
     ),
     "unknown backend": (
         lambda t: t["backends"].update(mpi=t["backends"]["nccl"]),

@@ -1,0 +1,200 @@
+"""``python -m executor.microbench.loaded --out FILE``, once a rank on several hosts (torchrun's variables, Gloo).
+
+What the link from the first host to the second does to others while messages fill it: how much longer a small message
+takes beside 1, 2, 4... bulk messages (as many as there are pairs of ranks), and the processor time of a byte across it.
+Repeats are interleaved; about half a minute on a link of 200 Mbit/s.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor.environment import LAUNCHER, follow_launcher
+from executor.microbench.bulk import ITEM_BYTES, Bulk, Way, connect
+from executor.microbench.load_samples import LoadSamples, Waiting, Work, write_load
+from executor.microbench.world import World, join
+from simgnn.errors import BackendError
+
+BULK_BYTES = 1_000_000
+SMALL_BYTES = 1024
+LEVELS = (1, 2, 4, 8)
+"""Bulk messages at once, as far as there are pairs of ranks for them."""
+ROUNDS = 5
+TRIPS = 12
+"""Round trips a visit: ROUNDS x TRIPS of each level."""
+RAMP_S = 0.2
+"""After the first bulk messages: TCP's windows open."""
+GAP_S = (0.001, 0.01)
+"""Before each, at random: it begins anywhere in a bulk message, and finds the other end waiting for it."""
+WORK_ROUNDS = 3
+IDLE_S, BUSY_S = 1.0, 2.0
+CPU_TIMES = Path("/proc/stat")
+IDLE_COLUMNS = (4, 5, 8)
+"""Of a core's line: idle, waiting for disks, stolen by other machines (proc(5)), in ticks. A kernel that stops its tick
+on idle cores counts these by the clock; what is busy it may only count by samples at ticks."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is measured between: ranks of two hosts. ``ways`` from the first to the second, ``back`` the other way."""
+
+    small: Way
+    ways: tuple[Way, ...]
+    back: tuple[Way, ...]
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """0, and the numbers of bulk messages that there are ways for."""
+        return (0, *(level for level in LEVELS if level <= len(self.ways)))
+
+
+def pairs_of(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
+    """All pairs, every rank once before any has a second one."""
+    return [
+        (source, targets[(place + turn) % len(targets)])
+        for turn in range(len(targets))
+        for place, source in enumerate(sources)
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m executor.microbench.loaded", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of samples, written by rank 0")
+    options = parser.parse_args(arguments)
+    if LAUNCHER in os.environ:
+        follow_launcher(int(os.environ[LAUNCHER]))
+    if "RANK" not in os.environ:
+        print("executor: error: expected torchrun's variables: one process a rank, on two hosts", file=sys.stderr)
+        return 2
+    started = datetime.now(UTC)
+    world = join("gloo")
+    try:
+        if len(world.members) < 2:
+            _say(world, "executor: error: got ranks of one host, expected two hosts or more: no link joins one")
+            return 2
+        found = measure(world)
+        if world.rank == 0:
+            waiting, work = found
+            told = started.isoformat(timespec="seconds")
+            write_load(options.out, LoadSamples(told, BULK_BYTES, SMALL_BYTES, waiting, work))
+        world.barrier()
+    except BackendError as error:
+        print(f"executor: error: rank {world.rank}: {error}", file=sys.stderr)
+        return error.exit_status
+    dist.destroy_process_group()
+    return 0
+
+
+def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
+    """All rounds, on all ranks; the samples are those of every rank on every rank."""
+    sources, targets = world.members[:2]
+    pairs = pairs_of(sources, targets)[: LEVELS[-1]]
+    back = [(target, source) for source, target in pairs[: min(len(sources), len(targets))]]
+    # the ranks of the small message have no part in a single bulk message, where there are others
+    small, *ways = connect([(sources[-1], targets[-1]), *pairs, *back], world.rank)
+    link = Link(small, tuple(ways[: len(pairs)]), tuple(ways[len(pairs) :]))
+    visits: dict[int, list[Any]] = {level: [] for level in link.levels}
+    work: list[Work] = []
+    gaps = random.Random(0)
+    for turn in range(ROUNDS):
+        _say(world, f"load of the link: round {turn + 1} of {ROUNDS}, {', '.join(map(str, link.levels[1:]))} at once")
+        for level in link.levels if turn % 2 == 0 else reversed(link.levels):
+            visits[level].append(world.gather(_visit(world, link, level, gaps)))
+        if turn < WORK_ROUNDS:
+            work.append(_work(world, link))
+    waiting = []
+    for level, told in visits.items():
+        trips = tuple(tuple(ranks[sources[-1]][0]) for ranks in told)
+        rates = tuple(sum(rate for _, rate in ranks) for ranks in told) if level else ()
+        waiting.append(Waiting(level, trips, rates))
+    return tuple(waiting), tuple(work)
+
+
+def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[list[float], float]:
+    """Round trips while ``level`` messages fill the link, and the bytes a second of these that arrived here."""
+    trips: list[float] = []
+    world.barrier()
+    start = time.perf_counter()
+    with Bulk(link.ways[:level], world.rank, BULK_BYTES) as bulk:
+        bulk.flowing()
+        time.sleep(RAMP_S)
+        world.barrier()
+        for _ in range(TRIPS):
+            trips += _round_trip(link.small, world.rank, gaps.uniform(*GAP_S))
+        world.barrier()
+    return trips, bulk.received_bytes / (time.perf_counter() - start)
+
+
+def _round_trip(way: Way, rank: int, gap_s: float) -> list[float]:
+    """Seconds from a small message to its answer, on the rank that sends it after a gap; nothing elsewhere."""
+    message, answer = (torch.zeros(SMALL_BYTES // ITEM_BYTES) for _ in range(2))
+    if rank == way.target:
+        dist.recv(answer, src=way.source, group=way.group)
+        dist.send(message, dst=way.source, group=way.group)
+    if rank != way.source:
+        return []
+    time.sleep(gap_s)
+    start = time.perf_counter()
+    # Gloo tells the other end where an answer may go: before the message, so that it does not wait by itself
+    awaited = dist.irecv(answer, src=way.target, group=way.group)
+    dist.send(message, dst=way.target, group=way.group)
+    assert awaited is not None  # a member of the group has its handle
+    awaited.wait()
+    return [time.perf_counter() - start]
+
+
+def _work(world: World, link: Link) -> Work:
+    """Processor time while messages fill the link both ways, against the idle link just before."""
+    takes_part = world.host < 2
+    world.barrier()
+    start, from_s = time.perf_counter(), _idle_s()
+    time.sleep(IDLE_S)
+    before_s, busy_before = _since(start, from_s)
+    world.barrier()
+    start, from_s = time.perf_counter(), _idle_s()
+    both = (*link.ways[: len(link.back)], *link.back)
+    with Bulk(both, world.rank, BULK_BYTES) as bulk:
+        bulk.flowing()
+        time.sleep(BUSY_S)
+    world.barrier()  # all that was sent has arrived
+    seconds, busy = _since(start, from_s)
+    cores = [(core, (busy_before[core] / before_s, busy[core])) for core in busy] if takes_part else []
+    told = world.gather((cores, bulk.received_bytes))
+    # hosts of a testbed may share cores, and ranks of a host do: each core counts once
+    every = {(world.kernels[rank], core): found for rank, (listed, _) in enumerate(told) for core, found in listed}
+    before, busy_s = (sum(each) for each in zip(*every.values(), strict=True))
+    return Work(seconds, len(every), busy_s, before, float(sum(arrived for _, arrived in told)))
+
+
+def _since(start: float, idle_s: Mapping[int, float]) -> tuple[float, dict[int, float]]:
+    """Seconds since ``start``, and how many of them each core has been busy, with whatever."""
+    now_s, seconds = _idle_s(), time.perf_counter() - start
+    return seconds, {core: max(0.0, seconds - (now_s[core] - before)) for core, before in idle_s.items()}
+
+
+def _idle_s() -> dict[int, float]:
+    """Seconds that each core which this rank may use has not been busy, since it was started."""
+    tick = os.sysconf("SC_CLK_TCK")
+    lines = (line.split() for line in CPU_TIMES.read_text().splitlines() if line.startswith("cpu"))
+    cores = {line[0]: sum(int(line[column]) for column in IDLE_COLUMNS) / tick for line in lines}
+    return {core: cores[f"cpu{core}"] for core in sorted(os.sched_getaffinity(0))}
+
+
+def _say(world: World, text: str) -> None:
+    if world.rank == 0:
+        print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
