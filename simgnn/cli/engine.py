@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 import simgnn
-from simgnn.errors import BackendError
+from simgnn.errors import BackendError, ConfigError
 
 PACKAGE = "executor"
 GRACE_S = 15.0
@@ -50,7 +50,8 @@ def _location(spec: ModuleSpec | None) -> Path | None:
 def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], None]) -> None:
     """Run ``python -m executor run DIR`` to its end, each line of its output told as it comes.
 
-    Raises :class:`BackendError` when it fails. Interrupted, it ends all ranks before it returns.
+    Raises :class:`ConfigError` where what it was given is wrong, :class:`BackendError` when it fails otherwise.
+    Interrupted, it ends all ranks before it returns.
     """
     check_executor()
     command = [sys.executable, "-m", PACKAGE, "run", str(directory), *arguments]
@@ -72,7 +73,8 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
         end_session(process)
         raise
     if reason:
-        raise BackendError(f"run: {reason}")
+        # the executor ends with 2 for bad input, as simgnn does
+        raise (ConfigError if status == ConfigError.exit_status else BackendError)(f"run: {reason}")
     if status != 0:
         raise BackendError(f"run: training ended with status {status}; its last words:\n" + "\n".join(last))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simgnn.cli import engine
-from simgnn.errors import BackendError
+from simgnn.errors import BackendError, ConfigError, SimgnnError
 
 
 def test_the_executor_that_is_found_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,10 +54,14 @@ def test_a_failure_is_told_with_the_last_words(stand_in: Path, tmp_path: Path) -
         engine.start_executor(tmp_path, [], lambda line: None)
 
 
-def test_the_reason_that_the_executor_gives_is_the_message(stand_in: Path, tmp_path: Path) -> None:
-    stand_in.write_text("print('epoch 1/2')\nprint('executor: error: rank 1 was killed')\nraise SystemExit(1)\n")
+@pytest.mark.parametrize(("status", "kind"), [(1, BackendError), (2, ConfigError)])
+def test_the_reason_that_the_executor_gives_is_the_message(
+    status: int, kind: type[SimgnnError], stand_in: Path, tmp_path: Path
+) -> None:
+    text = f"print('epoch 1/2')\nprint('executor: error: rank 1 was killed')\nraise SystemExit({status})\n"
+    stand_in.write_text(text)
     told: list[str] = []
-    with pytest.raises(BackendError) as caught:
+    with pytest.raises(kind) as caught:
         engine.start_executor(tmp_path, [], told.append)
     assert str(caught.value) == "run: rank 1 was killed"
     assert told == ["epoch 1/2"]
