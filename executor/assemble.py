@@ -37,7 +37,7 @@ def _full_graph_context(
     task: Task = load_task(
         shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
     )
-    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device)
+    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
     optimizer = FlatOptimizer(network.layers, plan.train)
     constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     return RankContext(

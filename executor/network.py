@@ -60,12 +60,23 @@ class _Modules:
 
 
 class LayerNetwork(_Modules):
-    """Layers over the edges that a rank holds."""
+    """Layers over the edges that a rank holds. ``mean`` [F_0]: what sparse input rows are less of, where they are."""
 
     def __init__(
-        self, specs: Sequence[LayerSpec], local: RankGraph, seed: int, dtype: torch.dtype, device: torch.device
+        self,
+        specs: Sequence[LayerSpec],
+        local: RankGraph,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        mean: torch.Tensor | None = None,
     ) -> None:
         super().__init__(specs, seed, dtype, device)
+        assert specs[0].centred_input == (mean is not None), "rows that are planned less their mean come with it"
+        if mean is not None:
+            first = self.layers[0]
+            assert isinstance(first, Layer), "layers of the user's own get dense rows"
+            first.mean = mean
         if local.copied:
             check_copies(self.layers)
         self._local, self._options = local, {"dtype": dtype, "device": device}

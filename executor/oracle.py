@@ -14,6 +14,7 @@ from scipy import sparse
 from torch.nn import functional
 
 from simgnn.errors import BackendError
+from simgnn.graph.centred import CentredRows
 from simgnn.graph.graph import Graph
 from simgnn.model.spec import LayerSpec
 
@@ -159,7 +160,9 @@ def read_values(module: torch.nn.Module, names: Mapping[str, str], gradient: boo
 
 
 def dense_rows(features: Any) -> torch.Tensor:
-    """Features as one dense tensor."""
+    """Features as one dense tensor; of those less their mean in float64."""
+    if isinstance(features, CentredRows):
+        return torch.from_numpy(features.toarray(np.float64))
     if isinstance(features, sparse.csr_array):
         features = features.toarray()
     return torch.from_numpy(np.array(features))

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch.nn import functional
 
 from executor.kernels.sparse import from_scipy
+from simgnn.graph.centred import CentredRows
 from simgnn.partition.shards import Shard
 
 METRICS = ("loss", "correct", "count", "nonfinite")
@@ -21,7 +21,8 @@ class Task:
     """Node classification on n own rows; of a mini-batch run the rank's training vertices, whoever owns them, and
     ``evaluated`` is then the task on its own rows, None where these are not evaluated.
 
-    ``features`` [n, F_0] dense or sparse CSR (of a mini-batch run those of the rank's host); ``labels`` int64 [n], or
+    ``features`` [n, F_0] dense or sparse CSR (of a mini-batch run those of the rank's host); ``feature_mean`` [F_0]:
+    what sparse ones are less of, as a last column of theirs tells (None: of nothing); ``labels`` int64 [n], or
     in the rows' dtype [n, classes] when multi-label; ``rows``: int64 positions of train, validation and test rows;
     ``train_total``: training rows of all ranks.
     """
@@ -33,6 +34,7 @@ class Task:
     classes: int
     multilabel: bool
     evaluated: "Task | None" = None
+    feature_mean: torch.Tensor | None = None
 
     @property
     def divisor(self) -> float:
@@ -106,6 +108,7 @@ def load_task(
     labels = torch.from_numpy(np.array(shard.labels))
     masks = (shard.train_mask, shard.validation_mask, shard.test_mask)
     rows = [torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in masks]
+    mean = shard.features.mean if sparse_input and isinstance(shard.features, CentredRows) else None
     return Task(
         features=_features(shard, dtype, sparse_input).to(device),
         labels=labels.to(device, dtype if multilabel else torch.int64),
@@ -113,13 +116,14 @@ def load_task(
         train_total=train_total,
         classes=classes,
         multilabel=multilabel,
+        feature_mean=None if mean is None else torch.from_numpy(np.array(mean)).to(device, dtype),
     )
 
 
 def _features(shard: Shard, dtype: torch.dtype, sparse_input: bool) -> torch.Tensor:
     features = shard.features
-    if isinstance(features, sparse.csr_array) and not sparse_input:
+    if isinstance(features, np.ndarray):
+        return torch.from_numpy(np.array(features)).to(dtype)
+    if not sparse_input:
         return torch.from_numpy(features.toarray()).to(dtype)
-    if isinstance(features, sparse.csr_array):
-        return from_scipy(features, dtype)
-    return torch.from_numpy(np.array(features)).to(dtype)
+    return from_scipy(features.extended if isinstance(features, CentredRows) else features, dtype)

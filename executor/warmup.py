@@ -41,7 +41,8 @@ def warm_up(
     torch.autograd.backward([leaf * 1], [torch.ones(1)])
     if any(layer.kind not in BUILT_IN_LAYERS for layer in layers):
         return
-    network = LayerNetwork(layers, _tiny_graph(), 0, dtype, device)
+    mean = torch.zeros(layers[0].width_in, dtype=dtype, device=device) if layers[0].centred_input else None
+    network = LayerNetwork(layers, _tiny_graph(), 0, dtype, device, mean)
     optimizer = FlatOptimizer(network.layers, settings)
     rows, halo = (_features(layers[0], count, dtype, device) for count in (OWNED, HALO))
     with torch.enable_grad():
@@ -95,4 +96,5 @@ def _features(layer: LayerSpec, rows: int, dtype: torch.dtype, device: torch.dev
         return torch.zeros(rows, layer.width_in, dtype=dtype, device=device)
     pointers, columns = torch.arange(rows + 1, dtype=torch.int32), torch.zeros(rows, dtype=torch.int32)
     values = torch.ones(rows, dtype=dtype)
-    return torch.sparse_csr_tensor(pointers, columns, values, size=(rows, layer.width_in)).to(device)
+    width = layer.width_in + layer.centred_input
+    return torch.sparse_csr_tensor(pointers, columns, values, size=(rows, width)).to(device)

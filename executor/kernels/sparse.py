@@ -14,11 +14,17 @@ from executor.kernels.views import COMPILED_DTYPES, array
 
 
 class SparseRows:
-    """A constant sparse matrix X [n, F] with its transpose, both made once, for X @ W and Xᵀ @ g."""
+    """A constant sparse matrix X [n, F] with its transpose, both made once, for X @ W and Xᵀ @ g.
 
-    def __init__(self, matrix: torch.Tensor) -> None:
+    With a ``mean`` m [F] the rows are X - s m, and the matrix [n, F + 1] is X with s as its last column
+    (:class:`simgnn.graph.centred.CentredRows`): (X - s m) W is one product with W and -m W below it, and the weights'
+    gradient is Xᵀ g - mᵀ (sᵀ g). Nothing as large as dense rows is made.
+    """
+
+    def __init__(self, matrix: torch.Tensor, mean: torch.Tensor | None = None) -> None:
         assert matrix.layout == torch.sparse_csr, "sparse rows are CSR tensors"
-        self.matrix = matrix.detach()
+        assert mean is None or matrix.shape[1] == len(mean) + 1, "a column beside the features' tells of their mean"
+        self.matrix, self.mean = matrix.detach(), mean
         if self._compiled:
             _ = self._transposed  # now: made at the first backward it would raise the peak after the first epoch
 
@@ -47,11 +53,14 @@ class SparseRows:
 
     def times(self, weight: torch.Tensor) -> torch.Tensor:
         """X @ weight, [n, outer]; no autograd."""
+        if self.mean is not None:
+            weight = torch.cat((weight, -(self.mean @ weight)[None]))
         return self._product(weight, False)
 
     def transposed_times(self, gradient: torch.Tensor) -> torch.Tensor:
         """Xᵀ @ gradient, [F, outer]; no autograd."""
-        return self._product(gradient, True)
+        product = self._product(gradient, True)
+        return product if self.mean is None else product[:-1].addr_(self.mean, product[-1], alpha=-1)
 
     def _product(self, dense: torch.Tensor, turned: bool) -> torch.Tensor:
         if not self._compiled:

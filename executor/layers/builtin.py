@@ -23,7 +23,8 @@ class Layer(nn.Module):
     ``aggregate(csr, prepared, halo)``: scaled sums over a :class:`LocalAdjacency`. ``update(aggregated, own)``: the
     layer's output; ``own`` are the layer's own input rows where ``spec.uses_own_rows``. ``call`` runs the layer's
     differentiable functions: under autograd, or on a :class:`~executor.layers.tape.Tape`. ``reduction``: partial sums
-    over disjoint sets of edges add up to the whole.
+    over disjoint sets of edges add up to the whole. ``mean`` [F]: what sparse rows are less of (None: nothing); the
+    features tell it, and training never changes it.
     """
 
     reduction = "sum"
@@ -32,6 +33,7 @@ class Layer(nn.Module):
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.mean: torch.Tensor | None = None
         self._constants: dict[tuple[int, int], SparseRows] = {}
 
     def prepare(self, rows: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
@@ -46,7 +48,7 @@ class Layer(nn.Module):
         self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
         """[n, prepared width] from own rows [n, ...] and halo rows [h, ...] (None where h = 0)."""
-        return aggregate(csr, prepared, halo, self.scaling, call)
+        return aggregate(csr, prepared, halo, self.scaling, call, self.mean)
 
     def aggregate_sampled(self, block: SampledBlock, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
         """[n, prepared width] from the rows of all sources [m, ...] of a sampled block."""
@@ -76,7 +78,7 @@ class Layer(nn.Module):
         if key not in self._constants:
             if len(self._constants) == REMEMBERED:
                 self._constants.pop(next(iter(self._constants)))
-            self._constants[key] = SparseRows(rows)
+            self._constants[key] = SparseRows(rows, self.mean)
         return self._constants[key]
 
 

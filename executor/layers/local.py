@@ -139,24 +139,30 @@ def aggregate(
     halo: torch.Tensor | None = None,
     scaling: str = "sum",
     call: Call = autograd,
+    mean: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Scaled sums of source rows, [n, F], from ``inner`` [n, F] and ``halo`` [h, F] (None where h = 0).
 
     Dense rows have the dtype of the adjacency; their gradients are (d_inner [n, F], d_halo [h, F]). Constant sparse
     rows (torch CSR tensors) give a sparse result (dense where in-edges are not complete), computed by SciPy on the CPU:
-    meant for setup.
+    meant for setup. ``mean`` [F]: what sparse rows [n, F + 1] are less of, as their last column tells; it is taken off
+    sums that become dense.
     """
     expected = (adjacency.rows, adjacency.halo_rows)
     got = (len(inner), 0 if halo is None else len(halo))
     assert got == expected, f"got own and halo rows {got}, the adjacency has {expected}"
     if inner.layout == torch.sparse_csr:
-        return _aggregate_sparse(adjacency, inner, halo, adjacency.scaling(scaling))
+        return _aggregate_sparse(adjacency, inner, halo, adjacency.scaling(scaling), mean)
     kernel = adjacency.aggregation(scaling)
     return call(_Aggregate, kernel, inner, halo if expected[1] else None)
 
 
 def _aggregate_sparse(
-    adjacency: LocalAdjacency, inner: torch.Tensor, halo: torch.Tensor | None, scaling: Scaling
+    adjacency: LocalAdjacency,
+    inner: torch.Tensor,
+    halo: torch.Tensor | None,
+    scaling: Scaling,
+    mean: torch.Tensor | None,
 ) -> torch.Tensor:
     rows = to_scipy(inner) if halo is None or not len(halo) else sparse.vstack((to_scipy(inner), to_scipy(halo)), "csr")
     structure = adjacency.structure
@@ -175,9 +181,17 @@ def _aggregate_sparse(
         total = total + scaled(to_scipy(inner), scaling.own)
     total = sparse.csr_array(scaled(total, scaling.destination))
     if not adjacency.complete:
-        return torch.from_numpy(total.toarray()).to(inner.device, inner.dtype)
+        return _dense(total, mean).to(inner.device, inner.dtype)
     total.sort_indices()
     return from_scipy(total, inner.dtype).to(inner.device)
+
+
+def _dense(rows: Any, mean: torch.Tensor | None) -> torch.Tensor:
+    """Sparse rows as dense ones [n, F], less what their last column tells of a ``mean``."""
+    if mean is None:
+        return torch.from_numpy(rows.toarray())
+    often = torch.from_numpy(rows[:, [-1]].toarray().ravel())
+    return torch.from_numpy(rows[:, :-1].toarray()).addr_(often, mean.cpu(), alpha=-1)
 
 
 class Neighbourhood:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from executor.plan import RunPlan
 from executor.store.features import FeatureStore
@@ -26,8 +25,8 @@ def host_rows(plan: RunPlan, host: int, dtype: str) -> NDArray[Any]:
     """Dense input rows [n, F_0] of the vertices that a host's ranks own, ascending by id."""
     ranks = _ranks_of(plan, host)
     shards = [plan.shard(rank) for rank in ranks]
-    if len(ranks) == 1 and _ascends(plan.artifact.owned(ranks[0])) and not sparse.issparse(shards[0].features):
-        return np.asarray(shards[0].features)  # as it lies on disk: it is copied piece by piece
+    if len(ranks) == 1 and _ascends(plan.artifact.owned(ranks[0])) and isinstance(shards[0].features, np.ndarray):
+        return shards[0].features  # as it lies on disk: it is copied piece by piece
 
     def put(rows: NDArray[Any], places: NDArray[Any], position: int) -> None:
         _put_rows(rows, places, shards[position])
@@ -74,8 +73,8 @@ def _put_rows(rows: NDArray[Any], places: NDArray[Any], shard: Shard) -> None:
     """Sparse rows become dense a block at a time: all at once would be there twice."""
     for first in range(0, len(places), BLOCK_ROWS):
         part = slice(first, first + BLOCK_ROWS)
-        block = shard.features[part]
-        rows[places[part]] = block.toarray() if sparse.issparse(block) else block
+        block: Any = shard.features[part]
+        rows[places[part]] = block if isinstance(block, np.ndarray) else block.toarray()
 
 
 def _ascends(ids: NDArray[Any]) -> bool:

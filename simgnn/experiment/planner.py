@@ -10,6 +10,7 @@ from simgnn.experiment.planning.mini_batch import plan_mini_batches
 from simgnn.experiment.planning.planned import Planned, undeclared
 from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.experiment.schema import Experiment
+from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.blocks import BlockSync, BlockTransfer
@@ -43,14 +44,13 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
 
 
 def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
-    facts = stats.facts
-    communication = experiment.communication
-    if communication.dense_inputs:
+    facts, model, communication = stats.facts, experiment.model, experiment.communication
+    # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
+    if communication.dense_inputs or (facts.centred_features and model.kind not in BUILT_IN_LAYERS):
         facts = replace(facts, feature_nonzeros=None)
         stats = replace(stats, facts=facts)
     item_bytes = ITEM_BYTES[experiment.train.dtype]
     sizes = communication.sizes(stats, item_bytes)
-    model = experiment.model
     planned = plan_layers(
         LayerChoice(
             kind=model.kind,

@@ -38,7 +38,7 @@ class GraphSection(Section):
         default=None, description="width of random features for a graph that has none; results then say synthetic"
     )
     centre: bool | None = Field(
-        default=None, description="subtract the mean of each column of the features, which makes them dense"
+        default=None, description="subtract the mean of each column of the features; sparse ones stay sparse"
     )
     symmetrise: bool | None = Field(default=None, description="add the other direction of every edge")
     root: str | None = Field(default=None, min_length=1, description="folder of OGB data sets")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.graph.centred import CentredRows
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import release_pages
 
@@ -23,13 +24,15 @@ def graph_digest(graph: Graph) -> str:
         ("validation", graph.validation_mask),
         ("test", graph.test_mask),
     ]
-    features: Any = graph.features
-    if graph.sparse_features:
-        named += [("sparse-indptr", features.indptr.astype(np.int64)), ("sparse-indices", features.indices)]
-        named += [("sparse-data", features.data)]
-        digest.update(f"width {features.shape[1]}".encode())
+    features, stored = graph.features, graph.sparse_rows
+    if stored is not None:
+        named += [("sparse-indptr", stored.indptr.astype(np.int64)), ("sparse-indices", stored.indices)]
+        named += [("sparse-data", stored.data)]
+        digest.update(f"width {stored.shape[1]}".encode())
     else:
         named.append(("features", features))
+    if isinstance(features, CentredRows):
+        named.append(("mean", features.mean))
     for name, array in named:
         if array is not None:
             _update(digest, name, array)

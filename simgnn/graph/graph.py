@@ -7,16 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from simgnn.graph.centred import CentredRows
 from simgnn.graph.csr import CSR
 
-Features = NDArray[Any] | sparse.csr_array
+Features = NDArray[Any] | sparse.csr_array | CentredRows
 
 
 @dataclass(frozen=True)
 class GraphFacts:
     """What planning needs to know of a graph besides its partition; also all that a ``stats:`` file tells.
 
-    ``feature_nonzeros`` is None for dense features. ``train_vertices`` etc. count the masks.
+    ``feature_nonzeros`` is None for dense features; of ``centred_features`` (sparse ones less their mean) it counts the
+    column beside them too. ``train_vertices`` etc. count the masks.
     """
 
     name: str
@@ -31,15 +33,17 @@ class GraphFacts:
     test_vertices: int
     synthetic_features: bool = False
     synthetic_labels: bool = False
+    centred_features: bool = False
 
 
 @dataclass(frozen=True)
 class Graph:
     """A directed graph held by destination; undirected ones hold both directions of each edge.
 
-    ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` of that shape, or None. ``labels`` int64 [V], or
-    bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. No self loops, no duplicate edges.
-    ``notes`` tells what is not real (synthetic features, labels) and what was mended on reading.
+    ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` or :class:`CentredRows` of that shape, or None.
+    ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. No self
+    loops, no duplicate edges. ``notes`` tells what is not real (synthetic features, labels) and what was mended on
+    reading.
     """
 
     name: str
@@ -67,19 +71,27 @@ class Graph:
         return self.csr.edges
 
     @property
+    def sparse_rows(self) -> sparse.csr_array | None:
+        """The sparse matrix that features are kept as, one column wider where they are centred; None: they are not."""
+        features = self.features
+        if isinstance(features, CentredRows):
+            return features.extended
+        return features if isinstance(features, sparse.csr_array) else None
+
+    @property
     def sparse_features(self) -> bool:
-        """Whether features are a sparse matrix."""
-        return sparse.issparse(self.features)
+        """Whether features are kept as a sparse matrix."""
+        return self.sparse_rows is not None
 
     def facts(self) -> GraphFacts:
         """The numbers that planning needs."""
-        features = self.features
+        features, stored = self.features, self.sparse_rows
         return GraphFacts(
             name=self.name,
             vertices=self.vertices,
             edges=self.edges,
             feature_width=0 if features is None else int(features.shape[1]),
-            feature_nonzeros=int(features.nnz) if sparse.issparse(features) else None,
+            feature_nonzeros=None if stored is None else int(stored.nnz),
             classes=self.classes,
             multilabel=self.multilabel,
             train_vertices=_count(self.train_mask),
@@ -87,6 +99,7 @@ class Graph:
             test_vertices=_count(self.test_mask),
             synthetic_features=self.synthetic_features,
             synthetic_labels=self.synthetic_labels,
+            centred_features=isinstance(features, CentredRows),
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from simgnn.errors import GraphError
+from simgnn.graph.centred import CentredRows
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.transpose import is_symmetric
@@ -65,12 +66,14 @@ def save_graph(graph: Graph, path: Path) -> None:
         for key in _PLAIN:
             if getattr(graph, key) is not None:
                 np.save(folder / f"{key}.npy", getattr(graph, key))
-        features: Any = graph.features
-        if graph.sparse_features:
+        features, stored = graph.features, graph.sparse_rows
+        if stored is not None:
             for part in ("indptr", "indices", "data"):
-                np.save(folder / f"features_{part}.npy", getattr(features, part))
-            np.save(folder / "features_shape.npy", np.array(features.shape, np.int64))
-        elif features is not None:
+                np.save(folder / f"features_{part}.npy", getattr(stored, part))
+            np.save(folder / "features_shape.npy", np.array(stored.shape, np.int64))
+        if isinstance(features, CentredRows):
+            np.save(folder / "features_mean.npy", features.mean)
+        elif isinstance(features, np.ndarray):
             np.save(folder / "features.npy", features)
         write_facts(folder, graph)
 
@@ -91,6 +94,8 @@ def open_graph(path: Path) -> Graph:
     if features is None and (path / "features_shape.npy").exists():
         parts = tuple(_array(path, f"features_{part}", required=True) for part in ("data", "indices", "indptr"))
         features = sparse.csr_array(parts, shape=tuple(_array(path, "features_shape", required=True).tolist()))
+        mean = _array(path, "features_mean")
+        features = features if mean is None else CentredRows(features, mean)
     return Graph(
         csr=csr,
         features=features,

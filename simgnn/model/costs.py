@@ -27,26 +27,38 @@ class Piece(Generic[T]):
 
 @dataclass(frozen=True)
 class RowSet(Generic[T]):
-    """The rows that a segment works on: how many, and (sparse features) how many stored values."""
+    """The rows that a segment works on: how many, and (sparse features) how many stored values. ``centred``: sparse
+    rows less their mean, with a column beside them that tells how often it is taken off."""
 
     rows: T
     nonzeros: T | None = None
+    centred: bool = False
 
 
 def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
-    """Forward of rows @ W."""
+    """Forward of rows @ W. Where a mean is taken off, W gets one more row, in a copy: less the mean's own product."""
     if rows.nonzeros is not None:
+        extended: list[Piece[T]] = []
+        if rows.centred:
+            extended.append(Piece("elementwise", {"rows": inner, "width": outer, "passes": 1}))
+            extended.append(Piece("copy", {"rows": inner + 1, "width": outer}))
+            inner += 1
         sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": rows.rows, "sources": inner, "width": outer}
-        return [Piece("sparse_matmul", sizes, "locality/features/forward")]
+        return [*extended, Piece("sparse_matmul", sizes, "locality/features/forward")]
     return [Piece("matmul", {"rows": rows.rows, "inner": inner, "outer": outer})]
 
 
 def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bool) -> list[Piece[T]]:
-    """Backward of rows @ W: the weights' gradient, added to what other rows gave, then the rows' own."""
+    """Backward of rows @ W: the weights' gradient, added to what other rows gave, then the rows' own. Where a mean is
+    taken off, the weights' gradient has one more row, which times the mean is taken off the others."""
     added = Piece[T]("elementwise", {"rows": inner, "width": outer, "passes": 3})
     if rows.nonzeros is not None:
+        less: list[Piece[T]] = []
+        if rows.centred:
+            less.append(Piece("elementwise", {"rows": inner, "width": outer, "passes": 2}))
+            inner += 1
         sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": inner, "sources": rows.rows, "width": outer}
-        return [Piece("sparse_matmul", sizes, "locality/features/backward"), added]
+        return [Piece("sparse_matmul", sizes, "locality/features/backward"), *less, added]
     weights: dict[str, T | int] = {"rows": inner, "inner": rows.rows, "outer": outer, "crossed": 1}
     pieces: list[Piece[T]] = [Piece("matmul", weights), added]
     if input_gradient:

@@ -14,7 +14,8 @@ class LayerSpec:
     ``kind``: gcn, sage, gin, gat or "package.module:Class". ``order``: whether rows are aggregated before or after
     the dense transform. ``activation``: ReLU after the layer (all but the last). ``hoisted``: the aggregation's input
     is constant and it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``: rows are a
-    sparse feature matrix. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are
+    sparse feature matrix. ``centred_input``: less their mean, which is told by one more column than ``width_in`` and
+    taken off in products. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are
     aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
     ``heads``: of attention (gat only).
 
@@ -37,6 +38,7 @@ class LayerSpec:
     heads: int = 0
     sums_inputs: bool = False
     gradient_limit: float = 0.0
+    centred_input: bool = False
 
     @property
     def has_prepare(self) -> bool:

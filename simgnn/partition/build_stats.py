@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
@@ -52,8 +51,8 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
         received[peer] = part.stop - part.start
         block_edges[peer] = reads[len(local.owned) :][part].sum()
         received_nonzeros[peer] = stored[local.halo[part]].sum() if stored is not None else 0
-    features, sums = graph.features, (0, 0)
-    if isinstance(features, sparse.csr_array):
+    features, sums = graph.sparse_rows, (0, 0)
+    if features is not None:
         ids = np.concatenate((local.owned, local.halo))
         parts = (features.indptr, features.indices, features.shape[1])
         sums = summed_nonzeros(local.csr.indptr, local.csr.indices, ids, *parts)
@@ -77,9 +76,9 @@ def locality_profiles(graph: Graph, csr: CSR, rows: NDArray[np.int64]) -> dict[s
     """Reuse of rows in a rank's aggregation, float64 [bins] by the names of the tables of
     :class:`~simgnn.partition.stats.PartitionStats`; ``rows``: the vertices whose features it holds."""
     streams = {"locality": csr}
-    if isinstance(graph.features, sparse.csr_array):
+    if graph.sparse_rows is not None:
         # sparse features as the index stream that their product with a weight matrix reads
-        own = graph.features[rows]
+        own: Any = graph.sparse_rows[rows]
         streams["locality/features"] = CSR(own.indptr.astype(np.int64), own.indices.astype(np.int32), own.shape[1])
     found = {f"{name}/forward": reuse_profile(stream) for name, stream in streams.items()}
     return found | {f"{name}/backward": reuse_profile(transpose_csr(stream)) for name, stream in streams.items()}
@@ -141,5 +140,5 @@ def stats_digest(graph_digest: str, partition: Partition, hosts: IntArray, reord
 
 def _stored_values(graph: Graph) -> NDArray[np.int64] | None:
     """Stored feature values of each vertex, int64 [V]; None for dense or absent features."""
-    features = graph.features
-    return np.diff(features.indptr).astype(np.int64) if isinstance(features, sparse.csr_array) else None
+    features = graph.sparse_rows
+    return None if features is None else np.diff(features.indptr).astype(np.int64)

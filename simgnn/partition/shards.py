@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import ConfigError, GraphError
+from simgnn.graph.centred import CentredRows
 from simgnn.graph.graph import Features, Graph
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.store import PartitionArtifact, key_of
@@ -21,9 +22,10 @@ MASKS = ("train_mask", "validation_mask", "test_mask")
 
 @dataclass(frozen=True)
 class Shard:
-    """Data of the n rows that one rank computes: ``features`` [n, F_0] dense or ``csr_array``, ``labels`` int64 [n] or
-    bool [n, classes] (None: the graph has none), masks bool [n]. Mirrors of a vertex-cut have features, but no labels
-    (0) and no place in a mask: a vertex is learned from where its master is."""
+    """Data of the n rows that one rank computes: ``features`` [n, F_0] dense, ``csr_array`` or
+    :class:`~simgnn.graph.centred.CentredRows`, ``labels`` int64 [n] or bool [n, classes] (None: the graph has none),
+    masks bool [n]. Mirrors of a vertex-cut have features, but no labels (0) and no place in a mask: a vertex is learned
+    from where its master is."""
 
     features: Features
     labels: NDArray[Any] | None
@@ -71,8 +73,10 @@ class ShardArtifact:
         features: Features
         if self.folder.details["sparse"]:
             parts = (read("features_data"), read("features_indices"), read("features_indptr"))
-            shape = (len(parts[2]) - 1, int(self.folder.details["feature_width"]))
-            features = sparse.csr_array(parts, shape=shape)
+            width, mean = int(self.folder.details["feature_width"]), prefix + "features_mean"
+            centred = mean in self.folder.files
+            stored = sparse.csr_array(parts, shape=(len(parts[2]) - 1, width + centred))
+            features = CentredRows(stored, self.folder.array(mean)) if centred else stored
         else:
             features = read("features")
         labels = read("labels") if prefix + "labels" in self.folder.files else None
@@ -116,13 +120,15 @@ def _write_shard(
     writer: ArtifactWriter, graph: Graph, held: NDArray[np.int64], masters: int, rank: int, dtype: str
 ) -> None:
     prefix = f"rank-{rank}/"
-    features = graph.features
-    if isinstance(features, sparse.csr_array):
-        rows = features[held]
+    features, stored = graph.features, graph.sparse_rows
+    if stored is not None:
+        rows: Any = stored[held]
         writer.array(prefix + "features_data", _converted(rows.data, dtype, graph.name))
         writer.array(prefix + "features_indices", rows.indices)
         writer.array(prefix + "features_indptr", rows.indptr)
-    else:
+    if isinstance(features, CentredRows):
+        writer.array(prefix + "features_mean", features.mean)
+    elif stored is None:
         writer.array(prefix + "features", _converted(np.asarray(features)[held], dtype, graph.name))
     mirrors = np.arange(len(held)) >= masters
     if graph.labels is not None:

@@ -35,6 +35,7 @@ class GraphSection(_Table):
     test_vertices: Count = 0
     synthetic_features: bool = False
     synthetic_labels: bool = False
+    centred_features: bool = False
 
     @model_validator(mode="after")
     def _masks_fit(self) -> "GraphSection":

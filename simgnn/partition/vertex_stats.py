@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from simgnn.graph.graph import Graph
 from simgnn.partition.build_stats import stacked
@@ -50,8 +49,8 @@ def vertex_cut_stats(
         stands_for = None if arcs is None else arcs[first : first + len(low)]
         edges += np.bincount(part, stands_for, minlength=ranks).astype(np.int64)
     edges *= 2 if arcs is None else 1
-    features = graph.features
-    stored = np.diff(features.indptr).astype(np.int64) if isinstance(features, sparse.csr_array) else None
+    features = graph.sparse_rows
+    stored = None if features is None else np.diff(features.indptr).astype(np.int64)
     weights = np.zeros(graph.vertices, dtype=np.int64) if stored is None else stored
     mirrors, weighted, shared, largest = count_mirrors(replicas, partition.owner, weights, ranks)
     halo = Route.from_matrix(mirrors)

@@ -32,7 +32,8 @@ class Segments:
 
     def own_rows(self, layer: LayerSpec) -> RowSet[Size]:
         """The same as a size."""
-        return RowSet(self.names.rows, self.names.feature_nonzeros if layer.sparse_input else None)
+        nonzeros = self.names.feature_nonzeros if layer.sparse_input else None
+        return RowSet(self.names.rows, nonzeros, layer.centred_input)
 
     def needs_gradient(self, layer: LayerSpec) -> bool:
         """Whether the layer's input rows are trained through."""

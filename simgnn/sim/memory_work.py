@@ -4,6 +4,8 @@ Read off the program, so it scales with it; each rule was found by measuring run
 against the sum of live buffers). What does not scale (threads, the library's own buffers) is not in here.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from simgnn.program.kinds import OpKind
@@ -23,6 +25,8 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
       holds that gradient, masked; where one of the gradients that it writes is just that, it is no more.
     - A backward op holds the gradients of its parameters before they are added to theirs: of all its products at once,
       or, where own and halo rows are prepared apart, of the larger.
+    - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
+      after the other.
     - A loss holds LOSS_COPIES tensors of its rows.
     """
     total = np.zeros(program.ranks, dtype=np.int64)
@@ -33,8 +37,11 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
                     sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", "width", "item_bytes")
                 )
                 total += LOSS_COPIES * rows * width * item
-    if op.reverses is None or op.kind is not OpKind.TRANSFORM:
+    if op.kind is not OpKind.TRANSFORM:
         return total
+    if op.reverses is None:
+        copies = _extended_weights(sizes, op, epoch, step)
+        return np.max(copies, axis=0) if copies else total
     outgoing = set(op.gradients) & {access.buffer for access in op.writes}
     learned = _parameter_gradients(sizes, op, epoch, step)
     if op.reverses.endswith("/prepare") and learned:
@@ -64,6 +71,18 @@ def _parameter_gradients(sizes: Sizes, op: Op, epoch: int, step: int) -> list[In
         if width is not None and (piece.primitive == "sparse_matmul" or "crossed" in piece.sizes):
             shape = [sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", width, "item_bytes")]
             found.append(np.asarray(shape[0] * shape[1] * shape[2], dtype=np.int64))
+    return found
+
+
+def _extended_weights(sizes: Sizes, op: Op, epoch: int, step: int) -> list[IntArray]:
+    """Bytes of each copy of a weight matrix that is made for a product with sparse rows, int64 [P] each."""
+    found = []
+    for copied, product in pairwise(op.work):
+        if (copied.primitive, product.primitive) == ("copy", "sparse_matmul"):
+            rows, width, item = (
+                sizes.at_most(copied.sizes[name], epoch, step, op.name) for name in ("rows", "width", "item_bytes")
+            )
+            found.append(rows * width * item)
     return found
 
 

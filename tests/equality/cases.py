@@ -13,6 +13,7 @@ from scipy import sparse
 from executor.layers import build_layers
 from executor.oracle import train_reference
 from executor.plan import RunPlan
+from simgnn.graph.centring import with_centred_features
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
@@ -84,6 +85,8 @@ def make_graph(name: str, data: Path | None) -> Graph:
         return load_graph("synthetic:communities", options=options, seed=3)
     if name == "thousand":
         return small_graph(1000, width=32)
+    if name.startswith("small-centred"):
+        return _centred(small_graph(sparse_features=True), name.endswith("dense"))
     if name.startswith("small"):
         return small_graph(sparse_features=name.endswith("sparse"))
     if name in ("path", "islands"):
@@ -96,6 +99,17 @@ def make_graph(name: str, data: Path | None) -> Graph:
         return replace(whole, name=name, csr=CSR(chain.indptr.astype(np.int64), chain.indices.astype(np.int32), 80))
     assert data is not None
     return load_graph(str(data / f"{name}.npz"))
+
+
+def _centred(graph: Graph, dense: bool) -> Graph:
+    """Features that share a large part, less it: kept sparse, or as ``dense`` float64 rows."""
+    counts: Any = graph.features
+    counts.data = np.abs(counts.data) + 1
+    centred = with_centred_features(graph, "small")
+    if not dense:
+        return centred
+    rows = counts.toarray().astype(np.float64)
+    return replace(graph, features=rows - rows.mean(axis=0))
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def _cases() -> list[Case]:
         for model, graph, rows in modes
         for ranks in (2, 4)
     ]
+    cases.append(Case("small-centred", "gcn", "random", 2, "float32-adam", (*SHORT, "communication.rows=input")))
     for ranks in (2, 4):
         cases += [
             Case("small", "gcn", "metis", ranks, "float64-adam", (*SHORT, "communication.resend_inputs=true")),

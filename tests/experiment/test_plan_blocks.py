@@ -113,9 +113,12 @@ def test_a_block_ahead_needs_a_second_buffer() -> None:
         assert f"forward/1/aggregate/{1 - ahead}" in {dependency.op for dependency in last.after}
 
 
-def test_sparse_features_travel_as_dense_rows() -> None:
-    result = planned(blocks(2, sparse=True))
+@pytest.mark.parametrize("centred", [False, True])
+def test_sparse_features_travel_as_dense_rows(centred: bool) -> None:
+    stats = blocks(2, sparse=True)
+    result = planned(replace(stats, facts=replace(stats.facts, centred_features=centred)))
     assert not result.layers[0].sparse_input
+    assert not result.layers[0].centred_input
     assert payload(result, "steady") == payload(planned(blocks(2)), "steady")
 
 

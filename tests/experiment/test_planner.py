@@ -54,16 +54,19 @@ def payload(result: Planned, template: str) -> int:
     order=st.sampled_from(["auto", "aggregate-first", "transform-first"]),
     rows=st.sampled_from(["auto", "input", "transformed"]),
     sparse=st.booleans(),
+    centred=st.booleans(),
     hoist=st.sampled_from(["auto", "never"]),
 )
-def test_every_plan_is_valid(kind, ranks, hidden, order, rows, sparse, hoist) -> None:
+def test_every_plan_is_valid(kind, ranks, hidden, order, rows, sparse, centred, hoist) -> None:
     values = {"model.kind": kind, "model.layers": len(hidden) + 1, "model.hidden": hidden, "model.order": order,
               "communication.rows": rows, "model.hoist": hoist}  # fmt: skip
     if kind == "gat":
         values["model.heads"] = 1
     overrides = [f"{key}={value}" for key, value in values.items()]
     try:
-        result = planned(statistics(ranks, sparse=sparse), *overrides)
+        stats = statistics(ranks, sparse=sparse)
+        stats = replace(stats, facts=replace(stats.facts, centred_features=sparse and centred))
+        result = planned(stats, *overrides)
     except ConfigError:
         return
     validate(result.program)
@@ -104,6 +107,32 @@ def test_sparse_inputs_are_encoded_in_one_exchange() -> None:
     halo = int(stats.halo.rows.sum())
     assert result.layers[0].order == "transform-first"
     assert payload(result, "first") - payload(result, "steady") == halo * 4 + 5 * halo * 8
+
+
+def test_sparse_inputs_less_their_mean_are_one_column_wider_in_products_only() -> None:
+    plain = statistics(3, width=8000, sparse=True)
+    stats = replace(plain, facts=replace(plain.facts, centred_features=True))
+    result, other = planned(stats, "model.hidden=16"), planned(plain, "model.hidden=16")
+    assert [layer.centred_input for layer in result.layers] == [True, False]
+    for template in ("first", "steady"):
+        assert payload(result, template) == payload(other, template), "statistics count the column"
+    for buffers in (result.program.buffers, other.program.buffers):
+        assert (buffers["parameters/1"].width, buffers["prepared/1"].width) == (8000 * 16 + 16, 16)
+    assert (result.program.buffers["feature_mean"].rows, result.program.buffers["feature_mean"].width) == (1, 8000)
+    assert "feature_mean" not in other.program.buffers
+    ops = {op.name: op.work for op in result.program.templates["steady"].ops}
+    forward = [(piece.primitive, piece.sizes.get("sources")) for piece in ops["forward/1/prepare"]]
+    assert forward == 2 * [("elementwise", None), ("copy", None), ("sparse_matmul", 8001)], "own rows, then the halo's"
+    backward = [(piece.primitive, piece.sizes["rows"]) for piece in ops["backward/1/prepare"]]
+    assert backward == 2 * [("sparse_matmul", 8001), ("elementwise", 8000), ("elementwise", 8000)]
+
+
+def test_rows_less_their_mean_are_dense_for_a_layer_of_the_users_own() -> None:
+    stats = statistics(2, sparse=True)
+    stats = replace(stats, facts=replace(stats.facts, centred_features=True))
+    first = planned(stats, "model.kind=tests.executor.own_layers:Plain").layers[0]
+    assert not first.sparse_input
+    assert not first.centred_input
 
 
 @pytest.mark.parametrize(

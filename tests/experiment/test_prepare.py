@@ -4,13 +4,16 @@ import json
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import sparse
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.directory import check_free, differences, write_run_directory
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import Prepared, prepare
 from simgnn.experiment.schema import Experiment
+from simgnn.partition.shards import shard_artifact
 from simgnn.partition.statsfile import save_stats
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import load_program
@@ -28,6 +31,37 @@ def test_preparing_twice_gives_the_same_program_and_reuses_the_partition(prepare
     assert program_digest(again.planned.program) == program_digest(prepared.planned.program)
     assert again.partition is not None
     assert not again.partition.made
+
+
+@pytest.mark.parametrize(("system", "kind"), [("vanilla", "random"), ("cdfgnn", "ebv")])
+def test_sparse_features_less_their_mean_are_prepared_alike_anew_and_from_statistics(
+    system: str, kind: str, tmp_path: Path
+) -> None:
+    draw = np.random.default_rng(0)
+    ring = np.stack((np.arange(60), np.roll(np.arange(60), 1)))
+    ends = np.concatenate((ring, ring[::-1]), axis=1)
+    edges = sparse.csr_array((np.ones(120), (ends[0], ends[1])), shape=(60, 60))
+    features = sparse.random_array((60, 20), density=0.2, format="csr", dtype=np.float32, rng=draw)
+    np.savez(
+        tmp_path / "ring.npz", indptr=edges.indptr, indices=edges.indices, labels=draw.integers(0, 3, 60),
+        feat_indptr=features.indptr, feat_indices=features.indices, feat_data=features.data, feat_shape=[60, 20],
+    )  # fmt: skip
+    options = [f"partition.kind={kind}", "model.hidden=4", f"graph.source={tmp_path / 'ring.npz'}"]
+    found, files = [], []
+    for name in ("one", "other"):
+        prepared = prepare(load_experiment(system, [*options, "graph.centre=true"], ranks=2), cache=tmp_path / name)
+        found.append((prepared.stats.digest, program_digest(prepared.planned.program)))
+        assert prepared.graph is not None
+        assert prepared.partition is not None
+        files.append(shard_artifact(prepared.graph, prepared.partition, "float32", tmp_path / name).folder.files)
+    assert found[0] == found[1]
+    assert files[0] == files[1]
+    assert "rank-1/features_mean" in files[0]
+    plain = prepare(load_experiment(system, options, ranks=2), cache=tmp_path / "one")
+    assert program_digest(plain.planned.program) != found[0][1]
+    save_stats(prepared.stats, tmp_path / "ring.toml")
+    again = prepare(load_experiment(system, [*options[:2], f"graph.source=stats:{tmp_path / 'ring.toml'}"]))
+    assert program_digest(again.planned.program) == found[0][1]
 
 
 def test_the_cluster_comes_from_the_profile_where_the_experiment_names_none() -> None:

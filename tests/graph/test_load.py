@@ -1,10 +1,13 @@
 """graph.source and its options: where things are looked for, what is refused, what a stand-in is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
 
 from simgnn.errors import GraphError
+from simgnn.graph.centring import with_centred_features
 from simgnn.graph.digest import graph_digest
 from simgnn.graph.generate import generate
 from simgnn.graph.graph import Graph
@@ -93,6 +96,7 @@ def test_stand_ins_are_marked(small):
 @pytest.mark.parametrize("chunk", [2, 65_536])
 def test_columns_of_features_are_centred(tmp_path, arrays, monkeypatch, dense, chunk):
     monkeypatch.setattr("simgnn.graph.centring.CHUNK_ROWS", chunk)
+    monkeypatch.setattr("simgnn.graph.centred.CHUNK_ROWS", chunk)
     rows = np.array([[1, 3, 0], [0, 0, 0], [2, 0, -2], [0, 0.5, 0], [2, 4, 7]], np.float16)
     del arrays["feat"]
     if dense:
@@ -104,10 +108,13 @@ def test_columns_of_features_are_centred(tmp_path, arrays, monkeypatch, dense, c
     np.savez(tmp_path / "g.npz", **arrays)
     plain = load_graph("g.npz", base=tmp_path)
     graph = load_graph("g.npz", base=tmp_path, options={"centre": True})
-    assert not graph.sparse_features
-    assert graph.features.dtype == np.float32
-    np.testing.assert_allclose(graph.features, rows.astype(np.float64) - [1, 1.5, 1], rtol=1e-6)
-    assert graph.facts().feature_nonzeros is None, "planned for as dense"
+    assert graph.sparse_features != dense
+    features = graph.features if dense else graph.features.toarray()
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, rows.astype(np.float64) - [1, 1.5, 1], rtol=1e-6)
+    facts = graph.facts()
+    assert (facts.feature_width, facts.centred_features) == (3, not dense)
+    assert facts.feature_nonzeros == (None if dense else 8 + 5), "a one for each row beside its values"
     assert graph_digest(graph) != graph_digest(plain), "shards would be taken for those of the source"
     assert graph.notes == (*plain.notes, "features less the mean of their column")
     again = load_graph("g.npz", base=tmp_path, options={"centre": False})
@@ -153,6 +160,19 @@ def test_sparse_features_survive_a_folder(tmp_path):
     again = open_graph(tmp_path / "saved")
     assert again.sparse_features
     assert graph_digest(again) == graph_digest(graph)
+
+
+def test_centred_rows_survive_a_folder_and_are_centred_once(tmp_path):
+    plain = generate(RMat(50, 100, classes=0, feature_width=0))
+    rows = sparse.random_array((50, 9), density=0.3, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    graph = with_centred_features(Graph("c", plain.csr, sparse.csr_array(rows)), "c")
+    save_graph(graph, tmp_path / "saved")
+    again = load_graph("saved", base=tmp_path, options={"centre": True})
+    assert graph_digest(again) == graph_digest(graph)
+    assert again.facts() == graph.facts()
+    np.testing.assert_allclose(again.features.mean, rows.toarray().mean(axis=0, dtype=np.float64), rtol=1e-14)
+    other = replace(graph, features=replace(graph.features, mean=graph.features.mean + 1e-9))
+    assert graph_digest(other) != graph_digest(graph)
 
 
 def test_bad_folders(tmp_path):

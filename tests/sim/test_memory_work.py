@@ -68,6 +68,17 @@ def test_gradients_of_weights_are_held_together_or_one_after_the_other() -> None
     assert sums("forward/1/prepare", "dx g", into, WEIGHTS, SPARSE, ROWS_GRADIENT) == sparse, "own and halo rows apart"
 
 
+def test_forward_products_with_rows_less_their_mean_hold_a_copy_of_the_weights_each_in_turn() -> None:
+    product = Work("sparse_matmul", {"nonzeros": 9, "rows": ROWS, "sources": 501, "width": WIDE, "item_bytes": 4})
+    copies = [Work("copy", {"rows": rows, "width": WIDE, "item_bytes": 4}) for rows in (501, 301)]
+    ops = [op("forward/1/prepare", "transform", "compute", "x", "y", work=(copies[0], product, copies[1], product)),
+           op("other", "transform", "compute", "y", "y", "forward/1/prepare", work=(product, copies[0]))]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"), [Buffer("x", ROWS, WIDE), Buffer("y", ROWS, WIDE)],
+                   [Stream("compute")], (0, 0))  # fmt: skip
+    assert work_space(made, Sizes(made), ops[0], 0, 0).tolist() == [4 * 501 * WIDE] * 2
+    assert work_space(made, Sizes(made), ops[1], 0, 0).tolist() == [0, 0]
+
+
 def test_a_gradient_that_is_written_as_it_is_masked_is_held_once() -> None:
     into = {"dy": "y", "dz": "z", "dx": "x"}
     assert sums("forward/1/update", "dz dx g", into, WEIGHTS, ROWS_GRADIENT) == 4 * WIDE * WIDE

@@ -130,4 +130,4 @@ class FullGraphPlan:
 
     def _aggregated_rows(self, layer: LayerSpec) -> RowSet[Size]:
         nonzeros = self.names.aggregated_nonzeros if layer.sparse_input and layer.hoisted else None
-        return RowSet(self.names.rows, nonzeros)
+        return RowSet(self.names.rows, nonzeros, layer.centred_input)

@@ -69,6 +69,7 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
                 activation=index < len(widths) - 1,
                 hoisted=hoisted,
                 sparse_input=index == 1 and sparse,
+                centred_input=index == 1 and sparse and facts.centred_features,
                 hidden=width_out if choice.kind == "gin" else 0,
                 prepared_width=prepared(width_in, width_out) if prepared else _width(order, width_in, width_out),
                 whole=whole,

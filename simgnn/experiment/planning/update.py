@@ -31,6 +31,8 @@ def training_state(
     if first.sparse_input:
         assert names.feature_nonzeros is not None
         builder.buffer("features", names.feature_nonzeros, 4 + builder.item_bytes, "uint8", persistent=True)
+        if first.centred_input:
+            builder.buffer("feature_mean", 1, first.width_in, persistent=True)
     else:
         builder.buffer("features", names.rows, first.width_in, persistent=True)
     builder.buffer("labels", names.rows, label_bytes(stats.facts), "uint8", persistent=True)

@@ -61,7 +61,7 @@ class HaloSums:
         if not self.exchanges or self.moves(layer):
             return None
         nonzeros = self.halo.halo_nonzeros if layer.sparse_input else None
-        rows: RowSet[Size] = RowSet(self.halo.halo_rows, nonzeros)
+        rows: RowSet[Size] = RowSet(self.halo.halo_rows, nonzeros, layer.centred_input)
         return CopiedRows(f"halo/{layer.index - 1}", f"prepared_halo/{layer.index}", rows)
 
     def forward(self, layer: LayerSpec, source: str) -> None:
