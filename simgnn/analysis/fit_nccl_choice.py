@@ -41,7 +41,10 @@ def taken(table: Table, choice: Choice | None, algorithm: Algorithm) -> NDArray[
     """Rows [n] of a table that were run with this algorithm; without a choice all went round a ring."""
     if choice is None:
         return np.full(len(table.nbytes), algorithm == "ring")
-    return np.array([choice.algorithm(table.ranks, size) == algorithm for size in table.nbytes], dtype=np.bool_)
+    # from one step to the next all sizes go one way
+    steps = [step.size for step in choice.shares]
+    ways = np.array([choice.algorithm(table.ranks, size) == algorithm for size in (0.0, *steps)], dtype=np.bool_)
+    return ways[np.searchsorted(steps, table.nbytes, side="right")]
 
 
 def fit_choice(tables: Sequence[Table], scope: str) -> Choice | None:

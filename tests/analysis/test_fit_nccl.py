@@ -82,6 +82,14 @@ def test_where_times_jump_the_algorithm_changed() -> None:
     assert fit_choice(tables, "host") is None
 
 
+def test_the_rows_of_a_table_are_told_apart_as_single_sizes_are() -> None:
+    for ranks, each in ((2, 1), (4, 2), (8, 4)):
+        choice = choice_of(0.9, "cluster")
+        for algorithm in ("ring", "tree"):
+            alone = [choice.algorithm(ranks, size) == algorithm for size in SIZES]
+            assert taken(table(ranks, each, SIZES), choice, algorithm).tolist() == alone
+
+
 @pytest.mark.parametrize("out", [2, 4, 8])
 def test_rails_and_trees_carry_over_to_other_groups(dgx: Profile, out: int) -> None:
     tables = [crossing(2, 1), crossing(4, 2), crossing(8, 4)]
