@@ -1,10 +1,13 @@
 """Runs a function on P real ranks over Gloo, and builds tiny programs by hand."""
 
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,26 @@ from simgnn.program.ops import Access, Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import IntArray, Route, SizeTable
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
+LOADED = ("executor.train", "pytest", "sympy", "tests.executor.runs")
+"""What ranks have imported when they start; torch itself would load sympy at the first backward."""
+
+
+@cache
+def _forking() -> Any:
+    """Ranks fork off a process that has done nothing but import, since each import of torch takes seconds of processor
+    time. One of fresh processes: the launcher's, ``tests.equality.pool``."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(LOADED))
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # it looks nowhere else, and leaves out what it misses
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+    return context
 
 
 def run_ranks(
@@ -30,9 +52,8 @@ def run_ranks(
     What each returned (tensors, plain values), by rank. An exception on a rank fails the test with its traceback.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=_main, args=(rank, ranks, function, str(folder), arguments, joined))
+        _forking().Process(target=_main, args=(rank, ranks, function, str(folder), arguments, joined, dict(os.environ)))
         for rank in range(ranks)
     ]
     for process in processes:
@@ -53,16 +74,24 @@ def run_ranks(
 
 
 def _main(
-    rank: int, ranks: int, function: Callable[..., Any], folder: str, arguments: Sequence[Any], joined: bool
+    rank: int,
+    ranks: int,
+    function: Callable[..., Any],
+    folder: str,
+    arguments: Sequence[Any],
+    joined: bool,
+    environment: Mapping[str, str],
 ) -> None:
     place = Path(folder)
+    os.environ.clear()
+    os.environ.update(environment)  # the test's, not that of the process that this one forked off
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         if joined:
             dist.init_process_group(
                 "gloo", init_method=f"file://{place / 'rendezvous'}", rank=rank, world_size=ranks,
-                timeout=timedelta(seconds=60),
+                timeout=timedelta(seconds=LIMIT_S / 2),
             )  # fmt: skip
         torch.save(function(rank, ranks, *arguments), place / f"result-{rank}.pt")
         if joined:
