@@ -1,12 +1,30 @@
-"""Shared fixtures: where the real graphs lie, and an artefact cache that belongs to the test run alone."""
+"""Shared fixtures: where the real graphs lie, an artefact cache of the test run alone; the turns of tests."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests.turns import turn
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+pytest_plugins = ("tests.equality.largest",)  # here, since the process that tells the result reads no other conftest
+# else DGL writes its choice into the home folder when it is imported, and two processes may do so at once
+os.environ.setdefault("DGLBACKEND", "pytorch")
+settings.register_profile("no deadline", deadline=None)  # examples are no slower for being beside other tests
+settings.load_profile("no deadline")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Where processes share the tests (pytest-xdist), one that is marked ``alone`` has the machine to itself."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    # each process has a temporary folder of its own in that of the run
+    with turn(Path(item.config.getoption("basetemp")).parent, item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

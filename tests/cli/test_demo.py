@@ -14,6 +14,7 @@ LIMIT_S = 60.0
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_demo_predicts_trains_and_compares_within_a_minute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ def test_help_of_a_command_loads_nothing_heavy_and_gives_an_example(command: str
     assert f"simgnn {command}" in told.stdout
 
 
+@pytest.mark.alone
 def test_help_starts_within_the_limit() -> None:
     taken = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Ranks, graphs and references that cases share, and the table of errors at the end of a run."""
+"""Ranks, graphs and references that cases share."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,10 +12,9 @@ import pytest
 from executor.plan import RunPlan
 from simgnn.graph.graph import Graph
 from tests.equality.cases import Case, References, errors, make_graph
+from tests.equality.largest import note
 from tests.equality.pool import RankPool
 from tests.executor.runs import prepared_run
-
-LARGEST = pytest.StashKey[dict[tuple[str, str, str], dict[str, float]]]()
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Bench:
 
     root: Path
     data: Path
-    largest: dict[tuple[str, str, str], dict[str, float]]
+    config: pytest.Config
     references: References = field(default_factory=References)
     pool: RankPool = field(default_factory=RankPool)
     finished: dict[Case, Finished] = field(default_factory=dict)
@@ -59,9 +58,7 @@ class Bench:
             assert other["parameters"].equal(first["parameters"]), f"{case.name}: ranks hold different parameters"
             assert other["losses"] == first["losses"], f"{case.name}: ranks tell different losses"
         found = errors(first, expected)
-        noted = self.largest.setdefault((case.training, case.model, case.graph), {})
-        for name, value in found.items():
-            noted[name] = max(value, noted.get(name, 0.0))
+        note(self.config, (case.training, case.model, case.graph), found)
         return found
 
 
@@ -69,21 +66,8 @@ class Bench:
 def bench(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Where cases are carried out; ends its ranks. Tests that read real graphs ask for ``data_dir`` besides."""
     data = Path(os.environ.get("SIMGNN_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-    made = Bench(tmp_path_factory.mktemp("equality"), data, pytestconfig.stash.setdefault(LARGEST, {}))
+    made = Bench(tmp_path_factory.mktemp("equality"), data, pytestconfig)
     try:
         yield made
     finally:
         made.pool.close()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the largest error of each quantity."""
-    largest = config.stash.get(LARGEST, {})
-    if not largest:
-        return
-    terminalreporter.section("largest relative errors against one process")
-    names = list(next(iter(largest.values())))
-    terminalreporter.write_line(f"{'training':14}{'model':6}{'graph':24}" + "".join(f"{name:>17}" for name in names))
-    for (training, model, graph), found in sorted(largest.items()):
-        values = "".join(f"{found[name]:17.2e}" for name in names)
-        terminalreporter.write_line(f"{training:14}{model:6}{graph:24}{values}")

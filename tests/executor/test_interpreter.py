@@ -223,6 +223,7 @@ def test_buffers_die_with_their_last_reader(seed: int | None) -> None:
     assert len(alive) == 1
 
 
+@pytest.mark.alone
 def test_driving_an_op_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter's own share: 100 ops that do nothing. The bound is generous, for a loaded machine."""
     monkeypatch.setitem(HANDLERS, OpKind.BARRIER, lambda op, template, context: lambda now: None)

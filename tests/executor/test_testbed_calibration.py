@@ -18,7 +18,7 @@ from simgnn.hardware.profile import load_profile
 from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
 from tests.executor.test_testbed_profile import base
 
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")]
 __all__ = ["clean", "quotas"]
 TOLERANCE = 0.15
 

@@ -10,7 +10,7 @@ import torch
 
 from executor.energy.meter import EnergyMeter, gauges_of
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 def test_a_gpu_draws_more_while_it_computes(gpus: Callable[[int], None]) -> None:

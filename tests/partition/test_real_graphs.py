@@ -16,6 +16,7 @@ from simgnn.partition.store import partition_artifact
 
 
 @pytest.mark.realdata
+@pytest.mark.alone
 def test_arxiv_is_cut_exactly_and_fast(data_dir: Path) -> None:
     graph = load_graph(str(data_dir / "ogbn_arxiv.npz"))
     partition = Metis().partition(graph, np.zeros(4, dtype=np.int64), seed=0)
