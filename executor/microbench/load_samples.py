@@ -22,10 +22,10 @@ QUIET = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Round trips of a small message while ``messages`` bulk messages fill the link one way (0: none, it is idle).
+    """Round trips of a small message while ``messages`` bulk messages fill the link each way (0: none, it is idle).
 
     ``visits``: seconds of the round trips, of one visit after another; ``bulk_bytes_per_s``: of each visit, what the
-    bulk messages moved together (empty where there are none).
+    bulk messages of both ways moved together (empty where there are none).
     """
 
     messages: int
@@ -91,35 +91,35 @@ def read_load(path: Path) -> LoadSamples:
 def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
     """What a link of this rate does to others while messages fill it.
 
-    What waits in front of the link while so many messages fill it is what it passes in the time by which a round trip
-    of a small message is longer than on the idle link (medians; the way back is idle in both). ``spread``: the largest
-    standard deviation of any of the numbers from repeat to repeat, as a share. Raises :class:`BackendError` where the
-    messages moved less than half of the rate, or other work kept more than a tenth of the cores busy.
+    What waits in front of the link while so many messages fill it each way is what it passes in half of the time by
+    which a round trip of a small message is longer than on the idle link (medians). ``spread``: the largest standard
+    deviation of any of the numbers from repeat to repeat, as a share. Raises :class:`BackendError` where the messages
+    moved less than half of the rate, or other work kept more than a tenth of the cores busy.
     """
     _check_quiet(samples.work)
     idle, *loaded = samples.waiting
     alone = statistics.median(idle.all())
     queues, middles, spreads = [], [], []
     for level in loaded:
-        moved = statistics.median(level.bulk_bytes_per_s)
+        moved = statistics.median(level.bulk_bytes_per_s) / 2
         if moved < FILLED * bytes_per_s:
             raise BackendError(
-                f"load of the link: {level.messages} message(s) at once moved {_shown(moved, 'bytes/s')}, expected at "
+                f"load of the link: {level.messages} message(s) at once each way moved {_shown(moved, 'bytes/s')}, expected at "
                 f"least half of its {_shown(bytes_per_s, 'bytes/s')}: they do not fill it; measure on a quiet machine, "
                 "or declare a slower link"
             )
-        waits = [trip - alone for trip in level.all()]
+        waits = [(trip - alone) / 2 for trip in level.all()]
         size = max(0.0, statistics.median(waits)) * bytes_per_s
         queues.append({"messages": level.messages, "size": format_quantity(round(size), "bytes")})
         low, _, high = statistics.quantiles(waits, n=4)
         middles.append(f"{1e3 * low:.1f} to {1e3 * high:.1f}")
-        spreads.append(_spread([statistics.median(visit) - alone for visit in level.visits]))
+        spreads.append(_spread([(statistics.median(visit) - alone) / 2 for visit in level.visits]))
     costs = [work.seconds_per_byte for work in samples.work]
     spreads.append(_spread(costs))
     trips = min(len(level.all()) for level in loaded)
     note = (
         f"measured {samples.started[:10]}: what passes the link while a message of {samples.small_bytes} bytes waits, "
-        f"behind messages of {_shown(samples.bulk_bytes, 'bytes')} one way ({trips} round trips; middle halves of the "
+        f"behind messages of {_shown(samples.bulk_bytes, 'bytes')} each way ({trips} round trips; middle halves of the "
         f"waits {', '.join(middles)} ms); processor: {len(costs)} exchanges both ways, "
         f"{1e9 * min(costs):.1f} to {1e9 * max(costs):.1f} ns a byte"
     )

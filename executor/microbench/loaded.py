@@ -1,7 +1,8 @@
 """``python -m executor.microbench.loaded --out FILE``, once a rank on several hosts (torchrun's variables, Gloo).
 
-What the link from the first host to the second does to others while messages fill it: how much longer a small message
-takes beside 1, 2, 4... bulk messages (as many as there are pairs of ranks), and the processor time of a byte across it.
+What the link between the first two hosts does to others while messages fill it: how much longer a small message takes
+beside 1, 2, 4... bulk messages each way (as many as there are pairs of ranks), as exchanges of training go both ways,
+and the processor time of a byte across it.
 Repeats are interleaved; about half a minute on a link of 200 Mbit/s.
 """
 
@@ -28,7 +29,7 @@ from simgnn.errors import BackendError
 BULK_BYTES = 1_000_000
 SMALL_BYTES = 1024
 LEVELS = (1, 2, 4, 8)
-"""Bulk messages at once, as far as there are pairs of ranks for them."""
+"""Bulk messages at once each way, as far as there are pairs of ranks for them."""
 ROUNDS = 5
 TRIPS = 12
 """Round trips a visit: ROUNDS x TRIPS of each level."""
@@ -46,7 +47,7 @@ on idle cores counts these by the clock; what is busy it may only count by sampl
 
 @dataclass(frozen=True)
 class Link:
-    """What is measured between: ranks of two hosts. ``ways`` from the first to the second, ``back`` the other way."""
+    """What is measured between: ranks of two hosts. ``ways`` from the first to the second, ``back`` the same back."""
 
     small: Way
     ways: tuple[Way, ...]
@@ -100,7 +101,7 @@ def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
     """All rounds, on all ranks; the samples are those of every rank on every rank."""
     sources, targets = world.members[:2]
     pairs = pairs_of(sources, targets)[: LEVELS[-1]]
-    back = [(target, source) for source, target in pairs[: min(len(sources), len(targets))]]
+    back = [(target, source) for source, target in pairs]
     # the ranks of the small message have no part in a single bulk message, where there are others
     small, *ways = connect([(sources[-1], targets[-1]), *pairs, *back], world.rank)
     link = Link(small, tuple(ways[: len(pairs)]), tuple(ways[len(pairs) :]))
@@ -122,11 +123,11 @@ def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
 
 
 def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[list[float], float]:
-    """Round trips while ``level`` messages fill the link, and the bytes a second of these that arrived here."""
+    """Round trips while ``level`` messages fill the link each way, and the bytes a second of these that arrived here."""
     trips: list[float] = []
     world.barrier()
     start = time.perf_counter()
-    with Bulk(link.ways[:level], world.rank, BULK_BYTES) as bulk:
+    with Bulk((*link.ways[:level], *link.back[:level]), world.rank, BULK_BYTES) as bulk:
         bulk.flowing()
         time.sleep(RAMP_S)
         world.barrier()
@@ -163,8 +164,8 @@ def _work(world: World, link: Link) -> Work:
     before_s, busy_before = _since(start, from_s)
     world.barrier()
     start, from_s = time.perf_counter(), _idle_s()
-    both = (*link.ways[: len(link.back)], *link.back)
-    with Bulk(both, world.rank, BULK_BYTES) as bulk:
+    count = min(len(members) for members in world.members[:2])  # one for every rank, as far as they go
+    with Bulk((*link.ways[:count], *link.back[:count]), world.rank, BULK_BYTES) as bulk:
         bulk.flowing()
         time.sleep(BUSY_S)
     world.barrier()  # all that was sent has arrived

@@ -28,7 +28,7 @@ Ranks = Annotated[StrictInt, Field(ge=1)]
 
 
 class Queue(Strict):
-    """While ``messages`` fill a link at once, ``size`` bytes of theirs wait in front of it."""
+    """While ``messages`` fill a link at once, in each direction, ``size`` bytes of theirs wait in front of it."""
 
     messages: Annotated[StrictInt, Field(ge=1)]
     size: BytesOrNone

@@ -17,6 +17,7 @@ class Batch(NamedTuple):
     """Messages that wait out one latency: classes sorted, ``labels[low[c]:low[c + 1]]`` those of class c.
 
     ``unit`` float64 [classes]: bytes that each message hands over at once; None: none of them waits behind others.
+    ``asked``: its receiver first says over the same links that it is there.
     """
 
     path: Ints
@@ -28,6 +29,7 @@ class Batch(NamedTuple):
     on_end: OnEnd
     tag: Tag
     unit: Floats | None = None
+    asked: bool = False
 
     def part(self, classes: Ints) -> "Batch":
         """Some of its classes, which have waited behind others and do so no more."""

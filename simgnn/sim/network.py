@@ -111,12 +111,12 @@ class Network:
 
     def send(
         self, paths: Ints, sizes: Floats, caps: Floats, latencies: Ints, labels: Ints, on_end: OnEnd, tag: Tag,
-        parts: int = 1,
+        parts: int = 1, asked: bool = False,
     ) -> None:  # fmt: skip
         """Submit one message a row: path number, bytes, the most it reaches alone in bytes/s, its latency in ticks.
 
         ``on_end`` is called once for each group of messages that end together, with their ``labels``. ``parts``: in
-        how many each is handed over.
+        how many each is handed over. ``asked``: where links have loads, the receiver first says that it is there.
         """
         now = int(self._env.now)
         caps = np.minimum(caps, FASTEST_BYTES_PER_S)
@@ -140,6 +140,7 @@ class Network:
                 on_end,
                 tag,
                 None if self._loads is None else keys[3][heads[a:b]] / parts,
+                asked,
             )
             heappush(self._waiting, (now + int(delay), next(self._order), batch))
         self._arm()
@@ -244,6 +245,8 @@ class Network:
             at, _, batch = heappop(self._waiting)
             if self._loads is not None and batch.unit is not None:
                 waits = self._loads.waits_ps(at, batch.path, batch.unit)
+                if batch.asked:
+                    waits += self._loads.waits_ps(at, batch.path, np.zeros(len(waits)))
                 for wait in np.unique(waits).tolist():
                     held = batch.part(np.flatnonzero(waits == wait))
                     heappush(self._waiting, (at + wait, next(self._order), held))

@@ -130,11 +130,16 @@ def stream_alone(env: simpy.Environment, network: Network, stream: "Stream", tag
 
 def start_stream(env: simpy.Environment, network: Network, stream: "Stream", done: simpy.Event, tag: Tag) -> None:
     """Start a fluid; ``done`` fires at its end. Where messages queue, its steps follow one another, and each of them
-    that crosses such a link waits behind what others have put there."""
+    that crosses such a link waits behind what others have put there.
+
+    A receiver of Gloo tells its sender that it is there (``gloo/transport/tcp/pair.cc``): in a ring that passes on what
+    has just come, anew in each step, over a link that is filled both ways.
+    """
     if stream.nbytes == 0.0:
         fire(env, done, int(env.now) + max(stream.latency_ps, stream.alone_ps))
         return
-    pieces = _waits(stream)
+    shares = min(1.0, stream.nbytes / stream.steps / (PARTS * WORD_BYTES))
+    pieces = _waits(stream, shares)
     latencies = np.diff(np.arange(pieces + 1, dtype=np.int64) * stream.latency_ps // pieces)
 
     def begin(number: int, at: int) -> None:
@@ -150,20 +155,20 @@ def start_stream(env: simpy.Environment, network: Network, stream: "Stream", don
             lambda ended, end: begin(number + 1, end),
             (*tag, number),
             PARTS,
+            asked=number == 0 or shares == 1.0,
         )  # fmt: skip
 
     begin(0, int(env.now))
 
 
-def _waits(stream: "Stream") -> int:
-    """In how many steps a fluid waits where messages queue, at least 1.
+def _waits(stream: "Stream", shares: float) -> int:
+    """In how many steps a fluid waits where messages queue, at least 1. ``shares``: part of the ranks that have one.
 
     A ring passes the share of every rank round at once, each in ``PARTS``, so that in each step some of them cross each
     link. A buffer of fewer words than that has some shares only: these wait where they cross.
     """
     if not stream.queued or stream.steps < 2:
         return 1
-    shares = min(1.0, stream.nbytes / stream.steps / (PARTS * WORD_BYTES))
     return max(1, ceil(stream.steps * max(shares, stream.queued)))
 
 

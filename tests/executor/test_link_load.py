@@ -31,7 +31,7 @@ def samples(waits: dict[int, float], processor: float = 12e-9, busy_before: floa
         loaded.BULK_BYTES,
         loaded.SMALL_BYTES,
         tuple(
-            Waiting(count, ((IDLE_S + wait,) * 12,) * 5, (0.95 * RATE,) * 5 if count else ())
+            Waiting(count, ((IDLE_S + 2 * wait,) * 12,) * 5, (2 * 0.95 * RATE,) * 5 if count else ())
             for count, wait in visits.items()
         ),
         (work,) * 3,
@@ -61,7 +61,7 @@ def test_what_waits_is_what_the_link_passes_meanwhile(waits: list[float], proces
 
 def test_the_middle_counts_and_repeats_that_differ_make_the_spread() -> None:
     even = samples({1: 5e-3})
-    visits = [(IDLE_S + wait,) * 12 for wait in (4e-3, 5e-3, 6e-3)]
+    visits = [(IDLE_S + 2 * wait,) * 12 for wait in (4e-3, 5e-3, 6e-3)]
     visits[1] = (*visits[1][:-1], 3.0)  # somebody else had the processor
     uneven = replace(even, waiting=(even.waiting[0], replace(even.waiting[1], visits=tuple(visits))))
     found = load_of(uneven, RATE)
@@ -77,7 +77,7 @@ def test_less_than_on_the_idle_link_is_nothing() -> None:
 
 
 def test_messages_that_do_not_fill_the_link_tell_nothing() -> None:
-    with pytest.raises(BackendError, match=r"1 message\(s\) at once moved 22.8 MB/s, expected at least half"):
+    with pytest.raises(BackendError, match=r"1 message\(s\) at once each way moved 22.8 MB/s, expected at least half"):
         load_of(samples({1: 5e-3}), 10 * RATE)
 
 

@@ -120,9 +120,10 @@ def ring(nbytes: int, bulk: bool, **options) -> float:
 
 
 def test_each_step_of_a_ring_waits() -> None:
-    """Two steps of two ranks; each hands over half of its half of the buffer at once."""
+    """Two steps of two ranks; each hands over half of its half of the buffer at once, when the other has told that it
+    is there."""
     nbytes, handed = 40_000, 10_000
-    waits = 2 * (QUEUE - handed) / RATE
+    waits = 2 * (QUEUE + QUEUE - handed) / RATE
     assert ring(nbytes, True, load=load()) == pytest.approx(ring(nbytes, True) + waits, rel=1e-3)
 
 
@@ -131,8 +132,8 @@ def test_a_ring_alone_is_as_without_a_load() -> None:
 
 
 def test_a_buffer_of_one_share_waits_only_where_it_crosses() -> None:
-    """Of two ranks both directions cross, so that no step is spared."""
-    assert ring(8, True, load=load()) == pytest.approx(2 * QUEUE / RATE, rel=1e-2)
+    """Of two ranks both directions cross, so that no step is spared; whoever comes later has been told by then."""
+    assert ring(8, True, load=load()) == pytest.approx((2 + 1) * QUEUE / RATE, rel=1e-2)
 
 
 def worked(processor: float, *, cores: int = 1, seconds: float = 0.05, nbytes: int = LARGE) -> Simulation:
