@@ -123,7 +123,7 @@ def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
 
 
 def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[list[float], float]:
-    """Round trips while ``level`` messages fill the link each way, and the bytes a second of these that arrived here."""
+    """Round trips while ``level`` messages fill the link each way, and the bytes a second of these that arrive here."""
     trips: list[float] = []
     world.barrier()
     start = time.perf_counter()

@@ -10,7 +10,7 @@ Bytes that cross a link take time of a core at both of its ends, away from the w
 much less to give while they flow (:meth:`simgnn.sim.device.HostCores.take`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -46,15 +46,15 @@ class Loads:
             found = self._shares[path] = {link: share for link, share in crossed if link in self._loads}
         return found
 
-    def waits_ps(self, now: int, path: Ints, unit: Floats) -> Ints:
+    def waits_ps(self, now: int, path: Ints, unit: Floats, own: Collection[int] = ()) -> Ints:
         """How much longer than by fair sharing messages wait that begin now, int64 [classes] in ticks: ``unit`` float64
-        [classes] are the bytes that each hands over at once."""
+        [classes] are the bytes that each hands over at once. Those of ``own`` owners share with them from the start."""
         known: dict[int, tuple[float, float]] = {}
         waits = np.zeros(len(path), dtype=np.int64)
         for k, number in enumerate(path.tolist()):
             for link in self.crossed(number):
                 if link not in known:
-                    known[link] = self._before(link, now)
+                    known[link] = self._before(link, now, own)
                 count, left = known[link]
                 queued = min(self._loads[link].queued_bytes(count), left) - count * unit[k]
                 waits[k] = max(waits[k], round(queued / self._capacity[link] * PICOSECONDS))
@@ -71,9 +71,10 @@ class Loads:
         for cores, amount in taken.items():
             cores.take(amount, now)
 
-    def _before(self, link: int, now: int) -> tuple[float, float]:
-        """How many messages flow over a link, and the bytes that they have left."""
+    def _before(self, link: int, now: int, own: Collection[int]) -> tuple[float, float]:
+        """How many messages of others flow over a link, and the bytes that they have left."""
         flows, rows = self._flows, self._on(link)
+        rows = rows[[owner not in own for owner in flows.owner[rows].tolist()]] if own else rows
         passed = np.maximum(flows.rate[rows], 0.0) * np.maximum(now - flows.since[rows], 0) / PICOSECONDS
         left = np.maximum(flows.remaining[rows] - passed, 0.0)
         each = flows.weight[rows] * self._of(link, rows)

@@ -17,7 +17,7 @@ class Batch(NamedTuple):
     """Messages that wait out one latency: classes sorted, ``labels[low[c]:low[c + 1]]`` those of class c.
 
     ``unit`` float64 [classes]: bytes that each message hands over at once; None: none of them waits behind others.
-    ``asked``: its receiver first says over the same links that it is there.
+    ``asked``: the receivers first say that they are there.
     """
 
     path: Ints

@@ -40,6 +40,8 @@ PART = 0.02
 """A batch holds at most this share of the classes under way, or one: the last flows of an exchange are exact."""
 LATE = simpy.events.EventPriority(2)
 """Priority of events that must see everything else that happens at their instant, flows apart."""
+CALL = 3
+"""So much of a tag tells a call: its turn, its op, its team."""
 BOUNDARY = simpy.events.EventPriority(3)
 """Priority of events that must see the flows too."""
 
@@ -67,6 +69,7 @@ class Network:
         self._window = window
         self._flows = FlowTable(len(self._capacity))
         self._loads: Loads | None = None
+        self._back: dict[int, int] = {}
         self._buckets: Buckets | None = None
         if burst is not None and burst.any():
             self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
@@ -89,6 +92,10 @@ class Network:
     def bear(self, loads: Sequence[Load | None], ends: Mapping[int, Sequence[HostCores]]) -> None:
         """From now on messages that fill links keep others waiting and take processor time (``sim.loads``)."""
         self._loads = Loads(loads, self._capacity, ends, self._flows)
+
+    def answer(self, there: int, back: int) -> None:
+        """What the receiver of a message over one path tells its sender goes over another."""
+        self._back[there] = back
 
     def path(self, shares: Mapping[int, float]) -> int:
         """Number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
@@ -116,7 +123,7 @@ class Network:
         """Submit one message a row: path number, bytes, the most it reaches alone in bytes/s, its latency in ticks.
 
         ``on_end`` is called once for each group of messages that end together, with their ``labels``. ``parts``: in
-        how many each is handed over. ``asked``: where links have loads, the receiver first says that it is there.
+        how many each is handed over. ``asked``: the receiver first says that it is there, which waits too.
         """
         now = int(self._env.now)
         caps = np.minimum(caps, FASTEST_BYTES_PER_S)
@@ -244,9 +251,11 @@ class Network:
         while self._waiting and self._waiting[0][0] <= now:
             at, _, batch = heappop(self._waiting)
             if self._loads is not None and batch.unit is not None:
-                waits = self._loads.waits_ps(at, batch.path, batch.unit)
+                own = [owner for owner, other in self._owners.items() if other.tag[:CALL] == batch.tag[:CALL]]
+                waits = self._loads.waits_ps(at, batch.path, batch.unit, own)
                 if batch.asked:
-                    waits += self._loads.waits_ps(at, batch.path, np.zeros(len(waits)))
+                    back = np.array([self._back.get(path, path) for path in batch.path.tolist()], dtype=np.int64)
+                    waits += self._loads.waits_ps(at, back, np.zeros(len(back)), own)
                 for wait in np.unique(waits).tolist():
                     held = batch.part(np.flatnonzero(waits == wait))
                     heappush(self._waiting, (at + wait, next(self._order), held))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from simgnn.sim.device import ranks_at_work
 from simgnn.sim.hostpath import host_path
 from simgnn.sim.maxmin import Floats, Ints
 from simgnn.sim.network import Network
+from simgnn.sim.rings import PARTS, queued_ring
 from simgnn.sim.rounds import Round, pairwise_rounds
 
 T = TypeVar("T")
@@ -45,26 +46,26 @@ class Pairs(NamedTuple):
 @dataclass(frozen=True)
 class Messages:
     """A round of messages, priced: bytes, cap (bytes/s) and latency (ticks) of each. ``call_ps`` [P]: what the call
-    itself costs a rank before its messages start."""
+    itself costs a rank before its messages start. ``parts``: in how many each is handed over; ``asked``: the receiver
+    tells the sender that it is there when it is, not before."""
 
     pairs: Pairs
     sizes: Floats
     caps: Floats
     latencies: Ints
     call_ps: Ints
+    parts: int = 1
+    asked: bool = True
 
 
 class Stream(NamedTuple):
-    """A fluid over several links at once, priced: a collective in ``steps`` that follow one another, or a copy between
-    host and device. ``queued``: share of a collective's flows that cross links at which messages queue."""
+    """A fluid over several links at once, priced: a collective, or a copy between host and device."""
 
     latency_ps: int
     path: int
     nbytes: float
     cap: float
     alone_ps: int
-    steps: int = 1
-    queued: float = 0.0
 
 
 class Pricer:
@@ -144,20 +145,20 @@ class Pricer:
             self.flagged[op.name] = None
         if price.relay is not None:
             return self._relayed(compiled, price.relay, members)
+        ring = queued_ring(self.machine, op.kind, compiled.backend, members, price)
+        if ring is not None:
+            first, *rest = self._relayed(compiled, ring.relay, members)
+            return tuple(replace(part, parts=PARTS, asked=part is first or not ring.partial) for part in (first, *rest))
         what = f"op '{op.name}'"
         shares: Counter[int] = Counter()
-        queued = 0
         for flow in price.flows:
-            links = self.machine.path(flow.source, flow.target, compiled.backend).links
-            shares.update(links)
-            queued += any(self.machine.links[link].load is not None for link in links)
+            shares.update(self.machine.path(flow.source, flow.target, compiled.backend).links)
         latency, alone = to_ps(price.latency_s, what), to_ps(price.seconds_alone, what)
         if not price.flows:
             return Stream(latency, 0, 0.0, 0.0, alone)
-        first = price.flows[0]
+        flow = price.flows[0]
         path = self._network.path({link: float(count) for link, count in shares.items()})
-        rate, part = first.rate_bytes_per_s, queued / len(price.flows)
-        return Stream(latency, path, first.nbytes, rate, alone, price.steps, part)
+        return Stream(latency, path, flow.nbytes, flow.rate_bytes_per_s, alone)
 
     def host_copy(self, compiled: CompiledOp, rank: int, nbytes: int, to_device: bool) -> Stream | None:
         """A copy between host and device; None: the device is the host's processor, and the copy is its work."""
@@ -237,8 +238,12 @@ class Pricer:
     def _path_number(self, i: int, j: int, backend: str) -> int:
         key = i, j, backend
         if key not in self._path_numbers:
-            links = Counter(self.machine.path(i, j, backend).links)
-            self._path_numbers[key] = self._network.path({link: float(count) for link, count in links.items()})
+            there, back = (
+                self._network.path({link: float(count) for link, count in Counter(path.links).items()})
+                for path in (self.machine.path(i, j, backend), self.machine.path(j, i, backend))
+            )
+            self._path_numbers[key] = there
+            self._network.answer(there, back)
         return self._path_numbers[key]
 
     def _ticks(self, seconds: Floats, what: str) -> IntArray:

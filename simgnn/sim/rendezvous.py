@@ -1,7 +1,6 @@
 """Ops that several ranks take part in: when their messages start, and when each rank is through."""
 
 from collections.abc import Sequence
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,14 +10,11 @@ from numpy.typing import NDArray
 from simgnn.sim.bundles import even_out
 from simgnn.sim.messagebatch import Tag
 from simgnn.sim.network import Network
-from simgnn.sim.rounds import WORD_BYTES
 
 if TYPE_CHECKING:
     from simgnn.sim.pricing import Messages, Stream
 
 ABSENT = -1
-PARTS = 2
-"""Gloo hands over the share of a rank in two (``gloo/allreduce.cc``), so that one is summed while the other comes."""
 
 
 class Rounds:
@@ -75,7 +71,7 @@ class Rounds:
                 sizes, caps = even_out(starts, paths, sizes), even_out(starts, paths, caps)
             self._network.send(
                 paths, sizes, caps, starts, places,
-                lambda ended, end: self._end(number, ended, end), (*self._tag, number),
+                lambda ended, end: self._end(number, ended, end), (*self._tag, number), messages.parts, messages.asked,
             )  # fmt: skip
 
     def _end(self, number: int, ended: list[int], end: int) -> None:
@@ -129,47 +125,19 @@ def stream_alone(env: simpy.Environment, network: Network, stream: "Stream", tag
 
 
 def start_stream(env: simpy.Environment, network: Network, stream: "Stream", done: simpy.Event, tag: Tag) -> None:
-    """Start a fluid; ``done`` fires at its end. Where messages queue, its steps follow one another, and each of them
-    that crosses such a link waits behind what others have put there.
-
-    A receiver of Gloo tells its sender that it is there (``gloo/transport/tcp/pair.cc``): in a ring that passes on what
-    has just come, anew in each step, over a link that is filled both ways.
-    """
+    """Start a fluid; ``done`` fires at its end."""
     if stream.nbytes == 0.0:
         fire(env, done, int(env.now) + max(stream.latency_ps, stream.alone_ps))
         return
-    shares = min(1.0, stream.nbytes / stream.steps / (PARTS * WORD_BYTES))
-    pieces = _waits(stream, shares)
-    latencies = np.diff(np.arange(pieces + 1, dtype=np.int64) * stream.latency_ps // pieces)
-
-    def begin(number: int, at: int) -> None:
-        if number == pieces:
-            fire(env, done, at)
-            return
-        network.send(
-            np.array([stream.path], dtype=np.int64),
-            np.array([stream.nbytes / pieces], dtype=np.float64),
-            np.array([stream.cap], dtype=np.float64),
-            np.array([max(at - int(env.now), 0) + latencies[number]], dtype=np.int64),
-            np.zeros(1, dtype=np.int64),
-            lambda ended, end: begin(number + 1, end),
-            (*tag, number),
-            PARTS,
-            asked=number == 0 or shares == 1.0,
-        )  # fmt: skip
-
-    begin(0, int(env.now))
-
-
-def _waits(stream: "Stream", shares: float) -> int:
-    """In how many steps a fluid waits where messages queue, at least 1. ``shares``: part of the ranks that have one.
-
-    A ring passes the share of every rank round at once, each in ``PARTS``, so that in each step some of them cross each
-    link. A buffer of fewer words than that has some shares only: these wait where they cross.
-    """
-    if not stream.queued or stream.steps < 2:
-        return 1
-    return max(1, ceil(stream.steps * max(shares, stream.queued)))
+    network.send(
+        np.array([stream.path], dtype=np.int64),
+        np.array([stream.nbytes], dtype=np.float64),
+        np.array([stream.cap], dtype=np.float64),
+        np.array([stream.latency_ps], dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        lambda ended, end: fire(env, done, end),
+        tag,
+    )
 
 
 def fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:
