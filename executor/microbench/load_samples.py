@@ -105,8 +105,8 @@ def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
         if moved < FILLED * bytes_per_s:
             raise BackendError(
                 f"load of the link: {level.messages} message(s) at once each way moved {_shown(moved, 'bytes/s')}, "
-                f"expected at least half of its {_shown(bytes_per_s, 'bytes/s')}: they do not fill it; measure on a quiet "
-                "machine, or declare a slower link"
+                f"expected at least half of its {_shown(bytes_per_s, 'bytes/s')}: they do not fill it; measure on a "
+                "quiet machine, or declare a slower link"
             )
         waits = [(trip - alone) / 2 for trip in level.all()]
         size = max(0.0, statistics.median(waits)) * bytes_per_s

@@ -32,6 +32,8 @@ class Loads:
         self._loads = {link: load for link, load in enumerate(loads) if load is not None}
         self._capacity = capacity
         self._flows = flows
+        self.back: dict[int, int] = {}
+        """Path -> the one the other way."""
         self._shares: dict[int, dict[int, float]] = {}
         self._taking = [
             (link, load.processor, ends.get(link, ())) for link, load in self._loads.items() if load.processor
@@ -46,9 +48,17 @@ class Loads:
             found = self._shares[path] = {link: share for link, share in crossed if link in self._loads}
         return found
 
-    def waits_ps(self, now: int, path: Ints, unit: Floats, own: Collection[int] = ()) -> Ints:
+    def waits_ps(self, now: int, path: Ints, unit: Floats, own: Collection[int] = (), asked: bool = False) -> Ints:
         """How much longer than by fair sharing messages wait that begin now, int64 [classes] in ticks: ``unit`` float64
-        [classes] are the bytes that each hands over at once. Those of ``own`` owners share with them from the start."""
+        [classes] are the bytes that each hands over at once. Those of ``own`` owners share with them from the start;
+        ``asked``: the receivers say first that they are there, a few bytes the other way."""
+        waits = self._behind(now, path, unit, own)
+        if asked:
+            back = np.array([self.back.get(number, number) for number in path.tolist()], dtype=np.int64)
+            waits += self._behind(now, back, np.zeros(len(back)), own)
+        return waits
+
+    def _behind(self, now: int, path: Ints, unit: Floats, own: Collection[int]) -> Ints:
         known: dict[int, tuple[float, float]] = {}
         waits = np.zeros(len(path), dtype=np.int64)
         for k, number in enumerate(path.tolist()):

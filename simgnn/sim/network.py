@@ -69,7 +69,6 @@ class Network:
         self._window = window
         self._flows = FlowTable(len(self._capacity))
         self._loads: Loads | None = None
-        self._back: dict[int, int] = {}
         self._buckets: Buckets | None = None
         if burst is not None and burst.any():
             self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
@@ -95,7 +94,8 @@ class Network:
 
     def answer(self, there: int, back: int) -> None:
         """What the receiver of a message over one path tells its sender goes over another."""
-        self._back[there] = back
+        if self._loads is not None:
+            self._loads.back[there] = back
 
     def path(self, shares: Mapping[int, float]) -> int:
         """Number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
@@ -252,10 +252,7 @@ class Network:
             at, _, batch = heappop(self._waiting)
             if self._loads is not None and batch.unit is not None:
                 own = [owner for owner, other in self._owners.items() if other.tag[:CALL] == batch.tag[:CALL]]
-                waits = self._loads.waits_ps(at, batch.path, batch.unit, own)
-                if batch.asked:
-                    back = np.array([self._back.get(path, path) for path in batch.path.tolist()], dtype=np.int64)
-                    waits += self._loads.waits_ps(at, back, np.zeros(len(back)), own)
+                waits = self._loads.waits_ps(at, batch.path, batch.unit, own, batch.asked)
                 for wait in np.unique(waits).tolist():
                     held = batch.part(np.flatnonzero(waits == wait))
                     heappush(self._waiting, (at + wait, next(self._order), held))
