@@ -83,9 +83,8 @@ class Network:
         self._first_end = self._release = self._admission = FOREVER_PS
         self._batch: tuple[Ints, Ints, int] = np.zeros(0, dtype=np.int64), np.zeros((0, 4), dtype=np.int64), FOREVER_PS
         self._armed = 0
-        self._running = False
+        self._running, self.solves = False, 0
         self._rouse = env.event()
-        self.solves = 0
         env.process(self._run())
 
     def bear(self, loads: Sequence[Load | None], ends: Mapping[int, Sequence[HostCores]]) -> None:
