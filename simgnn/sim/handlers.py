@@ -132,8 +132,8 @@ def pairwise(context: Context, begin: Begin) -> Outcome:
 
 
 def collective(context: Context, begin: Begin) -> Outcome:
-    """A call of a whole group. Where it is a relay of whole buffers each member comes and goes by itself; else it
-    starts when all members are there, and ends on all of them at once."""
+    """A call of a whole group. Where it is a relay of whole buffers, or a ring over links with loads, each member comes
+    and goes by itself; else it starts when all members are there, and ends on all of them at once."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     members = compiled.members[int(compiled.team[begin.rank])]
     if len(members) < 2:

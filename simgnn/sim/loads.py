@@ -54,6 +54,7 @@ class Loads:
         ``asked``: the receivers say first that they are there, a few bytes the other way."""
         waits = self._behind(now, path, unit, own)
         if asked:
+            # bundles of messages have no way back of their own: theirs is taken to be as full
             back = np.array([self.back.get(number, number) for number in path.tolist()], dtype=np.int64)
             waits += self._behind(now, back, np.zeros(len(back)), own)
         return waits

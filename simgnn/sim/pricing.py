@@ -87,6 +87,7 @@ class Pricer:
         self._bundle_above = bundle_above
         self._stats = stats
         self._network = network
+        self._loaded = any(link.load is not None for link in machine.links)
         self._static: dict[int, bool] = {}
         self._kept: dict[tuple[Any, ...], Any] = {}
         self._path_numbers: dict[tuple[int, int, str], int] = {}
@@ -238,13 +239,14 @@ class Pricer:
     def _path_number(self, i: int, j: int, backend: str) -> int:
         key = i, j, backend
         if key not in self._path_numbers:
-            there, back = (
-                self._network.path({link: float(count) for link, count in Counter(path.links).items()})
-                for path in (self.machine.path(i, j, backend), self.machine.path(j, i, backend))
-            )
-            self._path_numbers[key] = there
-            self._network.answer(there, back)
+            number = self._path_numbers[key] = self._path(i, j, backend)
+            if self._loaded:
+                self._network.answer(number, self._path(j, i, backend))
         return self._path_numbers[key]
+
+    def _path(self, i: int, j: int, backend: str) -> int:
+        links = Counter(self.machine.path(i, j, backend).links)
+        return self._network.path({link: float(count) for link, count in links.items()})
 
     def _ticks(self, seconds: Floats, what: str) -> IntArray:
         worst = float(seconds.max(initial=0.0))
