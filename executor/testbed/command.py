@@ -26,6 +26,7 @@ hosts = 2
 ranks_per_host = 2
 link = "200 Mbit/s"      # of each host, in each direction; none with hosts = 1
 burst = "4 KiB"          # bytes that pass at full speed after a pause; default: 0.2 ms of the rate, at least this
+queue = "fair"           # in front of a link: connections in turn, as most Linux hosts have it; "fifo": all in one line
 slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
 name = "testbed"         # tells several testbeds of one machine apart
 
@@ -149,7 +150,9 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
         lines.append("  remove what is left with: python -m executor testbed down")
     declared = entry.get("declared", {})
     for host in entry["hosts"]:
-        link = f", {host['address']}, {declared['link']}, burst {declared['burst']}" if host["address"] else ""
+        link = ""
+        if host["address"]:
+            link = f", {host['address']}, {declared['link']}, burst {declared['burst']}, {declared['queue']} queue"
         cores = ",".join(map(str, host["cores"]))
         lines.append(f"  host {host['number']}: {host['namespace']}, cores {cores}{link}")
         for rank in entry["ranks"]:

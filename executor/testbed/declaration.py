@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictInt, StrictStr, ValidationError, ValidationInfo, field_validator
 
@@ -33,7 +33,8 @@ class Declaration(Strict):
     """What a testbed is to be.
 
     ``link``: rate of each host's link, in each direction (a single host has none); ``burst``: bytes that pass at full
-    speed after a pause. ``slow``: rank -> its share of the speed that it would otherwise have, such as {3 = 0.5}.
+    speed after a pause; ``queue``: whether connections take turns in front of a link ("fair") or wait in one line
+    ("fifo"). ``slow``: rank -> its share of the speed that it would otherwise have, such as {3 = 0.5}.
     ``name`` tells the testbeds of one machine apart.
     """
 
@@ -42,6 +43,7 @@ class Declaration(Strict):
     ranks_per_host: Annotated[StrictInt, Field(ge=1, le=64)]
     link: BytesPerSecond | None = Field(default=None, validate_default=True)
     burst: Bytes | None = None
+    queue: Literal["fair", "fifo"] = "fair"
     slow: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("name")
@@ -73,6 +75,13 @@ class Declaration(Strict):
         if burst is not None and info.data.get("hosts") == 1:
             raise ValueError("got a size, but a single host has no link; leave it out, or use hosts = 2")
         return burst
+
+    @field_validator("queue")
+    @classmethod
+    def _of_a_link(cls, queue: str, info: ValidationInfo) -> str:
+        if info.data.get("hosts") == 1:
+            raise ValueError(f"got '{queue}', but a single host has no link; leave it out, or use hosts = 2")
+        return queue
 
     @field_validator("slow")
     @classmethod
@@ -132,4 +141,6 @@ class Declaration(Strict):
         table: dict[str, Any] = without_none(self.model_dump())
         if self.link is not None:
             table["burst"] = format_quantity(self.burst_bytes(), "bytes")
+        else:
+            del table["queue"]
         return table

@@ -141,7 +141,8 @@ def status(name: str) -> dict[str, Any]:
         for p in rank_places(declared, record.cores)
     ]
     return {
-        "name": name, "up": not wrong, "in_use": is_locked(name), "faults": wrong, "declared": record.declared,
+        "name": name, "up": not wrong, "in_use": is_locked(name), "faults": wrong,
+        "declared": declared.to_table(),
         "hosts": hosts, "ranks": ranks, "cgroups": list(record.cgroups),
     }  # fmt: skip
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from executor.testbed.declaration import MTU_BYTES, Declaration
 from executor.testbed.places import INTERFACE, LOOPBACK, HostPlace, switch_of
+from executor.testbed.queues import DISCIPLINE, fair_queues
 from simgnn.errors import BackendError, ConfigError
 
 NAMESPACES = Path("/run/netns")
@@ -34,9 +35,10 @@ def require_tools() -> None:
         raise ConfigError(f"testbed: {' and '.join(absent)} not found; install iproute2 (apt install iproute2)")
 
 
-def call(*words: str) -> str:
-    """Run ``ip`` or ``tc``; what it printed. Ctrl-C does not reach it: each call is done whole or not at all."""
-    done = subprocess.run(words, capture_output=True, text=True, start_new_session=True)
+def call(*words: str, given: str = "") -> str:
+    """Run ``ip`` or ``tc`` and hand it ``given``; what it printed. Ctrl-C does not reach it: each call is done whole or
+    not at all."""
+    done = subprocess.run(words, input=given, capture_output=True, text=True, start_new_session=True)
     if done.returncode:
         said = done.stderr.strip() or f"exit status {done.returncode}"
         if "not permitted" in said:
@@ -111,7 +113,8 @@ def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
         except (BackendError, ValueError):
             found = []
         rates = [entry["options"].get("rate") for entry in found if entry.get("kind") == "tbf"]
-        if not any(rate == round(declared.link or 0.0) for rate in rates):
+        fair = any(entry.get("kind") == DISCIPLINE for entry in found)
+        if fair != (declared.queue == "fair") or not any(rate == round(declared.link or 0.0) for rate in rates):
             wrong.append(f"{interface} in {namespace}")
     return wrong
 
@@ -121,10 +124,12 @@ def _port(host: HostPlace) -> str:
 
 
 def _pair(one: str, first: str, other: str, second: str) -> None:
-    """Two joined interfaces, each made inside its namespace; up, without IPv6, of a known packet size."""
+    """Two joined interfaces, each made inside its namespace; up, without IPv6, of a known packet size; each queue of
+    theirs has the room of the shaper's."""
+    size = ("mtu", str(MTU_BYTES), "txqueuelen", str(QUEUE_BYTES // MTU_BYTES))
     call(
-        *("ip", "link", "add", first, "netns", one, "mtu", str(MTU_BYTES), "type", "veth"),
-        *("peer", "name", second, "netns", other, "mtu", str(MTU_BYTES)),
+        *("ip", "link", "add", first, "netns", one, *size, "type", "veth"),
+        *("peer", "name", second, "netns", other, *size),
     )
     for namespace, interface in ((one, first), (other, second)):
         call("ip", "-n", namespace, "link", "set", interface, "addrgenmode", "none")
@@ -134,4 +139,7 @@ def _pair(one: str, first: str, other: str, second: str) -> None:
 def _shape(declared: Declaration, namespace: str, interface: str) -> None:
     rate = f"{round((declared.link or 0.0) * 8)}bit"
     bucket = ("rate", rate, "burst", f"{round(declared.burst_bytes())}b", "limit", f"{QUEUE_BYTES}b")
-    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", *bucket)
+    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "handle", "1:", "tbf", *bucket)
+    if declared.queue == "fair":
+        lines = fair_queues(interface, declared.link or 0.0)
+        call("tc", "-n", namespace, "-batch", "-", given="\n".join(lines))

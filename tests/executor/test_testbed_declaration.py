@@ -33,6 +33,7 @@ def test_the_example_is_read(tmp_path: Path) -> None:
     assert declared.link == 25e6
     assert declared.burst_bytes() == 5000
     assert declare(link="10 Mbit/s").burst_bytes() == BURST_FLOOR
+    assert declared.queue == "fair"
     assert [declared.share(rank) for rank in range(4)] == [1, 1, 1, 0.5]
     assert declared.rank_hosts() == (0, 0, 1, 1)
 
@@ -59,6 +60,8 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         ({"link": None}, "link: missing"),
         ({"hosts": 1}, "link: got a rate, but a single host has no link"),
         ({"hosts": 1, "link": None, "burst": "16 KiB"}, "burst: got a size"),
+        ({"hosts": 1, "link": None, "queue": "fifo"}, "queue: got 'fifo', but a single host has no link"),
+        ({"queue": "lifo"}, "queue: got 'lifo', expected one of 'fair', 'fifo'"),
         ({"link": "1 bit/s"}, "expected at least 100 kbit/s"),
         ({"burst": "100 B"}, "burst: got '100 B', expected between '2 KiB' and '64 MiB'"),
         ({"slow": {"2": 0.5}}, "slow: got rank 2, expected one of 0 to 1"),
