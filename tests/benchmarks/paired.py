@@ -1,8 +1,8 @@
-"""Timing of contenders in alternated rounds of one run, and paired ratios with an interval."""
+"""Timing of contenders in alternated rounds of one run, or between two runs of a base, and paired ratios."""
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,3 +52,20 @@ def ratio(slower: NDArray[np.float64], faster: NDArray[np.float64], seed: int = 
     low, high = np.percentile(np.median(ratios[picks], axis=1), [2.5, 97.5])
     first, third = np.percentile(ratios, [25, 75])
     return Paired(float(np.median(ratios)), float(low), float(high), (float(first), float(third)))
+
+
+def between(base: str, others: Sequence[str], seed: int) -> list[str]:
+    """Names in the order in which they run: ``base`` before and after each of ``others``, whose order is drawn."""
+    order = [base]
+    for place in np.random.default_rng(seed).permutation(len(others)):
+        order += [others[place], base]
+    return order
+
+
+def over_neighbours(order: Sequence[str], seconds: Sequence[float]) -> dict[str, float]:
+    """How many times as fast as the base each of the others was, of runs in the order of :func:`between`: the mean of
+    the base's run before it and that after it, over its own time."""
+    return {
+        order[place]: (seconds[place - 1] + seconds[place + 1]) / 2 / seconds[place]
+        for place in range(1, len(order), 2)
+    }
