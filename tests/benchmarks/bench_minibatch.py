@@ -117,7 +117,8 @@ def compare(
         spread = f"[{found.min():.4f}, {found.max():.4f}]"
         print(f"{graph}, batch {batch}: {name:14s} measured {np.median(found):.4f} s a step {spread}", flush=True)
     (folder / "times.json").write_text(json.dumps({"predicted_s": predicted, "measured_s": measured}, indent=2))
-    return report(names, predicted, times, BAR)
+    ratios = {name: times[names[0]] / times[name] for name in names[1:]}
+    return report(names, predicted, times, ratios, BAR)
 
 
 def predicted_result(experiment: Experiment, profile: Profile) -> Result:

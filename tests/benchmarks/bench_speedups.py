@@ -5,10 +5,19 @@
 Needs root and iproute2, a quiet machine, and a profile that was calibrated on it beforehand (``simgnn calibrate --ranks
 1,2,4``), from which the testbed's declaration makes the profile that is predicted with. Every system is trained once to
 record what it decides, and predicted with these decisions and no measured time; after the last prediction come the
-repeats, interleaved, in fresh processes. A time is the mean over all epochs but the first; a speed-up is vanilla's by
-the system's, repeat by repeat. Interrupted, it goes on where it stopped (same options, same DIR). Ends with status 1
-where a prediction is further off than 10 % and two standard errors, or the order of two systems whose measured gap
-exceeds the noise is wrong. The graph comes from SIMGNN_DATA.
+repeats, each run in fresh processes. A time is the mean over all epochs but the first.
+
+In a repeat ``vanilla`` runs before and after every other system, whose order changes from repeat to repeat. A speed-up
+is the mean of the two runs of ``vanilla`` beside a system by the system's own. On a machine that others share, an epoch
+of ``vanilla``, up to 50 times shorter than another's, varies by a quarter between runs: one run of it would put the
+same error into all speed-ups of a repeat, and a machine that gets slower would seem to be a slower system. An even
+drift drops out of the mean of before and after.
+
+Interrupted, it goes on where it stopped, also within a repeat: run K of repeat N lies in DIR/repeat-N/K-SYSTEM. (Runs
+that the interruption parts are further apart in time than other pairs.) It takes the same options and DIR; more
+--repeats add to those that are there.
+Ends with status 1 where a prediction is further off than 10 % and two standard errors, or the order of two systems
+whose measured gap exceeds the noise is wrong. The graph comes from SIMGNN_DATA.
 """
 
 import argparse
@@ -21,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from paired import between, over_neighbours
 
 from simgnn.cli.console import Reporter
 from simgnn.cli.predict import predict
@@ -86,11 +96,30 @@ def run_once(ready: Path, directory: Path, testbed: Path, backend: CommandBacken
     return backend.run(directory, testbed)
 
 
+def folders_of(out: Path, repeat: int, order: list[str]) -> list[Path]:
+    """Where the runs of a repeat lie, in their order; refused where others lie there, which were paired otherwise."""
+    folder = out / f"repeat-{repeat}"
+    folders = [folder / f"{place:02d}-{name}" for place, name in enumerate(order)]
+    strange = sorted(set(folder.iterdir()) - set(folders)) if folder.is_dir() else []
+    if strange:
+        raise SystemExit(f"{strange[0]} is no run of these --systems; name those of the earlier call, or another --out")
+    return folders
+
+
+def run_repeat(out: Path, repeat: int, order: list[str], testbed: Path, backend: CommandBackend) -> list[float]:
+    """Seconds of an epoch of each run of a repeat, in their order; those that are there are not run again."""
+    seconds = []
+    for name, directory in zip(order, folders_of(out, repeat, order), strict=True):
+        seconds.append(seconds_of(run_once(out / name / "ready", directory, testbed, backend)))
+        print(f"repeat {repeat}: {name:18s} measured {seconds[-1]:.3f} s an epoch", flush=True)
+    return seconds
+
+
 def main() -> None:
     """Record, predict, run, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, required=True, help="this machine as calibrated")
-    parser.add_argument("--out", type=Path, required=True, help="a new folder, or that of an interrupted call")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder, or that of an earlier call")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=12)
@@ -99,6 +128,11 @@ def main() -> None:
     parser.add_argument("--link", default="200 Mbit/s")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of every experiment")
     options = parser.parse_args()
+    others = [name for name in dict.fromkeys(options.systems) if name != VANILLA]
+    names = [VANILLA, *others]
+    orders = {repeat: between(VANILLA, others, repeat) for repeat in range(1, options.repeats + 1)}
+    for repeat, order in orders.items():
+        folders_of(options.out, repeat, order)  # refused before anything runs
     options.out.mkdir(parents=True, exist_ok=True)
     backend = CommandBackend(Reporter())
     testbed, declared = options.out / "testbed.toml", (options.out / "declared.toml").resolve()
@@ -106,9 +140,9 @@ def main() -> None:
     write_toml(testbed, table)
     backend.declare(testbed, options.profile, declared)
     profile = load_profile(declared)
-    names = [VANILLA, *(name for name in options.systems if name != VANILLA)]
     predicted: dict[str, float] = {}
     measured: dict[str, list[float]] = {name: [] for name in names}
+    ratios: dict[str, list[float]] = {name: [] for name in others}
     backend.up(testbed)
     try:
         for name in names:
@@ -119,23 +153,42 @@ def main() -> None:
             run_once(ready, recorded, testbed, backend)
             predicted[name] = prediction_of(experiment, profile, recorded)
             print(f"{name:18s} predicted {predicted[name]:.3f} s an epoch", flush=True)
-        for repeat in range(options.repeats):
-            for place in np.random.default_rng(repeat).permutation(len(names)):
-                name = names[place]
-                ready, directory = options.out / name / "ready", options.out / name / f"run-{repeat}"
-                measured[name].append(seconds_of(run_once(ready, directory, testbed, backend)))
-                print(f"repeat {repeat + 1}: {name:18s} measured {measured[name][-1]:.3f} s an epoch", flush=True)
+        for repeat, order in orders.items():
+            seconds = run_repeat(options.out, repeat, order, testbed, backend)
+            for name, time in zip(order, seconds, strict=True):
+                measured[name].append(time)
+            for name, ratio in over_neighbours(order, seconds).items():
+                ratios[name].append(ratio)
     finally:
         backend.down(testbed)
-    (options.out / "times.json").write_text(json.dumps({"predicted_s": predicted, "measured_s": measured}, indent=2))
-    sys.exit(0 if report(names, predicted, {name: np.array(times) for name, times in measured.items()}, BAR) else 1)
+    told = {"predicted_s": predicted, "measured_s": measured, "speedups": ratios}
+    (options.out / "times.json").write_text(json.dumps(told, indent=2))
+    times = {name: np.array(found) for name, found in measured.items()}
+    print_times(VANILLA, times[VANILLA].reshape(options.repeats, -1))
+    held = report(names, predicted, times, {name: np.array(found) for name, found in ratios.items()}, BAR)
+    sys.exit(0 if held else 1)
 
 
-def report(names: list[str], predicted: dict[str, float], measured: dict[str, NDArray[np.float64]], bar: float) -> bool:
-    """Print a line a system and the pairs in the wrong order; whether the bar and the order hold. Speed-ups are over
-    the first of ``names``."""
+def print_times(name: str, times: NDArray[np.float64]) -> None:
+    """Print times [repeats, runs of one] and their spread."""
+    for repeat, found in enumerate(times, 1):
+        print(f"{name} in repeat {repeat}: {' '.join(f'{time:.3f}' for time in found)} s an epoch")
+    print(
+        f"{name} in all: median {np.median(times):.3f} s an epoch [{times.min():.3f}, {times.max():.3f}], standard"
+        f" deviation {times.std(ddof=1) / times.mean():.1%}, {times.size} runs"
+    )
+
+
+def report(
+    names: list[str],
+    predicted: dict[str, float],
+    measured: dict[str, NDArray[np.float64]],
+    ratios: dict[str, NDArray[np.float64]],
+    bar: float,
+) -> bool:
+    """Print a line a system and the pairs in the wrong order; whether the bar and the order hold. ``ratios``: measured
+    speed-ups over the first of ``names``, [repeats] of each of the others; their times are [repeats] too."""
     held, base = True, names[0]
-    ratios = {name: measured[base] / measured[name] for name in names}
     for name in names[1:]:
         median, noise = float(np.median(ratios[name])), median_noise(ratios[name].tolist())
         expected = predicted[base] / predicted[name]
@@ -149,7 +202,7 @@ def report(names: list[str], predicted: dict[str, float], measured: dict[str, ND
         )
     wrong = 0
     for one, other in combinations(names, 2):
-        gaps = np.log(measured[one] / measured[other])
+        gaps = np.log(ratios[other] if one == base else measured[one] / measured[other])
         if abs(np.median(gaps)) <= NOISE_FACTOR * np.sqrt(np.pi / 2) * gaps.std(ddof=1) / np.sqrt(len(gaps)):
             continue
         if np.sign(np.median(gaps)) != np.sign(np.log(predicted[one] / predicted[other])):
