@@ -36,13 +36,15 @@ def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
 
 
 def _program(first: int) -> str:
-    """Class of a packet: ``first`` + (source port XOR target port) mod ``QUEUES``, as classic BPF."""
-    load, keep, exclusive_or, mask, add, done = 40, 7, 172, 84, 4, 22
+    """Class of a packet: ``first`` + ((source port XOR target port) / 2) mod ``QUEUES``, as classic BPF. Linux gives
+    the connections to one port source ports that are all odd, or all even."""
+    load, keep, exclusive_or, halve, mask, add, done = 40, 7, 172, 116, 84, 4, 22
     code = [
         (load, SOURCE_PORT),
         (keep, 0),
         (load, TARGET_PORT),
         (exclusive_or, 0),
+        (halve, 1),
         (mask, QUEUES - 1),
         (add, first),
         (done, 0),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from simgnn.analysis.activity_curve import Thresholds, epsilons, way_on
+from simgnn.analysis.check_record import check_record
 from simgnn.analysis.replay_guards import carried_guards, guards_of, way_of_shares
 from simgnn.analysis.replay_replicas import carried_publications
 from simgnn.analysis.replay_rows import CarriedRows
@@ -69,12 +70,14 @@ class Replay:
 
 
 def read_recording(root: Path) -> Recording:
-    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, or nothing was decided."""
+    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, nothing was decided, or what
+    was recorded cannot have happened in it (:func:`~simgnn.analysis.check_record.check_record`)."""
     table = read_activity(RunDirectory(root).activity)
     program = load_program(RunDirectory(root).plan)
     decisions = decisions_of(table, program.ranks, program.calendar.steps)
     if not decisions:
         raise ConfigError(f"--activity: the record in {root} is empty: the run ended before its first decision")
+    check_record(root, program, decisions)
     return Recording(root, program, recorded_partition(root).digests, decisions)
 
 

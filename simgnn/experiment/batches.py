@@ -21,7 +21,7 @@ from simgnn.sampling.estimate import distinct_rows, estimated_sizes
 from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
 from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
 from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.planfile import save_plan
+from simgnn.sampling.planfile import PLAN, save_plan
 from simgnn.sampling.presample import presample, settings_of
 from simgnn.sampling.request_counts import sample_requests
 from simgnn.sampling.sizes import BatchSizes, PartedSizes
@@ -49,7 +49,7 @@ class PreparedBatches:
 
     def plan_folder(self) -> Path:
         """The plan on disk, for processes that draw batches; written where it is not there yet."""
-        return save_plan(self.plan, self.source, self.folder / "plan")
+        return save_plan(self.plan, self.source, self.folder / PLAN)
 
     def fetches(self) -> FetchPlan | None:
         """What ranks gather and send, planned on disk; None where they ask one another while training."""

@@ -65,10 +65,18 @@ def load_program(folder: Path) -> Program:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ProgramError(f"cannot read the program in {folder}: {error}; write the run directory again") from error
-    if document.get("format") != FORMAT:
+    found = document.get("format") if isinstance(document, dict) else None
+    if found != FORMAT:
+        raise ProgramError(f"the program in {folder} has format {found!r}, this version reads {FORMAT}; plan it again")
+    try:
+        return _program_of(document, arrays)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise ProgramError(
-            f"the program in {folder} has format {document.get('format')!r}, this version reads {FORMAT}; plan it again"
-        )
+            f"the program in {folder} is damaged ({type(error).__name__}: {error}); write the run directory again"
+        ) from error
+
+
+def _program_of(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Program:
     routes = {}
     for key in arrays:
         if key.startswith("route/") and key.endswith("/rows"):

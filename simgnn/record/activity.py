@@ -73,6 +73,12 @@ def read_activity(path: Path) -> pa.Table:
             f"--activity: {path} has the columns {', '.join(table.column_names)}, expected "
             f"{', '.join(ACTIVITY_SCHEMA.names)}: it was written by another version; run the experiment again"
         )
+    empty = [name for name in table.column_names if table[name].null_count]
+    if empty:
+        raise ConfigError(
+            f"--activity: {path} has rows without a value of {', '.join(empty)}, expected one in every row: it is "
+            "damaged; run the experiment again"
+        )
     return table
 
 
@@ -80,7 +86,7 @@ def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntAr
     """Every recorded decision as int64 [P, epochs, steps], or [P, P, epochs, steps], [rank, peer], where it has peers.
 
     A rank that decided nothing in a turn has ``UNDECIDED`` there; a peer that it did not name then, 0. Raises
-    :class:`ConfigError` for ranks or steps that there are not, and a value told twice.
+    :class:`ConfigError` for ranks or steps that there are not, a rank as its own peer, and a value told twice.
     """
     columns = {name: table[name].to_numpy() for name in ("epoch", "step", "rank", "peer", "value")}
     names = np.array(
@@ -88,11 +94,15 @@ def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntAr
     )
     outside = (columns["rank"] < 0) | (columns["rank"] >= ranks)
     outside |= (columns["peer"] < NOBODY) | (columns["peer"] >= ranks)
+    outside |= columns["peer"] == columns["rank"]
     outside |= (columns["step"] < 0) | (columns["step"] >= steps) | (columns["epoch"] < 0)
     if np.any(outside):
         at = int(np.flatnonzero(outside)[0])
         told = ", ".join(f"{name} {int(values[at])}" for name, values in columns.items())
-        raise ConfigError(f"--activity: got a value of {told}; expected ranks below {ranks} and steps below {steps}")
+        raise ConfigError(
+            f"--activity: got a value of {told}; expected ranks below {ranks}, another rank (or {NOBODY}) as its peer "
+            f"and steps below {steps}"
+        )
     epochs = int(columns["epoch"].max(initial=-1)) + 1
     return {
         str(name): _array(str(name), {c: v[names == name] for c, v in columns.items()}, ranks, epochs, steps)

@@ -5,16 +5,27 @@ from typing import Any
 
 import numpy as np
 
+from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.sampling.plan import SamplingPlan
 
 WHAT = "sampling plan"
+PLAN = "plan"
+"""Its folder, beside the batches that were drawn by it."""
 
 
 def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
     """Write the plan into the folder ``path``, unless it lies there already; ``source``: digest of its graph and
-    partition. Returns the folder."""
+    partition. Returns the folder. Raises :class:`ConfigError` where another plan lies there."""
+    details = {
+        "source": source,
+        "fanouts": list(plan.fanouts),
+        "batch_size": plan.batch_size,
+        "seed": plan.seed,
+        "columns": plan.csr.columns,
+        "last": plan.last,
+    }
 
     def make(writer: ArtifactWriter) -> dict[str, Any]:
         arrays = {
@@ -26,16 +37,17 @@ def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
         }
         for name, array in arrays.items():
             writer.array(name, np.asarray(array))
-        return {
-            "source": source,
-            "fanouts": list(plan.fanouts),
-            "batch_size": plan.batch_size,
-            "seed": plan.seed,
-            "columns": plan.csr.columns,
-            "last": plan.last,
-        }
+        return details
 
-    return obtain(path, WHAT, make)[0].path
+    found, _ = obtain(path, WHAT, make)
+    changed = [key for key, value in details.items() if found.details.get(key) != value]
+    if changed:
+        told = "; ".join(f"{key}: there {found.details.get(key)}, here {details[key]}" for key in changed)
+        raise ConfigError(
+            f"batching.storage: {path} holds the sampling plan of other settings ({told}); expected that of this "
+            "experiment: remove it, or name another folder"
+        )
+    return found.path
 
 
 def open_plan(path: Path) -> SamplingPlan:

@@ -22,6 +22,7 @@ from simgnn.outputs import check_output_folder
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.sampling.part import WHAT, Part, write_part
 from simgnn.sampling.plan import SamplingPlan, WorkerEpoch
+from simgnn.sampling.planfile import PLAN
 from simgnn.sampling.sampler import Sampler
 from simgnn.sampling.tally import Tally
 
@@ -163,7 +164,7 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) 
                 f"{option}: got {folder}, which holds batches made from other settings ({told}); expected the same "
                 "experiment: name another folder, or replace them with simgnn sample --force"
             )
-        for part in (*folder.glob("epoch-*"), *folder.glob("hot-[0-9]*")):
+        for part in (*folder.glob("epoch-*"), *folder.glob("hot-[0-9]*"), *folder.glob(PLAN)):
             shutil.rmtree(part)
         for name in (TOTALS, SETTINGS):
             (folder / name).unlink(missing_ok=True)

@@ -61,8 +61,9 @@ def test_every_queue_has_a_class_and_ports_choose_among_them() -> None:
     assert int(code[0]) == len(code) - 1
     steps = [tuple(map(int, step.split())) for step in code[1:]]
     assert [steps[0][3], steps[2][3]] == [34, 36], "ports lie behind headers of Ethernet and IPv4"
-    assert steps[4][3] == QUEUES - 1
-    assert steps[5][3] == (0x10 << 16) + 1
+    assert steps[4][3] == 1, "ports of connections to one listener differ by even numbers"
+    assert steps[5][3] == QUEUES - 1
+    assert steps[6][3] == (0x10 << 16) + 1
 
 
 @real

@@ -45,3 +45,9 @@ def test_broken_files_are_refused(tmp_path) -> None:
     (tmp_path / "program.json").write_text('{"format": 99}')
     with pytest.raises(ProgramError, match="has format 99"):
         load_program(tmp_path)
+    (tmp_path / "program.json").write_text("[]")
+    with pytest.raises(ProgramError, match="has format None"):
+        load_program(tmp_path)
+    (tmp_path / "program.json").write_text('{"format": 1}')
+    with pytest.raises(ProgramError, match=r"is damaged .*; write the run directory again"):
+        load_program(tmp_path)

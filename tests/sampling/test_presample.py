@@ -14,6 +14,7 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.partition.folder import ArtifactWriter, CorruptArtifactError
 from simgnn.sampling.measure import batch_sizes
 from simgnn.sampling.plan import SamplingPlan
+from simgnn.sampling.planfile import PLAN, open_plan, save_plan
 from simgnn.sampling.presample import Presampled, open_part, part_path, presample
 from simgnn.sampling.sampler import Sampler
 
@@ -171,6 +172,17 @@ def test_a_folder_of_something_else_is_never_replaced(plan: SamplingPlan, tmp_pa
         with pytest.raises(ConfigError, match="holds no presampled batches"):
             presample(plan, "s", tmp_path, 1, force=force)
     assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
+
+
+def test_a_plan_that_batches_are_drawn_by_is_never_that_of_others(plan: SamplingPlan, tmp_path: Path) -> None:
+    folder, other = tmp_path / "b", replace(plan, batch_size=plan.batch_size + 1)
+    presample(plan, "s", folder, 1)
+    assert open_plan(save_plan(plan, "s", folder / PLAN)).batch_size == plan.batch_size
+    assert save_plan(plan, "s", folder / PLAN) == folder / PLAN
+    with pytest.raises(ConfigError, match=r"holds the sampling plan of other settings \(batch_size"):
+        save_plan(other, "s", folder / PLAN)
+    presample(other, "s", folder, 1, force=True)
+    assert open_plan(save_plan(other, "s", folder / PLAN)).batch_size == other.batch_size
 
 
 def test_replacing_batches_leaves_files_of_others(plan: SamplingPlan, tmp_path: Path) -> None:

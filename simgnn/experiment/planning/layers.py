@@ -57,7 +57,8 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
         if index == 1 and sparse and order == "aggregate-first" and not hoisted:
             raise ConfigError(
                 "model.order: aggregating sparse features again in every epoch is not available; "
-                "use model.order = 'transform-first', or model.hoist = 'auto' without communication.resend_inputs"
+                "use model.hoist = 'auto' without communication.resend_inputs, or, of layers that may transform before "
+                "they aggregate (all but gin), model.order = 'transform-first'"
             )
         layers.append(
             LayerSpec(
