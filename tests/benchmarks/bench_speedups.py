@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_speedups.py --profile machine.toml --out DIR --repeats 5 --epochs 12
 
 Needs root and iproute2, a quiet machine, and a profile that was calibrated on it beforehand (``simgnn calibrate --ranks
-1,2,4``), from which the testbed's declaration makes the profile that is predicted with. Every system is trained once to
+1,2,4``), from which the testbed's declaration makes the profile that is predicted with, after it has measured what
+its link does while messages fill it (ranks compute while others of their core receive). Every system is trained once to
 record what it decides, and predicted with these decisions and no measured time; after the last prediction come the
 repeats, each run in fresh processes. A time is the mean over all epochs but the first.
 
@@ -138,7 +139,7 @@ def main() -> None:
     testbed, declared = options.out / "testbed.toml", (options.out / "declared.toml").resolve()
     table = {"name": "speedups", "hosts": options.hosts, "ranks_per_host": options.ranks_per_host, "link": options.link}
     write_toml(testbed, table)
-    backend.declare(testbed, options.profile, declared)
+    backend.declare(testbed, options.profile, declared, measure_load=True)
     profile = load_profile(declared)
     predicted: dict[str, float] = {}
     measured: dict[str, list[float]] = {name: [] for name in names}
