@@ -13,7 +13,7 @@ from pathlib import Path
 
 from executor.testbed.declaration import MTU_BYTES, Declaration
 from executor.testbed.places import INTERFACE, LOOPBACK, HostPlace, switch_of
-from executor.testbed.queues import DISCIPLINE, fair_queues
+from executor.testbed.queues import DISCIPLINE, SHAPER, fair_queues
 from simgnn.errors import BackendError, ConfigError
 
 NAMESPACES = Path("/run/netns")
@@ -139,7 +139,12 @@ def _pair(one: str, first: str, other: str, second: str) -> None:
 def _shape(declared: Declaration, namespace: str, interface: str) -> None:
     rate = f"{round((declared.link or 0.0) * 8)}bit"
     bucket = ("rate", rate, "burst", f"{round(declared.burst_bytes())}b", "limit", f"{QUEUE_BYTES}b")
-    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "handle", "1:", "tbf", *bucket)
+    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "handle", SHAPER, "tbf", *bucket)
     if declared.queue == "fair":
         lines = fair_queues(interface, declared.link or 0.0)
-        call("tc", "-n", namespace, "-batch", "-", given="\n".join(lines))
+        try:
+            call("tc", "-n", namespace, "-batch", "-", given="\n".join(lines))
+        except BackendError as error:
+            raise BackendError(
+                f"{error}; queues of connections need the kernel's sch_htb and cls_bpf, which queue = 'fifo' does not"
+            ) from None

@@ -226,7 +226,9 @@ def _network(declared: Declaration) -> dict[str, Any]:
 
 
 def _meta(declared: Declaration, base: Profile, loaded: bool) -> dict[str, Any]:
-    rate = "" if declared.link is None else f", {format_quantity(declared.link, 'bytes/s')} between hosts"
+    rate = ""
+    if declared.link is not None:
+        rate = f", {format_quantity(declared.link, 'bytes/s')} between hosts ({declared.queue} queue)"
     measured = "; what links do while messages fill them as measured inside" if loaded else ""
     slow = "".join(f", rank {rank} at {share:.0%}" for rank, share in declared.slow.items())
     return {

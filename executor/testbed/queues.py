@@ -1,13 +1,13 @@
 """A queue for each connection in front of a link, served packet by packet in turn: as fq_codel does, which most Linux
-distributions put before their network cards, but with what every kernel has (HTB and a classic BPF program).
+distributions put before their network cards, but with what kernels without it have, too: HTB and a classic BPF program.
 
 In one queue for all, a small message waits behind as much as the senders of large ones have put there, which is a
 matter of TCP's congestion control, so of the machine that a testbed happens to be on.
 """
 
 DISCIPLINE = "htb"
-PARENT, CHILD = "1:1", "10:"
-"""Inside the shaper, which hands over single packets."""
+SHAPER, PARENT, CHILD = "1:", "1:1", "10:"
+"""Handles: of the shaper, of its inside, where packets come one by one, and of what lies there."""
 QUEUES = 1024
 """Connections are spread over them by their ports; two that meet in one share its turn. A power of two."""
 PACKET_BYTES = 1514
@@ -20,7 +20,7 @@ SOURCE_PORT, TARGET_PORT = 34, 36
 
 
 def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
-    """Lines for ``tc -batch``, after the shaper of this rate has been made with the handle ``1:``."""
+    """Lines for ``tc -batch``, after the shaper of this rate has been made with the handle ``SHAPER``."""
     major = int(CHILD.rstrip(":"), 16)
     limit = f"{round(bytes_per_s * 8 * HEADROOM)}bit"
     classes = [

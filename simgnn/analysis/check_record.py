@@ -1,13 +1,12 @@
 """Whether what a run recorded can have happened in its own program: a damaged record is refused before it is used."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from simgnn.errors import ConfigError
-from simgnn.program.ops import Op
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, IntArray, Size
 
@@ -45,19 +44,10 @@ def _uses(program: Program) -> dict[str, _Use]:
         if op.guard is not None:
             found.setdefault(op.guard.decision, _Use(None)).templates.add(template)
             continue
-        for size in _sizes(op):
+        for size in op.sizes:
             if isinstance(size, Decision):
                 found.setdefault(size.name, _Use(size.bound)).templates.add(template)
     return found
-
-
-def _sizes(op: Op) -> Iterable[Size]:
-    for work in op.work:
-        yield from work.sizes.values()
-    if op.transfer is not None:
-        yield op.transfer.rows
-        if op.transfer.decision is not None:
-            yield op.transfer.decision
 
 
 def _check_turn(

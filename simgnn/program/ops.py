@@ -158,3 +158,13 @@ class Op:
     phase: Literal["forward", "backward", "update", "setup", "evaluate"] = "forward"
     category: Literal["compute", "comm", "comm_overhead", "update"] = "compute"
     options: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Every size that the op states: of its work, and of what it transfers."""
+        found: list[Size] = [size for work in self.work for size in work.sizes.values()]
+        if self.transfer is not None:
+            found.append(self.transfer.rows)
+            if self.transfer.decision is not None:
+                found.append(self.transfer.decision)
+        return tuple(found)

@@ -50,11 +50,7 @@ def decisions_in(program: Program) -> frozenset[str]:
     sizes: list[Size] = [buffer.rows for buffer in program.buffers.values()]
     guards: set[str] = set()
     for _, op in program.ops:
-        sizes += [size for work in op.work for size in work.sizes.values()]
-        if op.transfer is not None:
-            sizes.append(op.transfer.rows)
-            if op.transfer.decision is not None:
-                sizes.append(op.transfer.decision)
+        sizes += op.sizes
         if op.guard is not None:
             guards.add(op.guard.decision)
     return frozenset(guards | {size.name for size in sizes if isinstance(size, Decision)})

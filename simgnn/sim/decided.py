@@ -56,14 +56,9 @@ class Sizes:
 
     def is_static(self, op: Op) -> bool:
         """Whether the op has the same sizes in every turn."""
-        sizes: list[Size] = [size for work in op.work for size in work.sizes.values()]
-        if op.transfer is not None:
-            sizes.append(op.transfer.rows)
-            if op.transfer.decision is not None:
-                sizes.append(op.transfer.decision)
         if op.route is not None and self.program.sizes.routes[op.route].rows.ndim > 1:
             return False
-        return all(self._is_static(size) for size in sizes)
+        return all(self._is_static(size) for size in op.sizes)
 
     def _is_static(self, size: Size) -> bool:
         if isinstance(size, Decision):

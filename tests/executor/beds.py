@@ -66,5 +66,17 @@ def quotas() -> None:
         pytest.skip(str(error))
 
 
+CONNECT = """
+def connected(place):
+    for _ in range(400):
+        try:
+            return socket.create_connection(place, 1)
+        except OSError:
+            time.sleep(0.05)
+    raise TimeoutError(place)
+"""
+"""For scripts that run once a rank: the listener may come later."""
+
+
 def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "executor", "testbed", *map(str, words)]

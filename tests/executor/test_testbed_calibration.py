@@ -15,7 +15,7 @@ from simgnn.analysis.fit_pair import fit_pair
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
-from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
+from tests.executor.beds import CONNECT, LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
 from tests.executor.test_testbed_profile import base
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")]
@@ -74,8 +74,12 @@ def test_hosts_of_different_speed_get_different_curves(tmp_path: Path, quotas: N
     assert machine.message(0, 1, 1e6).rate_bytes_per_s == pytest.approx(payload, rel=TOLERANCE)
 
 
-TALK = """
+TALK = (
+    """
 import json, os, socket, sys, time
+"""
+    + CONNECT
+    + """
 place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 sizes, pauses = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 if os.environ["RANK"] == "0":
@@ -86,12 +90,7 @@ if os.environ["RANK"] == "0":
             left -= len(link.recv(min(left, 1 << 20)))
         link.sendall(b"!")
 else:
-    for _ in range(400):
-        try:
-            link = socket.create_connection(place, 1)
-            break
-        except OSError:
-            time.sleep(0.05)
+    link = connected(place)
     link.settimeout(60)
     taken = []
     for size, pause in zip(sizes, pauses):
@@ -102,6 +101,7 @@ else:
         taken.append(time.perf_counter() - start)
     print(json.dumps(taken), flush=True)
 """
+)
 
 
 def test_a_burst_passes_at_once_and_is_predicted(tmp_path: Path) -> None:

@@ -12,14 +12,18 @@ from executor.testbed import lifecycle
 from executor.testbed.network import call
 from executor.testbed.places import INTERFACE
 from executor.testbed.queues import CHILD, QUEUES, fair_queues
-from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file
+from tests.executor.beds import CONNECT, LIMIT_S, WHY_NOT, bed, clean, command, on_file
 
 real = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")
 __all__ = ["clean"]
 TRIPS = 40
 
-TALK = """
+TALK = (
+    """
 import json, os, socket, sys, threading, time
+"""
+    + CONNECT
+    + """
 place, trips = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), int(sys.argv[1])
 if os.environ["RANK"] == "0":
     server = socket.create_server(place)
@@ -30,12 +34,7 @@ if os.environ["RANK"] == "0":
         small.sendall(b"!")
     small.recv(1)
 else:
-    for _ in range(400):
-        try:
-            bulk = socket.create_connection(place, 1)
-            break
-        except OSError:
-            time.sleep(0.05)
+    bulk = connected(place)
     small = socket.create_connection(place, 60)
     bulk.settimeout(60)
     threading.Thread(target=lambda: [bulk.sendall(bytes(1 << 20)) for _ in range(1000)], daemon=True).start()
@@ -49,6 +48,7 @@ else:
     print(json.dumps(taken), flush=True)
     os._exit(0)
 """
+)
 
 
 def test_every_queue_has_a_class_and_ports_choose_among_them() -> None:
