@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,9 +53,10 @@ def write_report(
     history: History | None = None,
     memory: Mapping[str, list[int]] | None = None,
     facts: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
 ) -> Result:
     """Write trace, ops, traffic, batches (of a mini-batch run), activity (where policies decide anything) and
-    ``result.json``; also of a run that failed, as far as it came."""
+    ``result.json``; also of a run that failed, as far as it came. ``notes``: what qualifies its numbers."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
     trace = merge_trace(plan.trace, program)
     counts = {phase: read_counts(plan.trace, ranks, phase) for phase in PHASES}
@@ -102,6 +103,7 @@ def write_report(
         accuracy=None if history is None else history.accuracy(),
         accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
         synthetic=list(plan.synthetic),
+        notes=list(notes),
     )
     write_result(result, run.result)
     return result

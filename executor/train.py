@@ -21,6 +21,7 @@ from executor.energy.meter import EnergyMeter, gauges_of
 from executor.energy.series import energy_file, write_series
 from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import outside_ops, write_failure
+from executor.hosts import one_machine_notes
 from executor.interpreter import Interpreter
 from executor.memory import PeakMemory
 from executor.metrics import History
@@ -209,7 +210,8 @@ class Session:
                 for path in files:
                     world.fetch_file(path, source)
         if world.rank == 0:
-            write_report(plan, "ok", history=self.history, memory=memory, facts=self._facts())
+            notes = one_machine_notes(plan.program.hosts, world.hosts)
+            write_report(plan, "ok", history=self.history, memory=memory, facts=self._facts(), notes=notes)
         world.barrier()
 
     def _facts(self) -> dict[str, Any]:
@@ -222,6 +224,7 @@ class Session:
             "resident_memory": self.memory.method,
             "driver": "one thread" if self.interpreter.serial else "one thread a stream",
             "started_at_epoch": self.start,
+            "hosts_found": len(set(self.world.hosts)),
             **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
         }
 

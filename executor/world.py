@@ -13,6 +13,7 @@ from executor.clock import clock_offset, gather_words, kernel_identity
 from executor.environment import RENDEZVOUS
 from executor.groups import group_ids
 from executor.handlers.context import GroupHandle
+from executor.hosts import host_identity, host_numbers
 from simgnn.errors import BackendError, ConfigError
 from simgnn.program.program import Program
 
@@ -20,8 +21,8 @@ from simgnn.program.program import Program
 @dataclass(frozen=True)
 class World:
     """This process in the run. ``control``: a Gloo group of all ranks for the driver's own messages, never timed.
-    ``near``: which ranks are on rank 0's machine; ``here``: the ranks on this one's. ``clock_offset_s``: this
-    rank's clock minus rank 0's."""
+    ``near``: which ranks are on rank 0's machine; ``here``: the ranks on this one's. ``hosts`` [P]: number of each
+    rank's host as it was found. ``clock_offset_s``: this rank's clock minus rank 0's."""
 
     rank: int
     ranks: int
@@ -31,6 +32,7 @@ class World:
     control: dist.ProcessGroup
     near: tuple[bool, ...]
     here: tuple[int, ...]
+    hosts: tuple[int, ...]
     clock_offset_s: float
 
     def barrier(self) -> None:
@@ -97,7 +99,8 @@ def join(ranks: int, device: str, timeout: float) -> World:
     kernels = gather_words(kernel_identity(), control)
     near = tuple(kernel == kernels[0] for kernel in kernels)
     here = tuple(other for other, kernel in enumerate(kernels) if kernel == kernels[rank])
-    return World(rank, world, local_rank, place, backend, control, near, here, clock_offset(kernels, control))
+    hosts = host_numbers(gather_words(host_identity(), control))
+    return World(rank, world, local_rank, place, backend, control, near, here, hosts, clock_offset(kernels, control))
 
 
 def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.device:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +12,10 @@ import torch.distributed as dist
 
 from executor.clock import clock_offset, kernel_identity
 from executor.handlers.context import GroupHandle
+from executor.hosts import host_identity, host_numbers
 from executor.kernels.balance import available_cores, threads_per_rank
 
 TIMEOUT = timedelta(seconds=120)
-NETWORK = Path("/proc/self/ns/net")
 
 
 @dataclass(frozen=True)
@@ -107,21 +106,6 @@ class World:
     def clock_ahead_s(self) -> float:
         """Seconds that this rank's clock is ahead of rank 0's now; asked of all ranks together, as clocks drift."""
         return clock_offset(list(self.kernels), self.control) if len(set(self.kernels)) > 1 else 0.0
-
-
-def host_identity() -> str:
-    """Names this host: the running kernel and its network. Network namespaces of one kernel are hosts of their own,
-    since only their links join them; containers that share the machine's network are not."""
-    try:
-        return f"{kernel_identity()}/{NETWORK.stat().st_ino}"
-    except OSError:
-        return kernel_identity()
-
-
-def host_numbers(identities: Sequence[str]) -> tuple[int, ...]:
-    """Number of each rank's host: hosts are numbered as their first ranks follow one another."""
-    order = list(dict.fromkeys(identities))
-    return tuple(order.index(identity) for identity in identities)
 
 
 def join(backend: str = "auto") -> World:

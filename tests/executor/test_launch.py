@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from executor.hosts import one_machine_notes
 from executor.merge import collective_starts, merge_trace
 from executor.plan import RunPlan
 from executor.trace import Recorder, read_part
@@ -30,7 +31,7 @@ def _run(command: list[str], **variables: str) -> subprocess.CompletedProcess[st
 
 def test_the_launcher_and_torchrun_give_the_same_run(tmp_path: Path) -> None:
     graph = small_graph()
-    alone, under = (prepared_run(graph, tmp_path / name, 2, *SETTINGS) for name in ("alone", "torchrun"))
+    alone, under = (prepared_run(graph, tmp_path / name, 2, *SETTINGS, hosts=2) for name in ("alone", "torchrun"))
     first = _run([sys.executable, "-m", "executor", "run", str(alone)])
     assert first.returncode == 0, first.stderr
     assert "epoch 6/6: loss" in first.stdout
@@ -41,6 +42,10 @@ def test_the_launcher_and_torchrun_give_the_same_run(tmp_path: Path) -> None:
     assert results[0].loss == results[1].loss
     assert results[0].accuracy == results[1].accuracy
     assert results[0].bytes_sent == results[1].bytes_sent
+    for result in results:
+        assert (result.hosts, result.environment["hosts_found"]) == (2, 1)
+        assert result.notes == one_machine_notes((0, 1), (0, 0))
+        assert result.notes[0] in result.qualifications(), "it is printed with the result"
     _check_tables(alone)
     before = (alone / "trace.parquet").read_bytes()
     again = _run([sys.executable, "-m", "executor", "run", str(alone)])
@@ -74,6 +79,17 @@ def _check_tables(folder: Path) -> None:
     assert traffic.schema.equals(TRAFFIC_SCHEMA)
     assert traffic["bytes"].to_numpy().sum() == frame["bytes_sent"].sum()
     assert traffic["messages"].to_numpy().sum() == frame["messages"].sum()
+
+
+def test_hosts_that_were_one_machine_are_told() -> None:
+    assert one_machine_notes((0, 0, 1, 1), (0, 0, 1, 1)) == []
+    assert one_machine_notes((0, 0), (0, 0)) == []
+    (both,) = one_machine_notes((0, 1), (0, 0))
+    assert both.startswith("one machine stood for all 2 hosts: ")
+    assert "loopback" in both
+    (some,) = one_machine_notes((0, 1, 2), (0, 0, 1))
+    assert some.startswith("one machine stood for hosts 0, 1 of 3: ")
+    assert len(one_machine_notes((0, 1, 2, 3), (0, 0, 1, 1))) == 2
 
 
 def test_the_wrong_number_of_processes_is_refused(tmp_path: Path) -> None:

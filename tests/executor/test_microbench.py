@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from executor.hosts import host_numbers
 from executor.microbench.facts import count_sockets, read_caches
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.streams import StreamSpec, make_stream
 from executor.microbench.timing import Probe, expected, samples_of
-from executor.microbench.world import World, host_numbers
+from executor.microbench.world import World
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile

@@ -40,7 +40,8 @@ def test_a_run_gives_the_numbers_of_a_normal_run(tmp_path: Path) -> None:
     assert results[0].accuracy == results[1].accuracy
     assert results[0].bytes_sent == results[1].bytes_sent
     assert results[0].environment["testbed"] == declared.to_table()
-    assert results[0].hosts == 2
+    assert (results[0].hosts, results[0].environment["hosts_found"]) == (2, 2)
+    assert not results[0].notes, "its hosts are apart"
     assert Declaration.load(inside / "testbed.toml") == Declaration.parse(declared.to_table(), "bed")
     with pytest.raises(ConfigError, match="holds a finished run"):
         run(declared, inside, [])
