@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
-from simgnn.program.program import Program
+from simgnn.program.program import EVALUATE, Program
 from simgnn.record.activity import decisions_in, decisions_of, read_activity
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
@@ -14,6 +14,7 @@ from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench, Finished
 from tests.equality.counting import (
     Decided,
+    counted_pairs,
     counted_rows,
     differences,
     planned_calls,
@@ -83,11 +84,7 @@ def check_bytes(recorded: Recorded) -> None:
     program, decided, run = recorded.program, recorded.decided, RunDirectory(recorded.finished.folder)
     turns = turns_of(program, EPOCHS, (EPOCHS - 1,))
     rows = planned_rows(program, turns, decided)
-    told = {
-        (row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"])
-        for row in read_table(run.traffic).to_pylist()
-    }
-    assert not differences(planned_pairs(program, turns, decided), told)
+    assert not differences(planned_pairs(program, turns, decided), counted_pairs(read_table(run.traffic)))
     assert not differences(rows, counted_rows(read_table(run.trace)))
     for rank, result in enumerate(recorded.finished.ranks):
         assert [tuple(call) for call in result["calls"]] == planned_calls(program, turns, rank, decided), f"rank {rank}"
@@ -95,6 +92,8 @@ def check_bytes(recorded: Recorded) -> None:
     activity = {name: decided[name] for name in decisions_in(program)}
     simulation = simulate(program, machine, epochs=EPOCHS, activity=activity, evaluate_every=EPOCHS)
     assert not differences(rows, counted_rows(simulation.trace))
+    training = [turn for turn in turns if turn.template != EVALUATE]  # a simulation tells no traffic of evaluations
+    assert not differences(planned_pairs(program, training, decided), counted_pairs(simulation.traffic_table))
     for name in decided:
         if name.endswith("/arrived"):
             sent = decided[name.replace("/arrived", "/rows")].sum(axis=0)

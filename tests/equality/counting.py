@@ -99,6 +99,14 @@ def counted_rows(trace: pa.Table) -> Rows:
     return found
 
 
+def counted_pairs(traffic: pa.Table) -> Pairs:
+    """Messages and bytes as a run's or a simulation's table of traffic tells them."""
+    rows = traffic.to_pylist()
+    found = {(row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"]) for row in rows}
+    assert len(found) == len(rows), "a pair is told twice"
+    return found
+
+
 def planned_calls(program: Program, turns: Iterable[Turn], rank: int, decided: Decided = NOTHING) -> list[Call]:
     """What a rank hands to ``torch.distributed``, in order."""
     calls: list[Call] = []

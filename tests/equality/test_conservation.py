@@ -22,6 +22,7 @@ from tests.equality.conftest import Bench, Finished
 from tests.equality.counting import (
     counted_halo,
     counted_mirrors,
+    counted_pairs,
     counted_rows,
     differences,
     planned_calls,
@@ -114,9 +115,7 @@ def run(request: pytest.FixtureRequest, runs: _Runs) -> Run:
 
 
 def test_every_pair_is_counted_as_planned(run: Run) -> None:
-    table = read_table(RunDirectory(run.finished.folder).traffic).to_pylist()
-    counted = {(row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"]) for row in table}
-    assert len(counted) == len(table)
+    counted = counted_pairs(read_table(RunDirectory(run.finished.folder).traffic))
     assert not differences(planned_pairs(run.program, run.turns), counted)
 
 
@@ -160,11 +159,7 @@ def test_the_simulation_sends_what_is_planned(run: Run, fast_forward: bool) -> N
     assert not fast_forward or simulation.copied, "nothing was fast-forwarded"
     turns = turns_of(program, epochs, (epochs - 1,))
     training = planned_pairs(program, [turn for turn in turns if turn.template != EVALUATE])
-    told = {
-        (row["op_id"], row["source"], row["target"]): (row["messages"], row["bytes"])
-        for row in simulation.traffic_table.to_pylist()
-    }
-    assert not differences(training, told)
+    assert not differences(training, counted_pairs(simulation.traffic_table))
     assert not differences(planned_rows(program, turns), counted_rows(simulation.trace))
 
 
