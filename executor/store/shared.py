@@ -22,6 +22,7 @@ import torch.distributed as dist
 from executor.clock import gather_words
 from executor.handlers.context import GroupHandle
 from simgnn.errors import BackendError
+from simgnn.units import format_quantity
 
 FOLDER = Path("/dev/shm")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.ENOMEM, errno.EDQUOT})
@@ -132,8 +133,9 @@ def _allocate(path: Path, nbytes: int) -> None:
         disk = os.statvfs(FOLDER)
         free = disk.f_bavail * disk.f_frsize
         raise BackendError(
-            f"{FOLDER}: {free >> 20} MiB free, the rows of this host need {nbytes >> 20} MiB; enlarge it (mount "
-            "-o remount,size=SIZE /dev/shm; docker run --shm-size SIZE), or use more hosts"
+            f"{FOLDER}: {format_quantity(free, 'bytes')} free, the rows of this host need "
+            f"{format_quantity(nbytes, 'bytes')}; enlarge it (mount -o remount,size=SIZE /dev/shm; docker run "
+            "--shm-size SIZE), or use more hosts"
         ) from error
     finally:
         os.close(descriptor)

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from executor.testbed.declaration import MTU_BYTES, Declaration
 from executor.testbed.places import INTERFACE, LOOPBACK, HostPlace, switch_of
-from executor.testbed.queues import DISCIPLINE, SHAPER, fair_queues
+from executor.testbed.queues import CHILD, DISCIPLINE, FILTER, PARENT, QUEUES, SHAPER, fair_queues
 from simgnn.errors import BackendError, ConfigError
 
 NAMESPACES = Path("/run/netns")
 """Where iproute2 keeps named namespaces."""
 BRIDGE = "bridge"
+BUCKET = "tbf"
+"""The shaper: a token bucket. What lies in it is the queue: nothing that is listed is one line for all."""
 QUEUE_BYTES = 16 << 20
 """Room behind a shaper: more than a socket holds unsent, so that packets wait and none is dropped."""
 PREFIX_LENGTH = 24
@@ -105,18 +107,33 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
 
 
 def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """What does not send at the declared rate (or is not there), for people."""
-    wrong = []
-    for namespace, interface in shapers(declared, hosts):
-        try:
-            found = json.loads(call("tc", "-j", "-n", namespace, "qdisc", "show", "dev", interface))
-        except (BackendError, ValueError):
-            found = []
-        rates = [entry["options"].get("rate") for entry in found if entry.get("kind") == "tbf"]
-        fair = any(entry.get("kind") == DISCIPLINE for entry in found)
-        if fair != (declared.queue == "fair") or not any(rate == round(declared.link or 0.0) for rate in rates):
-            wrong.append(f"{interface} in {namespace}")
-    return wrong
+    """What does not send at the declared rate and from the declared queue (or is not there), for people."""
+    return [
+        f"{interface} in {namespace}"
+        for namespace, interface in shapers(declared, hosts)
+        if not _is_shaped(declared, namespace, interface)
+    ]
+
+
+def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
+    try:
+        found = json.loads(call("tc", "-j", "-n", namespace, "qdisc", "show", "dev", interface))
+        shaper, *inside = sorted(found, key=lambda entry: not entry.get("root", False))
+        if shaper["kind"] != BUCKET or shaper["options"].get("rate") != round(declared.link or 0.0):
+            return False
+        queues = [(entry["kind"], entry["handle"], entry.get("parent")) for entry in inside]
+        if declared.queue == "fifo":
+            return not queues
+        return queues == [(DISCIPLINE, CHILD, PARENT)] and _takes_turns(namespace, interface)
+    except (BackendError, ValueError, KeyError):  # nothing there, or something else
+        return False
+
+
+def _takes_turns(namespace: str, interface: str) -> bool:
+    """Whether all queues of connections are there, and what spreads connections over them."""
+    classes = call("tc", "-n", namespace, "class", "show", "dev", interface).splitlines()
+    filters = call("tc", "-n", namespace, "filter", "show", "dev", interface, "parent", CHILD).split()
+    return sum(line.startswith(f"class {DISCIPLINE} {CHILD}") for line in classes) == QUEUES and FILTER in filters
 
 
 def _port(host: HostPlace) -> str:
@@ -139,7 +156,7 @@ def _pair(one: str, first: str, other: str, second: str) -> None:
 def _shape(declared: Declaration, namespace: str, interface: str) -> None:
     rate = f"{round((declared.link or 0.0) * 8)}bit"
     bucket = ("rate", rate, "burst", f"{round(declared.burst_bytes())}b", "limit", f"{QUEUE_BYTES}b")
-    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "handle", SHAPER, "tbf", *bucket)
+    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "handle", SHAPER, BUCKET, *bucket)
     if declared.queue == "fair":
         lines = fair_queues(interface, declared.link or 0.0)
         try:

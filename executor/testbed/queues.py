@@ -5,7 +5,7 @@ In one queue for all, a small message waits behind as much as the senders of lar
 matter of TCP's congestion control, so of the machine that a testbed happens to be on.
 """
 
-DISCIPLINE = "htb"
+DISCIPLINE, FILTER = "htb", "bpf"
 SHAPER, PARENT, CHILD = "1:", "1:1", "10:"
 """Handles: of the shaper, of its inside, where packets come one by one, and of what lies there."""
 QUEUES = 1024
@@ -21,7 +21,7 @@ SOURCE_PORT, TARGET_PORT = 34, 36
 
 def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
     """Lines for ``tc -batch``, after the shaper of this rate has been made with the handle ``SHAPER``."""
-    major = int(CHILD.rstrip(":"), 16)
+    first = (int(CHILD.rstrip(":"), 16) << 16) + 1
     limit = f"{round(bytes_per_s * 8 * HEADROOM)}bit"
     classes = [
         f"class add dev {interface} parent {CHILD} classid {CHILD}{number:x} {DISCIPLINE} rate {limit} "
@@ -31,7 +31,7 @@ def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
     return [
         f"qdisc add dev {interface} parent {PARENT} handle {CHILD} {DISCIPLINE} default 1",
         *classes,
-        f"filter add dev {interface} parent {CHILD} protocol all prio 1 bpf bytecode '{_program((major << 16) + 1)}'",
+        f"filter add dev {interface} parent {CHILD} protocol all prio 1 {FILTER} bytecode '{_program(first)}'",
     ]
 
 

@@ -28,9 +28,11 @@ from simgnn.study.truth import (
     write_rows,
 )
 from simgnn.study.variants import affects, slow_down
-from simgnn.tomlfile import load_toml, write_toml
+from simgnn.tomlfile import Table, leaves, load_toml, write_toml
 
 FORMAT = 1
+QUEUE = "fair"
+"""What stands in front of the links of a suite's testbeds, stated in their files: a default may change."""
 
 
 def check_folder(suite: Suite, root: Path) -> None:
@@ -166,6 +168,32 @@ def testbed_file(folder: TruthFolder, topology: Topology, ranks: int) -> Path:
     return folder.root / "profiles" / f"testbed-{topology.name}-P{ranks}.toml"
 
 
+def declaration(topology: Topology, ranks: int) -> Table:
+    """What the file of a topology's testbed says."""
+    table: Table = {"name": "validate", "hosts": topology.hosts, "ranks_per_host": ranks // topology.hosts}
+    if topology.link is not None:
+        table |= {"link": topology.model_dump(mode="json")["link"], "queue": QUEUE}
+    if topology.slow_last is not None:
+        table["slow"] = {str(ranks - 1): topology.slow_last}
+    return table
+
+
+def check_declared(topology: Topology, ranks: int, folder: TruthFolder) -> None:
+    """Raise :class:`ConfigError` unless a topology's testbed is declared as it would be now: profiles and runs of one
+    validation are of one testbed."""
+    path = testbed_file(folder, topology, ranks)
+    there = dict(leaves(load_toml(path)))
+    here = dict(leaves(declaration(topology, ranks)))
+    changed = [
+        f"{path}: {'.'.join(key)}: got {there.get(key, 'nothing')}, expected {here.get(key, 'nothing')}: what was "
+        "predicted is not what would run now; start over in a new folder"
+        for key in sorted({*there, *here})
+        if there.get(key) != here.get(key)
+    ]
+    if changed:
+        raise ConfigError(changed)
+
+
 def _from_stats(suite: Suite, case: Case, stats: Path) -> Experiment:
     experiment = case_experiment(suite.extends, suite.settings(case))
     graph = type(experiment.graph)(source=f"stats:{stats.resolve()}")
@@ -174,16 +202,14 @@ def _from_stats(suite: Suite, case: Case, stats: Path) -> Experiment:
 
 def _declare(topology: Topology, ranks: int, folder: TruthFolder, backend: Backend) -> None:
     out = folder.profile_of(topology.name, ranks, topology.plain)
-    if topology.plain or out.is_file():
+    if topology.plain:
+        return
+    if out.is_file():
+        check_declared(topology, ranks, folder)
         return
     out.parent.mkdir(exist_ok=True)
     declared = testbed_file(folder, topology, ranks)
-    table: dict[str, Any] = {"name": "validate", "hosts": topology.hosts, "ranks_per_host": ranks // topology.hosts}
-    if topology.link is not None:
-        table["link"] = topology.model_dump(mode="json")["link"]
-    if topology.slow_last is not None:
-        table["slow"] = {str(ranks - 1): topology.slow_last}
-    write_toml(declared, table)
+    write_toml(declared, declaration(topology, ranks))
     backend.declare(declared, folder.profile, out)
 
 

@@ -11,7 +11,7 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.outputs import check_output_folder, make_parent
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
-from simgnn.study.freeze import check_frozen, predict_all, prepare, testbed_file
+from simgnn.study.freeze import check_declared, check_frozen, predict_all, prepare, testbed_file
 from simgnn.study.kept import load_bound
 from simgnn.study.results import Scoreboard
 from simgnn.study.scoreboard import build_scoreboard
@@ -45,6 +45,10 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
     runs = read_runs(folder.runs)
     done = {(run.case, run.repeat) for run in runs}
     cases = suite.cases()
+    for case in cases:
+        topology = suite.topology(case)
+        if not topology.plain and any((case, repeat) not in done for repeat in range(suite.repeats)):
+            check_declared(topology, case.ranks, folder)
     total = len(cases) * suite.repeats
     began, before = time.monotonic(), len(runs)
     for repeat in range(suite.repeats):

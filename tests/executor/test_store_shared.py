@@ -1,6 +1,8 @@
 """Shared memory of a host: used in place, nameless once mapped, gone after a crash, refused where it has no room."""
 
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import torch
 from executor.handlers.context import GroupHandle
 from executor.store.shared import FOLDER, attach, named_segment, shared_rows
 from simgnn.errors import BackendError
+from simgnn.units import format_quantity
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"{FOLDER} is a folder of Linux")
 LIMIT_S = 60.0
@@ -82,7 +85,18 @@ def test_too_little_room_is_refused() -> None:
     if not disk.f_blocks:
         pytest.skip(f"{FOLDER} has no limit here")
     nbytes = (disk.f_blocks + 1) * disk.f_frsize
-    with pytest.raises(BackendError, match=rf"MiB free, .* need {nbytes >> 20} MiB; enlarge it"), named_segment(nbytes):
+    need = re.escape(format_quantity(nbytes, "bytes"))
+    with pytest.raises(BackendError, match=rf"B free, .* need {need}; enlarge it"), named_segment(nbytes):
+        pass
+    assert not _names()
+
+
+def test_small_sizes_are_told_in_their_own_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(BackendError, match=r"the rows of this host need 1\.5 KiB; enlarge it"), named_segment(1536):
         pass
     assert not _names()
 

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from executor.testbed import lifecycle, network
 from executor.testbed.cgroups import find_controller
 from executor.testbed.places import namespace_of
+from executor.testbed.queues import CHILD, PARENT
 from executor.testbed.state import FOLDER, Record, locked
 from simgnn.errors import BackendError
 from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
@@ -55,6 +57,30 @@ def test_what_was_taken_away_is_a_fault_and_is_made_again() -> None:
     assert f"{namespace_of(declared.name, 0)} is gone" in lifecycle.status(declared.name)["faults"]
     assert lifecycle.up(declared) is True
     assert lifecycle.status(declared.name)["up"]
+
+
+@pytest.mark.parametrize("queue", ["fair", "fifo"])
+def test_the_queue_in_front_of_a_link_is_the_declared_one(queue: Literal["fair", "fifo"]) -> None:
+    """Each kind is known as what it is; another below the shaper, a part that is gone, another shaper are faults."""
+    declared, other = (bed(queue=kind) for kind in (queue, {"fair": "fifo", "fifo": "fair"}[queue]))
+    lifecycle.up(declared)
+    places = lifecycle.host_places(declared, (0,))
+    assert not network.unshaped(declared, places)
+    assert len(network.unshaped(other, places)) == 2
+    assert len(network.unshaped(bed(queue=queue, link="50 Mbit/s"), places)) == 2
+    first, second = (namespace_of(declared.name, host) for host in (0, 1))
+    wrong = [f"eth0 in {namespace}" for namespace in (first, second)]
+    if queue == "fair":
+        network.call("tc", "-n", first, "filter", "del", "dev", "eth0", "parent", CHILD)
+        network.call("tc", "-n", second, "class", "del", "dev", "eth0", "classid", f"{CHILD}7")
+    else:
+        bucket = ("tbf", "rate", "1mbit", "burst", "5kb", "limit", "50kb")
+        network.call("tc", "-n", first, "qdisc", "add", "dev", "eth0", "parent", PARENT, "handle", CHILD, *bucket)
+        assert network.unshaped(declared, places) == wrong[:1]
+        network.call("tc", "-n", second, "qdisc", "replace", "dev", "eth0", "root", "pfifo")
+    assert network.unshaped(declared, places) == wrong
+    assert lifecycle.up(declared) is True
+    assert not network.unshaped(declared, places)
 
 
 def test_three_hosts_meet_at_a_switch_and_the_machine_s_own_network_is_untouched() -> None:

@@ -111,6 +111,36 @@ def test_what_is_frozen_stays(finished: tuple[Scoreboard, Path, Pretended], tmp_
         validate(small_suite(), occupied, Pretended())
 
 
+def test_a_testbed_that_would_be_another_now_is_not_gone_on_with(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, running, preparing = small_suite(repeats=1), tmp_path / "running", tmp_path / "preparing"
+    with pytest.raises(BackendError, match="a rank died"):
+        validate(suite, running, Pretended(fail_at=2))
+    broken = Pretended()
+    with monkeypatch.context() as patched:
+        patched.setattr(broken, "prepare", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            validate(suite, preparing, broken)
+    declared = preparing / "profiles" / "testbed-far-P2.toml"
+    assert 'queue = "fair"' in declared.read_text(), "no default decides later"
+    monkeypatch.setattr("simgnn.study.freeze.QUEUE", "fifo")
+    for root in (running, preparing):
+        again = Pretended()
+        with pytest.raises(ConfigError, match=r"testbed-far-P2\.toml: queue: got fair, expected fifo: .* start over"):
+            validate(suite, root, again)
+        assert not {"declare", "predict", "up", "run"} & set(again.names())
+    declared.write_text(declared.read_text().replace('queue = "fair"\n', ""))  # as earlier versions wrote it
+    with pytest.raises(ConfigError, match=r"queue: got nothing, expected fifo"):
+        validate(suite, preparing, Pretended())
+    done, root, _ = finished
+    assert validate(small_suite(), root, Pretended()).as_dict() == done.as_dict(), "nothing is left to run"
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_ground_truth_is_small_and_scores_the_same_without_graphs(
     finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
 ) -> None:
