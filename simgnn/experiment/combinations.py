@@ -8,8 +8,10 @@ from simgnn.experiment.problems import Origin, line
 from simgnn.experiment.slots import kinds
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.kinds import PARTITION_KINDS
+from simgnn.policies.base import chosen
 from simgnn.policies.communication.base import Communication
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 
 WHY_NOT: Mapping[str, str] = {
     "edge-cut": "divides vertices (edge-cut): a vertex-cut has no single rank that holds all in-edges of a vertex",
@@ -25,7 +27,7 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     """
     checks = (
         _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _attention_codes,
-        _momentum, _clipping, _statistics, _caches, fanout_faults, slot_faults,
+        _momentum, _clipping, _statistics, _caches, _skipped_inputs, fanout_faults, slot_faults,
         *((_cut, _moved, training_faults) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
@@ -65,7 +67,15 @@ def _moved(values: Mapping[str, Any]) -> Faults:
 
 def _clipping(values: Mapping[str, Any]) -> Faults:
     train, model, communication = values["train"], values["model"], values["communication"]
-    if train is None or model is None or not train.clip_norm:
+    if train is None or model is None:
+        return
+    if not train.clip_norm:
+        if chosen(train, ["clip_scale"]):
+            yield (
+                ("train", "clip_scale"),
+                f"got '{train.clip_scale}' with train.clip_norm = 0, expected none: nothing is clipped; remove it, or "
+                "give train.clip_norm",
+            )
         return
     if communication is not None and communication.cut == "vertex-cut":
         yield (
@@ -171,6 +181,24 @@ def _resent_inputs(values: Mapping[str, Any]) -> Faults:
             f"got true with {what}, expected false: input rows never change, so they are sent once, exactly; leave it "
             "out, or send all rows as they are (freshness.kind = 'always', codec.kind = 'none')",
         )
+
+
+def _skipped_inputs(values: Mapping[str, Any]) -> Faults:
+    model, communication, freshness = values["model"], values["communication"], values["freshness"]
+    if model is None or communication is None or not isinstance(freshness, SkipBroadcast):
+        return
+    if communication.moves != "blocks" or not chosen(freshness, ["inputs"]):
+        return
+    if freshness.skip == "gradients":
+        why = "freshness.skip = 'gradients', which sends all rows forward"
+    elif model.kind == "gat" or model.order == "transform-first":
+        what = "model.kind = 'gat'" if model.kind == "gat" else "model.order = 'transform-first'"
+        why = f"{what}, which sends transformed rows in place of input features"
+    elif not communication.resends_inputs():
+        why = "communication.resend_inputs = false, which sends input features once"
+    else:
+        return
+    yield ("freshness", "inputs"), f"got '{freshness.inputs}' with {why}, expected none: it decides nothing; remove it"
 
 
 def _replicas(values: Mapping[str, Any]) -> Faults:

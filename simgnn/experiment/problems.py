@@ -66,7 +66,7 @@ def parse_table(
     known = tuple(model.model_fields)
     faults: dict[str, str] = {}
     for key, value in table.items():
-        if key in known and isinstance(value, float) and not math.isfinite(value):
+        if key in known and not _is_one_of_its_kind(value, model.model_fields[key]):
             expected = _expected(model.model_fields[key])
             faults[key] = line((*path, key), f"got {shown(value)}, expected {expected}", origin)
     checked = {key: _frozen(value) for key, value in table.items() if key not in faults}
@@ -81,6 +81,16 @@ def parse_table(
         parsed = None
     problems.extend(faults.values())
     return None if faults else parsed
+
+
+def _is_one_of_its_kind(value: Any, field: FieldInfo) -> bool:
+    """False for what strict checks would let pass: numbers that are none or infinite (unless the field allows
+    infinity), and true or 1.0 where the number 1 is a choice."""
+    if isinstance(value, float) and not math.isfinite(value):
+        allowed = any(getattr(entry, "allow_inf_nan", None) for entry in field.metadata)
+        return allowed and not math.isnan(value)
+    alike = [choice for choice in _choices(field.annotation) if choice == value]
+    return not alike or any(type(choice) is type(value) for choice in alike)
 
 
 def _frozen(value: Any) -> Any:
@@ -106,7 +116,8 @@ def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault:
     if fault["type"] == "missing":
         return f"missing; expected {expected}"
     value = table.get(key)
-    hint = nearest(value, _names(field.annotation)) if isinstance(value, str) else ""
+    names = [choice for choice in _choices(field.annotation) if isinstance(choice, str)]
+    hint = nearest(value, names) if isinstance(value, str) else ""
     return f"got {shown(value)}, expected {expected}{hint}{_remedy(key, field)}"
 
 
@@ -149,8 +160,8 @@ def _bounds(metadata: Sequence[Any]) -> str:
     return " " + " and ".join(parts) if parts else ""
 
 
-def _names(annotation: Any) -> tuple[str, ...]:
-    """Every name that a field's Literal types allow, at any depth."""
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """Every value that a field's Literal types allow, at any depth."""
     if get_origin(annotation) is Literal:
-        return tuple(name for name in get_args(annotation) if isinstance(name, str))
-    return tuple(name for entry in get_args(annotation) for name in _names(entry))
+        return get_args(annotation)
+    return tuple(choice for entry in get_args(annotation) for choice in _choices(entry))

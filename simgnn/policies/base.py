@@ -1,5 +1,6 @@
 """What every policy is: a frozen value whose fields are its configuration."""
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -21,3 +22,12 @@ class Policy(BaseModel):
     def label(self) -> str:
         """The value of ``kind``."""
         return str(type(self).model_fields["kind"].default)
+
+
+def chosen(options: BaseModel, names: Iterable[str]) -> list[str]:
+    """Those of the fields ``names`` that hold another value than their default, in their order.
+
+    What is read back from a run directory states every field, so a default is not taken for a choice.
+    """
+    fields = type(options).model_fields
+    return [name for name in names if getattr(options, name) != fields[name].default]

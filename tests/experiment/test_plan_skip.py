@@ -18,7 +18,7 @@ from simgnn.sim.simulate import simulate
 from tests.experiment.test_plan_blocks import blocks
 from tests.sim.planned import shipped
 
-GAP = "freshness.rule=variation-gap"
+GAP, ALWAYS = "freshness.rule=variation-gap", "freshness.inputs=always"
 
 
 def program(ranks: int, *overrides: str, rows: list[int] | None = None) -> Program:
@@ -51,6 +51,8 @@ def test_every_plan_is_valid(kind, rows, rule, skip, own, inputs, resend, ahead,
     if kind == "gat":  # it transforms first, and one range a row is refused
         codec = "none" if codec == "linear" else codec
         values |= {"model.order": "auto", "codec.kind": codec}
+    if kind == "gat" or skip == "gradients" or not resend:  # it would decide nothing, and is refused
+        values["freshness.inputs"] = "policy"
     made = program(len(rows), *(f"{key}={value}" for key, value in values.items()), rows=rows)
     validate(made)
     guarded = [(template, op) for template, op in made.ops if op.guard is not None]
@@ -70,7 +72,7 @@ def test_the_copies_take_the_memory_of_the_text() -> None:
         made = program(3, *overrides, rows=rows.tolist())
         assert held(made, "cache/").tolist() == (4 * (rows.sum() - rows) * widths).tolist()
         assert held(made, "sent/").tolist() == (own * 4 * rows * widths).tolist()
-    made = program(3, "freshness.inputs=always", rows=rows.tolist())
+    made = program(3, ALWAYS, rows=rows.tolist())
     assert held(made, "cache/").tolist() == (4 * (rows.sum() - rows) * 64).tolist()
     made = program(3, "freshness.skip=gradients", rows=rows.tolist())
     assert held(made, "cache/").tolist() == (4 * (rows.sum() - rows) * (64 + 4)).tolist()
@@ -101,6 +103,13 @@ def test_what_has_no_meaning_is_refused() -> None:
         (["communication.kind=halo"], r"freshness\.kind: got 'skip-broadcast' .* which moves listed rows"),
         (["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' .* which moves whole blocks"),
         (["freshness.bound_change=0.5"], r"freshness.*got bound_change with rule = 'epoch-adaptive'"),
+        (
+            [ALWAYS, "communication.resend_inputs=false"],
+            r"freshness\.inputs: got 'always' with .*resend_inputs = false",
+        ),
+        ([ALWAYS, "freshness.skip=gradients"], r"freshness\.inputs: got 'always' with freshness\.skip = 'gradients'"),
+        ([ALWAYS, "model.kind=gat", "model.order=auto"], r"freshness\.inputs: got 'always' with model\.kind = 'gat'"),
+        ([ALWAYS, "model.order=transform-first"], r"freshness\.inputs: got 'always' with model\.order = 'transform-"),
     ):
         with pytest.raises(ConfigError, match=reason):
             program(2, *overrides)

@@ -2,13 +2,15 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import tomli_w
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment, system_names
-from simgnn.experiment.schema import Experiment
+from simgnn.experiment.problems import parse_table
+from simgnn.experiment.schema import SECTIONS, Basics, Experiment
 from simgnn.experiment.slots import DEFAULT_KIND, DESIGNED, SLOTS, kinds
 
 
@@ -61,6 +63,54 @@ def test_inheritance_overrides_and_options_of_the_command_line(tmp_path: Path) -
     assert (experiment.train.momentum, experiment.train.epochs) == (0.9, 7)
     assert experiment.rank_hosts() == (0, 0, 0, 0)
     assert experiment.hardware.profile == "dgx-a100"
+
+
+def test_true_is_no_number_and_no_choice_of_one() -> None:
+    """Every field that takes a whole number, one of some or any, refuses true; a choice of numbers also refuses 1.0."""
+    tables = [((key,), section) for key, section in SECTIONS.items()]
+    tables += [((slot, kind), policy) for slot in SLOTS for kind, policy in kinds(slot).items()]
+    checked = []
+    for path, model in (((), Basics), *tables):
+        for key, field in model.model_fields.items():
+            taken = types_of(field.annotation)
+            if int not in taken or bool in taken:
+                continue
+            problems: list[str] = []
+            assert parse_table(model, {key: True}, path, lambda _: "", problems) is None
+            assert [problem for problem in problems if problem.startswith(f"{'.'.join((*path, key))}: got true")]
+            checked.append(key)
+    assert {"seed", "hosts", "epochs", "bits", "layers", "hidden", "fanouts", "bound_epochs", "window"} <= set(checked)
+    linear = ["freshness.kind=always", "codec.kind=linear"]
+    for given in ("true", "1.0", "8.0"):
+        with pytest.raises(ConfigError, match=rf"codec\.bits: got {given}, expected one of 1, 2, 4, 8, 16"):
+            load_experiment("vanilla", [*linear, f"codec.bits={given}"])
+
+
+def types_of(annotation: Any) -> set[type]:
+    """The plain types that a field takes, at any depth; those of the values where it takes only these."""
+    if get_origin(annotation) is Literal:
+        return {type(value) for value in get_args(annotation)}
+    return {annotation}.union(*(types_of(entry) for entry in get_args(annotation)))
+
+
+@pytest.mark.parametrize(
+    ("system", "ablation"),
+    [
+        ("cdfgnn", "freshness.kind=always"),
+        ("cdfgnn", "freshness.adapt=false"),
+        ("cdfgnn", "codec.kind=none"),
+        ("sancus", "freshness.rule=epoch-fixed"),
+        ("sancus", "freshness.rule=variation-gap"),
+        ("sancus", "freshness.skip=gradients"),
+        ("sancus", "freshness.kind=always"),
+        ("sancus", "communication.resend_inputs=false"),
+        ("sancus", "train.clip_norm=0.0"),
+        ("cagnet", "communication.resend_inputs=false"),
+    ],
+)
+def test_one_part_of_a_shipped_system_can_be_left_out(system: str, ablation: str) -> None:
+    """No shipped file names an option that such a choice would leave without effect, so none is refused."""
+    assert load_experiment(system, [ablation]) != load_experiment(system)
 
 
 def test_paths_are_relative_to_where_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,16 @@ def test_a_reference_is_kept_until_it_is_far_off() -> None:
             ["freshness.kind=adaptive-vertex", "freshness.fold_on_active=true"],
             r"freshness\.fold_on_active: got true with communication\.kind = 'halo'",
         ),
+        (
+            [
+                "freshness.kind=adaptive-vertex",
+                "freshness.adapt=false",
+                "freshness.rise_factor=1.2",
+                "freshness.direction=printed",
+            ],
+            r"freshness: got rise_factor, direction with adapt = false, which fixes the threshold",
+        ),
+        (["train.clip_scale=sqrt"], r"train\.clip_scale: got 'sqrt' with train\.clip_norm = 0, expected none"),
         (["freshness.kind=adaptive-vertex", "freshness.index=lists"], r"freshness\.index: got 'lists'"),
         (["freshness.kind=adaptive-vertex", "freshness.eps0=0.1"], r"freshness\.eps0: unknown key"),
         (["freshness.kind=adaptive-vertex", "communication.resend_inputs=true"], r"communication\.resend_inputs"),

@@ -1,7 +1,11 @@
 """What skip-broadcast decides: pure, the same for everybody, and never an older copy than its bound allows."""
 
+import json
+import tomllib
+
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,10 +13,12 @@ from pydantic import ValidationError
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
+from simgnn.experiment.schema import Experiment
 from simgnn.policies.blocks import NEVER
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 
 EPOCHS = 24
+VALUES = ["freshness.rule=variation-gap"]
 
 
 def policy(**fields: object) -> SkipBroadcast:
@@ -110,6 +116,29 @@ def test_zero_equal_and_broken_blocks() -> None:
         assert not made.change(rows, one).small
         assert not made.change(one, rows).small
     assert policy(rule="variation-gap", norm="largest").change(zero[:0], zero[:0]).small
+
+
+@pytest.mark.parametrize("norm", ["relative", "frobenius", "root-mean-square", "largest"])
+def test_an_infinite_bound_sends_only_what_is_no_number(norm: str) -> None:
+    """specs/sancus.md section 10, 4: with it only the first epoch sends, but a block with NaN does."""
+    experiment = load_experiment("sancus", [*VALUES, f"freshness.norm={norm}", "freshness.bound_change=inf"])
+    again = Experiment.from_table(tomllib.loads(tomli_w.dumps(experiment.to_table())))
+    made = again.freshness
+    assert isinstance(made, SkipBroadcast)
+    assert made == experiment.freshness
+    kept = json.loads(json.dumps(made.model_dump(mode="json")))  # as a run directory hands it to the executor
+    assert SkipBroadcast.model_validate(kept) == made
+    zero, one = np.zeros((3, 2)), np.ones((3, 2))
+    for rows, sent in ((one, 1e30 * one), (zero, one), (one, zero), (zero, zero)):
+        assert made.change(rows, sent).small
+    for broken in (np.nan, np.inf):
+        assert not made.change(np.full((3, 2), broken), one).small
+
+
+def test_a_bound_that_is_no_number_is_refused() -> None:
+    for bound in ("nan", "-inf", "-1.0"):
+        with pytest.raises(ConfigError, match=rf"freshness\.bound_change: got {bound}, expected a number >= 0"):
+            load_experiment("sancus", [*VALUES, f"freshness.bound_change={bound}"])
 
 
 def test_norms_are_summed_in_float64() -> None:

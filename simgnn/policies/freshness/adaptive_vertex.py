@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from array_api_compat import array_namespace
 from pydantic import Field, model_validator
 
+from simgnn.policies.base import chosen
 from simgnn.policies.cached import CachedStage, emit_threshold
 from simgnn.policies.chosen_rows import IndexForm
 from simgnn.policies.codec.base import Codec
@@ -17,6 +18,11 @@ from simgnn.program.builder import ProgramBuilder
 
 LARGEST_SHIFT = 5.0
 """How far, in exponents, the greatest attention score may move before sums become relative to the new one."""
+CONTROLLED_BY = (
+    "rise_factor", "fall_factor", "largest_change", "rise_margin", "fall_margin", "largest_epsilon", "smallest_epsilon",
+    "mean_share", "direction",
+)  # fmt: skip
+"""Options of the controller, which a fixed threshold does not have."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,12 @@ class AdaptiveVertex(Freshness):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        unused = [] if self.adapt else chosen(self, CONTROLLED_BY)
+        if unused:
+            raise ValueError(
+                f"got {', '.join(unused)} with adapt = false, which fixes the threshold at epsilon: remove it, or set "
+                "adapt = true"
+            )
         if self.adapt and not self.smallest_epsilon <= self.epsilon <= self.largest_epsilon:
             raise ValueError(
                 f"epsilon: got {self.epsilon}, expected smallest_epsilon ({self.smallest_epsilon}) to largest_epsilon "

@@ -1,7 +1,7 @@
 """Skip-broadcast: a rank whose block is young, or has changed little, skips its turn; others multiply an older copy."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from simgnn.policies.base import Moves
+from simgnn.policies.base import Moves, chosen
 from simgnn.policies.blocks import NEVER, BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.codec.base import Codec
 from simgnn.policies.freshness.base import Freshness
@@ -47,7 +47,8 @@ class SkipBroadcast(Freshness):
     ``epoch-adaptive``: each root by itself, begun at different epochs where ``stagger`` (without, it is the former);
     ``variation-gap``: a root sends when its block has moved from the copy by more than ``bound_change``, measured by
     ``norm``: ``relative`` (Frobenius norm of the change over that of the block), ``frobenius``, ``root-mean-square``
-    (over the elements) or ``largest`` (element). Ranks then tell each other one byte a layer.
+    (over the elements) or ``largest`` (element); ``inf``: never by change, unless that is no number. Ranks then tell
+    each other one byte a layer.
     ``check``: ages as they are at the ``start`` of the epoch (none in use exceeds the bound), or as they were at the
     ``end`` of the one before (one more epoch). ``own_block``: whether a rank multiplies its own block ``fresh``, or the
     ``cached`` copy that others hold. ``inputs``: whether input features follow the rule (``policy``) or are ``always``
@@ -67,8 +68,8 @@ class SkipBroadcast(Freshness):
     bound_epochs: Annotated[int, Field(ge=0, le=10**7)] = Field(
         default=1, description="oldest copy in use, in epochs (epoch-fixed, epoch-adaptive)"
     )
-    bound_change: Annotated[float, Field(ge=0)] = Field(
-        default=0.01, description="largest change that is not sent (variation-gap)"
+    bound_change: Annotated[float, Field(ge=0, allow_inf_nan=True)] = Field(
+        default=0.01, description="largest change that is not sent (variation-gap); inf: none is"
     )
     norm: Literal["relative", "frobenius", "root-mean-square", "largest"] = Field(
         default="relative", description="how a change is measured"
@@ -84,7 +85,7 @@ class SkipBroadcast(Freshness):
     def _fits_the_rule(self) -> Self:
         read = READ_BY[self.rule]
         other = {name for names in READ_BY.values() for name in names} - read
-        unused = sorted(name for name in other & self.model_fields_set if getattr(self, name) != _default(name))
+        unused = chosen(self, sorted(other))
         if unused:
             raise ValueError(
                 f"got {', '.join(unused)} with rule = '{self.rule}', which does not read it; expected "
@@ -115,7 +116,8 @@ class SkipBroadcast(Freshness):
         if self.norm == "frobenius":
             return Change(gap, self.bound_change)
         reference = float(xp.sum(now * now)) ** 0.5
-        return Change(gap, self.bound_change * reference if reference > 0 else 0.0)
+        unbounded = inf if self.bound_change == inf else 0.0  # nothing is small against a block of zeros
+        return Change(gap, self.bound_change * reference if reference > 0 else unbounded)
 
     def active(
         self, epoch: int, versions: Sequence[int] | NDArray[np.int64], changed: Sequence[int] | None = None
@@ -176,7 +178,3 @@ class SkipBroadcast(Freshness):
 
 def _size(rows: Any) -> int:
     return int(rows.shape[0]) * int(rows.shape[1])
-
-
-def _default(name: str) -> Any:
-    return SkipBroadcast.model_fields[name].default
