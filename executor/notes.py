@@ -1,4 +1,4 @@
-"""What a rank writes down beside its trace: decisions of policies, and losses of mini-batches."""
+"""What a rank writes down beside its trace: decisions of policies, losses of mini-batches, whence their rows came."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +8,11 @@ from executor.activity import ActivityRecorder, activity_file
 from executor.handlers.context import RankContext
 from executor.losses import LossRecorder, loss_file
 from executor.plan import RunPlan
+from executor.taken import TakenRecorder, taken_file
 from executor.trace import put_aside
+from simgnn.policies.minibatch import PLACES
 from simgnn.record.activity import decisions_in
+from simgnn.record.taken import places_of
 
 Recorder = TypeVar("Recorder")
 
@@ -26,7 +29,7 @@ class Notes:
                 put_aside(path)
             return make(path)
 
-        self._recorders: list[ActivityRecorder | LossRecorder] = []
+        self._recorders: list[ActivityRecorder | LossRecorder | TakenRecorder] = []
         self._names: list[Callable[[Path, int], Path]] = []
         if decisions_in(plan.program):
             self._names.append(activity_file)
@@ -40,6 +43,11 @@ class Notes:
             losses = opened(loss_file(plan.trace, rank), lambda path: LossRecorder(path, rank, trained, start))
             context.note_loss = losses.note
             self._recorders.append(losses)
+            self._names.append(taken_file)
+            places = places_of(plan.program)
+            taken = opened(taken_file(plan.trace, rank), lambda path: TakenRecorder(path, rank, places, start))
+            context.note_rows = context.policies[PLACES].note_rows = taken.note
+            self._recorders.append(taken)
 
     def files(self, rank: int) -> list[Path]:
         """Where another rank of the run writes the same."""

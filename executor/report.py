@@ -16,7 +16,9 @@ from executor.merge import merge_trace, traffic_table
 from executor.metrics import History
 from executor.plan import RunPlan
 from executor.summary import Columns, Pairs, buffer_bytes, epoch_windows, pair_matrix, per_rank, rank_times
+from executor.taken import merge_taken
 from simgnn.record.activity import decisions_in
+from simgnn.record.batch_totals import batches_that_differ, input_rows
 from simgnn.record.batches import batch_table, draws_batches
 from simgnn.record.energy import sum_of
 from simgnn.record.provenance import environment, versions
@@ -25,6 +27,10 @@ from simgnn.record.rundir import RunDirectory, ops_table, write_table
 
 PHASES = ("total", "first", "last")
 """What a rank's counts are told for: the whole run, its first training epoch, its last one."""
+OTHER_ROWS = (
+    "{} batches did not take their rows from where the program says (batches.parquet tells whence): what is predicted "
+    "for the program does not hold for this run; please report it"
+)
 
 
 def write_counts(folder: Path, rank: int, counts: Mapping[str, Mapping[tuple[int, int], list[int]]]) -> Path:
@@ -63,8 +69,14 @@ def write_report(
     write_table(trace, run.trace)
     write_table(ops_table(program), run.ops)
     write_table(traffic_table(counts["total"]), run.traffic)
+    batches: pa.Table | None = None
+    elsewhere: list[str] = []
     if draws_batches(program):
-        write_table(batch_table(program, trace, merge_losses(plan.trace)), run.batches)
+        batches = batch_table(program, trace, merge_losses(plan.trace), merge_taken(plan.trace))
+        write_table(batches, run.batches)
+        # ranks of a run that failed may not have told all that they took
+        other = batches_that_differ(batches, batch_table(program, trace)) if status == "ok" else 0
+        elsewhere = [OTHER_ROWS.format(other)] if other else []
     if decisions_in(program):
         write_table(merge_activity(plan.trace), run.activity)
     columns = Columns.of(trace, program)
@@ -99,11 +111,12 @@ def write_report(
         **(memory or {}),
         energy_J=sum_of(energy, "device", "total_J"),
         energy=energy,
+        input_rows=None if batches is None else input_rows(batches),
         loss=losses or None,
         accuracy=None if history is None else history.accuracy(),
         accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
         synthetic=list(plan.synthetic),
-        notes=list(notes),
+        notes=[*notes, *elsewhere],
     )
     write_result(result, run.result)
     return result

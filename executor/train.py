@@ -163,7 +163,7 @@ class Session:
             put_aside(path)
         else:
             # an earlier run in this folder must not be taken for a part of this one
-            kinds = "part-*.arrow", "activity*.arrow", "losses*.arrow", "traffic.json", "energy.npz"
+            kinds = "part-*.arrow", "activity*.arrow", "losses*.arrow", "taken*.arrow", "traffic.json", "energy.npz"
             for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
                 old.unlink()
             if rank == 0:

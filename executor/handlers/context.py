@@ -142,12 +142,20 @@ def _unnoted(now: Now, metrics: torch.Tensor) -> None:
     """Nobody writes losses down."""
 
 
+NoteRows = Callable[[int, int, str, int, int], None]
+"""Where is written down how many rows moved: (epoch, step, place or route, peer, rows)."""
+
+
+def uncounted(epoch: int, step: int, place: str, peer: int, rows: int) -> None:
+    """Nobody counts rows."""
+
+
 @dataclass
 class RankContext:
     """Everything that handlers of one rank share. ``decisions``: named integers that policies have decided so far;
     ``pairs``: payload by (op id, target) as [messages, bytes]; ``apart``: the same of single epochs, by their number;
     ``note``: where decisions are written down; ``note_loss``: where a mini-batch's metrics are, before they are summed
-    over ranks."""
+    over ranks; ``note_rows``: where rows are that arrive along routes which bring others in every turn."""
 
     program: Program
     rank: int
@@ -168,6 +176,7 @@ class RankContext:
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
     note: Note = _unrecorded
     note_loss: NoteLoss = _unnoted
+    note_rows: NoteRows = uncounted
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """A policy has decided: guards and schedules see it (unless it concerns one peer), the activity has it."""
@@ -211,6 +220,13 @@ class RankContext:
                 f"it has: {', '.join(sorted(self.policies)) or 'none'}"
             )
         return self.policies[op.module]
+
+    def arrived(self, op: Op, now: Now, members: Sequence[int], rows: Sequence[int]) -> None:
+        """So many rows have come from each member along the route of an op."""
+        if op.route is not None:
+            for member, count in zip(members, rows, strict=True):
+                if count:
+                    self.note_rows(now.epoch, now.step, op.route, member, count)
 
     def segment_of(self, template: Template, op: str) -> Kept:
         """Where a forward op of a template keeps its graph."""

@@ -44,6 +44,7 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
         for number in range(rounds if limit else 1):
             part = slice(min(number * size, wanted), min((number + 1) * size, wanted))
             reply = request_rows(stored, owner[part], position[part], group)
+            context.arrived(op, now, group.members, reply.asked)
             result[torch.arange(part.start, part.stop)[reply.places.cpu()].to(place)] = reply.rows.to(place)
             for counts, nbytes in ((reply.asked, reply.position_bytes), (reply.served, reply.row_bytes)):
                 more, count = count_pairs(context, now, op_id, group, counts, nbytes)

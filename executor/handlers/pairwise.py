@@ -67,6 +67,7 @@ def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id:
                 f"'{op.reads[0].buffer}' holds {len(packed)}; prepare the run again"
             )
         received = all_to_all(packed, send, receive, group)
+        context.arrived(op, now, members, receive)
         put(now, received if received.device == place else received.to(place))
         sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))
         return Sent(sent, 0, 0, messages)

@@ -55,8 +55,9 @@ def max_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, coun
     return target
 
 
-def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, places: Ints) -> None:
+def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, places: Ints) -> int:
     """target[places[k]] = source[picked[k]], in place and without a copy between the two; ``picked`` None: source[k].
+    Returns how many rows were moved.
 
     ``source`` [n, F], ``target`` [m, F]; ``picked``, ``places`` int [k] arrays, no place twice. Raises
     :class:`IndexError` for an id that is no row.
@@ -67,15 +68,16 @@ def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, p
     if picked is None and len(source) < len(places):
         raise IndexError(f"{len(source)} rows for {len(places)} places")
     if not len(places):
-        return
+        return 0
     if compiled_for(source) and compiled_for(target) and source.dtype == target.dtype:
         # copies of one type: lists on disk are of several, each of which Numba would compile for anew
         chosen = np.array(places[:0] if picked is None else picked, dtype=np.int64)
         arguments = (array(source), chosen, array(target), np.array(places, dtype=np.int64))
         launch(rowwise.move, rowwise.move_parallel, arguments, even_parts(len(places), default_threads()))
-        return
+        return len(places)
     rows = source[: len(places)] if picked is None else source.index_select(0, _index(picked, source.device))
     target.index_copy_(0, _index(places, target.device), rows.to(target.device, target.dtype))
+    return len(places)
 
 
 def _index(ids: Ints, device: torch.device) -> torch.Tensor:

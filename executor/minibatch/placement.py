@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from executor.handlers.context import PolicyContext
+from executor.handlers.context import NoteRows, PolicyContext, uncounted
 from executor.kernels.rows import move_rows
 from simgnn.graph.csr import IndexArray
+from simgnn.record.taken import CACHED, HIT, LOCAL, NOBODY, PULLED
 from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.gather import Gather, gather
 from simgnn.sampling.refill import Refill, refill_of
@@ -79,10 +80,12 @@ class Staging:
 
 
 class StagedRows:
-    """The policy of staging ops: gathers rows that others need, and puts together a batch's input rows."""
+    """The policy of staging ops: gathers rows that others need, and puts together a batch's input rows. ``note_rows``:
+    where it writes down how many it moved, and whence."""
 
     def __init__(self, origins: Origins, staging: Staging) -> None:
         self._origins, self.staging = origins, staging
+        self.note_rows: NoteRows = uncounted
         self._buffers = [self._rows(staging.largest) for _ in range(staging.window)]
 
     @property
@@ -101,9 +104,9 @@ class StagedRows:
         origin = self._origins.of(context.epoch, context.step, vertices)
         count = context.epoch * self.staging.steps + context.step
         staged = self._buffers[count % self.staging.window][: len(vertices)]
-        move_rows(features, origin.local_rows, staged, origin.local)
+        self._note(context, LOCAL, move_rows(features, origin.local_rows, staged, origin.local))
         if pulled is not None:
-            move_rows(pulled, None, staged, origin.pulls)
+            self._note(context, PULLED, move_rows(pulled, None, staged, origin.pulls))
         return staged
 
     def remote(self, context: PolicyContext, vertices: Rows) -> tuple[Rows, Rows]:
@@ -111,6 +114,9 @@ class StagedRows:
         origin = self._origins.of(context.epoch, context.step, vertices)
         ranks = np.repeat(np.arange(len(origin.counts)), origin.counts)
         return torch.from_numpy(ranks), torch.from_numpy(np.array(origin.pulled_rows, dtype=np.int64))
+
+    def _note(self, context: PolicyContext, place: str, rows: int) -> None:
+        self.note_rows(context.epoch, context.step, place, NOBODY, rows)
 
     def _rows(self, count: int) -> Rows:
         staging = self.staging
@@ -149,7 +155,7 @@ class ScheduledRows(StagedRows):
     def hits(self, context: PolicyContext, hot: Rows, inputs: Rows) -> Rows:
         """Rows of the cache where they belong among the input rows."""
         origin = self._origins.of(context.epoch, context.step, inputs)
-        move_rows(hot, origin.slots, inputs, origin.hits)
+        self._note(context, HIT, move_rows(hot, origin.slots, inputs, origin.hits))
         return inputs
 
     def serve_cache(self, context: PolicyContext, features: Rows) -> Rows:
@@ -158,7 +164,7 @@ class ScheduledRows(StagedRows):
 
     def cache(self, context: PolicyContext, pulled: Rows) -> Rows:
         """The next epoch's cache with what this step pulled of it."""
-        return self._fill(context, pulled, context.epoch + 1, self.staging.steps)
+        return self._filled(context, pulled, context.epoch + 1, self.staging.steps)
 
     def kept(self, context: PolicyContext, present: Rows, coming: Rows) -> Rows:
         """The next epoch's cache with what of this step's piece the present one has."""
@@ -175,7 +181,7 @@ class ScheduledRows(StagedRows):
 
     def first_cache(self, context: PolicyContext, pulled: Rows) -> Rows:
         """The first epoch's cache."""
-        return self._fill(context, pulled, 0, 1)
+        return self._filled(context, pulled, 0, 1)
 
     def _cache_rows(self, context: PolicyContext, features: Rows, epoch: int, steps: int) -> Rows:
         if epoch == len(self._served):  # nothing follows the last epoch
@@ -186,13 +192,13 @@ class ScheduledRows(StagedRows):
         ]
         return _picked(features, np.concatenate(others) if others else np.zeros(0, np.int64))
 
-    def _fill(self, context: PolicyContext, pulled: Rows, epoch: int, steps: int) -> Rows:
+    def _filled(self, context: PolicyContext, pulled: Rows, epoch: int, steps: int) -> Rows:
         # the cache of epoch e is the one that steps of epoch e - 1 write
         target = self._caches[(epoch - 1) % 2]
         if epoch == len(self._served):
             return target
         refill, step = self._refills(epoch, self._rank, steps), context.step if steps > 1 else 0
-        move_rows(pulled, None, target, refill.slots[refill.pulled(step)])
+        self._note(context, CACHED, move_rows(pulled, None, target, refill.slots[refill.pulled(step)]))
         return target
 
 

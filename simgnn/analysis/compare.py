@@ -11,6 +11,7 @@ from simgnn.analysis.energy import EnergyDifference
 from simgnn.analysis.metrics import op_times
 from simgnn.errors import ConfigError
 from simgnn.program.program import EVALUATE
+from simgnn.record.batch_totals import batches_that_differ
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
 
@@ -62,6 +63,7 @@ class Comparison:
     energy.
 
     ``ops_unmatched``: ops of the compared epochs, by rank, epoch, step and op, that ran on one side only.
+    ``batches_differ``: mini-batches that held other rows, or took them from other places; None where there are none.
     """
 
     predicted: Result
@@ -76,6 +78,7 @@ class Comparison:
     messages_differ: int
     ops_unmatched: int
     energy: EnergyDifference
+    batches_differ: int | None = None
     cautions: tuple[str, ...] = ()
 
     @property
@@ -115,6 +118,7 @@ class Comparison:
             "bytes_differ": self.bytes_differ,
             "messages_differ": self.messages_differ,
             "ops_unmatched": self.ops_unmatched,
+            "batches_differ": self.batches_differ,
             "energy_of_an_epoch": self.energy.as_dict(),
         }
         return table if self.predicted.backend != self.measured.backend else _of_one_kind(table)
@@ -168,6 +172,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         messages_differ=_differ(first, second, "messages", one.epochs == two.epochs),
         ops_unmatched=unmatched,
         energy=EnergyDifference.of(one.energy, two.energy),
+        batches_differ=_batches_differ(first, second),
         cautions=(
             *([UNMATCHED.format(unmatched)] if unmatched else []),
             *cautions(sides_of(one, two), (first, second), (one, two)),
@@ -235,6 +240,12 @@ def _differ(first: RunDirectory, second: RunDirectory, column: str, whole_run: b
         return int(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum())
     one_table, two_table = (_training_traffic(run)[column] for run in (first, second))
     return int(one_table.sub(two_table, fill_value=0).abs().sum())
+
+
+def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
+    if not (first.batches.is_file() and second.batches.is_file()):
+        return None
+    return batches_that_differ(read_table(first.batches), read_table(second.batches))
 
 
 def _training_traffic(run: RunDirectory) -> "pd.DataFrame":

@@ -30,6 +30,8 @@ def prediction_result(
     tells no times and no energy."""
     from simgnn.analysis.recorded_accuracy import on_clock
     from simgnn.program.digest import program_digest
+    from simgnn.record.batch_totals import input_rows
+    from simgnn.record.batches import batch_table, draws_batches
     from simgnn.record.energy import sum_of
     from simgnn.record.provenance import environment, versions
     from simgnn.record.result import Result
@@ -39,6 +41,7 @@ def prediction_result(
     fits = simulation.status == "ok"
     timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
     energy = list(simulation.energy) if fits else []
+    batches = batch_table(program, simulation.trace) if fits and draws_batches(program) else None
     counts = chosen.profile.source_counts()
     told = [f"{count} {source}" for source, count in counts.items() if count]
     return Result(
@@ -65,6 +68,7 @@ def prediction_result(
         messages=simulation.messages().tolist(),
         buffer_bytes=buffer_bytes(program),
         **_memory(simulation.memory),
+        input_rows=None if batches is None else input_rows(batches),
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,
         extrapolated=[*prepared.estimated, *simulation.extrapolated],

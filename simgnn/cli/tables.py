@@ -118,12 +118,20 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
         ("memory of the host beside it", amount(max(result.host_memory_bytes or [], default=None))),
         ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),
         *_energy(result),
+        ("rows of other hosts that caches had", _hits(result)),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
         (f"validation {metric_name(result)}", percent(validation)),
         (f"test {metric_name(result)}", percent(test)),
         ("program", result.program_digest[:16]),
         ("hardware", result.hardware or UNMEASURED),
     ]
+
+
+def _hits(result: "Result") -> str:
+    rows = result.input_rows
+    if rows is None or rows.hit_rate is None:
+        return UNMEASURED
+    return f"{rows.hit:,} of {rows.hit + rows.pulled:,} ({percent(rows.hit_rate)})"
 
 
 def _energy(result: "Result") -> list[tuple[str, str]]:

@@ -1,11 +1,12 @@
 """What each mini-batch held and how long training waited for it: from a program's sizes and a trace of either backend.
 
+Whence its rows came is what the program plans; of a run, what ranks counted (:mod:`simgnn.record.taken`).
 Other counters of specs/minibatch_common.md C12 are told elsewhere: times of a batch's ops, their bytes and control
 bytes in the trace, by rank, epoch, step and op; payload by rank pair and op in ``traffic.parquet``; rows of caches, and
 bytes of every pair in every step, in the program's size table (``plan/``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.drawing import asked
 from simgnn.policies.minibatch import DRAW, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
+from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
+from simgnn.record.taken import CACHED, HIT, LOCAL, PULLED, TakenRows
 
 COUNTS = pa.list_(pa.int64())
 BATCHES_SCHEMA = pa.schema(
@@ -27,12 +30,14 @@ BATCHES_SCHEMA = pa.schema(
         pa.field("seeds", pa.int64()),
         pa.field("rows", pa.int64()),  # input rows = local + hit + pulled
         pa.field("edges", pa.int64()),  # drawn edges of all hops
+        # the next ones, of a run, are null where a rank was lost before it told
         pa.field("rows_local", pa.int64()),  # in the memory of the rank's host
         pa.field("rows_hit", pa.int64()),  # in the cache of hot rows
         pa.field("rows_pulled", pa.int64()),  # from other hosts
+        pa.field("rows_cached", pa.int64()),  # from other hosts into the cache of hot rows, while this batch was staged
         pa.field("rows_by_hop", COUNTS),  # after each hop; the first are the seeds, the last the input rows
         pa.field("edges_by_hop", COUNTS),
-        pa.field("pulled_from", COUNTS),  # rows pulled from each rank, [P]
+        pa.field("pulled_from", COUNTS),  # rows that each rank sent for it, [P]
         pa.field("asked", pa.list_(COUNTS)),  # vertices that each rank was to draw for, [hops][P]; [] where none is
         pa.field("staged", pa.int32()),  # batches whose rows were there and not yet trained, when this one's turn came
         pa.field("wait_s", pa.float64()),  # from when training could go on until this batch's rows were there
@@ -42,6 +47,8 @@ BATCHES_SCHEMA = pa.schema(
 """``batches.parquet``: a row a batch, of ranks without one in a step too."""
 LOSSES_SCHEMA = pa.schema([BATCHES_SCHEMA.field(name) for name in ("rank", "epoch", "step", "loss_sum")])
 """Losses that ranks wrote down while they trained."""
+COUNTED = ("rows_local", "rows_hit", "rows_pulled", "rows_cached", "pulled_from", "asked")
+"""Columns that ranks of a run count."""
 
 
 def draws_batches(program: Program) -> bool:
@@ -49,9 +56,14 @@ def draws_batches(program: Program) -> bool:
     return any(op.name == DRAW for _, op in program.ops)
 
 
-def batch_table(program: Program, trace: pa.Table, losses: pa.Table | None = None) -> pa.Table:
-    """``batches.parquet`` of the turns that ended in a ``trace`` (:data:`simgnn.record.trace.TRACE_SCHEMA`); ``losses``
-    (:data:`LOSSES_SCHEMA`): those of a run, whose rows may be in any order."""
+def batch_table(
+    program: Program, trace: pa.Table, losses: pa.Table | None = None, taken: pa.Table | None = None
+) -> pa.Table:
+    """``batches.parquet`` of the turns that ended in a ``trace`` (:data:`simgnn.record.trace.TRACE_SCHEMA`).
+
+    Of a run, in any order: ``losses`` (:data:`LOSSES_SCHEMA`), and ``taken``, what its ranks counted
+    (:data:`simgnn.record.taken.TAKEN_SCHEMA`); without it all sizes are the program's.
+    """
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS
     begins = next(op.name for op in steady.ops if op.stream == "compute")
@@ -67,19 +79,26 @@ def batch_table(program: Program, trace: pa.Table, losses: pa.Table | None = Non
         released = _times(program, columns, rank, releases, "ended_s").seconds
         # the first batch of a run is waited for from its beginning
         free = np.concatenate(([0.0], ended.seconds))[:count]
+        counted = None if taken is None else TakenRows.of(program, taken, rank, turns)
         parts.append(
             {
                 "rank": np.full(count, rank),
                 "epoch": turns // program.calendar.steps,
                 "step": turns % program.calendar.steps,
                 **_sizes(program, rank, turns),
+                **({} if counted is None else _counted(program, counted)),
+                "untold": np.zeros(count, np.bool_) if counted is None else ~counted.told,
                 "staged": np.searchsorted(staged, begun, "right") - np.searchsorted(released, begun, "right"),
                 "wait_s": np.maximum(staged[:count] - free, 0.0),
                 "loss_sum": _losses(program, told, rank, turns),
             }
         )
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in BATCHES_SCHEMA.names}
-    arrays = [_array(joined[field.name], field.type) for field in BATCHES_SCHEMA]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in (*BATCHES_SCHEMA.names, "untold")}
+    none = np.zeros_like(joined["untold"])
+    arrays = [
+        _array(joined[field.name], field.type, joined["untold"] if field.name in COUNTED else none)
+        for field in BATCHES_SCHEMA
+    ]
     return pa.table(arrays, schema=BATCHES_SCHEMA)
 
 
@@ -99,8 +118,7 @@ def _times(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, nam
 
 
 def _sizes(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
-    columns = program.sizes.columns
-    hops = sum(name.startswith(edges_of(0).name.rstrip("0")) for name in columns)
+    columns, hops = program.sizes.columns, _hops(program)
 
     def of(column: Column) -> IntArray:
         """Zeros where the program has no such column: nothing of the kind."""
@@ -108,11 +126,12 @@ def _sizes(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
             return np.zeros(len(turns), np.int64)
         return np.asarray(columns[column.name][rank].reshape(-1)[turns])
 
-    pulled = _arriving(program, ROUTE, rank, turns)
+    pulled, cached = (_arriving(program, route, rank, turns) for route in (ROUTE, CACHE_ROUTE))
+    first = program.sizes.routes.get(FIRST_ROUTE)
+    if first is not None:  # no route by turn: it is gone along once, before the first
+        cached[turns == 0] += first.matrix(program.ranks)[:, rank]
     rows = np.stack([of(rows_after(hop)) for hop in range(hops + 1)], axis=1)
     edges = np.stack([of(edges_of(hop)) for hop in range(1, hops + 1)], axis=1)
-    requests = [_arriving(program, asked(hop), rank, turns) for hop in range(1, hops + 1)]
-    parted = asked(1) in program.sizes.routes
     return {
         "seeds": rows[:, 0],
         "rows": rows[:, -1],
@@ -120,11 +139,35 @@ def _sizes(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
         "rows_local": of(Column("rows/staged")) - pulled.sum(axis=1),
         "rows_hit": of(Column("rows/hits")),
         "rows_pulled": pulled.sum(axis=1),
+        "rows_cached": cached.sum(axis=1),
         "rows_by_hop": rows,
         "edges_by_hop": edges,
         "pulled_from": pulled,
-        "asked": np.stack(requests, axis=1) if parted else np.zeros((len(turns), 0, program.ranks), np.int64),
+        "asked": _by_hop(program, lambda route: _arriving(program, route, rank, turns), len(turns)),
     }
+
+
+def _counted(program: Program, taken: TakenRows) -> dict[str, IntArray]:
+    """The sizes that ranks of a run counted."""
+    return {
+        "rows_local": taken.moved(LOCAL),
+        "rows_hit": taken.moved(HIT),
+        "rows_pulled": taken.moved(PULLED),
+        "rows_cached": taken.moved(CACHED),
+        "pulled_from": taken.arrived(ROUTE),
+        "asked": _by_hop(program, taken.arrived, taken.turns),
+    }
+
+
+def _by_hop(program: Program, arriving: Callable[[str], IntArray], turns: int) -> IntArray:
+    """Requests that each rank answers, int64 [turns, hops, P]; no hop where none is asked for."""
+    hops = _hops(program) if asked(1) in program.sizes.routes else 0
+    parts = [arriving(asked(hop)) for hop in range(1, hops + 1)]
+    return np.stack(parts, axis=1) if parts else np.zeros((turns, 0, program.ranks), np.int64)
+
+
+def _hops(program: Program) -> int:
+    return sum(name.startswith(edges_of(0).name.rstrip("0")) for name in program.sizes.columns)
 
 
 def _arriving(program: Program, route: str, rank: int, turns: IntArray) -> IntArray:
@@ -146,12 +189,14 @@ def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: I
     return np.array([known.get(turn, np.nan) for turn in turns.tolist()], np.float64)
 
 
-def _array(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """A column of numbers, null for what is none; or of lists, nested as deep as ``values`` has axes."""
+def _array(values: NDArray[Any], kind: pa.DataType, untold: NDArray[np.bool_]) -> pa.Array:
+    """A column of numbers, or of lists, nested as deep as ``values`` has axes; null for what is no number or
+    ``untold``, [rows]."""
     if not pa.types.is_list(kind):
-        return pa.array(values.astype(kind.to_pandas_dtype()), mask=np.isnan(values.astype(np.float64)))
+        return pa.array(values.astype(kind.to_pandas_dtype()), mask=untold | np.isnan(values.astype(np.float64)))
     column = pa.array(values.reshape(-1))
     for axis in range(values.ndim - 1, 0, -1):
         lists = np.prod(values.shape[:axis], dtype=np.int64)
-        column = pa.ListArray.from_arrays(pa.array(np.arange(lists + 1, dtype=np.int32) * values.shape[axis]), column)
+        ends = pa.array(np.arange(lists + 1, dtype=np.int32) * values.shape[axis])
+        column = pa.ListArray.from_arrays(ends, column, mask=pa.array(untold) if axis == 1 else None)
     return column

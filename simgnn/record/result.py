@@ -64,6 +64,26 @@ class TimedAccuracy(Accuracy):
     seconds: float
 
 
+class InputRows(BaseModel):
+    """Input rows of all mini-batches: predicted, or counted by the ranks of a run where they moved.
+
+    ``local``: read in the memory of a rank's host; ``hit``: of other hosts, found in a cache of hot rows; ``pulled``:
+    sent by other hosts for a batch. ``cached``: rows that other hosts sent to fill caches.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    local: int
+    hit: int
+    pulled: int
+    cached: int
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Of the rows of other hosts that batches needed, the share that caches had; None where none was needed."""
+        return self.hit / (self.hit + self.pulled) if self.hit + self.pulled else None
+
+
 class Result(BaseModel):
     """One simulation or run."""
 
@@ -106,6 +126,7 @@ class Result(BaseModel):
         default=None, description="of all devices that ranks compute on; null where one of them is not known"
     )
     energy: list[EnergyFigure] = Field(default_factory=list, description="by device, host and memory, with its source")
+    input_rows: InputRows | None = Field(default=None, description="of all mini-batches; null: there are none")
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None
     accuracy_metric: Literal["accuracy", "micro_f1"] = Field(

@@ -15,6 +15,9 @@ from executor.plan import RunPlan
 from simgnn.graph.graph import Graph
 from simgnn.policies.minibatch import HOT, INPUTS
 from simgnn.program.program import EVALUATE, Program
+from simgnn.record.batch_totals import batches_that_differ
+from simgnn.record.batches import batch_table
+from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.sampling.plan import SamplingPlan
 from tests.equality.counting import counted_rows, differences
@@ -48,7 +51,8 @@ def assert_trained_as_one_process(graph: Graph, folder: Path, ranks: Sequence[Ma
 
 
 def assert_simulated_alike(folder: Path) -> None:
-    """A simulation of the run's program sends what its ranks sent: op by op, step by step, and by rank pair."""
+    """A simulation of the run's program sends what its ranks sent: op by op, step by step, and by rank pair. And ranks
+    took the rows of every batch whence it says."""
     plan, run = RunPlan.open(folder), RunDirectory(folder)
     on = machine(list(plan.program.hosts), kind="cpu", cores=64, threads=1)
     simulation = simulate_exactly(plan.program, on, EPOCHS, evaluate_every=_evaluated_every(plan))
@@ -56,6 +60,16 @@ def assert_simulated_alike(folder: Path) -> None:
     told = pq.read_table(run.traffic)  # of evaluations too, which a simulation tells in its trace alone
     training = [plan.program.ops[op_id][0] != EVALUATE for op_id in told["op_id"].to_pylist()]
     assert simulation.traffic_table.equals(told.filter(pa.array(training, pa.bool_())))
+    predicted, counted = batch_table(plan.program, simulation.trace), pq.read_table(run.batches)
+    assert predicted.num_rows == counted.num_rows
+    assert batches_that_differ(predicted, counted) == 0
+    assert not elsewhere_notes(folder)
+
+
+def elsewhere_notes(folder: Path) -> list[str]:
+    """What a run says of batches whose rows came from elsewhere than planned."""
+    notes = read_result(RunDirectory(folder).result).notes
+    return [note for note in notes if "did not take their rows from where the program says" in note]
 
 
 def staging_bytes(program: Program, rank: int) -> int:

@@ -14,16 +14,19 @@ import pytest
 from executor.plan import RunPlan
 from simgnn.analysis.compare import compare_runs
 from simgnn.graph.graph import Graph
+from simgnn.policies.minibatch import HOT
 from simgnn.program.digest import program_digest
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
 from simgnn.program.program import EVALUATE, Program
+from simgnn.record.batch_totals import batches_that_differ, input_rows
+from simgnn.record.batches import batch_table
 from simgnn.record.result import Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.sampling.sampler import Sampler
 from simgnn.sim.simulate import simulate
 from tests.equality.counting import counted_rows, differences, planned_pairs, turns_of
-from tests.executor.batch_checks import assert_simulated_alike, staging_bytes
+from tests.executor.batch_checks import assert_simulated_alike, elsewhere_notes, staging_bytes
 from tests.executor.batch_runs import EPOCHS, prepared_batches, sampling_of
 from tests.executor.harness import run_ranks
 from tests.executor.runs import small_graph, train_in_process
@@ -197,6 +200,21 @@ def test_every_batch_is_told_of(trained: Trained, name: str) -> None:
     batch = sampling.epoch(drawn["rank"], drawn["epoch"]).sample(drawn["step"], Sampler(sampling.csr, sampling.fanouts))
     assert drawn["rows"] == len(batch.vertices)
     assert drawn["edges"] == sum(len(block.sources) for block in batch.blocks)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_rows_come_from_where_the_program_says(trained: Trained, name: str) -> None:
+    """From the memory of the host, the cache, other hosts, and into the cache: counted by the ranks as they move rows
+    (specs/rapidgnn.md 13.3, 13.4)."""
+    program, run = trained.program(name), RunDirectory(trained.folders[name])
+    counted, planned = pq.read_table(run.batches), batch_table(program, pq.read_table(run.trace))
+    assert batches_that_differ(counted, planned) == 0
+    told = read_result(run.result)
+    assert told.input_rows == input_rows(planned)
+    assert told.input_rows is not None
+    assert not elsewhere_notes(trained.folders[name])
+    assert (told.input_rows.hit > 0) == (HOT in program.buffers)
+    assert (told.input_rows.pulled > 0) == (name != "all hot")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
