@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
     from simgnn.graph.graph import Graph
 
+PULLS = {"full": "are pulled whole", "delta": "pull what the one before lacks"}
+"""``placement.pull`` in words."""
+
 
 def tell_fetches(
     experiment: "Experiment",
@@ -40,8 +43,9 @@ def tell_fetches(
     if made.tally is None:
         reporter.stage("of fetches there is nothing to tell until the batches of all ranks are there")
         return {}
-    wanted = set(sizes)
+    wanted, only_new = set(sizes), False
     if isinstance(placement, Store):
+        only_new = placement.pulls_new_rows
         placement = placement.resolved(lambda: distinct_remote_rows(plan, made.path, hosts, epochs))
         wanted.add(placement.cached_rows)
     told: dict[str, Any] = {}
@@ -57,7 +61,7 @@ def tell_fetches(
             "path": str(planned.path),
         }
     with reporter.counting("parts", plan.ranks * epochs) as at:
-        found = forecast(plan, made.path, hosts, epochs, sorted(wanted), done=at.at)
+        found = forecast(plan, made.path, hosts, epochs, sorted(wanted), only_new, done=at.at)
     if len(np.unique(hosts)) == 1:
         reporter.stage("one host holds all rows, so none is pulled; for several: --set cluster.hosts=N")
     width = graph.facts().feature_width
@@ -84,13 +88,14 @@ def hot_row_counts(text: str) -> list[int]:
 
 def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[str, Any]:
     """Plain values. ``row_bytes``: of one input row (None: the graph has no features, so nobody knows); ``window``:
-    batches with a staging buffer. Rows are sums over ranks and epochs; ``buffer_rows`` are the fullest rank's.
+    batches with a staging buffer. Rows are sums over ranks and epochs; ``buffer_rows`` are the fullest rank's. No
+    number of hot rows is ``enough`` where caches keep rows of the one before, which costs nothing.
     """
     curve = found.curve
     buffers = staged_rows(found.slots, found.largest, window).max(axis=1)
     sizes = []
     for place, hot_rows in enumerate(found.sizes):
-        pulled, cached = curve.pulled(hot_rows), curve.cached(hot_rows)
+        pulled, cached = curve.pulled(hot_rows), int(found.cached[place].sum())
         pairs = [
             {
                 "rank": rank,
@@ -116,7 +121,8 @@ def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[st
         )
     return {
         "remote_rows": curve.remote,
-        "enough_hot_rows": curve.enough,
+        "pull": "delta" if found.only_new else "full",
+        "enough_hot_rows": None if found.only_new else curve.enough,
         "longest_ranking": len(curve.uses),
         "largest_batch_rows": int(found.largest.max()),
         "window": window,
@@ -164,12 +170,14 @@ def _print_sizes(told: Mapping[str, Any]) -> None:
         *("buffer rows", "buffer MiB"),
     ]
     print_table(
-        f"rows pulled from other hosts in a mean epoch, all ranks; buffers of the fullest rank: two caches and "
-        f"{told['window']} batches",
+        f"rows pulled from other hosts in a mean epoch, all ranks; caches {PULLS[told['pull']]}; buffers of the "
+        f"fullest rank: two caches and {told['window']} batches",
         columns,
         rows,
         left=0,
     )
+    if told["enough_hot_rows"] is None:
+        return
     print(
         f"{told['enough_hot_rows']:,} hot rows are enough: the others of {told['longest_ranking']:,} are needed by one "
         "batch of an epoch only."

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from simgnn.sampling.curve import HitCurve
 from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import checked_part
+from simgnn.sampling.refilled import Pieces
 from simgnn.sampling.remote import Ranking, Sources
 
 IntArray = NDArray[np.int64]
@@ -21,13 +23,15 @@ class Forecast:
     """What all batches of ``epochs`` epochs pull, for each of S numbers of hot rows ``sizes``, ascending.
 
     ``pulled`` int64 [S, P, P]: rows that a rank (row) is sent by another (column) for its batches; ``cached`` int64
-    [S, P, P]: the same for its caches, a new one each epoch; ``slots`` int64 [S, P]: rows of a rank's largest cache;
+    [S, P, P]: the same for its caches, a new one each epoch, whole or (``only_new``) what the one before it lacks, as
+    :class:`~simgnn.sampling.refilled.Pieces` says; ``slots`` int64 [S, P]: rows of a rank's largest cache;
     ``largest`` int64 [P]: input rows of its largest batch; ``rounds`` int64 [S]: training steps, of ``steps`` in all,
     in which any rank is sent a row: the others need no exchange. ``curve`` holds the sums for every other size.
     """
 
     epochs: int
     steps: int
+    only_new: bool
     sizes: tuple[int, ...]
     curve: HitCurve
     pulled: IntArray
@@ -62,34 +66,38 @@ def forecast(
     rank_hosts: IntArray,
     epochs: int,
     sizes: Sequence[int],
+    only_new: bool = False,
     done: Callable[[int], None] = lambda parts: None,
 ) -> Forecast:
     """Read the batches of epochs 0..epochs-1 in ``folder``, where all ranks' are; ``sizes``: ascending, each once.
 
-    ``done`` is told how many parts were read. In memory are the ranking of one worker and epoch, the curve (16 bytes
-    for each row of the longest ranking) and S * P * batches numbers. Raises :class:`ConfigError` for missing parts.
+    ``only_new``: caches pull what the one before lacks. ``done`` is told how many parts were read. In memory are the
+    rankings of one worker and two epochs, the curve (16 bytes for each row of the longest ranking) and S * (P * P + P *
+    batches of an epoch + steps) numbers. Raises :class:`ConfigError` for missing parts.
     """
     ranks, kept = plan.ranks, tuple(sizes)
     curve = HitCurve.none()
     pulled = np.zeros((len(kept), ranks, ranks), np.int64)
     cached = np.zeros_like(pulled)
     slots, largest = np.zeros((len(kept), ranks), np.int64), np.zeros(ranks, np.int64)
-    rounds = np.zeros(len(kept), np.int64)
-    for epoch in range(epochs):
-        needed = np.zeros((len(kept), plan.steps), np.bool_)
-        for worker in range(ranks):
+    needed = np.zeros((len(kept), epochs, plan.steps), np.bool_)
+    for worker in range(ranks):
+        sources = Sources.of_worker(plan.owner, rank_hosts, worker)
+        before: NDArray[Any] = np.zeros(0, np.int64)
+        for epoch in range(epochs):
             part = checked_part(folder, epoch, worker)
-            sources = Sources.of_worker(plan.owner, rank_hosts, worker)
             ranking = Ranking.of_part(part, sources)
             rows = pulled_rows(part, ranking, sources, kept)
             pulled[:, worker] += rows.sum(axis=1)
-            needed[:, : len(part)] |= rows.any(axis=2)
+            needed[:, epoch, : len(part)] |= rows.any(axis=2)
+            hot = ranking.hot(max(kept, default=0))  # smaller caches hold the first of it
             for place, size in enumerate(kept):
-                hot = ranking.hot(size)
-                cached[place, worker] += np.bincount(sources.of(hot), minlength=ranks)
-                slots[place, worker] = max(slots[place, worker], len(hot))
+                pieces = Pieces.of(hot[:size], before[:size], plan.steps, only_new)
+                cached[place, worker] += pieces.pulled(sources.of(hot[:size]), ranks, plan.steps).sum(axis=1)
+                slots[place, worker] = max(slots[place, worker], len(hot[:size]))
+            before = hot
             largest[worker] = max(largest[worker], part.tally.largest[-1])
             curve += HitCurve.of_ranking(ranking)
-            done(epoch * ranks + worker + 1)
-        rounds += needed.sum(axis=1)
-    return Forecast(epochs, epochs * plan.steps, kept, curve, pulled, cached, slots, largest, rounds)
+            done(worker * epochs + epoch + 1)
+    rounds = needed.sum(axis=(1, 2))
+    return Forecast(epochs, epochs * plan.steps, only_new, kept, curve, pulled, cached, slots, largest, rounds)

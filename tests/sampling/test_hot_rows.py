@@ -1,6 +1,7 @@
 """Which rows are hot, and what a cache of them saves: exact for every size, from one look at the batches."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -132,6 +133,25 @@ def test_a_forecast_adds_up(case: Case) -> None:
     assert found.largest.tolist() == most
     assert found.rounds[-1] == 0
     assert (np.diff(found.rounds) <= 0).all()
+
+
+def test_caches_that_pull_what_the_one_before_lacks_are_forecast(case: Case) -> None:
+    """The first whole, then the difference of two sets; hits, misses and memory are those of caches pulled whole."""
+    cached = (0, 20, ALL)
+    found, whole = (forecast(case.plan, case.folder, case.rank_hosts, EPOCHS, cached, new) for new in (True, False))
+    for field in ("pulled", "slots", "largest", "rounds"):
+        np.testing.assert_array_equal(getattr(found, field), getattr(whole, field))
+    orders = [[case.hot(epoch, worker, ALL) for epoch in range(EPOCHS)] for worker in range(case.plan.ranks)]
+    for place, size in enumerate(cached):
+        for worker, order in enumerate(orders):
+            hot = [set(), *(set(ranked[:size]) for ranked in order)]
+            new = Counter(case.sender(worker, v) for before, held in pairwise(hot) for v in held - before)
+            assert found.cached[place, worker].tolist() == [new[rank] for rank in range(case.plan.ranks)]
+        sizes = batch_sizes(case.plan, case.folder, case.rank_hosts, EPOCHS, size, only_new=True)
+        if sizes.cache is not None:  # what a program is planned with
+            pulled = sizes.cache.first.rows.sum() + sizes.cache.pulled.rows.sum()
+            assert found.cached[place].sum() == pulled
+    assert found.cached.sum() < whole.cached.sum(), "no row was in two caches that follow one another"
 
 
 def test_without_a_cache_the_traffic_is_that_of_the_plain_store(case: Case) -> None:
