@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from executor.handlers.context import RankContext
+from executor.handlers.context import Pairs, RankContext
 from simgnn.errors import BackendError
 
 LATEST = "latest.json"
@@ -34,7 +34,8 @@ def save_checkpoint(
         "generators": _generators(context.device),
         "buffers": context.store.state(),
         "decisions": context.decisions,
-        "pairs": [[*key, *value] for key, value in context.pairs.items()],
+        "pairs": _listed(context.pairs),
+        "apart": {name: _listed(apart.pairs) for name, apart in context.apart.items()},
         "history": dict(history),
     }
     _write(place / f"rank-{context.rank}.pt", lambda draft: torch.save(state, draft))
@@ -46,6 +47,14 @@ def save_checkpoint(
             if old.name != place.name:
                 shutil.rmtree(old, ignore_errors=True)
     barrier()
+
+
+def _listed(pairs: Pairs) -> list[list[int]]:
+    return [[*key, *value] for key, value in pairs.items()]
+
+
+def _unlisted(rows: list[list[int]]) -> Pairs:
+    return {(op_id, target): [messages, nbytes] for op_id, target, messages, nbytes in rows}
 
 
 def _write(path: Path, put: Callable[[Path], Any]) -> None:
@@ -100,6 +109,12 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
         raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
     except (RuntimeError, ValueError, EOFError, UnpicklingError) as error:  # torch advises to load it unsafely
         raise BackendError(f"--resume: {path} cannot be read: it is damaged; start without --resume") from error
+    missing = sorted(set(context.apart) - set(state.get("apart", {})))
+    if missing:
+        raise BackendError(
+            f"--resume: {path} does not tell the payload of the epochs before ({', '.join(missing)}): an earlier "
+            "version wrote it; start without --resume"
+        )
     assert context.optimizer is not None
     assert context.network is not None
     context.optimizer.load_state_dict(state["optimizer"])
@@ -109,7 +124,8 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
         torch.cuda.set_rng_state(state["generators"][1], context.device)
     context.store.load_state(state["buffers"])
     context.decisions.update(state["decisions"])
-    for op_id, target, messages, nbytes in state["pairs"]:
-        context.pairs[op_id, target] = [messages, nbytes]
+    context.pairs.update(_unlisted(state["pairs"]))
+    for name, apart in context.apart.items():
+        apart.pairs.update(_unlisted(state["apart"][name]))
     history: dict[str, Any] = state["history"]
     return history

@@ -15,7 +15,7 @@ from executor.losses import merge_losses
 from executor.merge import merge_trace, traffic_table
 from executor.metrics import History
 from executor.plan import RunPlan
-from executor.summary import Columns, Pairs, buffer_bytes, epoch_windows, pair_matrix, per_rank, rank_times
+from executor.summary import Pairs, mean_matrix, pair_matrix
 from executor.taken import merge_taken
 from simgnn.record.activity import decisions_in
 from simgnn.record.batch_totals import batches_that_differ, input_rows
@@ -24,9 +24,12 @@ from simgnn.record.energy import sum_of
 from simgnn.record.provenance import environment, versions
 from simgnn.record.result import Result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
+from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
 
-PHASES = ("total", "first", "last")
-"""What a rank's counts are told for: the whole run, its first training epoch, its last one."""
+FIRST, TOLD = "first", "told"
+"""Epochs whose payload is counted apart: the first one, and those of :func:`payload_epochs`."""
+PHASES = ("total", FIRST, TOLD)
+"""What a rank's counts are told for."""
 OTHER_ROWS = (
     "{} batches did not take their rows from where the program says (batches.parquet tells whence): what is predicted "
     "for the program does not hold for this run; please report it"
@@ -82,7 +85,7 @@ def write_report(
     columns = Columns.of(trace, program)
     windows = epoch_windows(columns)
     seconds = (windows[:, 1] - windows[:, 0]).tolist()
-    steady = seconds[1:] or seconds
+    steady, told = seconds[1:] or seconds, payload_epochs(len(seconds))
     # ranks of a run that failed may not have told what they measured
     energy = energy_figures(plan.trace, ranks, _span(trace), windows) if status == "ok" else []
     losses = [] if history is None else [history.losses[epoch] for epoch in sorted(history.losses)]
@@ -102,11 +105,12 @@ def write_report(
         epoch_s=seconds,
         epoch_s_median=float(np.median(steady)) if steady else None,
         per_rank=rank_times(columns, ranks) if seconds else [],
-        bytes_sent=pair_matrix(counts["last"], program, ranks, 1),
-        bytes_sent_first_epoch=pair_matrix(counts["first"], program, ranks, 1),
-        messages=pair_matrix(counts["last"], program, ranks, 0),
-        collective_bytes=per_rank(columns, "collective_bytes", ranks),
-        control_bytes=per_rank(columns, "control_bytes", ranks),
+        payload_epochs=(told[0], told[-1]) if told else None,
+        bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, told),
+        bytes_sent_first_epoch=pair_matrix(counts[FIRST], program, ranks, 1),
+        messages=mean_matrix(counts[TOLD], program, ranks, 0, told),
+        collective_bytes=per_rank(columns, "collective_bytes", ranks, told),
+        control_bytes=per_rank(columns, "control_bytes", ranks, told),
         buffer_bytes=buffer_bytes(program),
         **(memory or {}),
         energy_J=sum_of(energy, "device", "total_J"),

@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 
 from simgnn.program.program import EVALUATE, Program
-from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, per_rank, rank_times
-
-__all__ = ["Columns", "Pairs", "buffer_bytes", "epoch_windows", "pair_matrix", "per_rank", "rank_times"]
 
 Pairs = Mapping[int, Mapping[tuple[int, int], list[int]]]
 """rank -> (op id, target) -> [messages, bytes]."""
@@ -21,3 +18,8 @@ def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int) -> list[l
             if template != EVALUATE and not control:
                 matrix[source][target] += numbers[what]
     return matrix
+
+
+def mean_matrix(pairs: Pairs, program: Program, ranks: int, what: int, epochs: range) -> list[list[float]]:
+    """The same of what was counted in several epochs, mean of an epoch; zeros without an epoch."""
+    return [[total / max(len(epochs), 1) for total in row] for row in pair_matrix(pairs, program, ranks, what)]

@@ -21,13 +21,14 @@ from executor.energy.meter import EnergyMeter, gauges_of
 from executor.energy.series import energy_file, write_series
 from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import outside_ops, write_failure
+from executor.handlers.context import Apart
 from executor.hosts import one_machine_notes
 from executor.interpreter import Interpreter
 from executor.memory import PeakMemory
 from executor.metrics import History
 from executor.notes import Notes
 from executor.plan import RunPlan
-from executor.report import write_counts, write_report
+from executor.report import FIRST, TOLD, write_counts, write_report
 from executor.spans import spans
 from executor.trace import Recorder, put_aside
 from executor.world import join, process_groups
@@ -35,6 +36,7 @@ from simgnn.errors import SimgnnError
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.program import EVALUATE
 from simgnn.record.rundir import RunDirectory
+from simgnn.record.summary import payload_epochs
 
 PROGRESS_S = 1.0
 
@@ -86,13 +88,12 @@ class Session:
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
         self.context = make_context()
-        self.context.apart = {epoch: {} for epoch in (0, plan.epochs - 1)}
+        self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(payload_epochs(plan.epochs))}
         # layers such as Dropout draw from torch's own generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
         if resume:
             before = load_checkpoint(plan.checkpoints, self.start, self.context)
             self.history.load(before)
-            self.context.apart[0].update({(op_id, target): counted for op_id, target, *counted in before["first"]})
         self.recorder = self._recorder(resume)
         self.notes = Notes(plan, self.context, self.start, resume)
         training, evaluation = metrics_buffers(plan.program)
@@ -125,11 +126,7 @@ class Session:
             self.recorder.flush(force=saving)
             self.notes.flush(force=saving)
             if saving:
-                state = {
-                    **self.history.state(),
-                    "first": [[*key, *value] for key, value in self.context.apart[0].items()],
-                }
-                save_checkpoint(plan.checkpoints, done, plan.digest, self.context, state, world.barrier)
+                save_checkpoint(plan.checkpoints, done, plan.digest, self.context, self.history.state(), world.barrier)
             self._progress(done)
         self._finish()
 
@@ -197,9 +194,8 @@ class Session:
             "resident_memory_bytes": [int(number) for number in resident],
             "idle_memory_bytes": [int(number) for number in idle],
         }
-        apart = self.context.apart
-        counts = {"total": self.context.pairs, "first": apart[0], "last": apart[plan.epochs - 1]}
-        write_counts(plan.trace, world.rank, counts)
+        apart = {name: apart.pairs for name, apart in self.context.apart.items()}
+        write_counts(plan.trace, world.rank, {"total": self.context.pairs, **apart})
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
         write_series(energy_file(plan.trace, world.rank), self.energy.series(self.recorder.zero, lost))
         world.barrier()

@@ -126,6 +126,16 @@ class Kept:
 
 
 Pairs = dict[tuple[int, int], list[int]]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Payload of the training turns of some epochs."""
+
+    epochs: range
+    pairs: Pairs = field(default_factory=dict)
+
+
 Note = Callable[[Now, str, int, int], None]
 """Where decisions are written down: (turn, decision, peer, value)."""
 
@@ -153,9 +163,9 @@ def uncounted(epoch: int, step: int, place: str, peer: int, rows: int) -> None:
 @dataclass
 class RankContext:
     """Everything that handlers of one rank share. ``decisions``: named integers that policies have decided so far;
-    ``pairs``: payload by (op id, target) as [messages, bytes]; ``apart``: the same of single epochs, by their number;
-    ``note``: where decisions are written down; ``note_loss``: where a mini-batch's metrics are, before they are summed
-    over ranks; ``note_rows``: where rows are that arrive along routes which bring others in every turn."""
+    ``pairs``: payload by (op id, target) as [messages, bytes]; ``apart``: the same of some epochs alone, each with a
+    name; ``note``: where decisions are written down; ``note_loss``: where a mini-batch's metrics are, before they are
+    summed over ranks; ``note_rows``: where rows are that arrive along routes which bring others in every turn."""
 
     program: Program
     rank: int
@@ -172,7 +182,7 @@ class RankContext:
     left_out: frozenset[str] = frozenset()
     decisions: dict[str, int] = field(default_factory=dict)
     pairs: Pairs = field(default_factory=dict)
-    apart: dict[int, Pairs] = field(default_factory=dict)
+    apart: Mapping[str, Apart] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
     note: Note = _unrecorded
     note_loss: NoteLoss = _unnoted
@@ -237,10 +247,10 @@ class RankContext:
         return self.program.op_ids[template.name, op.name]
 
     def pair_counters(self, now: Now, op_id: int, target: int) -> list[list[int]]:
-        """The running [messages, bytes] of an op towards a rank: of the run, and of an epoch that is told apart."""
+        """The running [messages, bytes] of an op towards a rank: of the run, and of epochs that are told apart."""
         books = [self.pairs]
-        if now.step >= 0 and now.epoch in self.apart:  # an evaluation is no part of its epoch
-            books.append(self.apart[now.epoch])
+        if now.step >= 0:  # an evaluation is no part of its epoch
+            books += [apart.pairs for apart in self.apart.values() if now.epoch in apart.epochs]
         return [book.setdefault((op_id, target), [0, 0]) for book in books]
 
 

@@ -8,6 +8,10 @@ from simgnn.record.result import Result
 from simgnn.record.rundir import RunDirectory
 from simgnn.tomlfile import load_toml
 
+LAST = (
+    "{}: an earlier version wrote the result; as the runs are of unequal length, payload is compared by its last epoch"
+)
+
 
 def cautions(
     sides: tuple[str, str], runs: tuple[RunDirectory, RunDirectory], results: tuple[Result, Result]
@@ -17,6 +21,10 @@ def cautions(
     for side, result in zip(sides, results, strict=True):
         if result.backend == "sim":
             told += [f"{side}: {text}" for text in result.qualifications()]
+    if results[0].epochs != results[1].epochs:
+        told += [
+            LAST.format(side) for side, result in zip(sides, results, strict=True) if result.payload_epochs is None
+        ]
     if {result.backend for result in results} == {"sim", "executor"}:
         told += _machine(*(_table(run, "hardware") for run in runs))
         told += _placement(*(_table(run, "experiment") for run in runs))

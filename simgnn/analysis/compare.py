@@ -1,6 +1,7 @@
 """Where a prediction and a run differ: a join of two traces on (rank, epoch, step, op_id)."""
 
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,11 +234,11 @@ def _median(result: Result) -> float:
 
 def _differ(first: RunDirectory, second: RunDirectory, column: str, whole_run: bool) -> int:
     """Sum of absolute differences of a traffic column over ops and rank pairs; runs of unequal length are compared by
-    the steady epoch that their results state."""
+    the mean epoch that their results state."""
     if not whole_run:
         one, two = read_result(first.result), read_result(second.result)
         field = "bytes_sent" if column == "bytes" else "messages"
-        return int(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum())
+        return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
     one_table, two_table = (_training_traffic(run)[column] for run in (first, second))
     return int(one_table.sub(two_table, fill_value=0).abs().sum())
 

@@ -106,6 +106,7 @@ def _rows(predicted: "Result", measured: "Result") -> list[dict[str, Any]]:
         last_accuracy,
         memory_bytes,
         metric_name,
+        payload_name,
         percent,
         seconds,
     )
@@ -114,7 +115,7 @@ def _rows(predicted: "Result", measured: "Result") -> list[dict[str, Any]]:
     for quantity, of, text in (
         ("epoch, median", lambda result: result.epoch_s_median, seconds),
         ("communication not hidden, slowest rank", communication_s, seconds),
-        ("payload per epoch", bytes_per_epoch, amount),
+        (payload_name(measured), bytes_per_epoch, amount),
         ("memory, fullest rank", memory_bytes, amount),
         (f"test {metric_name(measured)} reached", lambda result: last_accuracy(result)[1], percent),
     ):

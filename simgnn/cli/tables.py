@@ -38,9 +38,18 @@ def percent(value: float | None) -> str:
     return UNMEASURED if value is None else f"{100 * value:.1f} %"
 
 
-def bytes_per_epoch(result: "Result") -> int:
-    """Payload of all ranks in a steady epoch: between pairs and in collectives."""
+def bytes_per_epoch(result: "Result") -> float:
+    """Payload of all ranks in an epoch, between pairs and in collectives: the mean of the epochs that the result
+    names."""
     return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes)
+
+
+def payload_name(result: "Result") -> str:
+    """What :func:`bytes_per_epoch` is of, counting epochs from 1."""
+    if result.payload_epochs is None:
+        return "payload of the last epoch"
+    first, last = (epoch + 1 for epoch in result.payload_epochs)
+    return f"payload of epoch {first}" if first == last else f"payload, mean of epochs {first} to {last}"
 
 
 def communication_s(result: "Result") -> float | None:
@@ -111,7 +120,7 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
         ("communication not hidden, slowest rank", seconds(communication_s(result))),
-        ("payload per epoch", amount(bytes_per_epoch(result))),
+        (payload_name(result), amount(bytes_per_epoch(result))),
         ("memory, fullest rank", amount(memory_bytes(result))),
         ("of it buffers, fullest rank", amount(max(result.buffer_bytes, default=None))),
         ("idle process, fullest rank", amount(max(result.idle_memory_bytes or [], default=None))),

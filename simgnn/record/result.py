@@ -108,11 +108,16 @@ class Result(BaseModel):
     epoch_s_interval: tuple[float, float] | None = Field(default=None, description="90 % of an epoch's distribution")
     jitter: JitterCorrection | None = None
     per_rank: list[RankTimes] = Field(default_factory=list)
-    bytes_sent: list[list[int]] = Field(default_factory=list, description="[P][P] payload of a steady epoch")
+    payload_epochs: tuple[int, int] | None = Field(
+        default=None,
+        description="first and last epoch, from 0, of those whose mean bytes and messages are told "
+        "(simgnn.record.summary.payload_epochs); null in results of earlier versions: of the last epoch alone",
+    )
+    bytes_sent: list[list[float]] = Field(default_factory=list, description="[P][P] payload, mean of payload_epochs")
     bytes_sent_first_epoch: list[list[int]] = Field(default_factory=list)
-    collective_bytes: list[int] = Field(default_factory=list, description="[P] payload of a steady epoch")
-    control_bytes: list[int] = Field(default_factory=list)
-    messages: list[list[int]] = Field(default_factory=list)
+    collective_bytes: list[float] = Field(default_factory=list, description="[P] payload, mean of payload_epochs")
+    control_bytes: list[float] = Field(default_factory=list)
+    messages: list[list[float]] = Field(default_factory=list)
     buffer_bytes: list[int] = Field(default_factory=list, description="[P] largest sum of live buffers")
     peak_memory_bytes: list[int] | None = Field(
         default=None, description="[P] peak of what is allocated (of a GPU: on it), over the idle process"

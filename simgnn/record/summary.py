@@ -112,13 +112,17 @@ def _exposed(columns: Columns, cell: NDArray[Any], cells: int) -> NDArray[np.flo
     return np.bincount(owner[bare], length[bare], minlength=cells).astype(np.float64)
 
 
-def per_rank(columns: Columns, name: str, ranks: int) -> list[int]:
-    """Sum of a counted column in the last training epoch, by rank."""
-    if not len(columns.epoch):
-        return [0] * ranks
-    last = columns.epoch == columns.epoch.max()
-    sums = np.bincount(columns.rank[last], columns.table[name][last].astype(np.float64), minlength=ranks)
-    return [int(value) for value in sums]
+def payload_epochs(epochs: int) -> range:
+    """The epochs whose mean payload both backends tell: all but the first, in which more may be sent, and the last,
+    which fetches nothing for a next one. Of two epochs the second, of one that one."""
+    return range(1, epochs - 1) if epochs > 2 else range(max(epochs - 1, 0), epochs)
+
+
+def per_rank(columns: Columns, name: str, ranks: int, epochs: range) -> list[float]:
+    """Mean over epochs of what a counted column sums up to, by rank; zeros without an epoch."""
+    chosen = (columns.epoch >= epochs.start) & (columns.epoch < epochs.stop)
+    sums = np.bincount(columns.rank[chosen], columns.table[name][chosen].astype(np.float64), minlength=ranks)
+    return [float(value) / max(len(epochs), 1) for value in sums]
 
 
 def buffer_bytes(program: Program) -> list[int]:

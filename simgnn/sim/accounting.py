@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
@@ -16,6 +17,8 @@ from simgnn.sim.decided import epoch_signature
 from simgnn.sim.handlers import handed_bytes
 from simgnn.sim.pricing import Pricer
 from simgnn.sim.rounds import pairwise_rounds
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class Traffic:
                 if sent.counts[:, 0].any():
                     total += sent.messages if messages else sent.nbytes
         return total
+
+    def mean(self, epochs: range, messages: bool = False) -> Floats:
+        """The same, mean of several epochs, float64 [P, P]."""
+        times = Counter(id(self.epochs[epoch]) for epoch in epochs)
+        one_of = {id(self.epochs[epoch]): epoch for epoch in epochs}
+        total = sum((count * self.matrix(one_of[key], messages) for key, count in times.items()), np.int64(0))
+        return np.asarray(total / len(epochs), np.float64)
 
     def table(self) -> pa.Table:
         """``traffic.parquet``: summed over the run's turns, sorted by (op, source, target)."""

@@ -16,8 +16,8 @@ from simgnn.partition.stats import PartitionStats
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
-from simgnn.program.sizes import IntArray
 from simgnn.record.energy import EnergyFigure
+from simgnn.record.summary import payload_epochs
 from simgnn.record.trace import TRACE_SCHEMA
 from simgnn.sim.accounting import Traffic, count_traffic
 from simgnn.sim.bundles import BUNDLED_ABOVE
@@ -93,21 +93,30 @@ class Simulation:
         """Median over the epochs after the first (the first, where there is no other)."""
         return float(np.median(self.epoch_s[1:] or self.epoch_s))
 
-    def bytes_sent(self, epoch: int = -1) -> IntArray:
-        """Payload of pairwise ops in an epoch (default: the last), int64 [P, P], [sender, receiver]."""
-        return self.traffic.matrix(epoch)
+    @property
+    def payload_epochs(self) -> range:
+        """The epochs whose mean payload is told: :func:`simgnn.record.summary.payload_epochs`."""
+        return payload_epochs(len(self.epoch_s))
 
-    def messages(self, epoch: int = -1) -> IntArray:
-        """Messages of pairwise ops in an epoch (default: the last), int64 [P, P]."""
-        return self.traffic.matrix(epoch, messages=True)
+    def bytes_sent(self, epoch: int | None = None) -> Floats:
+        """Payload of pairwise ops in an epoch (None: the mean of ``payload_epochs``), [P, P], [sender, receiver]."""
+        return self.traffic.mean(self._chosen(epoch))
 
-    def sum_by_rank(self, column: str, epoch: int = -1) -> IntArray:
-        """Sum of a counted column of the trace in an epoch's training turns (default: the last), int64 [P]."""
-        at = epoch % len(self.epoch_s)
-        mask = (self.columns["epoch"] == at) & (self.columns["step"] >= 0)
+    def messages(self, epoch: int | None = None) -> Floats:
+        """Messages of pairwise ops in an epoch (None: the mean of ``payload_epochs``), [P, P]."""
+        return self.traffic.mean(self._chosen(epoch), messages=True)
+
+    def sum_by_rank(self, column: str, epoch: int | None = None) -> Floats:
+        """Sum of a counted column of the trace in an epoch's training turns (None: the mean of those of
+        ``payload_epochs``), [P]."""
+        chosen, at = self._chosen(epoch), self.columns["epoch"]
+        mask = (at >= chosen.start) & (at < chosen.stop) & (self.columns["step"] >= 0)
         total = np.zeros(self.program.ranks, dtype=np.int64)
         np.add.at(total, self.columns["rank"][mask], self.columns[column][mask].astype(np.int64))
-        return total
+        return np.asarray(total / len(chosen), np.float64)
+
+    def _chosen(self, epoch: int | None) -> range:
+        return self.payload_epochs if epoch is None else range(epoch, epoch + 1)
 
 
 def simulate(

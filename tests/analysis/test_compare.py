@@ -8,6 +8,7 @@ import pytest
 
 from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
+from simgnn.cli.tables import show_result
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import Result, read_result, write_result
@@ -68,6 +69,45 @@ def test_errors_are_split_into_compute_wait_and_transfer(tmp_path: Path) -> None
     assert [op.name for op in found.top] == ["forward/1/exchange", "forward/1/update"]
     assert [op.difference_s for op in found.top] == pytest.approx([0.5, -0.5])
     assert (found.bytes_differ, found.messages_differ) == (0, 0)
+
+
+def test_runs_of_unequal_length_are_compared_by_the_epochs_that_results_tell(tmp_path: Path) -> None:
+    """A fraction of a byte of difference is one; a result of an earlier version tells its last epoch, and stays
+    readable."""
+    runs = [directory(tmp_path / name, name, 3.0, 1.0, 2.0) for name in ("sim", "executor")]
+    for run, epochs, sent in zip(runs, (3, 5), (800, 800.25), strict=True):
+        path = RunDirectory(run).result
+        told = {"epochs": epochs, "payload_epochs": (1, epochs - 2), "bytes_sent": [[0, sent], [800, 0]]}
+        write_result(read_result(path).model_copy(update={**told, "messages": [[0, 1], [1, 0]]}), path)
+    found = compare_runs(*runs)
+    assert (found.bytes_differ, found.messages_differ) == (1, 0)
+    assert not [text for text in found.cautions if "earlier version" in text]
+    table = json.loads(path.read_text())
+    del table["payload_epochs"]
+    path.write_text(json.dumps(table))
+    assert read_result(path).payload_epochs is None
+    told = [text for text in compare_runs(*runs).cautions if "earlier version" in text]
+    assert told == [
+        "measured: an earlier version wrote the result; as the runs are of unequal length, payload is compared by its "
+        "last epoch"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "name"),
+    [
+        (None, "payload of the last epoch"),
+        ((1, 1), "payload of epoch 2"),
+        ((1, 98), "payload, mean of epochs 2 to 99"),
+    ],
+)
+def test_a_table_says_which_epochs_the_payload_is_of(
+    epochs: tuple[int, int] | None, name: str, tmp_path: Path, capsys
+) -> None:
+    result = read_result(RunDirectory(directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0)).result)
+    told = {"payload_epochs": epochs, "bytes_sent": [[0, 512.5], [511.5, 0]], "collective_bytes": [512, 512]}
+    show_result(result.model_copy(update=told), as_json=False, written=None)
+    assert f"{name} 2 KiB" in " ".join(capsys.readouterr().out.replace("│", "").split())
 
 
 def test_bytes_that_differ_are_counted(tmp_path: Path) -> None:

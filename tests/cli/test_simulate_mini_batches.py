@@ -46,15 +46,44 @@ def test_a_prediction_tells_times_bytes_and_the_resolved_cache(tmp_path: Path, c
 
 
 def test_more_hot_rows_pull_less_and_hold_more(tmp_path: Path) -> None:
-    results = [
-        read_result(simulated(tmp_path / str(rows), "--set", f"placement.hot_rows={rows}").result)
-        for rows in (0, 20, 200)
-    ]
-    pulled = [int(np.sum(result.bytes_sent)) for result in results]  # of the last epoch, which fills no further cache
+    runs = [simulated(tmp_path / str(rows), "--set", f"placement.hot_rows={rows}") for rows in (0, 20, 200)]
+    results = [read_result(run.result) for run in runs]
+    pulled = [int(np.sum(read_table(run.batches)["rows_pulled"].to_numpy())) for run in runs]
     assert pulled == sorted(pulled, reverse=True)
     assert len(set(pulled)) == 3
     held = [max(result.peak_memory_bytes or []) for result in results]
     assert held == sorted(held)
+
+
+@pytest.mark.parametrize(("pull", "rows"), [("full", 100_000), ("delta", 20)])
+def test_sample_tells_what_is_sent_then(tmp_path: Path, capsys, pull: str, rows: int) -> None:
+    """The table of ``simgnn sample`` and the traffic of a prediction: no difference, by rank pair, whatever a cache
+    pulls; the payload that a result tells has the caches' rows."""
+    cache = ["--set", f"placement.hot_rows={rows}", "--set", f"placement.pull={pull}"]
+    folder = ["--out", str(tmp_path / "batches")]
+    sample = ["sample", "rapidgnn", *SMALL, "--set", "batching.fanouts=[4, 3]", *cache, *folder]
+    assert invoke([*sample, "--json"]) == 0
+    fetches = json.loads(capsys.readouterr().out)["fetches"]
+    (told,) = fetches["sizes"]
+    assert (fetches["pull"], fetches["enough_hot_rows"] is None) == (pull, pull == "delta")
+    run = simulated(tmp_path / "run", *cache)
+    sent = read_table(run.traffic).to_pandas().groupby(["target", "source"])["bytes"].sum().to_dict()
+    pairs = told["rows_by_rank_and_sender"]
+    assert {(one["rank"], one["sender"]): 64 * (one["pulled"] + one["cached"]) for one in pairs} == sent
+    assert told["bytes_per_epoch"] * 3 == sum(sent.values())
+    trace = read_table(run.trace).to_pandas()
+    sums = trace[trace["step"] >= 0].groupby("epoch")["bytes_sent"].sum().tolist()
+    result = read_result(run.result)
+    assert result.payload_epochs == (1, 1)
+    assert np.sum(result.bytes_sent) == sums[1] > 0
+    if pull == "full":  # all rows are hot: batches pull none, and the last epoch fills no further cache
+        assert told["rows_pulled"] == sums[2] == 0
+        assert sum(sums) == 64 * told["rows_cached"]
+    capsys.readouterr()
+    assert invoke(sample) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert {"full": "caches are pulled whole", "delta": "caches pull what the one before lacks"}[pull] in text
+    assert ("hot rows are enough" in text) == (pull == "full")
 
 
 def test_a_longer_run_begins_with_the_same_batches(tmp_path: Path) -> None:

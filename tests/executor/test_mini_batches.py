@@ -15,6 +15,7 @@ from executor.plan import RunPlan
 from simgnn.analysis.compare import compare_runs
 from simgnn.graph.graph import Graph
 from simgnn.policies.minibatch import HOT
+from simgnn.policies.placement.store import Store
 from simgnn.program.digest import program_digest
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
@@ -23,6 +24,7 @@ from simgnn.record.batch_totals import batches_that_differ, input_rows
 from simgnn.record.batches import batch_table
 from simgnn.record.result import Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
+from simgnn.sampling.forecast import forecast
 from simgnn.sampling.sampler import Sampler
 from simgnn.sim.simulate import simulate
 from tests.equality.counting import counted_rows, differences, planned_pairs, turns_of
@@ -125,13 +127,39 @@ def test_traffic_by_pair_is_that_of_the_program(trained: Trained, name: str) -> 
     }
     evaluated = [EPOCHS - 1] if EVALUATE in program.templates else []
     assert counted == planned_pairs(program, turns_of(program, EPOCHS, evaluated))
-    last = sum(
-        program.sizes.routes[op.route].matrix(4, EPOCHS - 1, step) * op.transfer.row_bytes
-        for op in program.templates["step"].ops
-        if op.kind is OpKind.EXCHANGE
-        for step in range(program.calendar.steps)
-    )
-    assert read_result(run.result).bytes_sent == last.tolist()
+    sent = [
+        sum(
+            program.sizes.routes[op.route].matrix(4, epoch, step) * op.transfer.row_bytes
+            for op in program.templates["step"].ops
+            if op.kind is OpKind.EXCHANGE
+            for step in range(program.calendar.steps)
+        )
+        for epoch in range(EPOCHS)
+    ]
+    result = read_result(run.result)
+    assert result.payload_epochs == (1, 1), "the first and the last of three epochs are left out"
+    assert result.bytes_sent == sent[1].tolist()
+    if name == "all hot":
+        assert sent[1].sum() > sent[2].sum() == 0, "batches pull nothing, and the last epoch fills no further cache"
+
+
+@pytest.mark.parametrize("name", ["no cache", "hot", "delta", "all hot"])
+def test_a_forecast_is_what_ranks_sent(trained: Trained, name: str) -> None:
+    """What ``simgnn sample`` tells of caches, pulled whole or by what they lack, by rank pair (rapidgnn.md 8)."""
+    program, run = trained.program(name), RunDirectory(trained.folders[name])
+    batches = json.loads((run.root / "plan" / "plan.json").read_text())["batches"]
+    placement = RunPlan.open(run.root).policies["placement"]
+    assert isinstance(placement, Store)
+    told = forecast(
+        sampling_of(run.root), Path(batches["folder"]), np.array(program.hosts), EPOCHS, [placement.cached_rows],
+        placement.pulls_new_rows,
+    )  # fmt: skip
+    sent, width = np.zeros((4, 4), np.int64), program.buffers["inputs"].row_bytes
+    for row in pq.read_table(run.traffic).to_pylist():
+        if program.ops[row["op_id"]][0] != EVALUATE:
+            sent[row["target"], row["source"]] += row["bytes"]
+    assert (width * (told.pulled + told.cached)[0]).tolist() == sent.tolist()
+    assert told.cached.any() == (name != "no cache")
 
 
 def test_hot_rows_save_what_was_planned(trained: Trained) -> None:

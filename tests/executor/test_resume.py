@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from executor.handlers.context import Apart
 from executor.plan import RunPlan
+from executor.report import TOLD
 from simgnn.errors import BackendError
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
@@ -100,7 +102,7 @@ def _context() -> Any:
     nothing: Any = SimpleNamespace(state=dict)
     return SimpleNamespace(
         rank=0, device=torch.device("cpu"), optimizer=SimpleNamespace(state_dict=dict), network=nothing, store=nothing,
-        decisions={}, pairs={}, program=SimpleNamespace(ranks=1),
+        decisions={}, pairs={}, apart={}, program=SimpleNamespace(ranks=1),
     )  # fmt: skip
 
 
@@ -115,6 +117,15 @@ def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "epoch-1" / "rank-0.pt").write_bytes(raw)
     with pytest.raises(BackendError, match=r"--resume: .*rank-0\.pt cannot be read.*start without --resume"):
         load_checkpoint(tmp_path, 1, _context())
+
+
+def test_a_checkpoint_without_the_payload_of_epochs_is_refused(tmp_path: Path) -> None:
+    """Before anything of it is put back: an earlier version counted other epochs apart."""
+    _save(tmp_path)
+    context = _context()
+    context.apart = {TOLD: Apart(range(1, 3))}
+    with pytest.raises(BackendError, match=r"does not tell the payload of .* \(told\).*start without --resume"):
+        load_checkpoint(tmp_path, 1, context)
 
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), RuntimeError("PytorchStreamWriter failed")])

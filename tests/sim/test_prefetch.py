@@ -197,6 +197,27 @@ def test_bytes_are_those_of_the_store(hosts: list[int]) -> None:
     assert np.array_equal(scheduled.sum_by_rank("control_bytes"), np.full(ranks, metrics))  # counts are known
 
 
+@pytest.mark.parametrize(("epochs", "told"), [(1, [0]), (2, [1]), (3, [1]), (5, [1, 2, 3])])
+def test_payload_is_the_mean_of_epochs_that_fill_a_cache(epochs: int, told: list[int]) -> None:
+    """All but the first, which fills its own too, and the last, which fills none, where there are others."""
+    hosts = [0, 1, 1]
+    sizes = made_sizes(hosts, epochs, 4, hot_rows=60)
+    assert sizes.cache is not None
+    found = run(planned("rapidgnn", hosts, sizes).program, apart(hosts), epochs)
+    expected = np.zeros((3, 3))
+    for epoch in told:
+        for route in (sizes.pulled, sizes.cache.pulled):
+            expected += 4 * WIDTH / len(told) * sum(route.matrix(3, epoch, step) for step in range(4))
+    if told == [0]:
+        expected += 4 * WIDTH * sizes.cache.first.matrix(3)
+    np.testing.assert_allclose(found.bytes_sent(), expected, rtol=1e-12)
+    assert list(found.payload_epochs) == told
+    assert any(sizes.cache.pulled.matrix(3, epoch, step).any() for epoch in told for step in range(4)) == (epochs > 2)
+    collective = [found.sum_by_rank("collective_bytes", epoch) for epoch in told]
+    np.testing.assert_allclose(found.sum_by_rank("collective_bytes"), np.mean(collective, axis=0))
+    np.testing.assert_allclose(found.messages(), np.mean([found.messages(epoch) for epoch in told], axis=0))
+
+
 def test_memory_holds_two_caches_and_the_window() -> None:
     hosts = [0, 1]
     sizes = made_sizes(hosts, EPOCHS, STEPS, hot_rows=60)
