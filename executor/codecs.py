@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
+from executor.failure import RefusedRowsError
 from executor.kernels import dither, quantise
 from executor.kernels.balance import default_threads
 from executor.kernels.draws import signed, splitmix
@@ -37,7 +38,7 @@ class Codec(Protocol):
 
     def encode(self, rows: torch.Tensor, place: Place | None = None) -> torch.Tensor:
         """What travels, ``policy.row_bytes`` a row; of a codec that draws, a function of the ``place`` too. Raises
-        :class:`BackendError` for rows that have no code."""
+        :class:`RefusedRowsError` for rows that have no code."""
         ...
 
     def decode(self, packed: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -86,7 +87,7 @@ class LinearCodec:
             packed, bad = _encode(rows, self.bits)
         if bool(bad.any()):
             row = int(bad.nonzero()[0])
-            raise BackendError(
+            raise RefusedRowsError(
                 f"row {row} of {len(rows)} to encode holds NaN or infinity, or its range overflows {dtype}; expected "
                 "finite rows: lower train.learning_rate, or leave out the codec (codec.kind = 'none')"
             )

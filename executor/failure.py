@@ -31,12 +31,21 @@ class NonFiniteError(BackendError):
     """The loss is no number any more; the same on all ranks."""
 
 
+class RefusedRowsError(BackendError):
+    """Rows that a policy cannot carry out its work on; the op tells where."""
+
+
+def place_of(rank: int, now: "Now", op: str) -> str:
+    """Where an op failed, in words."""
+    return f"rank {rank}, epoch {now.epoch}, op '{op}'"
+
+
 def op_failure(program: Program, step: "Step | None", now: "Now", rank: int, error: Exception) -> BackendError:
     """The error of an op with where it happened; of communication it means that a peer was lost."""
     if step is None:
         return BackendError(f"rank {rank}: {error}")
     op = program.ops[step.op_id][1]
-    where = f"rank {rank}, epoch {now.epoch}, op '{step.name}'"
+    where = place_of(rank, now, step.name)
     message = _first_line(error)
     if (op.kind in GROUP_KINDS or op.kind is OpKind.PEER_READ) and _is_transport(error):
         return _lost(where, message)

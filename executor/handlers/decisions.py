@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from executor.buffers import Now
+from executor.failure import RefusedRowsError, place_of
 from executor.handlers.context import Handler, RankContext, policy_context
 from simgnn.errors import BackendError
 from simgnn.program.ops import Access, Op
@@ -68,7 +69,10 @@ def applied(op: Op, context: RankContext, face: str | None = None) -> Handler:
     getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
 
     def run(now: Now) -> None:
-        written = function(where(now), *[get(now) for get in getters])
+        try:
+            written = function(where(now), *[get(now) for get in getters])
+        except RefusedRowsError as error:
+            raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
         values = (written,) if len(setters) == 1 else written
         for put, value in zip(setters, values, strict=True):
             put(now, value)
