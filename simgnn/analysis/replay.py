@@ -1,16 +1,16 @@
 """What a recorded run decided, as the activity of another simulation: replayed exactly on the same partition, as
 fractions of the rows that may travel on another one, by a fitted curve past the end of the record."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
 from simgnn.analysis.activity_curve import Thresholds, epsilons, way_on
 from simgnn.analysis.check_record import check_record
+from simgnn.analysis.recorded_plan import recorded_plan
 from simgnn.analysis.replay_guards import carried_guards, guards_of, way_of_shares
 from simgnn.analysis.replay_replicas import carried_publications
 from simgnn.analysis.replay_rows import CarriedRows
@@ -26,13 +26,6 @@ CORRECT, COUNT = "accuracy/update/correct", "accuracy/update/count"
 """Decisions under which a controller's training counts are recorded."""
 
 
-class RecordedPartition(NamedTuple):
-    """What a run was trained on: its number of ranks, and digests that each name its partition."""
-
-    ranks: int
-    digests: frozenset[str]
-
-
 @dataclass(frozen=True)
 class Recording:
     """A recorded run: its program, digests that each name its partition, and every decision as
@@ -42,6 +35,11 @@ class Recording:
     program: Program
     digests: frozenset[str]
     decisions: Mapping[str, IntArray]
+
+    @property
+    def name(self) -> str:
+        """Of the run's folder, however it was named."""
+        return self.root.resolve().name
 
     @property
     def epochs(self) -> int:
@@ -78,21 +76,7 @@ def read_recording(root: Path) -> Recording:
     if not decisions:
         raise ConfigError(f"--activity: the record in {root} is empty: the run ended before its first decision")
     check_record(root, program, decisions)
-    return Recording(root, program, recorded_partition(root).digests, decisions)
-
-
-def recorded_partition(root: Path) -> RecordedPartition:
-    """The partition of the run in ``root``. Raises :class:`ConfigError` where its plan cannot be read."""
-    path = RunDirectory(root).plan / "plan.json"
-    try:
-        plan: dict[str, Any] = json.loads(path.read_text())
-        # runs of earlier versions do not tell the second
-        digests = frozenset(str(plan[key]) for key in ("partition_digest", "cut_digest") if plan.get(key))
-        return RecordedPartition(int(plan["ranks"]), digests)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"--activity: {path} cannot be read ({error}); expected the whole directory of a finished `simgnn run`"
-        ) from error
+    return Recording(root, program, recorded_plan(root).digests, decisions)
 
 
 def replay(
@@ -122,7 +106,7 @@ def replay(
     notes = []
     if not same:
         notes.append(
-            f"activity of {recording.root.name}, recorded on another partition ({recording.program.ranks} ranks), is "
+            f"activity of {recording.name}, recorded on another partition ({recording.program.ranks} ranks), is "
             "used as fractions of what may travel"
         )
     longer = epochs > recording.epochs
@@ -140,13 +124,10 @@ def replay(
         recording.decisions, recording.accuracies, recording.program, program, same, epochs, seed, thresholds
     )
     if not same:
-        published, told = carried_publications(carried, wanted)
+        published, untold = carried_publications(carried, wanted)
         found.update(published)
-        if not told:
-            notes.append(
-                "what masters published is carried over without regard to numbers of replicas, which the record or the "
-                "partition statistics do not tell"
-            )
+        if untold:
+            notes.append(f"what masters published is carried over without regard to {untold}")
     for name in sorted(wanted - set(sources) - set(found)):
         recorded = recording.decisions[name]
         if same and not longer:
@@ -204,29 +185,3 @@ def _of_each_rank(recording: Recording, name: str, ranks: int, epochs: int) -> I
             "is replayed only as it was"
         )
     return np.repeat(recorded[:1, :epochs], ranks, axis=0)
-
-
-def different_experiment(differences: Sequence[tuple[str, Any, Any]], root: Path) -> tuple[list[str], list[str]]:
-    """(faults, notes) of (key path, value in the recorded run, value here): policies must be those of the record. Of a
-    policy of another kind only the kind is told: its options are other ones."""
-    other_kinds = {key.removesuffix(".kind") for key, _, _ in differences if key.endswith(".kind")}
-    faults, notes = [], []
-    for key, there, here in differences:
-        section, _, field = key.partition(".")
-        if section in other_kinds and field != "kind":
-            continue
-        if key in DECIDES_NOTHING:
-            continue
-        if section in ("freshness", "codec", "communication", "batching"):
-            faults.append(
-                f"--activity: {key}: got {here}, expected {there} as in {root}: run this experiment to record it"
-            )
-        elif section in ("graph", "model", "seed") or (section == "train" and field in LEARNS):
-            notes.append(f"activity was recorded with {key} = {there}; here it is {here}")
-    return faults, notes
-
-
-DECIDES_NOTHING = frozenset({"batching.storage", "communication.blocks_ahead"})
-"""Fields of policies that say where something lies, or when it is there. So does all of ``[schedule]``."""
-LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale")
-"""Fields of ``[train]`` that change what is learned, and so what moves."""

@@ -5,7 +5,8 @@ a master publishes a vertex in epochs in which any of its r copies moved. Were t
 probability f with which mirrors send, that would happen with probability 1 - (1 - f)**r. They move together, more or
 less: r**c stands for r, with the c of each epoch for which the record's own numbers of replicas give the rows that it
 published. Source: specs/cdfgnn.md section 7 (our own model; there c is 1). Deviation: what mirrors send is one share,
-whatever their number; nobody records it by replicas.
+whatever their number; nobody records it by replicas. Where hosts add up their mirrors first, hosts stand for replicas:
+a host's part moves, and a row a host is published.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.analysis.replay_rows import CarriedRows, limits, whole
+from simgnn.policies.communication.mirror_sums import SHARED_MASTERS
 from simgnn.policies.replicas import Publication, publications, rows_by_replicas
+from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray, Route
 
 Floats = NDArray[np.float64]
@@ -23,40 +26,54 @@ LARGEST_EXPONENT = 8.0
 HALVINGS = 60
 
 
-def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], bool]:
+def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
     """What masters publish ``here``, of the ``wanted`` decisions by name: rows of each pair int64 [P, P, epochs, 1],
-    woken masters int64 [P, epochs, 1]; and whether all could be told: not where a program does not say how many
-    replicas its vertices have."""
+    woken masters int64 [P, epochs, 1]; and, in words, what could not be told, and why: a program does not say how many
+    replicas (or hosts) its vertices have. Empty where all could."""
     found = [one for one in publications(carried.here) if one.published in wanted]
     there, here = rows_by_replicas(carried.there), rows_by_replicas(carried.here)
-    if not found or not there or not here:
-        return {}, not found
-    totals = {replicas: int(route.rows.sum()) for replicas, route in there.items()}
+    if not found:
+        return {}, ""
+    if not there or not here:
+        counted = found[0].tally.rpartition("/")[2]
+        silent = [whose for whose, known in (("the record", there), ("this partition", here)) if not known]
+        return {}, f"numbers of {counted}, since the statistics of {' and '.join(silent)} do not tell them"
     result: dict[str, IntArray] = {}
     for one in found:
-        result |= _carried(carried, one, totals, here)
-    return result, True
+        result |= _carried(carried, one, there, here)
+    return result, ""
 
 
 def _carried(
-    carried: CarriedRows, one: Publication, there: Mapping[int, int], here: Mapping[int, Route]
+    carried: CarriedRows, one: Publication, there: Mapping[int, Route], here: Mapping[int, Route]
 ) -> dict[str, IntArray]:
+    totals = {r: int(route.rows.sum()) for r, route in there.items()}
+    known = {r: int(counts.sum()) for r, counts in _masters(carried.there, there).items()}
     moved = carried.fractions(one.gathered, int(limits(carried.there, one.gathered).sum()))
-    sent = carried.fractions(one.published, sum(there.values()))
-    exponent = fitted_exponents(moved, sent, there)
+    sent = carried.fractions(one.published, sum(totals.values()))
+    exponent = fitted_exponents(moved, sent, totals)
     ranks, epochs = carried.here.ranks, len(moved)
     pairs, masters = np.zeros((ranks, ranks, epochs)), np.zeros((ranks, epochs))
-    for r, route in here.items():
-        recorded = f"{one.tally}-{r}"
-        if recorded in carried.decisions and r in there:
-            # a master with r - 1 mirrors publishes r - 1 rows
-            woken = np.minimum(1.0, carried.tallied(recorded, there[r] // (r - 1)))
+    for r, counts in _masters(carried.here, here).items():
+        if f"{one.tally}-{r}" in carried.decisions and known.get(r):
+            woken = np.minimum(1.0, carried.tallied(f"{one.tally}-{r}", known[r]))
         else:
             woken = woken_share(moved, sent, exponent, r)
-        rows = route.rows[:, None] * woken
-        pairs[route.source, route.target] += rows
-        np.add.at(masters, route.source, rows / (r - 1))
+        masters += counts[:, None] * woken
+        if r in here:
+            pairs[here[r].source, here[r].target] += here[r].rows[:, None] * woken
     return {one.published: whole(pairs)[..., None], one.active: whole(masters)[..., None]}
+
+
+def _masters(program: Program, routes: Mapping[int, Route]) -> dict[int, IntArray]:
+    """Shared masters of each rank, int64 [P], by their number r of replicas or hosts: each publishes r - 1 rows. Those
+    of one host alone publish none to others."""
+    found: dict[int, IntArray] = {
+        r: np.bincount(route.source, route.rows, minlength=program.ranks).astype(np.int64) // (r - 1)
+        for r, route in routes.items()
+    }
+    alone = np.maximum(0, program.sizes.columns[SHARED_MASTERS.name] - np.sum(list(found.values()), axis=0))
+    return {1: alone, **found} if alone.any() else found
 
 
 def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Floats:

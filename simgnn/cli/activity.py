@@ -6,26 +6,32 @@ from typing import TYPE_CHECKING
 from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
+    from simgnn.analysis.recorded_plan import RecordedPlan
     from simgnn.analysis.replay import Replay
     from simgnn.experiment.prepare import Prepared
     from simgnn.experiment.schema import Experiment
     from simgnn.record.result import Accuracy
 
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
+UNNAMED = (
+    "the statistics file does not say which partition it was counted from (it was written by hand or by an earlier "
+    "version, or was changed since), so it counts as another one; `simgnn partition --stats` writes files that say it"
+)
 
 
-def check_run(experiment: "Experiment", root: Path) -> "tuple[tuple[Accuracy, ...], list[str]]":
-    """The accuracy that the run in ``root`` reached, and what it learned otherwise than ``experiment`` would. Raises
-    :class:`ConfigError` where it did not end well, or its policies are other ones: quick to tell."""
+def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
+    """The accuracy that the run in ``root`` reached. Raises :class:`ConfigError` where it did not end well, or its
+    policies are other ones by what is stated: quick to tell."""
     from simgnn.analysis.recorded_accuracy import recorded_accuracy
-    from simgnn.analysis.replay import different_experiment
+    from simgnn.analysis.recorded_plan import different_experiment, recorded_plan, stated_differences
     from simgnn.experiment.directory import differences
 
     accuracy = recorded_accuracy(root)
-    faults, notes = different_experiment(differences(experiment, root), root)
+    stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
+    faults, _ = different_experiment(stated, root, _irrelevant(experiment))
     if faults:
         raise ConfigError(faults)
-    return accuracy, notes
+    return accuracy
 
 
 def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
@@ -36,7 +42,8 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     experiment, or did not end well.
     """
     from simgnn.analysis.activity_curve import Thresholds
-    from simgnn.analysis.replay import Replay, read_recording, recorded_partition, replay
+    from simgnn.analysis.recorded_plan import recorded_plan
+    from simgnn.analysis.replay import Replay, read_recording, replay
     from simgnn.record.activity import decisions_in
 
     experiment, program = prepared.experiment, prepared.planned.program
@@ -50,19 +57,20 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
             "decisions) depends on values that only training produces; record it with `simgnn run EXPERIMENT --out "
             "DIR`, then simulate with `--activity DIR`"
         )
-    accuracy, notes = check_run(experiment, root)
+    accuracy, name = check_run(experiment, root), root.resolve().name
+    there, origin = recorded_plan(root), prepared.stats.origin
+    notes = _learned_otherwise(prepared, root, there)
     if not wanted and notes:
         raise ConfigError([f"--activity: got {root}, of which only the accuracy counts here; {n}" for n in notes])
-    cut = prepared.partition
-    digests = frozenset({prepared.stats.digest, *([] if cut is None else [cut.cut_digest])})
+    digests = frozenset({prepared.stats.digest}) if origin is None else origin.digests
+    unnamed = (UNNAMED,) * (origin is None)
     if not wanted:
-        there = recorded_partition(root)
         full = experiment.batching.label == "full"
         # batches of a rank depend on its host, too
-        same = there.digests & (digests if full else {prepared.stats.digest})
+        same = there.digests & (digests if full or origin is None else digests - {origin.cut})
         elsewhere = not same and not (full and _exact(experiment))
-        told = (ELSEWHERE.format(root.name, there.ranks),) * elsewhere
-        return Replay(scheduled, elsewhere, told, root.name, accuracy)
+        told = (ELSEWHERE.format(name, there.ranks), *unnamed) if elsewhere else ()
+        return Replay(scheduled, elsewhere, told, name, accuracy)
     thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
         read_recording(root),
@@ -73,9 +81,32 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         experiment.seed,
         thresholds,
     )
-    told = (*found.notes, *notes)
+    told = (*found.notes, *(unnamed if found.transferred else ()), *notes)
     # what learned something else reached another accuracy
-    return Replay({**found.activity, **scheduled}, found.transferred, told, root.name, () if notes else accuracy)
+    return Replay({**found.activity, **scheduled}, found.transferred, told, name, () if notes else accuracy)
+
+
+def _learned_otherwise(prepared: "Prepared", root: Path, there: "RecordedPlan") -> list[str]:
+    """What the run in ``root`` learned otherwise than this experiment would; :class:`ConfigError` where planning chose
+    other policies for it."""
+    from simgnn.analysis.recorded_plan import different_experiment, graph_differences, planned_differences
+    from simgnn.experiment.directory import differences
+    from simgnn.tomlfile import leaves
+
+    experiment, origin = prepared.experiment, prepared.stats.origin
+    stated = {".".join(path): value for path, value in leaves(experiment.to_table())}
+    found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
+    graph = None if origin is None else origin.graph
+    found = graph_differences(found, experiment.graph.source, there.graph, graph)
+    faults, notes = different_experiment(found, root, _irrelevant(experiment))
+    if faults:
+        raise ConfigError(faults)
+    return notes
+
+
+def _irrelevant(experiment: "Experiment") -> frozenset[str]:
+    """Fields by which exact training learns the same, but for rounding."""
+    return frozenset({"communication.rows", "model.order", "model.hoist"} if _exact(experiment) else ())
 
 
 def _exact(experiment: "Experiment") -> bool:

@@ -93,14 +93,15 @@ def _put(temporary: Path, directory: Path) -> None:
 
 def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
     """What ``plan/plan.json`` says: artefacts by path, the model's layers, how to train, the program's digest."""
-    experiment, facts = prepared.experiment, prepared.stats.facts
+    experiment, facts, origin = prepared.experiment, prepared.stats.facts, prepared.stats.origin
     threads = experiment.hardware.threads_per_rank
     return {
         "format": PLAN_FORMAT,
         "name": experiment.name,
         "partition": None if prepared.partition is None else str(prepared.partition.path.resolve()),
         "partition_digest": prepared.stats.digest,
-        "cut_digest": None if prepared.partition is None else prepared.partition.cut_digest,
+        "cut_digest": None if origin is None else origin.cut,
+        "graph_digest": None if origin is None else origin.graph,
         "shards": None if shards is None else str(shards.resolve()),
         "ranks": experiment.ranks,
         "hosts": list(experiment.rank_hosts()),

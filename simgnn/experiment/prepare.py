@@ -155,7 +155,7 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
             f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the "
             f"partition in {path}: a statistics file holds one partition, which cannot be divided anew"
         )
-    return experiment, replace(stats, hosts=np.asarray(experiment.rank_hosts(), dtype=np.int64))
+    return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
 
 
 def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:

@@ -122,12 +122,12 @@ def partition_stats(graph: Graph, partition: Partition, hosts: IntArray, reorder
     digest = stats_digest(graph_digest(graph), partition, hosts, reorder)
     if partition.kind == "vertex-cut":
         from simgnn.partition.replicas import build_replica_graphs
-        from simgnn.partition.vertex_stats import vertex_cut_stats
+        from simgnn.partition.vertex_stats import LevelRows, vertex_cut_stats
 
         profiles, levels = [], []
         for one in build_replica_graphs(graph, partition, reorder, np.asarray(hosts, dtype=np.int64)):
             profiles.append(locality_profiles(graph, one.csr, one.vertices))
-            levels.append({name: lists.received for name, lists in one.levels.items()})
+            levels.append(LevelRows.of(one))
         return vertex_cut_stats(graph, partition, hosts, digest, profiles, levels)
     numbers = [rank_numbers(graph, one, partition.ranks) for one in build_local_graphs(graph.csr, partition, reorder)]
     return edge_cut_stats(graph, hosts, numbers, digest)

@@ -66,6 +66,8 @@ RankGraph = LocalGraph | ReplicaGraph
 
 
 LEVELS = ("mirrors/across", "mirrors/within")
+BY_HOSTS = "mirrors/across/hosts"
+"""Table of the rows of the first by the number of hosts that their vertex lies on."""
 
 
 def build_replica_graphs(

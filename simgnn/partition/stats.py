@@ -1,7 +1,7 @@
 """PartitionStats: all that planning may know of a partition. A graph that nobody here can load is simulated from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,21 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.kinds import PartitionPolicy
 from simgnn.program.sizes import IntArray, Route
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What statistics were counted from, by SHA-256: ``graph``; ``cut``, the graph and which rank has what of it;
+    ``partition``, that with the hosts of ranks and the order of rows (None: ranks are on other hosts now)."""
+
+    graph: str
+    cut: str
+    partition: str | None
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """Those that name the partition."""
+        return frozenset({self.cut} if self.partition is None else {self.cut, self.partition})
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class PartitionStats:
       first reads are in no bin. ``backward`` is the same for the transposed local edges.
 
     ``notes`` says what is not counted from a graph (numbers spread evenly by a ``stats:`` file). ``made_by``: the
-    policy that a ``stats:`` file says it was made by; None: it does not say.
+    policy that a ``stats:`` file says it was made by; None: it does not say. ``origin``: None where nobody says it.
     """
 
     facts: GraphFacts
@@ -50,11 +65,19 @@ class PartitionStats:
     tables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     made_by: PartitionPolicy | None = None
+    origin: Origin | None = None
 
     @property
     def ranks(self) -> int:
         """P."""
         return len(self.rows)
+
+    def on_hosts(self, hosts: IntArray) -> "PartitionStats":
+        """The same with ranks on ``hosts`` int64 [P]."""
+        origin = self.origin
+        if origin is not None and not np.array_equal(hosts, self.hosts):
+            origin = replace(origin, partition=None)
+        return replace(self, hosts=hosts, origin=origin)
 
     def halo_rows(self) -> IntArray:
         """Halo rows that each rank holds, int64 [P]."""

@@ -10,6 +10,7 @@ A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.Gra
 
 Both take ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
 ``[partition.made_by]``: kind and options of the partition policy that made it, as in an experiment's ``[partition]``.
+``[partition.counted_from]`` names by digest what it was counted from; it holds while the file's numbers do.
 """
 
 import os
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
+from simgnn.graph.graph import GraphFacts
 from simgnn.partition.partition import digest_of
 from simgnn.partition.stats import PartitionStats
 from simgnn.partition.statscheck import check_stats
@@ -52,12 +54,12 @@ def load_stats(path: str | Path) -> PartitionStats:
     if section.hosts is not None:
         arrays["hosts"] = np.array(section.hosts, dtype=np.int64)
     arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
-    # not over the graph's name: renaming a graph changes nothing
-    numbers = {**asdict(facts), "name": ""}
     described = {"facts": asdict(facts), "kind": section.kind, "notes": notes}
-    digest = digest_of([section.kind, repr(sorted(numbers.items())), *sorted(arrays)], _sorted(arrays))
+    digest = _digest(section.kind, facts, arrays)
     stats = stats_from_parts({**described, "digest": digest}, arrays)
-    return check_stats(replace(stats, made_by=section.made_by), str(path))
+    counted = section.counted_from
+    origin = None if counted is None or counted.numbers != digest else counted.origin()
+    return check_stats(replace(stats, made_by=section.made_by, origin=origin), str(path))
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:
@@ -83,6 +85,9 @@ def save_stats(stats: PartitionStats, path: str | Path) -> None:
         partition["arrays"] = companion.name
     if stats.made_by is not None:
         partition["made_by"] = stats.made_by.stated()
+    if stats.origin is not None:
+        numbers = _digest(stats.kind, stats.facts, arrays)
+        partition["counted_from"] = {**asdict(stats.origin), "numbers": numbers}
     write_toml(path, {"format": 1, "graph": described["facts"], "partition": partition})
 
 
@@ -124,5 +129,12 @@ def _inline_table(path: Path, name: str, values: Any) -> NDArray[Any]:
     return table
 
 
-def _sorted(arrays: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    return [arrays[name] for name in sorted(arrays)]
+PLAIN = {"i": np.int64, "u": np.int64, "f": np.float64}
+
+
+def _digest(kind: str, facts: GraphFacts, arrays: dict[str, NDArray[Any]]) -> str:
+    """Of all numbers, however wide they are stored; not of the graph's name: renaming a graph changes nothing."""
+    numbers = {**asdict(facts), "name": ""}
+    stored = [arrays[name] for name in sorted(arrays)]
+    plain = [array.astype(PLAIN.get(array.dtype.kind, array.dtype), copy=False) for array in stored]
+    return digest_of([kind, repr(sorted(numbers.items())), *sorted(arrays)], plain)

@@ -11,6 +11,7 @@ from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.problems import sentences
 from simgnn.names import nearest
 from simgnn.partition.kinds import PARTITION_KINDS, PartitionPolicy
+from simgnn.partition.stats import Origin
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Imbalance = Annotated[float, Field(ge=1.0)]
@@ -49,6 +50,20 @@ class GraphSection(_Table):
         return GraphFacts(**self.model_dump())
 
 
+class CountedFrom(_Table):
+    """Table ``[partition.counted_from]``: digests of :class:`~simgnn.partition.stats.Origin`, and that of the file's
+    ``numbers`` as they were counted."""
+
+    graph: str
+    cut: str
+    partition: str | None = None
+    numbers: str
+
+    def origin(self) -> Origin:
+        """As the rest of the program holds it."""
+        return Origin(self.graph, self.cut, self.partition)
+
+
 class PartitionSection(_Table):
     """Table ``[partition]``: explicit arrays, a companion file, or summary numbers."""
 
@@ -66,6 +81,7 @@ class PartitionSection(_Table):
     tables: dict[str, list[Any]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     made_by: SerializeAsAny[PartitionPolicy] | None = None
+    counted_from: CountedFrom | None = None
 
     @field_validator("made_by", mode="before")
     @classmethod

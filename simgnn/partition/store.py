@@ -22,9 +22,9 @@ from simgnn.partition.local import LocalGraph, RowLists, build_local_graphs
 from simgnn.partition.partition import Partition, digest_of
 from simgnn.partition.quality import Quality, measure
 from simgnn.partition.replicas import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.stats import Origin, PartitionStats
 from simgnn.partition.statscode import stats_from_parts, stats_to_parts
-from simgnn.partition.vertex_stats import vertex_cut_stats
+from simgnn.partition.vertex_stats import LevelRows, vertex_cut_stats
 from simgnn.program.sizes import IntArray
 
 WHAT = "partition"
@@ -61,6 +61,11 @@ class PartitionArtifact:
         cut = details.get("cut") or self.partition.digest  # artefacts of earlier versions do not tell it
         return digest_of([str(details["made_from"]["graph"]), str(cut)], [])
 
+    @cached_property
+    def origin(self) -> Origin:
+        """What its statistics are counted from."""
+        return Origin(str(self.folder.details["made_from"]["graph"]), self.cut_digest, self.digest)
+
     @property
     def ranks(self) -> int:
         """P."""
@@ -84,7 +89,7 @@ class PartitionArtifact:
         self.folder.verify("stats/")
         names = [name.removeprefix("stats/") for name in self.folder.files if name.startswith("stats/")]
         arrays = {name: np.array(self.folder.array(f"stats/{name}")) for name in names}
-        stats = stats_from_parts(self.folder.details["stats"], arrays)
+        stats = replace(stats_from_parts(self.folder.details["stats"], arrays), origin=self.origin)
         return stats if self.facts is None else replace(stats, facts=self.facts)
 
     @cached_property
@@ -166,7 +171,9 @@ def partition_artifact(
     source = graph_digest(graph)
     wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
     if policy.cut == "vertex-cut":
-        wanted["holds"] = "replica graphs, levels"  # vertex-cuts made by earlier versions do not
+        # vertex-cuts made by earlier versions do not
+        counted = ", rows by hosts" if len(np.unique(hosts)) > 1 else ""
+        wanted["holds"] = f"replica graphs, levels{counted}"
     name = f"{policy.label}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
@@ -186,7 +193,7 @@ def partition_artifact(
             for replica in build_replica_graphs(graph, partition, policy.reorder, hosts):
                 profiles.append(locality_profiles(graph, replica.csr, replica.vertices))
                 _write_replicas(writer, replica, partition.ranks)
-                levels.append({name: lists.received for name, lists in replica.levels.items()})
+                levels.append(LevelRows.of(replica))
             stats = vertex_cut_stats(graph, partition, hosts, digest, profiles, levels)
         described, arrays = stats_to_parts(stats)
         for part, array in arrays.items():

@@ -1,6 +1,7 @@
 """PartitionStats of a vertex-cut."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,35 @@ from simgnn.partition.build_stats import stacked
 from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
 from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.partition import Partition
+from simgnn.partition.replicas import BY_HOSTS, LEVELS, ReplicaGraph
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import IntArray, Route
 
 CHUNK_VERTICES = 1 << 20
+
+
+@dataclass(frozen=True)
+class LevelRows:
+    """What a rank trades by the routes of ``LEVELS``: ``received`` rows of each rank, by route (none where all ranks
+    lie on one host); ``by_hosts``: its part of the table ``mirrors/across/hosts``."""
+
+    received: Mapping[str, Mapping[int, int]]
+    by_hosts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, replica: ReplicaGraph) -> "LevelRows":
+        """Count those of one rank."""
+        received = {name: lists.received for name, lists in replica.levels.items()}
+        found: list[tuple[int, int, int, int]] = []
+        if received:
+            leaving = replica.levels[LEVELS[0]].leaving
+            # one row leaves for each other host on which a vertex lies
+            rows = np.concatenate([np.empty(0, dtype=np.int64), *leaving.values()]).astype(np.int64)
+            hosts = np.bincount(rows, minlength=len(replica.vertices)) + 1
+            for peer in sorted(leaving):
+                numbers, counts = np.unique(hosts[leaving[peer]], return_counts=True)
+                found += [(replica.rank, peer, h, n) for h, n in zip(numbers.tolist(), counts.tolist(), strict=True)]
+        return cls(received, np.array(found, dtype=np.int64).reshape(-1, 4))
 
 
 def vertex_cut_stats(
@@ -23,17 +49,18 @@ def vertex_cut_stats(
     hosts: IntArray,
     digest: str,
     locality: Sequence[Mapping[str, NDArray[Any]]] = (),
-    levels: Sequence[Mapping[str, Mapping[int, int]]] = (),
+    levels: Sequence[LevelRows] = (),
 ) -> PartitionStats:
     """Statistics of a vertex-cut: ``rows`` are masters, ``edges`` local arcs, ``halo`` the route of mirrors from their
     master's rank to their own. ``locality``: profiles of each rank's arcs, by table; none
-    where nothing is to be priced. ``levels``: rows that each rank receives of each other by the routes that hosts add
-    up by, by table.
+    where nothing is to be priced. ``levels``: what each rank trades by the routes that hosts add up by.
 
     Tables besides those of the masks and features, which are as for edge-cuts with masters as owned rows:
 
     - ``mirrors/across``, ``mirrors/within`` int64 [k, 3], where ranks lie on several hosts: (sender, receiver, rows) of
       the routes of :class:`~simgnn.partition.replicas.ReplicaGraph`, sorted;
+    - ``mirrors/across/hosts`` int64 [k, 4], likewise: (sender, receiver, h, rows of that pair whose vertex lies on h
+      hosts), sorted, without zeros;
     - ``shared_masters`` int64 [P]: masters that have mirrors;
     - ``mirrors/histogram`` int64 [k, 3]: (pair, r, mirrors of that pair whose vertex has r replicas), sorted, without
       zeros; pairs are places in ``halo``.
@@ -64,9 +91,11 @@ def vertex_cut_stats(
         tables["feature_nonzeros"] = np.bincount(partition.owner, stored, minlength=ranks).astype(np.int64)
         tables["halo_feature_nonzeros"] = weighted
     tables |= stacked(locality) if locality else {}
-    for name in levels[0] if levels else ():
-        rows = [(sender, rank, count) for rank, one in enumerate(levels) for sender, count in one[name].items()]
+    for name in levels[0].received if levels else ():
+        rows = [(sender, rank, n) for rank, one in enumerate(levels) for sender, n in one.received[name].items()]
         tables[name] = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)
+    if levels and levels[0].received:
+        tables[BY_HOSTS] = np.concatenate([one.by_hosts for one in levels])
     return PartitionStats(
         facts=graph.facts(),
         kind="vertex-cut",

@@ -22,6 +22,8 @@ from simgnn.program.sizes import Column, Decision, Route
 BY_REPLICAS = "mirrors/replicas-"
 """Routes that tell, followed by a number r, how many rows travel between each pair of vertices with r replicas, if all
 are published."""
+BY_HOSTS = "mirrors/hosts-"
+"""The same of an exchange in which hosts add up first, followed by the number of hosts that a vertex lies on."""
 
 
 def is_replica_sync(sync: Sync) -> bool:
@@ -32,7 +34,7 @@ def is_replica_sync(sync: Sync) -> bool:
 @dataclass(frozen=True)
 class Publication:
     """Decisions of one sync: rows that mirrors sent, masters that were woken, and rows of theirs that were sent; the
-    woken masters by their number of replicas r are recorded as ``tally``-r."""
+    woken masters by their number of replicas (or hosts) r are recorded as ``tally``-r."""
 
     gathered: str
     active: str
@@ -51,9 +53,9 @@ def publications(program: Program) -> tuple[Publication, ...]:
 
 
 def rows_by_replicas(program: Program) -> Mapping[int, Route]:
-    """Rows of each pair that are published if all masters are woken, by the number of replicas of their vertex. Empty:
-    the statistics did not tell."""
-    found = {name.removeprefix(BY_REPLICAS): route for name, route in program.sizes.routes.items()}
+    """Rows of each pair that are published if all masters are woken, by the number of replicas of their vertex (where
+    hosts add up first: of hosts that it lies on). Empty: the statistics did not tell."""
+    found = {name.removeprefix(BY_REPLICAS).removeprefix(BY_HOSTS): one for name, one in program.sizes.routes.items()}
     return {int(number): route for number, route in found.items() if number.isdecimal()}
 
 
@@ -155,13 +157,13 @@ class ReplicaSync:
     def _told(self) -> dict[str, str]:
         """What the program says of its decisions, so that a record of them can be carried over: ``publications``."""
         # of a host-aggregated exchange a row stands for a host, and woken masters are counted by hosts
-        tally = "replicas" if self._within is None else "hosts"
+        tally, routes = ("replicas", BY_REPLICAS) if self._within is None else ("hosts", BY_HOSTS)
         told = {"decision": self._awake.name, "tally": self._scatter.decision(tally), **self._masters}
         if self._gather is None:
             return told
         for replicas, rows in self._scatter.stage.by_replicas.items():
-            if f"{BY_REPLICAS}{replicas}" not in self.builder.routes:
-                self.builder.route(f"{BY_REPLICAS}{replicas}", rows)
+            if f"{routes}{replicas}" not in self.builder.routes:
+                self.builder.route(f"{routes}{replicas}", rows)
         return {**told, "gathered": self._gather.leaving.name, "published": self._scatter.leaving.name}
 
     @cached_property

@@ -36,7 +36,8 @@ class Stage:
     route's lists, peers ascending.
     ``kept``: a stored target lives for the whole run. ``distinct``: rows of ``source`` that travel, each counted once,
     whoever needs them (None: not known); ``masters``: the route that names all of these, where ``route`` names a part.
-    ``by_replicas``: rows of each pair whose vertices have so many replicas, by their number (empty: not known).
+    ``by_replicas``: rows of each pair whose vertices have so many replicas, by their number (empty: not known); of a
+    hop between hosts, by the number of hosts that they lie on.
     """
 
     role: Literal["publish", "fold"]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from simgnn.analysis.activity_curve import Thresholds
-from simgnn.analysis.replay import Recording, Replay, different_experiment, recorded_partition, replay
+from simgnn.analysis.recorded_plan import different_experiment
+from simgnn.analysis.replay import Recording, Replay, replay
 from simgnn.analysis.replay_rows import shared_out, whole
-from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
@@ -142,12 +142,3 @@ def test_where_things_lie_and_when_they_are_there_makes_no_other_experiment() ->
     told = [("batching.storage", None, "b"), ("communication.blocks_ahead", 0, 1), ("schedule.window", 4, 8)]
     assert different_experiment(told, Path("run")) == ([], [])
     assert different_experiment([*told, ("batching.batch_size", 30, 20)], Path("run"))[0]
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"ranks": "x"}'])
-def test_a_plan_that_is_not_whole_is_told(tmp_path: Path, text: str | None) -> None:
-    (tmp_path / "plan").mkdir()
-    if text is not None:
-        (tmp_path / "plan" / "plan.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"--activity: .*plan\.json cannot be read .*expected the whole directory"):
-        recorded_partition(tmp_path)

@@ -1,5 +1,6 @@
 """What masters published, where vertices have other numbers of replicas: the law of a made-up run is found again."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from simgnn.analysis.replay import Recording, Replay, replay
 from simgnn.analysis.replay_replicas import fitted_exponents, woken_share
+from simgnn.analysis.replay_rows import limits
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
 from simgnn.graph.graph import GraphFacts
+from simgnn.partition.replicas import BY_HOSTS, LEVELS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.replicas import publications, rows_by_replicas
 from simgnn.program.program import Program
@@ -45,19 +48,46 @@ def statistics(ranks: int) -> PartitionStats:
     return PartitionStats(facts, "vertex-cut", np.zeros(ranks, int), rows, edges, halo, f"of {ranks}", tables)
 
 
+def on_hosts(ranks: int) -> PartitionStats:
+    """Vertices on some ranks each, two ranks a host: one row a vertex travels to each other host."""
+    draw, host = np.random.default_rng(ranks), np.arange(ranks) // 2
+    mirrors, across, within = (np.zeros((ranks, ranks), dtype=np.int64) for _ in range(3))
+    shared, by_hosts = np.zeros(ranks, dtype=np.int64), Counter[tuple[int, int, int]]()
+    for _ in range(VERTICES):
+        master, *others = draw.permutation(ranks)[: draw.integers(1, ranks + 1)].tolist()
+        shared[master] += bool(others)
+        stands = {host[master]: master}
+        for rank in others:
+            mirrors[master, rank] += 1
+            within[stands.setdefault(host[rank], rank), rank] += stands[host[rank]] != rank
+        for rank in list(stands.values())[1:]:
+            across[master, rank] += 1
+            by_hosts[master, rank, len(stands)] += 1
+    levels = {
+        name: np.array([(i, j, matrix[i, j]) for i, j in np.argwhere(matrix).tolist()])
+        for name, matrix in zip(LEVELS, (across, within), strict=True)
+    }
+    counted = {BY_HOSTS: np.array([(*key, rows) for key, rows in sorted(by_hosts.items())]), "shared_masters": shared}
+    stats = statistics(ranks)
+    tables = {**stats.tables, **levels, **counted}
+    return replace(stats, hosts=host, halo=Route.from_matrix(mirrors), tables=tables, digest=f"hosts of {ranks}")
+
+
 def planned(stats: PartitionStats) -> Program:
-    return plan(load_experiment("cdfgnn", ["model.hidden=8"]), stats).program
+    exchange = "direct" if stats.hosts.max() == 0 else "host-aggregated"
+    settings = ["model.hidden=8", f"communication.exchange={exchange}"]
+    return plan(load_experiment("cdfgnn", settings), stats).program
 
 
 def recorded(program: Program, exponent: float) -> Recording:
     """A run in which copies of a vertex with r replicas move as if they were r**exponent that move by themselves."""
-    sizes, decisions = program.sizes, dict[str, IntArray]()
-    mirrors = sizes.routes["mirrors"].matrix(program.ranks)
+    decisions = dict[str, IntArray]()
     woken = {r: 1 - (1 - MOVED) ** (r**exponent) for r in rows_by_replicas(program)}
     by_replicas = rows_by_replicas(program)
     published = sum(route.matrix(program.ranks)[:, :, None] * woken[r] for r, route in by_replicas.items())
     for one in publications(program):
-        decisions[one.gathered] = np.floor(mirrors.T[:, :, None] * MOVED + 0.5).astype(np.int64)[..., None]
+        gathered = limits(program, one.gathered)
+        decisions[one.gathered] = np.floor(gathered[:, :, None] * MOVED + 0.5).astype(np.int64)[..., None]
         decisions[one.published] = np.floor(published + 0.5).astype(np.int64)[..., None]
         decisions[one.active] = np.zeros((program.ranks, EPOCHS, 1), dtype=np.int64)
     for name in decisions_in(program) - set(decisions):  # the top of the backward pass, and what arrives
@@ -90,6 +120,49 @@ def test_the_law_of_a_record_holds_on_other_ranks(there: int, here: int, exponen
         np.testing.assert_allclose(found.activity[one.active][:, :-1, 0].sum(axis=0), masters, atol=here**2, rtol=0.02)
         arrived = found.activity[one.published.replace("/rows", "/arrived")]
         assert np.array_equal(arrived, found.activity[one.published].sum(axis=0))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+@pytest.mark.parametrize(("there", "here"), [(4, 8), (8, 4)])
+def test_the_law_holds_of_hosts_that_add_up_first(there: int, here: int, exponent: float) -> None:
+    stats = on_hosts(here)
+    record, program = recorded(planned(on_hosts(there)), exponent), planned(stats)
+    found = carried(record, program)
+    assert not any("without regard to" in note for note in found.notes)
+    routes = rows_by_replicas(program)
+    assert sorted(routes) == list(range(2, here // 2 + 1))
+    law = {h: 1 - (1 - MOVED[:-1]) ** (h**exponent) for h in (1, *routes)}
+    rows = sum(route.rows.sum() * law[h] for h, route in routes.items())
+    masters = {h: route.rows.sum() / (h - 1) for h, route in routes.items()}
+    # those that lie on their host alone publish nothing to others, but are woken too
+    masters[1] = stats.tables["shared_masters"].sum() - sum(masters.values())
+    assert masters[1] > 0
+    woken = sum(count * law[h] for h, count in masters.items())
+    assert len(publications(program)) == 3
+    for one in publications(program):
+        assert one.tally.endswith("/across/hosts")
+        published = found.activity[one.published][..., :-1, 0].sum(axis=(0, 1))
+        np.testing.assert_allclose(published, rows, atol=here**2, rtol=0.02)
+        np.testing.assert_allclose(found.activity[one.active][:, :-1, 0].sum(axis=0), woken, atol=here**2, rtol=0.02)
+
+
+def test_counts_by_hosts_are_used_where_they_were_recorded() -> None:
+    program, here = planned(on_hosts(8)), planned(on_hosts(4))
+    law, one = recorded(program, 1.0), publications(program)[1]
+    shares = {h: np.linspace(1.0, 0.5 / h, EPOCHS) for h in range(1, 5)}
+    tallies, masters = dict[str, IntArray](), on_hosts(8).tables["shared_masters"].copy()
+    for h, route in rows_by_replicas(program).items():
+        counts = route.matrix(8).sum(axis=1) // (h - 1)
+        masters -= counts
+        tallies[f"{one.tally}-{h}"] = np.floor(counts[:, None] * shares[h] + 0.5).astype(np.int64)[..., None]
+    tallies[f"{one.tally}-1"] = np.floor(masters[:, None] * shares[1] + 0.5).astype(np.int64)[..., None]
+    found = carried(replace(law, decisions={**law.decisions, **tallies}), here).activity
+    rows = {h: route.rows.sum() for h, route in rows_by_replicas(here).items()}
+    published = sum(rows[h] * shares[h] for h in rows)
+    np.testing.assert_allclose(found[one.published][..., 0].sum(axis=(0, 1)), published, atol=4**2, rtol=0.01)
+    alone = on_hosts(4).tables["shared_masters"].sum() - sum(rows[h] / (h - 1) for h in rows)
+    woken = alone * shares[1] + sum(rows[h] / (h - 1) * shares[h] for h in rows)
+    np.testing.assert_allclose(found[one.active][..., 0].sum(axis=0), woken, atol=4**2, rtol=0.01)
 
 
 def test_more_replicas_are_published_more_often_than_equal_fractions_say() -> None:
@@ -147,7 +220,15 @@ def test_without_numbers_of_replicas_fractions_are_equal_and_it_says_so() -> Non
     silent = replace(stats, tables={name: t for name, t in stats.tables.items() if name != "mirrors/histogram"})
     record, program = recorded(planned(statistics(3)), 1.0), planned(silent)
     found = carried(record, program)
-    assert "without regard to numbers of replicas" in found.notes[-1]
+    told = "without regard to numbers of replicas, since the statistics of this partition do not tell them"
+    assert told in found.notes[-1]
+    unheard = replace(recorded(planned(statistics(5)), 1.0), program=planned(silent))
+    both = carried(unheard, program).notes[-1]
+    assert both.endswith("the statistics of the record and this partition do not tell them")
+    hosts = on_hosts(4)
+    unnamed = replace(hosts, tables={name: table for name, table in hosts.tables.items() if name != BY_HOSTS})
+    elsewhere = carried(recorded(planned(on_hosts(6)), 1.0), planned(unnamed))
+    assert "without regard to numbers of hosts" in elsewhere.notes[-1]
     name = publications(program)[0].published
     share = record.decisions[name][..., 0].sum(axis=(0, 1)) / statistics(3).halo.rows.sum()
     np.testing.assert_allclose(found.activity[name][..., 0], stats.halo.matrix(5)[:, :, None] * share, atol=1)

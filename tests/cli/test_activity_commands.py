@@ -2,6 +2,7 @@
 systems."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,37 @@ def test_what_four_ranks_decided_is_priced_on_sixteen_gpus(
     sent = trace[trace["step"] >= 0].groupby(["rank", "epoch"])["bytes_sent"].sum().unstack()
     assert sent.sum()[1] != sent.sum()[2]
     assert np.sum(results[0].bytes_sent, axis=1).tolist() == sent[[1, 2]].mean(axis=1).tolist()
+
+
+def test_the_same_partition_by_another_name_is_replayed_exactly(
+    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the graph, and statistics of its partition; by the folder that one is in."""
+    recorded, copy, statistics = tmp_path / "recorded", tmp_path / "copy.npz", tmp_path / "statistics.toml"
+    shutil.copy(graph, copy)
+    source = ("--set", f"graph.source={graph}")
+    printed(capsys, "run", "cdfgnn", *source, "--ranks", "2", *EPOCHS, "--out", str(recorded))
+    run = read_result(RunDirectory(recorded).result)
+    assert invoke(["partition", "cdfgnn", *source, "--ranks", "2", "--stats", str(statistics)]) == 0
+    capsys.readouterr()
+    monkeypatch.chdir(recorded)
+    arguments = ["simulate", "cdfgnn", *EPOCHS, "--hardware", "a800-pcie-ib-2x8", "--ranks", "2", "--activity", "."]
+    for other in (str(copy), f"stats:{statistics}"):
+        out = tmp_path / f"predicted-{len(other)}"
+        told = printed(capsys, *arguments, "--set", f"graph.source={other}", "--out", str(out))
+        assert told["transferred"] is False
+        assert read_result(RunDirectory(out).result).bytes_sent == run.bytes_sent
+        assert len(told["time_to_accuracy"]) == len(run.accuracy or ())
+        assert not [note for note in told["notes"] if "activity" in note]
+        assert [note for note in told["notes"] if "the accuracy that the run recorded reached" in note]
+    # a file that was changed says nothing of where it is from any more
+    text = statistics.read_text()
+    assert text.count("classes = 5") == 1
+    statistics.write_text(text.replace("classes = 5", "classes = 6"))
+    told = printed(capsys, *arguments, "--set", f"graph.source=stats:{statistics}")
+    assert told["transferred"] is True
+    assert told["time_to_accuracy"] is None
+    assert [note for note in told["notes"] if "does not say which partition it was counted from" in note]
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ def test_a_record_is_replayed_and_on_other_hosts_used_as_fractions(runs: Runs) -
     found = replay(recording, apart, decisions_in(apart), recording.digests, 20, 0, None)
     assert found.transferred
     assert set(found.activity) == decisions_in(apart)
+    assert not any("without regard to" in note for note in found.notes)
     for name, values in found.activity.items():
         if name.endswith("/across/rows"):
             assert values.sum() > 0

@@ -7,6 +7,7 @@ are the parts of which it is made: what each vertex sends, given the weights; fr
 """
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +164,30 @@ def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
         find_activity(_prepared(exact, 2, "model.hidden=8"), exact)
 
 
+def test_what_auto_chose_is_compared(runs: Runs, tmp_path: Path) -> None:
+    """Which rows of layer 1 travel follows from the epochs, too: here those are inputs, sent once."""
+    folder, auto = runs.of(case(*CACHE, *TRANSFORMED)).finished.folder, "communication.rows=auto"
+    chose = r"communication\.rows: got input \(chosen by 'auto'\), expected transformed"
+    with pytest.raises(ConfigError, match=chose):
+        find_activity(_prepared(folder, 2, auto), folder)
+    # as if it had been auto that chose them in the record
+    record = shutil.copytree(folder, tmp_path / "record")
+    text = (record / "experiment.toml").read_text()
+    assert text.count('rows = "transformed"') == 1
+    (record / "experiment.toml").write_text(text.replace('rows = "transformed"', 'rows = "auto"'))
+    with pytest.raises(ConfigError, match=rf"{chose} \(chosen by 'auto'\)"):
+        find_activity(_prepared(record, 2), record)
+    found = find_activity(_prepared(record, 2, *TRANSFORMED), record)
+    assert not found.transferred
+    assert not found.notes
+    assert found.accuracy
+    # exact training learns the same of either
+    exact = runs.of(case(*TRANSFORMED)).finished.folder
+    found = find_activity(_prepared(exact, 2, auto), exact)
+    assert (found.transferred, found.notes) == (False, ())
+    assert list(found.accuracy) == read_result(RunDirectory(exact).result).accuracy
+
+
 def test_the_accuracy_of_a_run_comes_along(runs: Runs) -> None:
     """Of one that decides nothing it is all; of one that learned something else it is none."""
     for one in (case(*TRANSFORMED), case(*CACHE, *TRANSFORMED)):
@@ -184,7 +209,9 @@ def test_an_accuracy_of_another_partition_says_so(runs: Runs, settings: tuple[st
     folder = runs.of(case(*settings, *TRANSFORMED)).finished.folder
     here = _prepared(folder, 2)
     assert not find_activity(here, folder).transferred
-    found = find_activity(replace(here, stats=replace(here.stats, digest="another"), partition=None), folder)
+    assert here.stats.origin is not None
+    elsewhere = replace(here.stats.origin, cut="another", partition=None)
+    found = find_activity(replace(here, stats=replace(here.stats, origin=elsewhere)), folder)
     assert found.transferred == lossy
     assert ["another partition (2 ranks)" in note for note in found.notes] == [True] * lossy
     assert list(found.accuracy) == read_result(RunDirectory(folder).result).accuracy

@@ -1,5 +1,7 @@
 """Replica graphs: each stored edge once, each vertex one master, equal lists of rows at both ends."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from simgnn.partition.kinds import Ebv, Reorder
 from simgnn.partition.masters import choose_masters, replica_sets
 from simgnn.partition.partition import Partition
 from simgnn.partition.quality import connections
-from simgnn.partition.replicas import LEVELS, ReplicaGraph, build_replica_graphs
+from simgnn.partition.replicas import BY_HOSTS, LEVELS, ReplicaGraph, build_replica_graphs
 
 
 def any_vertex_cut(graph: Graph, ranks: int, seed: int) -> Partition:
@@ -121,6 +123,8 @@ def test_hosts_trade_one_row_a_vertex(graph: Graph, ranks: int, each: int, seed:
     stats = partition_stats(graph, partition, hosts)
     for name in LEVELS:
         assert stats.tables[name][:, 2].sum() == len(received[name])
+    ends = Counter((int(partition.owner[v]), rank, len(hosts_of[v])) for rank, v in received["mirrors/across"])
+    assert stats.tables[BY_HOSTS].tolist() == [[*key, rows] for key, rows in sorted(ends.items())]
 
 
 def test_masters_lie_in_the_wanted_order() -> None:

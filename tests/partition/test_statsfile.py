@@ -8,12 +8,15 @@ import pytest
 from partition_graphs import random_graph
 
 from simgnn.errors import ConfigError
+from simgnn.graph.digest import graph_digest
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.kinds import Ebv, PartitionPolicy, Random
 from simgnn.partition.quality import measure
+from simgnn.partition.stats import Origin
 from simgnn.partition.statscode import stats_to_parts
 from simgnn.partition.statsfile import load_stats, save_stats
 from simgnn.partition.statsspread import even
+from simgnn.partition.store import partition_artifact
 
 GRAPH = """
 [graph]
@@ -58,6 +61,31 @@ def test_round_trip(policy: PartitionPolicy, ranks: int, tmp_path: Path) -> None
     save_stats(found, path)
     assert load_stats(path).digest == found.digest
     assert measure(found) == measure(stats)
+
+
+@pytest.mark.parametrize("policy", [Random(), Ebv()], ids=lambda policy: policy.kind)
+@pytest.mark.parametrize("ranks", [3, 40])
+def test_a_file_says_what_it_was_counted_from(policy: PartitionPolicy, ranks: int, tmp_path: Path) -> None:
+    """Inline and with a companion file; while its numbers are as they were counted."""
+    graph, path = random_graph(300, 2000), tmp_path / "kept.toml"
+    artifact = partition_artifact(graph, policy, np.arange(ranks) // 2, 0, tmp_path)
+    assert artifact.stats.origin == Origin(graph_digest(graph), artifact.cut_digest, artifact.digest)
+    save_stats(artifact.stats, path)
+    found = load_stats(path)
+    assert found.origin == artifact.origin
+    assert found.on_hosts(found.hosts).origin == artifact.origin
+    assert found.on_hosts(np.arange(ranks)).origin == replace(artifact.origin, partition=None)
+    save_stats(found, path)
+    assert load_stats(path).origin == artifact.origin
+    text = path.read_text()
+    path.write_text(text.replace(f'name = "{graph.name}"', 'name = "another"'))
+    assert load_stats(path).origin == artifact.origin
+    path.write_text(text.replace("classes = ", "classes = 1"))
+    assert load_stats(path).origin is None
+    numbers = text.index("numbers = ")
+    path.write_text(text[:numbers] + text[text.index("\n", numbers) :])
+    with pytest.raises(ConfigError, match=r"partition\.counted_from\.numbers: missing"):
+        load_stats(path)
 
 
 def test_explicit_numbers(tmp_path: Path) -> None:

@@ -5,20 +5,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.model.user_layer import SEGMENTS, load_user_class
 from simgnn.partition.partition import PartitionKind
-from simgnn.partition.replicas import LEVELS
+from simgnn.partition.replicas import BY_HOSTS, LEVELS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums
 from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, Level, MirrorSums
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.sizes import Route
+from simgnn.program.sizes import IntArray, Route
 
 SPARSE = "sparse input features"
 
@@ -138,13 +139,36 @@ class MirrorSizes:
         return MirrorSums(segments, expand, self.levels if len(self.stats.halo.source) > 0 else (), self._by_replicas())
 
     def _by_replicas(self) -> dict[int, Route]:
-        """Rows that masters send to mirrors, by the number of replicas; empty where nobody counted."""
+        """Rows that masters send by the first hop, by the number of replicas, or hosts; empty where nobody counted."""
+        if self.levels[0].name:
+            return self._by_hosts()
         table, halo = self.stats.tables.get("mirrors/histogram"), self.stats.halo
         if table is None:
             return {}
         pair, replicas, rows = np.asarray(table, dtype=np.int64).reshape(-1, 3).T
-        return {
-            number: Route(halo.source[pair[chosen]], halo.target[pair[chosen]], rows[chosen])
-            for number in np.unique(replicas).tolist()
-            for chosen in [replicas == number]
-        }
+        return _by_number(halo.source[pair], halo.target[pair], replicas, rows)
+
+    def _by_hosts(self) -> dict[int, Route]:
+        table, ranks = self.stats.tables.get(BY_HOSTS), self.stats.ranks
+        if table is None:
+            return {}
+        source, target, hosts, rows = np.asarray(table, dtype=np.int64).reshape(-1, 4).T
+        counted, across = np.zeros((ranks, ranks), dtype=np.int64), self.levels[0].rows.matrix(ranks)
+        np.add.at(counted, (source % ranks, target % ranks), rows)
+        if not np.array_equal(counted, across):
+            raise ConfigError(
+                f"communication.exchange: got 'host-aggregated', but table {BY_HOSTS} of the partition does not add up "
+                f"to the rows of {LEVELS[0]}; make its statistics anew with simgnn partition --stats"
+            )
+        return _by_number(source, target, hosts, rows)
+
+
+def _by_number(
+    source: NDArray[np.integer], target: NDArray[np.integer], number: IntArray, rows: IntArray
+) -> dict[int, Route]:
+    """Routes of the rows of each ``number``."""
+    return {
+        each: Route(source[chosen].astype(np.int32), target[chosen].astype(np.int32), rows[chosen])
+        for each in np.unique(number).tolist()
+        for chosen in [number == each]
+    }

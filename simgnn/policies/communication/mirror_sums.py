@@ -38,7 +38,7 @@ class Level:
 
 class MirrorSums:
     """See :class:`~simgnn.policies.communication.base.Sums`. ``levels``: hops from masters outward; none where no
-    vertex has a mirror. ``by_replicas``: rows that masters send their mirrors, see :class:`Stage`.
+    vertex has a mirror. ``by_replicas``: rows that masters send by the first hop, see :class:`Stage`.
 
     y = S x, where S adds the rows of a vertex up over its copies and gives all of them the sum, is its own adjoint, so
     the gradient of a sum is completed by the same sync. Source: section 5.3 of our spec of CDFGNN.
@@ -135,5 +135,5 @@ class MirrorSums:
             "publish" if outward else "fold", route, rows, rows, *ends, f"{name}/send/{layer.index}", landing,
             picked=route, arrived=f"{name}/receive/{layer.index}", landed=route, name=name,
             distinct=SHARED_MASTERS if nearest else None, masters=MIRRORS if nearest and level.name else None,
-            by_replicas=self.by_replicas if nearest and not level.name else {},
+            by_replicas=self.by_replicas if nearest else {},
         )  # fmt: skip
