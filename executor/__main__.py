@@ -19,6 +19,9 @@ python -m executor testbed --help: a cluster of shaped network namespaces on thi
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run; the exit status."""
+    from simgnn.lifeline import follow_starter
+
+    follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["testbed"]:
         from executor.testbed.command import main as testbed

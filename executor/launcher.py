@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -81,7 +81,8 @@ def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
     try:
         yield running
     except KeyboardInterrupt:
-        print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
+        with suppress(BrokenPipeError):  # whoever read it may be what has gone
+            print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
         raise
     finally:
         end(running)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from executor.environment import LAUNCHER, follow_launcher
 from executor.launcher import INTERRUPTED, ended_together, environment_of, watch
+from simgnn.lifeline import follow_starter
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -27,6 +28,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; the exit status."""
+    follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
     options = parse(words)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:

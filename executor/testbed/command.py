@@ -10,9 +10,10 @@ from typing import Any
 
 from executor.testbed.declaration import Declaration
 from simgnn.errors import SimgnnError
+from simgnn.lifeline import wait_for_end
 
 USAGE = """\
-python -m executor testbed up TESTBED.toml            make its hosts (network namespaces), links and quotas
+python -m executor testbed up TESTBED.toml [--hold]   make its hosts (network namespaces), links and quotas
 python -m executor testbed run TESTBED.toml DIR       train what `simgnn run --prepare --out DIR` wrote, inside it
 python -m executor testbed exec TESTBED.toml -- CMD   run CMD once a rank, with torchrun's variables (micro-benchmarks)
 python -m executor testbed status [TESTBED.toml]      what is up (exit status 1: not up)
@@ -30,6 +31,7 @@ queue = "fair"           # in front of a link: connections in turn, as most Linu
 slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
 name = "testbed"         # tells several testbeds of one machine apart
 
+With --hold `up` stays and takes it down when its standard input ends: with whoever started it, however that ends.
 Needs root and iproute2 (but for profile without --measure-load). `run`, `exec` and --measure-load bring a testbed up
 that is not up, and take it down again. --measure-load adds to the profile what was measured inside, in half a minute:
 how long a small message waits behind large ones on the link between hosts, and the processor time of a byte across it.
@@ -57,6 +59,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         command = commands.add_parser(name, usage=USAGE)
         optional = name in ("status", "down")
         command.add_argument("testbed", type=Path, nargs="?" if optional else None, metavar="TESTBED.toml")
+        if name == "up":
+            command.add_argument("--hold", action="store_true", help="stay; take it down when standard input ends")
         if name == "run":
             command.add_argument("directory", type=Path, metavar="DIR")
             command.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
@@ -88,13 +92,25 @@ def _carry_out(options: argparse.Namespace) -> int:
         return _profile(declared, options.base, options.out, options.measure_load)
     if options.command == "up":
         made = lifecycle.up(declared)
-        print(f"testbed '{declared.name}' is up" + ("" if made else " (it was before)"))
+        print(f"testbed '{declared.name}' is up" + ("" if made else " (it was before)"), flush=True)
+        if options.hold:
+            _hold(declared.name)
         return 0
     from executor.testbed.runs import execute, run
 
     if options.command == "exec":
         return execute(declared, options.words)
     return run(declared, options.directory, ["--device", "cpu", *(["--resume"] if options.resume else [])])
+
+
+def _hold(name: str) -> None:
+    """Keep a testbed until standard input ends, or this process is interrupted."""
+    from executor.testbed import lifecycle
+
+    try:
+        wait_for_end()
+    finally:
+        lifecycle.down(name)
 
 
 def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import simgnn
 from simgnn.errors import BackendError, ConfigError
+from simgnn.lifeline import with_lifeline
 
 PACKAGE = "executor"
 GRACE_S = 15.0
@@ -51,7 +52,7 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
     """Run ``python -m executor run DIR`` to its end, each line of its output told as it comes.
 
     Raises :class:`ConfigError` where what it was given is wrong, :class:`BackendError` when it fails otherwise.
-    Interrupted, it ends all ranks before it returns.
+    Interrupted, it ends all ranks before it returns; they end, too, when this process is killed.
     """
     check_executor()
     command = [sys.executable, "-m", PACKAGE, "run", str(directory), *arguments]
@@ -81,14 +82,16 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
 
 def start_session(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
     """Start a command that leads a session, so that one signal reaches its ranks too; what it prints, on either stream,
-    is one pipe of text. End it with :func:`end_session`."""
+    is one pipe of text. End it with :func:`end_session`. It ends by itself when this process dies
+    (:mod:`simgnn.lifeline`)."""
     return subprocess.Popen(
         command,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=environment,
+        env=with_lifeline(environment),
         start_new_session=True,
     )
 

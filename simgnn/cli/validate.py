@@ -124,6 +124,7 @@ class CommandBackend:
 
         self._reporter = reporter
         self._quiet = Reporter(quiet=True)
+        self._holders: dict[Path, subprocess.Popen[str]] = {}
 
     def tell(self, text: str) -> None:
         """A line of progress."""
@@ -171,12 +172,28 @@ class CommandBackend:
         _testbed("status", fine=(0, 1))
 
     def up(self, testbed: Path) -> None:
-        """``executor testbed up``."""
-        _testbed("up", str(testbed))
+        """``executor testbed up --hold``: a process of its own takes it down, also when this one is killed."""
+        said = []
+        # Ctrl-C is answered here, and goes on to :meth:`down`
+        holder = self._holders[testbed] = _start_testbed("up", str(testbed), "--hold", holds=True)
+        assert holder.stdout is not None
+        for line in holder.stdout:
+            said.append(line)
+            if line.startswith("testbed '"):
+                return
+        del self._holders[testbed]
+        _check_ended(holder, "".join(said), "up")
 
     def down(self, testbed: Path) -> None:
-        """``executor testbed down``."""
-        _testbed("down", str(testbed))
+        """The end of what holds it; ``executor testbed down`` where nothing does."""
+        holder = self._holders.pop(testbed, None)
+        if holder is None:
+            _testbed("down", str(testbed))
+            return
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdin.close()
+        _check_ended(holder, holder.stdout.read(), "down")
 
     def run(self, directory: Path, testbed: Path | None) -> "Result":
         """``executor run``, here or in a testbed."""
@@ -199,20 +216,43 @@ class CommandBackend:
 
 def _testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
     """One call of the testbed; its own words when it ends with a status that is not ``fine``."""
-    from simgnn.cli.engine import check_executor
-    from simgnn.errors import BackendError, ConfigError
-
-    check_executor()
-    command = [sys.executable, "-m", "executor", "testbed", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    process = _start_testbed(*arguments)
+    assert process.stdout is not None
     try:
-        said, _ = process.communicate()
+        said = process.stdout.read()  # communicate() would end its standard input, and so the process
+        process.wait()
     except BaseException:
         process.terminate()  # it ends its ranks before it ends
         process.wait()
         raise
-    if process.returncode not in fine:
+    _check_ended(process, said, arguments[0], fine)
+
+
+def _start_testbed(*arguments: str, holds: bool = False) -> "subprocess.Popen[str]":
+    """A call that ends when this process does, however that ends; one that ``holds`` sees to that itself, and is out of
+    the reach of Ctrl-C."""
+    from simgnn.cli.engine import check_executor
+    from simgnn.lifeline import with_lifeline
+
+    check_executor()
+    return subprocess.Popen(
+        [sys.executable, "-m", "executor", "testbed", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=None if holds else with_lifeline(),
+        start_new_session=holds,
+    )
+
+
+def _check_ended(process: "subprocess.Popen[str]", said: str, what: str, fine: Sequence[int] = (0,)) -> None:
+    from simgnn.errors import BackendError, ConfigError
+
+    status = process.wait()
+    if status not in fine:
         last = "\n".join(said.splitlines()[-10:])
-        if process.returncode == ConfigError.exit_status:
+        if status == ConfigError.exit_status:
             raise ConfigError(last.removeprefix("executor: error: "))
-        raise BackendError(f"testbed {arguments[0]}: ended with status {process.returncode}:\n{last}")
+        raise BackendError(f"testbed {what}: ended with status {status}:\n{last}")

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -97,7 +96,9 @@ def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM") or sys.platform == "win32", reason="POSIX signals")
-def test_ending_the_command_ends_its_ranks(small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_ending_the_command_ends_its_ranks(small: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    """Also where it has no chance to end them."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "simgnn.cli.main", "run", str(small), "--ranks", "2", "--epochs", "1000000"]
     process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
@@ -105,14 +106,16 @@ def test_ending_the_command_ends_its_ranks(small: Path, tmp_path: Path) -> None:
     for line in process.stderr:
         if line.startswith("simgnn: training: 1/") or "epoch" in line:
             break
-    process.terminate()
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert {child.pid for child in started} >= set(_ranks_of(out)) - {process.pid}
+    assert len(started) == 3, "a launcher and two ranks"
+    process.send_signal(sent)
     rest = process.stderr.read()
-    assert process.wait(60) == 1
+    assert process.wait(60) == (1 if sent == signal.SIGTERM else -sent)
     assert "Traceback" not in rest
-    for _ in range(200):
-        if not _ranks_of(out):
-            break
-        time.sleep(0.05)
+    gone, alive = psutil.wait_procs(started, timeout=60)
+    assert not alive
+    assert len(gone) == 3
     assert _ranks_of(out) == []
 
 

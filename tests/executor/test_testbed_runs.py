@@ -16,6 +16,7 @@ from executor.testbed.places import namespace_of
 from executor.testbed.runs import run
 from executor.testbed.state import Record
 from simgnn.errors import BackendError, ConfigError
+from simgnn.lifeline import with_lifeline
 from simgnn.record.result import read_result
 from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file
 from tests.executor.runs import prepared_run, small_graph
@@ -57,7 +58,7 @@ def test_a_run_prepared_for_other_hosts_is_refused(tmp_path: Path) -> None:
 class Running:
     """Something inside a testbed that goes on until it is ended: two idle ranks, or the training of ``root``."""
 
-    def __init__(self, declared: Declaration, folder: Path, root: Path | None = None) -> None:
+    def __init__(self, declared: Declaration, folder: Path, root: Path | None = None, *, follows: bool = False) -> None:
         # one write a line: two ranks share the pipe, and unbuffered prints would mingle
         sleep = ["--", sys.executable, "-c", "import os, time; os.write(1, b'epoch\\n'); time.sleep(1000)"]
         words = (
@@ -65,7 +66,8 @@ class Running:
         )
         self.process = subprocess.Popen(
             command(*words), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.PIPE if follows else None,
+            env={**(with_lifeline() if follows else os.environ), "PYTHONUNBUFFERED": "1"},
             # whoever starts the tests in the background of a shell has Ctrl-C ignored, and children inherit that
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
@@ -116,6 +118,37 @@ def test_an_interrupted_run_takes_its_testbed_down(tmp_path: Path, sent: signal.
     status, said = running.end()
     assert status == 130
     assert said.strip().splitlines()[-1] == "executor: interrupted; ending all ranks"
+    assert running.all_gone()
+    assert Record.read(declared.name) is None
+    assert not network.exists(namespace_of(declared.name, 0))
+
+
+def test_a_run_whose_starter_has_gone_takes_its_testbed_down(tmp_path: Path) -> None:
+    """What the starter held ends with it, and so does all that would read what is said."""
+    declared = bed()
+    running = Running(declared, tmp_path, follows=True)
+    for end in (running.process.stdin, running.process.stdout, running.process.stderr):
+        assert end is not None
+        end.close()
+    running.process.wait(LIMIT_S)
+    assert running.all_gone()
+    assert Record.read(declared.name) is None
+    assert not network.exists(namespace_of(declared.name, 0))
+
+
+def test_a_testbed_is_held_until_its_holder_lets_go(tmp_path: Path) -> None:
+    """``validate`` holds it so: runs inside leave it up, and the end of standard input takes it down with them."""
+    declared = bed()
+    holder = subprocess.Popen(
+        command("up", on_file(declared, tmp_path), "--hold"), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == f"testbed '{declared.name}' is up\n"
+    running = Running(declared, tmp_path)
+    assert lifecycle.status(declared.name)["up"]
+    holder.communicate(timeout=LIMIT_S)
+    assert holder.returncode == 0
+    assert running.end()[0] == 128 + signal.SIGTERM
     assert running.all_gone()
     assert Record.read(declared.name) is None
     assert not network.exists(namespace_of(declared.name, 0))
