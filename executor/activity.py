@@ -35,7 +35,8 @@ class ActivityRecorder:
         """Write what was noted; without ``force`` only when it is much."""
         if not self._rows or (not force and len(self._rows) < FLUSH_ROWS):
             return
-        rows, self._rows = self._rows, []
+        rows = self._rows[:]
+        del self._rows[: len(rows)]  # what other threads note meanwhile stays
         epochs, steps, decisions, peers, values = zip(*rows, strict=True)
         point, phase, name = zip(*map(parts_of, decisions), strict=True)
         columns = [epochs, steps, point, phase, [self.rank] * len(rows), peers, name, values]

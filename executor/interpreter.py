@@ -6,7 +6,8 @@ streams and ``pick`` decide what runs when. Both paths run the same compiled ste
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +19,10 @@ from executor.handlers.context import NOTHING, RankContext, Sent
 from executor.lanes import Lanes
 from simgnn.errors import BackendError
 from simgnn.policies.schedule.pick import Pick, ProgramOrder
-from simgnn.program.program import EVALUATE, Program, Turn
+from simgnn.program.program import EVALUATE, Program
+
+SPAN = 512
+"""Turns after which what was noted of them is written: they bound the memory that it takes."""
 
 
 class Record(Protocol):
@@ -53,17 +57,28 @@ class Interpreter:
         self.serial = pick is None and all(self.templates[name].serial for name in used)
         self._lanes = None if self.serial else Lanes(self, pick or ProgramOrder())
 
-    def train(self, epochs: Iterable[int]) -> None:
-        """Run all turns of consecutive epochs; all ops have ended when this returns."""
-        calendar = self.program.calendar
-        turns = [Turn(e, s, calendar.template(e, s)) for e in epochs for s in range(calendar.steps)]
-        work = [(self.templates[t.template], Now(t.epoch, t.step, t.epoch * calendar.steps + t.step)) for t in turns]
+    def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
+        """Run all turns of consecutive epochs; all ops have ended when this returns.
+
+        ``between``: what this thread does whenever ``every`` more turns have ended, wherever in an epoch; streams that
+        have threads of their own go on meanwhile.
+        """
+        work = self._turns(epochs)
         if self._lanes is not None:
-            self._lanes.run(work)
+            self._lanes.run(work, between, every)
             return
         with torch.no_grad():
-            for template, now in work:
-                self._run(template, now)
+            while turns := list(islice(work, every)):
+                for template, now in turns:
+                    self._run(template, now)
+                if between is not None and len(turns) == every:
+                    between()
+
+    def _turns(self, epochs: Iterable[int]) -> Iterator[tuple[CompiledTemplate, Now]]:
+        calendar = self.program.calendar
+        for epoch in epochs:
+            for step in range(calendar.steps):
+                yield self.templates[calendar.template(epoch, step)], Now(epoch, step, epoch * calendar.steps + step)
 
     def evaluate(self, epoch: int) -> bool:
         """Run the evaluation after an epoch, where the program has one. Every training op must have ended."""
@@ -75,7 +90,7 @@ class Interpreter:
             with torch.no_grad():
                 self._run(template, now)
         else:
-            self._lanes.run([(template, now)])
+            self._lanes.run(iter([(template, now)]))
         return True
 
     def close(self) -> None:

@@ -4,9 +4,10 @@ The main thread runs the first stream that does not communicate (``compute``), e
 A communicating stream issues strictly in program order; of the others ``pick`` chooses among the ready ops.
 """
 
+import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class _Lane:
 
 
 class Lanes:
-    """Runs lists of turns; the threads live until :meth:`close`."""
+    """Runs turns as they come; the threads live until :meth:`close`."""
 
     def __init__(self, interpreter: "Interpreter", pick: Pick) -> None:
         program = interpreter.program
@@ -67,7 +68,9 @@ class Lanes:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
-        self._coming: deque[tuple[CompiledTemplate, Now]] = deque()
+        self._coming: Iterator[tuple[CompiledTemplate, Now]] = iter(())
+        self._next_turn: tuple[CompiledTemplate, Now] | None = None
+        self._ended, self._every = 0, sys.maxsize
         self._active: dict[int, _TurnState] = {}
         cuda = interpreter.context.device.type == "cuda"
         self._lanes = {
@@ -86,21 +89,41 @@ class Lanes:
         for thread in self._threads:
             thread.start()
 
-    def run(self, work: Sequence[tuple[CompiledTemplate, Now]]) -> None:
-        """Run turns; returns when all their ops have ended, raises the first error of any stream."""
+    def run(
+        self,
+        work: Iterator[tuple[CompiledTemplate, Now]],
+        between: Callable[[], None] | None = None,
+        every: int = sys.maxsize,
+    ) -> None:
+        """Run turns, each taken from ``work`` when it is opened; returns when all their ops have ended, raises the
+        first error of any stream. ``between`` is called whenever ``every`` more turns have ended: nobody but this
+        thread's stream waits for it."""
         if self.interpreter.context.device.type == "cuda":
             torch.cuda.synchronize()
         with self._changed:
-            self._coming.extend(work)
+            self._coming, self._next_turn = work, next(work, None)
+            self._ended, self._every = 0, sys.maxsize if between is None else every
             self._open_turns()
             self._changed.notify_all()
         with torch.no_grad():
             while self._take_and_run(self._main, until_idle=True):
-                pass
+                if between is not None and self._ended >= self._every:
+                    self._pause(between)
         if self.interpreter.context.device.type == "cuda":
             torch.cuda.synchronize()
         if self._error is not None:
             raise self._error
+
+    def _pause(self, between: Callable[[], None]) -> None:
+        with self._changed:
+            self._ended -= self._every
+        try:
+            between()
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+            raise
 
     def close(self) -> None:
         """End the threads; those inside a collective end with the process."""
@@ -116,15 +139,18 @@ class Lanes:
                 pass
 
     def _take_and_run(self, lane: _Lane | None, until_idle: bool) -> bool:
-        """Wait for an op of a stream and run it. False when nothing is left (main thread) or the run is over."""
+        """Wait for an op of a stream and run it; the main thread comes back without one when so many turns have ended.
+        False when nothing is left (main thread) or the run is over."""
         with self._changed:
             while True:
                 if self._closed or self._error is not None:
                     return False
+                if until_idle and self._ended >= self._every:
+                    return True
                 job = None if lane is None else self._next(lane)
                 if job is not None:
                     break
-                if until_idle and not self._active and not self._coming:
+                if until_idle and not self._active and self._next_turn is None:
                     return False
                 self._changed.wait()
         assert lane is not None
@@ -195,6 +221,7 @@ class Lanes:
                 follower.before[position].append(end)
             self._release(follower, position)
         if not state.left:
+            self._ended += 1
             del self._active[state.now.count]
             self._open_turns()
 
@@ -206,11 +233,11 @@ class Lanes:
 
     def _open_turns(self) -> None:
         """Open turns as long as no older turn than the window is in flight."""
-        while self._coming:
-            template, now = self._coming[0]
+        while self._next_turn is not None:
+            template, now = self._next_turn
             if self._active and now.count - min(self._active) >= self.window:
                 return
-            self._coming.popleft()
+            self._next_turn = next(self._coming, None)
             count = len(template.steps)
             uses: dict[int, int] = {}
             for step in template.steps:

@@ -38,7 +38,8 @@ class LossRecorder:
         """Write what was noted; without ``force`` only when it is much."""
         if not self._rows or (not force and len(self._rows) < FLUSH_ROWS):
             return
-        rows, self._rows = self._rows, []
+        rows = self._rows[:]
+        del self._rows[: len(rows)]  # what other threads note meanwhile stays
         epochs, steps, losses = zip(*rows, strict=True)
         sums = torch.cat(losses).cpu().numpy() * self.trained
         columns = [[self.rank] * len(rows), epochs, steps, sums]

@@ -37,7 +37,8 @@ class TakenRecorder:
         """Write what was noted; without ``force`` only when it is much."""
         if not self._rows or (not force and len(self._rows) < FLUSH_ROWS):
             return
-        rows, self._rows = self._rows, []
+        rows = self._rows[:]
+        del self._rows[: len(rows)]  # what other threads note meanwhile stays
         epochs, steps, places, peers, counts = zip(*rows, strict=True)
         columns = [[self.rank] * len(rows), epochs, steps, [self._number[place] for place in places], peers, counts]
         arrays = [arrow_of(column, field.type) for column, field in zip(columns, TAKEN_SCHEMA, strict=True)]

@@ -51,7 +51,8 @@ class Recorder:
         """Write what was noted; without ``force`` only when it is much, or old."""
         if not force and len(self._rows) < FLUSH_ROWS and time.perf_counter() - self._written_s < FLUSH_S:
             return
-        rows, self._rows = self._rows, []
+        rows = self._rows[:]
+        del self._rows[: len(rows)]  # what other threads note meanwhile stays
         if rows:
             epochs, steps, op_ids, issued, ended, sent = zip(*rows, strict=True)
             begins, ends = self._seconds(issued), self._seconds(ended)

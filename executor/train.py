@@ -23,18 +23,18 @@ from executor.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.failure import outside_ops, write_failure
 from executor.handlers.context import Apart
 from executor.hosts import one_machine_notes
-from executor.interpreter import Interpreter
+from executor.interpreter import SPAN, Interpreter
 from executor.memory import PeakMemory
 from executor.metrics import History
 from executor.notes import Notes
 from executor.plan import RunPlan
 from executor.report import FIRST, TOLD, write_counts, write_report
-from executor.spans import spans
 from executor.trace import Recorder, put_aside
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.program import EVALUATE
+from simgnn.program.stops import Stops
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
 
@@ -70,10 +70,10 @@ def _tell(root: Path, rank: int, error: Exception) -> None:
 
 
 class Session:
-    """Everything that one rank holds during a run."""
+    """Everything that one rank holds during a run. ``span``: turns after which what was noted is written."""
 
-    def __init__(self, plan: RunPlan, device: str, resume: bool, pick: Pick | None) -> None:
-        self.plan = plan
+    def __init__(self, plan: RunPlan, device: str, resume: bool, pick: Pick | None, span: int = SPAN) -> None:
+        self.plan, self.span = plan, span
         torch.set_num_threads(
             threads_per_rank(plan.threads_per_rank, int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks)))
         )
@@ -102,7 +102,7 @@ class Session:
             plan.program, self.context, self.recorder,
             {name: observe for name, observe in observers.items() if name is not None}, pick,
         )  # fmt: skip
-        self._progress_s, self._told = 0.0, self.start
+        self._progress_s, self._told, self._stop = 0.0, self.start, self.start
 
     def run(self) -> None:
         """Train, then report."""
@@ -113,8 +113,9 @@ class Session:
         self.energy.start()
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
-        for epochs in spans(self.start, plan.epochs, every, keep, plan.program.calendar.steps):
-            self.interpreter.train(epochs)
+        for epochs in Stops(plan.epochs, every, keep, self.start).spans():
+            self._stop = epochs.stop
+            self.interpreter.train(epochs, self._write_down, self.span)
             self.history.settle()
             done = epochs[-1] + 1
             if done == self.start + 1:
@@ -123,12 +124,16 @@ class Session:
                 self._evaluate(done - 1)
             saving = bool(keep) and done % keep == 0 and done < plan.epochs
             # a run that goes on from the checkpoint has these epochs' times from this trace alone
-            self.recorder.flush(force=saving)
-            self.notes.flush(force=saving)
+            self._write_down(force=saving)
             if saving:
                 save_checkpoint(plan.checkpoints, done, plan.digest, self.context, self.history.state(), world.barrier)
             self._progress(done)
         self._finish()
+
+    def _write_down(self, force: bool = False) -> None:
+        """Write what was noted, while streams other than this thread's may go on."""
+        self.recorder.flush(force)
+        self.notes.flush(force)
 
     def _evaluate(self, epoch: int) -> None:
         assert self.context.network is not None
@@ -137,11 +142,13 @@ class Session:
         self.context.network.set_training(True)
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
-        """A turn's metrics are there. Several epochs may run without a break: the end of one is told from here."""
+        """A turn's metrics are there. Many epochs may run without a stop: the end of one is told from here, that of the
+        last when it has been evaluated."""
         self.history.observe(now, metrics)
         steps = self.plan.program.calendar.steps
-        if steps > 1 and now.step == steps - 1 and now.epoch in self.history.losses:
-            self._progress(now.epoch + 1)
+        done = now.epoch + 1 if steps > 1 else len(self.history.losses)  # on a GPU metrics may arrive later
+        if now.step == steps - 1 and done < self._stop and done - 1 in self.history.losses:
+            self._progress(done)
 
     def abandon(self) -> None:
         """Keep what was traced of a run that failed."""

@@ -45,6 +45,7 @@ def predict(
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import prepare
     from simgnn.hardware.machine import Machine
+    from simgnn.program.stops import Stops
     from simgnn.sim.simulate import simulate
     from simgnn.sim.spread import estimate_spread
 
@@ -70,6 +71,7 @@ def predict(
         epochs=experiment.train.epochs,
         activity=found.activity,
         evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
+        stops=Stops(experiment.train.epochs, checkpoint_every=experiment.train.checkpoint_every),
     )
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
     result = prediction_result(prepared, chosen, simulation, spread, found)

@@ -18,6 +18,7 @@ from simgnn.hardware.machine import Machine
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.schedule.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.program.program import EVALUATE, Turn
+from simgnn.program.stops import Stops, in_turn
 from simgnn.sim.accounting import sent_by
 from simgnn.sim.bundles import BUNDLED_ABOVE
 from simgnn.sim.clock import FOREVER_PS, too_long
@@ -45,6 +46,7 @@ class Engine:
         *,
         stats: PartitionStats | None = None,
         evaluate_every: int = 0,
+        stops: Stops | None = None,
         pick: Pick | None = None,
         window: float = WINDOW,
         bundle_above: int = BUNDLED_ABOVE,
@@ -73,6 +75,7 @@ class Engine:
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.on_epoch: Any = None
         self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
+        self._stops = None if in_turn(self.program) else stops
         self._pick = ProgramOrder() if pick is None else pick
         self._next = [0] * self.program.ranks
         self._active: list[list[int]] = [[] for _ in range(self.program.ranks)]
@@ -201,7 +204,8 @@ class Engine:
             lane.asleep.popleft().succeed()
 
     def _open_turns(self, rank: int) -> None:
-        """Open a rank's next turns, as long as no older turn than the window is in flight; evaluations stand alone."""
+        """Open a rank's next turns, as long as no older turn than the window is in flight; evaluations stand alone, and
+        none is opened over a stop."""
         slots, steps = self.compiled.slots, self.program.calendar.steps
         active = self._active[rank]
         while self._next[rank] < self.epochs * slots:
@@ -212,7 +216,8 @@ class Engine:
                 continue
             lag = 0 if not active else number // slots * steps + number % slots - self._position(active[0])
             alone = evaluation or (active and active[-1] % slots == steps)
-            if active and (alone or lag >= self.compiled.window):
+            stopped = number % slots == 0 and self.stops_after(number // slots - 1)
+            if active and (alone or stopped or lag >= self.compiled.window):
                 return
             self._next[rank] += 1
             self._open(number, rank)
@@ -225,6 +230,10 @@ class Engine:
         """Whether an evaluation follows an epoch: every so many, and the last."""
         done = epoch + 1 + self.epoch_shift
         return self._evaluate_every > 0 and (done % self._evaluate_every == 0 or epoch + 1 == self.epochs)
+
+    def stops_after(self, epoch: int) -> bool:
+        """Whether a rank ends all its ops after an epoch before it begins the next."""
+        return self._stops is not None and self._stops.after(epoch + 1 + self.epoch_shift)
 
     def _open(self, number: int, rank: int) -> None:
         state = self.turns.get(number)

@@ -118,7 +118,8 @@ class FastForward:
         engine = self.engine
         if epoch not in self._signatures:
             signature = epoch_signature(engine.program, engine.pricer.sizes.activity, epoch)
-            self._signatures[epoch] = (*signature, engine.evaluates(epoch - engine.epoch_shift))
+            here = epoch - engine.epoch_shift
+            self._signatures[epoch] = (*signature, engine.evaluates(here), engine.stops_after(here))
         return self._signatures[epoch]
 
 

@@ -16,6 +16,7 @@ from simgnn.partition.stats import PartitionStats
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
+from simgnn.program.stops import Stops
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.summary import payload_epochs
 from simgnn.record.trace import TRACE_SCHEMA
@@ -128,6 +129,7 @@ def simulate(
     activity: Activity | None = None,
     fast_forward: bool = True,
     evaluate_every: int = 0,
+    stops: Stops | None = None,
     window: float = WINDOW,
     bundle_above: int = BUNDLED_ABOVE,
     pick: Pick | None = None,
@@ -136,9 +138,9 @@ def simulate(
 
     ``stats`` supply the locality tables that work names; without them aggregation is priced without, and flagged.
     ``activity``: values of decisions and guards (:mod:`simgnn.sim.decided`). ``evaluate_every``: evaluate after each so
-    many epochs and the last (0: never); never part of ``epoch_s``. ``window``: span of a batch of messages that begin
-    or end close together (:mod:`simgnn.sim.network`); 0 is exact. ``bundle_above``: rounds of more messages than this
-    flow in bundles.
+    many epochs and the last (0: never); never part of ``epoch_s``. ``stops``: where ranks wait for all their ops, too.
+    ``window``: span of a batch of messages that begin or end close together (:mod:`simgnn.sim.network`); 0 is exact.
+    ``bundle_above``: rounds of more messages than this flow in bundles.
 
     Raises :class:`BackendError` for a decision that no activity tells, a program that waits for ever or a message that
     gets no bandwidth, :class:`HardwareError` for a price that the profile lacks.
@@ -153,8 +155,8 @@ def simulate(
     compiled = compile_program(program)
     sizes = Sizes(program, {} if activity is None else activity)
     engine = Engine(
-        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, pick=pick, window=window,
-        bundle_above=bundle_above,
+        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, stops=stops, pick=pick,
+        window=window, bundle_above=bundle_above,
     )  # fmt: skip
     forward = FastForward(engine) if fast_forward else None
     engine.run()

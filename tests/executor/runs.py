@@ -11,6 +11,7 @@ import torch.distributed as dist
 from scipy import sparse
 
 from executor.environment import RENDEZVOUS
+from executor.interpreter import SPAN
 from executor.plan import RunPlan
 from executor.train import Session
 from simgnn.errors import BackendError
@@ -100,10 +101,12 @@ def train_in_process(
     resume: bool = False,
     stop_at: int | None = None,
     killed: bool = False,
+    span: int = SPAN,
 ) -> list[dict[str, Any]]:
     """Carry out runs one after another as one of their ranks: losses, accuracies, gradients, parameters, driver.
 
     ``stop_at``: the run breaks off in the update of that epoch; ``killed``: without a chance to write anything more.
+    ``span``: turns after which what was noted is written.
     """
     results = []
     for position, folder in enumerate(folders):
@@ -111,7 +114,7 @@ def train_in_process(
         os.environ.update({key: str(value) for key, value in here.items()})
         os.environ[RENDEZVOUS] = str(Path(folder) / f"rendezvous-{position}-{resume}-{pick_seed}")
         pick = None if pick_seed is None else SeededRandom(pick_seed + rank)
-        session = Session(RunPlan.open(Path(folder)), "cpu", resume, pick)
+        session = Session(RunPlan.open(Path(folder)), "cpu", resume, pick, span)
         optimizer = session.context.optimizer
         assert optimizer is not None
         first: list[torch.Tensor] = []

@@ -99,6 +99,49 @@ def test_a_ring_lets_loads_run_ahead_and_no_further(depth: int) -> None:
     assert max(ahead) == depth
 
 
+@pytest.mark.parametrize("depth", [1, 4])
+def test_other_streams_go_on_while_this_thread_does_something_else(depth: int) -> None:
+    """Every third turn, wherever in an epoch it is: loads go on as far as they may, over the end of an epoch."""
+    loaded, used, ahead = [0], [0], list[int]()
+
+    def load(context: Any) -> torch.Tensor:
+        loaded[0] += 1
+        return torch.zeros(1, 1)
+
+    def use(context: Any, slot: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        used[0] += 1
+        return total
+
+    def between() -> None:
+        end = time.monotonic() + 10
+        while depth > 1 and loaded[0] < min(used[0] + depth, 15) and time.monotonic() < end:
+            time.sleep(0.001)
+        ahead.append(loaded[0] - used[0])
+
+    program = _prefetch(depth)
+    context = world_context(
+        program, 0, {"total": torch.zeros(1, 1)}, policies={"load": _Script(load), "use": _Script(use)}
+    )
+    interpreter = Interpreter(program, context, Notes())
+    interpreter.train(range(3), between, 3)
+    interpreter.close()
+    assert loaded == used == [15]
+    assert ahead == ([0] * 5 if depth == 1 else [4, 4, 4, 3, 0])
+
+
+def test_a_fault_of_what_is_done_between_turns_ends_the_run() -> None:
+    def full() -> None:
+        raise OSError("no space left")
+
+    same = {name: _Script(lambda context, *rows: torch.zeros(1, 1)) for name in ("load", "use")}
+    program = _prefetch(2)
+    context = world_context(program, 0, {"total": torch.zeros(1, 1)}, policies=same)
+    interpreter = Interpreter(program, context, Notes())
+    with pytest.raises(OSError, match="no space left"):
+        interpreter.train(range(1000), full, 3)
+    interpreter.close()
+
+
 def test_streams_overlap() -> None:
     """Two ops that meet each other end only when both streams run at once."""
     meeting = threading.Barrier(2, timeout=10)

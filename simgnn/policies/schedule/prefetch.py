@@ -16,7 +16,8 @@ class Prefetch(Schedule):
     ``window``: batches that are held, the one in training included; 1 stages nothing ahead. ``staged``: what of later
     batches is held: ``rows``, all that training reads, on the device (RapidGNN); or ``blocks``, whose rows are brought
     when the step before has ended (DistDGL). ``lanes``: threads that draw blocks, at most one a batch of the window.
-    ``across_epochs``: whether rows of the next epoch's batches may be staged before an epoch has ended (RapidGNN: no).
+    ``across_epochs``: whether rows of the next epoch's batches may be staged before an epoch has ended (RapidGNN: no);
+    never over a stop (:class:`simgnn.program.stops.Stops`).
 
     A queue of D drawn batches behind W threads (DistDGL) is a window of W + D + 1: with the batches that are being
     drawn and the one in training.
@@ -26,7 +27,11 @@ class Prefetch(Schedule):
     window: Count = Field(default=4, description="batches that are held, the one in training included")
     staged: Literal["rows", "blocks"] = Field(default="rows", description="what of later batches is held")
     lanes: Count = Field(default=1, description="threads that draw batches")
-    across_epochs: bool = Field(default=False, description="stage rows of the next epoch before this one has ended")
+    across_epochs: bool = Field(
+        default=False,
+        description="stage rows of the next epoch before this one has ended (but the first, and before evaluations and "
+        "checkpoints)",
+    )
 
     def fitted(self, batches: int) -> "Prefetch":
         """See :class:`Schedule`."""

@@ -1,0 +1,55 @@
+"""Where a run waits for all its ops: between epochs, where something else happens. Both backends ask here."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from simgnn.program.ops import Op
+from simgnn.program.program import EVALUATE, Program
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Each rank ends all its ops of the epochs so far before it begins one of the next: after the first epoch that is
+    trained (the end of warm-up; from ``start`` on, in a run that goes on), each evaluation, each checkpoint, the last.
+
+    ``evaluate_every``, ``checkpoint_every``: after each so many epochs; 0: never. Nothing is staged ahead over a stop,
+    so that there are no more of them than have to be.
+    """
+
+    epochs: int
+    evaluate_every: int = 0
+    checkpoint_every: int = 0
+    start: int = 0
+
+    def after(self, done: int) -> bool:
+        """Whether there is a stop when so many epochs have been trained."""
+        often = (self.evaluate_every, self.checkpoint_every)
+        return done in (self.start + 1, self.epochs) or any(every and done % every == 0 for every in often)
+
+    def spans(self) -> Iterator[range]:
+        """Epochs from one stop to the next, to the end of the run."""
+        begin = self.start
+        for done in range(self.start + 1, self.epochs + 1):
+            if self.after(done):
+                yield range(begin, done)
+                begin = done
+
+
+def in_turn(program: Program) -> bool:
+    """Whether each op of a program waits for the one before it, also from turn to turn: nothing runs ahead, and stops
+    change nothing."""
+    steps = program.calendar.steps
+
+    def follows(first: Op, second: Op, back: int) -> bool:
+        stream = program.streams[first.stream]
+        if second.stream == first.stream and stream.servers == 1:
+            return True
+        return any(d.op == first.name and d.steps_back + d.epochs_back * steps == back for d in second.after)
+
+    templates = [template.ops for name, template in program.templates.items() if name != EVALUATE and template.ops]
+    return (
+        all(op.ranks is None for ops in templates for op in ops)
+        and all(follows(first, second, 0) for ops in templates for first, second in pairwise(ops))
+        and all(follows(before[-1], after[0], 1) for before in templates for after in templates)
+    )

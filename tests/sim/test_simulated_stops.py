@@ -1,0 +1,68 @@
+"""Where a run waits for all its ops, its simulation does: nothing of the next epoch has begun."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from programs import prefetched_step, task_graph
+
+from sim.mini_batches import made_sizes, planned
+from sim.planned import shipped, spread, statistics, vanilla
+from sim.test_fast_forward import same
+from sim.worlds import machine, run
+from simgnn.program.program import Program
+from simgnn.program.stops import Stops, in_turn
+from simgnn.sim.simulate import Simulation
+
+HOSTS, EPOCHS = [0, 1, 2], 10
+
+
+def prefetching() -> Program:
+    sizes = made_sizes(HOSTS, EPOCHS, 5, seed=2)
+    return planned("rapidgnn", HOSTS, sizes, "schedule.window=4", "schedule.across_epochs=true").program
+
+
+def overlaps(simulation: Simulation, ranks: int) -> list[bool]:
+    """Of each epoch but the last, whether any rank issued an op of a later one before all its own of this had ended."""
+    columns = simulation.columns
+    found = []
+    for epoch in range(EPOCHS - 1):
+        earlier, later = columns["epoch"] <= epoch, columns["epoch"] > epoch
+        found.append(
+            any(
+                columns["issued_s"][later & mine].min() < columns["ended_s"][earlier & mine].max()
+                for mine in (columns["rank"] == rank for rank in range(ranks))
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_nothing_runs_ahead_over_a_stop_and_something_over_all_else(keep: int) -> None:
+    program, stops = prefetching(), Stops(EPOCHS, checkpoint_every=keep)
+    on = machine(HOSTS, kind="cpu", cores=64, threads=1)
+    simulation = run(program, on, EPOCHS, stops=stops)
+    assert overlaps(simulation, 3) == [not stops.after(epoch + 1) for epoch in range(EPOCHS - 1)]
+    assert all(overlaps(run(program, on, EPOCHS), 3))
+
+
+@pytest.mark.parametrize("system", [prefetched_step, task_graph])
+def test_epochs_between_stops_are_fast_forwarded(system: ModuleType) -> None:
+    program, stops = system.build(3), Stops(40, checkpoint_every=4)
+    on = machine(program.hosts, latency=1e-6, call=1e-6, floor=1e-5)
+    fast = run(program, on, 40, stops=stops)
+    same(fast, run(program, on, 40, stops=stops, fast_forward=False))
+    assert sum(count for _, count in fast.copied) >= 20
+    assert fast.epoch_s != run(program, on, 40).epoch_s
+
+
+def test_a_program_that_runs_in_turn_has_nothing_to_wait_for() -> None:
+    hosts = spread(4, 2)
+    stats = statistics(hosts)
+    program, on = vanilla(stats), shipped("a800-pcie-ib-2x8", hosts)
+    assert in_turn(program)
+    assert not in_turn(prefetching())
+    stopped = run(program, on, 12, stats=stats, stops=Stops(12, checkpoint_every=5))
+    free = run(program, on, 12, stats=stats)
+    assert np.array_equal(stopped.epoch_s, free.epoch_s)
+    assert stopped.copied == free.copied
