@@ -1,4 +1,4 @@
-"""Aggregation and the affine segment, forward and backward: `pytest tests/benchmarks --benchmark-only`."""
+"""Aggregation and the affine segment, forward and backward: `pytest -n 0 tests/benchmarks --benchmark-only`."""
 
 import numpy as np
 import pytest

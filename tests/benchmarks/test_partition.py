@@ -1,4 +1,4 @@
-"""Partitioning and local graphs: `pytest tests/benchmarks --benchmark-only`."""
+"""Partitioning and local graphs: `pytest -n 0 tests/benchmarks --benchmark-only`."""
 
 import numpy as np
 import pytest

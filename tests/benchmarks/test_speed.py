@@ -1,4 +1,4 @@
-"""Simulating one epoch, in process and warm: `pytest tests/benchmarks --benchmark-only`."""
+"""Simulating one epoch, in process and warm: `pytest -n 0 tests/benchmarks --benchmark-only`."""
 
 import pytest
 
