@@ -122,7 +122,7 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
         ("communication not hidden, slowest rank", seconds(communication_s(result))),
         (payload_name(result), amount(bytes_per_epoch(result))),
         ("memory, fullest rank", amount(memory_bytes(result))),
-        ("of it buffers, fullest rank", amount(max(result.buffer_bytes, default=None))),
+        ("buffers at most, fullest rank", amount(max(result.buffer_bytes, default=None))),
         ("idle process, fullest rank", amount(max(result.idle_memory_bytes or [], default=None))),
         ("memory of the host beside it", amount(max(result.host_memory_bytes or [], default=None))),
         ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),

@@ -118,7 +118,9 @@ class Result(BaseModel):
     collective_bytes: list[float] = Field(default_factory=list, description="[P] payload, mean of payload_epochs")
     control_bytes: list[float] = Field(default_factory=list)
     messages: list[list[float]] = Field(default_factory=list)
-    buffer_bytes: list[int] = Field(default_factory=list, description="[P] largest sum of live buffers")
+    buffer_bytes: list[int] = Field(
+        default_factory=list, description="[P] largest sum of live buffers at bounds of decisions"
+    )
     peak_memory_bytes: list[int] | None = Field(
         default=None, description="[P] peak of what is allocated (of a GPU: on it), over the idle process"
     )
