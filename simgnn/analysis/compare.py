@@ -64,7 +64,8 @@ class Comparison:
     energy.
 
     ``ops_unmatched``: ops of the compared epochs, by rank, epoch, step and op, that ran on one side only.
-    ``batches_differ``: mini-batches that held other rows, or took them from other places; None where there are none.
+    ``batches_differ``: mini-batches that held other rows, took them from other places, or are told by one side only;
+    None where there are none.
     """
 
     predicted: Result
@@ -244,8 +245,14 @@ def _differ(first: RunDirectory, second: RunDirectory, column: str, whole_run: b
 
 
 def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
-    if not (first.batches.is_file() and second.batches.is_file()):
+    lacking = [run for run in (first, second) if not run.batches.is_file()]
+    if len(lacking) == 2:
         return None
+    if lacking:
+        raise ConfigError(
+            f"{lacking[0].batches}: got no such file, expected the run's mini-batches, as the other directory has "
+            "them: simulate or run again"
+        )
     return batches_that_differ(read_table(first.batches), read_table(second.batches))
 
 

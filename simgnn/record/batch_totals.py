@@ -14,10 +14,11 @@ HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "stage
 
 
 def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
-    """How many batches that both tables tell of held other rows there, or took them from other places; a count that was
-    not told differs from any. Raises :class:`ConfigError` for tables of other columns."""
+    """How many batches held other rows in one table than in the other, or took them from other places; one that a table
+    lacks, and a count that was not told, differ from any. Raises :class:`ConfigError` for tables of other columns."""
     one, two = (_held(table) for table in (first, second))
-    return sum(None in one[key] or one[key] != two[key] for key in one.keys() & two.keys())
+    both = one.keys() & two.keys()
+    return len(one.keys() ^ two.keys()) + sum(None in one[key] or one[key] != two[key] for key in both)
 
 
 def _held(table: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:

@@ -40,7 +40,8 @@ BATCHES_SCHEMA = pa.schema(
         pa.field("pulled_from", COUNTS),  # rows that each rank sent for it, [P]
         pa.field("asked", pa.list_(COUNTS)),  # vertices that each rank was to draw for, [hops][P]; [] where none is
         pa.field("staged", pa.int32()),  # batches whose rows were there and not yet trained, when this one's turn came
-        pa.field("wait_s", pa.float64()),  # from when training could go on until this batch's rows were there
+        # from when training could go on (evaluations and checkpoints are over) until this batch's rows were there
+        pa.field("wait_s", pa.float64()),
         pa.field("loss_sum", pa.float64()),  # of the batch's seeds, before the step; null in a prediction
     ]
 )
@@ -68,7 +69,8 @@ def batch_table(
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS
     begins = next(op.name for op in steady.ops if op.stream == "compute")
     releases = next(op.name for op in reversed(steady.ops) if op.phase == "backward")
-    columns = {name: trace[name].to_numpy() for name in ("rank", "epoch", "step", "op_id", "started_s", "ended_s")}
+    names = ("rank", "epoch", "step", "op_id", "issued_s", "started_s", "ended_s")
+    columns = {name: trace[name].to_numpy() for name in names}
     told = (LOSSES_SCHEMA.empty_table() if losses is None else losses).to_pydict()
     parts = []
     for rank in range(program.ranks):
@@ -78,7 +80,7 @@ def batch_table(
         begun = _times(program, columns, rank, begins, "started_s").seconds[:count]
         released = _times(program, columns, rank, releases, "ended_s").seconds
         # the first batch of a run is waited for from its beginning
-        free = np.concatenate(([0.0], ended.seconds))[:count]
+        free = np.maximum(np.concatenate(([0.0], ended.seconds))[:count], _resumed(program, columns, rank, turns))
         counted = None if taken is None else TakenRows.of(program, taken, rank, turns)
         parts.append(
             {
@@ -115,6 +117,21 @@ def _times(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, nam
     turns = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
     order = np.argsort(turns, kind="stable")
     return _Times(turns[order], columns[time][rows][order])
+
+
+def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, turns: IntArray) -> NDArray[np.float64]:
+    """When a rank went on with its training turns after a pause in which it ran none of their ops, an evaluation or a
+    checkpoint: seconds [turns], 0 where there was none before a turn."""
+    rows = np.flatnonzero((columns["rank"] == rank) & (columns["step"] >= 0))
+    of = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
+    place = np.searchsorted(turns, of)
+    inside = place < len(turns)  # ops of turns that were begun but not ended
+    begun, ended = np.full(len(turns) + 1, np.inf), np.full(len(turns) + 1, -np.inf)
+    np.minimum.at(begun, place, columns["issued_s"][rows])
+    np.maximum.at(ended, place[inside], columns["ended_s"][rows][inside])
+    begun = np.minimum.accumulate(begun[::-1])[::-1][: len(turns)]  # of this turn or any later one
+    before = np.concatenate(([np.inf], np.maximum.accumulate(ended[: len(turns)])))[: len(turns)]
+    return np.where(begun > before, begun, 0.0)
 
 
 def _sizes(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:

@@ -9,6 +9,8 @@ import pytest
 from sim.mini_batches import made_sizes, parted_sizes, planned, statistics
 from sim.test_prefetch import EPOCHS, STEPS, Durations, apart
 from sim.worlds import run
+from simgnn.program.stops import Stops
+from simgnn.record.batch_totals import batches_that_differ
 from simgnn.record.batches import BATCHES_SCHEMA, LOSSES_SCHEMA, batch_table, draws_batches
 
 
@@ -47,6 +49,28 @@ def test_a_row_tells_what_a_batch_held_and_how_long_training_waited(window: int,
     assert found["staged"].min() >= 1
     assert found["staged"].max() <= window
     assert (found["staged"] > 1).any() == (window > 1)
+
+
+def test_what_lies_between_epochs_is_not_waited_for() -> None:
+    hosts, pause_s = [0, 1, 2], 5.0
+    program = planned("rapidgnn", hosts, made_sizes(hosts, EPOCHS, STEPS), "schedule.across_epochs=true").program
+    stopped = run(program, apart(hosts), EPOCHS, stops=Stops(EPOCHS, checkpoint_every=1)).trace
+    later = stopped
+    for name in ("issued_s", "started_s", "ended_s"):  # each checkpoint takes that long
+        moved = pa.array(stopped[name].to_numpy() + pause_s * stopped["epoch"].to_numpy())
+        later = later.set_column(later.schema.get_field_index(name), name, moved)
+    waits = [batch_table(program, trace)["wait_s"].to_numpy() for trace in (stopped, later)]
+    np.testing.assert_allclose(waits[1], waits[0], rtol=1e-9, atol=1e-12)
+    assert (waits[0].reshape(3, EPOCHS, STEPS)[:, :, 0] > 0).all(), "nothing is staged over a checkpoint"
+
+
+def test_a_batch_that_one_table_lacks_differs() -> None:
+    hosts = [0, 1]
+    simulation = run(planned("rapidgnn", hosts, made_sizes(hosts, EPOCHS, STEPS)).program, apart(hosts), EPOCHS)
+    table = batch_table(simulation.program, simulation.trace)
+    assert batches_that_differ(table, table) == 0
+    assert batches_that_differ(table, table.slice(3)) == batches_that_differ(table.slice(3), table) == 3
+    assert batches_that_differ(table, table.slice(0, 0)) == table.num_rows
 
 
 def test_batches_that_did_not_end_are_left_out() -> None:
