@@ -52,11 +52,11 @@ def command(
     else:
         directory = prepare_run(loaded, out or free_directory(Path("runs"), loaded.name), reporter, force)
     if prepare_only:
-        start = torchrun_command(directory)
+        start = torchrun_command(directory, resume)
         if as_json:
             print_json({"directory": str(directory), "start": start})
         else:
-            note(f"written to {directory}; start it: {start}")
+            note(f"{'going on in' if resume else 'written to'} {directory}; start it: {start}")
         return
     result = carry_out(directory, loaded.train.epochs, reporter, ["--resume"] if resume else [])
     show_result(result, as_json, directory)

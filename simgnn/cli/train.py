@@ -78,14 +78,15 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
     return result
 
 
-def torchrun_command(directory: Path) -> str:
-    """How a prepared run is started on a cluster, on every host."""
+def torchrun_command(directory: Path, resume: bool = False) -> str:
+    """How a prepared run is started on a cluster, on every host; ``resume``: goes on from its last checkpoint."""
     from simgnn.experiment.load import load_experiment
     from simgnn.record.rundir import RunDirectory
 
     cluster = load_experiment(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
-    return f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
+    started = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
+    return f"{started} --resume" if resume else started
 
 
 def free_directory(root: Path, name: str) -> Path:

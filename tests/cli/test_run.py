@@ -59,7 +59,10 @@ def test_resuming_needs_the_same_experiment_and_a_checkpoint(
     assert invoke(["run", str(small), "--resume", "--out", out]) == 2
     assert "is not a run directory" in capsys.readouterr().err
     assert invoke(["run", str(small), "--ranks", "2", "--prepare", "--out", out]) == 0
-    capsys.readouterr()
+    assert "--resume" not in capsys.readouterr().err
+    # torchrun without it would begin anew, and remove the checkpoints
+    assert invoke(["run", str(small), "--ranks", "2", "--prepare", "--resume", "--out", out]) == 0
+    assert f"-m executor run {out} --resume" in capsys.readouterr().err.replace("\n", " ")
     assert invoke(["run", str(small), "--ranks", "3", "--epochs", "5", "--resume", "--out", out]) == 2
     told = capsys.readouterr().err
     assert "--resume: cluster.ranks_per_host: got 3, expected 2" in told
