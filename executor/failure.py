@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from executor.compile import Step
 
 SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
+CHATTER = "Check the logs"
+"""Where advice begins that Gloo ends its messages with: it points at no place that there is."""
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
 """Names of the errors of Python, torch and NumPy: the launcher tells failures without loading torch."""
 Kind = Literal["cause", "lost-peer"]
@@ -63,8 +65,9 @@ def outside_ops(rank: int, error: Exception) -> Exception:
 
 
 def _lost(where: str, message: str) -> LostPeerError:
+    said = message.partition(CHATTER)[0].rstrip(" .")
     return LostPeerError(
-        f"{where}: lost contact with another rank ({message}); it died, or was silent for longer than train.timeout"
+        f"{where}: lost contact with another rank ({said}); it died, or was silent for longer than train.timeout"
     )
 
 
@@ -91,6 +94,11 @@ def read_failures(folder: Path) -> list[tuple[Kind, str]]:
     """All notes, causes first."""
     notes = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.failure.json"))]
     return sorted(((note["kind"], note["message"]) for note in notes), key=lambda note: note[0] != "cause")
+
+
+def ranks_that_told(folder: Path) -> set[int]:
+    """Ranks that left a note, of whatever kind."""
+    return {json.loads(path.read_text())["rank"] for path in folder.glob("rank-*.failure.json")}
 
 
 def clear_failures(folder: Path) -> None:

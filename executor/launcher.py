@@ -5,14 +5,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from executor.environment import LAUNCHER, RENDEZVOUS, threads_per_rank
-from executor.failure import clear_failures, read_failures
+from executor.failure import clear_failures, ranks_that_told, read_failures
 from executor.plan import RunPlan
 
 POLL_S = 0.02
@@ -56,8 +56,9 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
                 running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
             if not watch(running):
                 return 0
+            first = {rank for rank, process in enumerate(running) if process.returncode}  # as watch saw it
             _wait(running, GRACE_S)
-            reason = _reason(plan, running)
+            reason = _reason(plan, running, first)
             print(f"executor: error: {reason}", file=sys.stderr, flush=True)
             statuses = [process.poll() for process in running]
         if 2 in statuses:  # what was given is wrong: nothing ran, there is nothing to report
@@ -123,24 +124,31 @@ def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
         time.sleep(POLL_S)
 
 
-def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]]) -> str:
-    """Why the run ended: what a rank says is the cause, else which rank was killed, else who lost contact."""
-    notes = read_failures(plan.trace)
+def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Set[int]) -> str:
+    """Why the run ended: what a rank says is the cause, else which rank was killed or ended without a word, else who
+    lost contact. ``first``: ranks that had failed before any other."""
+    notes, told = read_failures(plan.trace), ranks_that_told(plan.trace)
     causes = [message for kind, message in notes if kind == "cause"]
     if causes:
         return causes[0]
-    for rank, process in enumerate(running):
-        code = process.poll()
-        if code is not None and code < 0:
-            return (
-                f"rank {rank} was killed by {signal.Signals(-code).name}; the run has ended on all {plan.ranks} ranks. "
-                f"{_remedy(plan)}"
-            )
-    silent = [rank for rank, process in enumerate(running) if process.poll() is None]
+    codes = [process.poll() for process in running]
+    lost = [
+        (rank not in first, code > 0, rank, code)
+        for rank, code in enumerate(codes)
+        if code is not None and (code < 0 or (code > 0 and rank not in told))
+    ]
+    if lost:
+        *_, rank, code = min(lost)
+        end = "was killed by " + signal.Signals(-code).name if code < 0 else _wordless(code)
+        return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {_remedy(plan)}"
+    silent = [rank for rank, code in enumerate(codes) if code is None]
     if notes and silent:
         return f"{notes[0][1]}; rank {silent[0]} did not answer. {_remedy(plan)}"
-    codes = {rank: process.poll() for rank, process in enumerate(running)}
-    return notes[0][1] if notes else f"ranks ended with {codes}; the reason is in the lines above"
+    return notes[0][1]
+
+
+def _wordless(status: int) -> str:
+    return f"ended with exit status {status} and told no reason (what it printed, if anything, may tell)"
 
 
 def _remedy(plan: RunPlan) -> str:

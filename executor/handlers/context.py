@@ -232,7 +232,7 @@ class RankContext:
         return self.policies[op.module]
 
     def arrived(self, op: Op, now: Now, members: Sequence[int], rows: Sequence[int]) -> None:
-        """So many rows have come from each member along the route of an op."""
+        """So many rows have been received from each member along an op's route: the sizes of the receives."""
         if op.route is not None:
             for member, count in zip(members, rows, strict=True):
                 if count:

@@ -49,7 +49,8 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: int) -> Handler:
-    """An exchange whose rows the program tells for each turn, so that no rank tells another."""
+    """An exchange whose rows the program tells for each turn, so that no rank tells another. What is noted as arrived
+    are the sizes with which receives were posted, the program's; a sender checks that it holds as many as it tells."""
     assert op.route is not None
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place, members = context.store.place(op.writes[0].buffer), list(group.members)

@@ -1,6 +1,6 @@
 """What each mini-batch held and how long training waited for it: from a program's sizes and a trace of either backend.
 
-Whence its rows came is what the program plans; of a run, what ranks counted (:mod:`simgnn.record.taken`).
+Whence its rows came is what the program plans; of a run, what ranks counted (how: :mod:`simgnn.record.taken`).
 Other counters of specs/minibatch_common.md C12 are told elsewhere: times of a batch's ops, their bytes and control
 bytes in the trace, by rank, epoch, step and op; payload by rank pair and op in ``traffic.parquet``; rows of caches, and
 bytes of every pair in every step, in the program's size table (``plan/``).

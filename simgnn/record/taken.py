@@ -1,7 +1,13 @@
-"""Whence ranks of a run took the rows of their mini-batches, counted where rows moved, never read off the program.
+"""Whence ranks of a run took the rows of their mini-batches.
 
-A rank notes what it moved into a batch by place, and what arrived along a route that brings other rows in every turn by
-sender. ``batches.parquet`` of a run tells sums of these numbers where that of a prediction tells the program's.
+A rank notes by place what it moved into a batch or a cache, counted where rows were put: never read off the program.
+Along a route that brings other rows in every turn it notes by sender with which size it has received:
+
+- where ids are asked for (rows of ``distdgl``, requests to draw): how many ids it asked that sender for;
+- where rows come unasked (scheduled rows, fills of a cache, neighbours that answer requests): what the program tells of
+  the pair, for receives are posted with these sizes. A sender that holds another number of rows in all ends the run.
+
+``batches.parquet`` of a run tells sums of these numbers where that of a prediction tells the program's.
 """
 
 from dataclasses import dataclass

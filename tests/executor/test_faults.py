@@ -8,12 +8,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from executor.failure import LostPeerError, outside_ops, read_failures, write_failure
+from executor.launcher import Seat, _reason, launch
 from executor.trace import read_part
+from simgnn.errors import BackendError
+from tests.executor.batch_runs import prepared_batches
 from tests.executor.runs import prepared_run, small_graph
 
 LIMIT_S = 120
@@ -150,3 +157,80 @@ def test_a_changed_program_is_refused(tmp_path: Path) -> None:
     assert status == 2
     assert len(_messages(said)) == 1, said
     assert "the plan says 000000000000" in said
+
+
+ENDS_SILENTLY = """
+import os, sys
+from executor.minibatch.placement import StagedRows
+inputs = StagedRows.inputs
+def ends(*arguments):
+    return os._exit(7) if arguments[1].epoch == 2 else inputs(*arguments)
+StagedRows.inputs = ends
+from executor.__main__ import main
+main(sys.argv[4:])
+"""
+"""Before ``python -m executor ...``: the same, but its thread that stages rows ends the process in the third epoch."""
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_without_a_word_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its peer tells that it lost contact: a consequence."""
+    folder = prepared_batches(
+        small_graph(), tmp_path / "run", 2, 1, "rapidgnn", "placement.hot_rows=5", "schedule.window=3",
+        "train.checkpoint_every=1", "train.timeout=20",
+    )  # fmt: skip
+    interface = "lo" if sys.platform == "linux" else "lo0"
+    prefixes: list[tuple[str, ...]] = [(), (sys.executable, "-c", ENDS_SILENTLY)]
+    assert launch(folder, [], [Seat(prefix, rank, 2, 1, interface) for rank, prefix in enumerate(prefixes)]) == 1
+    (line,) = _messages(capfd.readouterr().err)
+    assert line.startswith("executor: error: rank 1 ended with exit status 7 and told no reason")
+    assert line.endswith("Go on from its last checkpoint with --resume.")
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert line.endswith(result["message"])
+    ((kind, said),) = read_failures(folder / "trace")
+    assert kind == "lost-peer"
+    assert "GLHF" not in said
+    assert said.isascii()
+
+
+LOST = LostPeerError("rank 0: lost contact")
+REASON = BackendError("the disk is gone")
+
+
+@pytest.mark.parametrize(
+    ("codes", "first", "notes", "told"),
+    [
+        ((1, 7), {1}, {0: LOST}, "rank 1 ended with exit status 7 and told no reason"),
+        ((1, 7), {0}, {0: LOST}, "rank 1 ended with exit status 7 and told no reason"),
+        ((1, 7), {1}, {0: REASON}, "the disk is gone"),
+        ((1, 7), {1}, {1: REASON}, "the disk is gone"),
+        ((3, 7), {1}, {}, "rank 1 ended with exit status 7"),
+        ((3, -9), {1}, {}, "rank 1 was killed by SIGKILL"),
+        ((-6, 7), {1}, {}, "rank 1 ended with exit status 7"),
+        ((7, -9), {0, 1}, {}, "rank 1 was killed by SIGKILL"),
+        ((0, 7), {1}, {}, "rank 1 ended with exit status 7"),
+        ((1, -9), {0}, {0: LOST}, "rank 1 was killed by SIGKILL"),
+        ((1, None), {0}, {0: LOST}, "rank 0: lost contact; rank 1 did not answer. It has no checkpoint"),
+        ((1, 1), {0}, {0: LOST, 1: LOST}, "rank 0: lost contact"),
+    ],
+)
+def test_the_reason_of_the_rank_that_ended_first_wins(
+    codes: tuple[int | None, ...], first: set[int], notes: dict[int, Exception], told: str, tmp_path: Path
+) -> None:
+    for rank, error in notes.items():
+        write_failure(tmp_path, rank, error)
+    plan: Any = SimpleNamespace(trace=tmp_path, checkpoints=tmp_path, ranks=2)
+    running: Any = [Mock(poll=Mock(return_value=code)) for code in codes]
+    assert _reason(plan, running, first).startswith(told)
+
+
+def test_what_gloo_advises_is_left_out() -> None:
+    error = RuntimeError(
+        "[/src/gloo/transport/tcp/pair.cc:547] Read error [127.0.0.1]:5902: Connection reset by peer. This is "
+        "typically caused by a remote worker. Check the logs of the remote worker before reporting an error. GLHF! 🏖️"
+    )
+    assert str(outside_ops(0, error)) == (
+        "rank 0: lost contact with another rank (Read error [127.0.0.1]:5902: Connection reset by peer. This is "
+        "typically caused by a remote worker); it died, or was silent for longer than train.timeout"
+    )
