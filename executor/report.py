@@ -86,6 +86,8 @@ def write_report(
     windows = epoch_windows(columns)
     seconds = (windows[:, 1] - windows[:, 0]).tolist()
     steady, told = seconds[1:] or seconds, payload_epochs(len(seconds))
+    # ranks of a run that failed have not told their counts, or have told them of other epochs
+    whole = status == "ok"
     # ranks of a run that failed may not have told what they measured
     energy = energy_figures(plan.trace, ranks, _span(trace), windows) if status == "ok" else []
     losses = [] if history is None else [history.losses[epoch] for epoch in sorted(history.losses)]
@@ -106,9 +108,9 @@ def write_report(
         epoch_s_median=float(np.median(steady)) if steady else None,
         per_rank=rank_times(columns, ranks) if seconds else [],
         payload_epochs=(told[0], told[-1]) if told else None,
-        bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, told),
-        bytes_sent_first_epoch=pair_matrix(counts[FIRST], program, ranks, 1),
-        messages=mean_matrix(counts[TOLD], program, ranks, 0, told),
+        bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, told) if whole else [],
+        bytes_sent_first_epoch=pair_matrix(counts[FIRST], program, ranks, 1) if whole else [],
+        messages=mean_matrix(counts[TOLD], program, ranks, 0, told) if whole else [],
         collective_bytes=per_rank(columns, "collective_bytes", ranks, told),
         control_bytes=per_rank(columns, "control_bytes", ranks, told),
         buffer_bytes=buffer_bytes(program),

@@ -38,10 +38,10 @@ def percent(value: float | None) -> str:
     return UNMEASURED if value is None else f"{100 * value:.1f} %"
 
 
-def bytes_per_epoch(result: "Result") -> float:
+def bytes_per_epoch(result: "Result") -> float | None:
     """Payload of all ranks in an epoch, between pairs and in collectives: the mean of the epochs that the result
-    names."""
-    return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes)
+    names. None of a run that failed: its ranks did not tell what they sent to each other."""
+    return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes) if result.bytes_sent else None
 
 
 def payload_name(result: "Result") -> str:

@@ -98,6 +98,7 @@ def test_a_killed_rank_ends_the_run_with_one_message(started: Running) -> None:
     result = json.loads((started.folder / "result.json").read_text())
     assert result["status"] == "failed"
     assert "SIGKILL" in result["message"]
+    assert result["bytes_sent"] == result["messages"] == [], "a payload that no rank told is not zero"
     # a rank that lives long enough to note its end keeps its trace; a killed one what it had flushed
     assert len(read_part(started.folder / "trace" / f"rank-{1 - killed[0]}.arrow")[0])
     assert pq.read_table(started.folder / "trace.parquet").num_rows
