@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.policies.base import chosen
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.store import Pulls
 from simgnn.policies.placement.store import Store
@@ -47,6 +48,12 @@ def slot_faults(values: Mapping[str, Any]) -> Faults:
             f"got {schedule.lanes} with batching.structure = 'partitioned', expected 1: hosts draw one batch of every "
             "rank together; or let each rank draw alone (batching.structure = 'replicated')",
         )
+    if sampled and isinstance(schedule, Prefetch) and schedule.staged == "blocks" and schedule.across_epochs:
+        yield (
+            ("schedule", "across_epochs"),
+            "got true with schedule.staged = 'blocks', expected false: blocks are drawn across epochs in any case, and "
+            "no rows are staged before the step before has ended; remove it, or stage rows (schedule.staged = 'rows')",
+        )
     if sampled and not batching.known_ahead and isinstance(placement, Store) and placement.hot_rows:
         yield (
             ("placement", "hot_rows"),
@@ -78,7 +85,13 @@ def training_faults(values: Mapping[str, Any]) -> Faults:
         policy = values[slot]
         if policy is not None and policy.kind != expected:
             yield (slot, "kind"), f"got '{policy.kind}' {got}, expected '{expected}': {why}"
-    model = values["model"]
+    model, train = values["model"], values["train"]
+    if train is not None and batching.evaluation == "none" and train.eval_every and chosen(train, ["eval_every"]):
+        yield (
+            ("train", "eval_every"),
+            f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated; remove it, "
+            "or evaluate (batching.evaluation = 'exact')",
+        )
     if model is not None and model.kind not in BUILT_IN_LAYERS:
         yield (
             ("model", "kind"),
@@ -88,6 +101,13 @@ def training_faults(values: Mapping[str, Any]) -> Faults:
     if not isinstance(communication, Pulls) or (communication.rows == "scheduled" and batching.known_ahead):
         return
     placement = values["placement"]
+    if isinstance(placement, Store) and placement.pulls_new_rows:
+        yield (
+            ("placement", "pull"),
+            f"got '{placement.pull}' {got} and communication.rows = '{communication.rows}', expected 'full': no rank "
+            "has a cache to fill; remove it, or plan caches (batching.kind = 'seeded', communication.rows = "
+            "'scheduled')",
+        )
     if communication.rows == "scheduled":
         yield (
             ("communication", "rows"),

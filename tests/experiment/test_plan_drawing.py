@@ -42,6 +42,7 @@ def drawing(program: Program) -> list[Op]:
 def test_every_plan_is_valid(hops, hosts, schedule, window, staged, across, steps) -> None:
     options = [f"schedule.kind={schedule}"]
     if schedule == "prefetch":
+        across = across and staged == "rows"
         told = {"window": window, "staged": staged, "across_epochs": str(across).lower()}
         options += [f"schedule.{key}={value}" for key, value in told.items()]
     program = planned("distdgl", hosts, sizes_of(hosts, steps=steps, hops=hops), *options).program

@@ -46,8 +46,10 @@ def test_every_plan_is_valid(
 ) -> None:
     sizes = made_sizes(hosts, steps=max(steps, 3), hops=hops, hot_rows=30 if hot and system == "rapidgnn" else 0)
     overrides = [f"model.kind={kind}", "model.heads=1" if kind == "gat" else "train.momentum=0", f"model.order={order}"]
+    pull = pull if system == "rapidgnn" else "full"  # the other has no cache
     overrides += [f"placement.pull={pull}", f"schedule.kind={schedule}"]
     if schedule == "prefetch":
+        across = across and staged == "rows"
         told = {"window": window, "staged": staged, "lanes": lanes, "across_epochs": str(across).lower()}
         overrides += [f"schedule.{key}={value}" for key, value in told.items()]
     if system == "distdgl":
@@ -69,7 +71,8 @@ def test_every_plan_is_valid(
 @pytest.mark.parametrize("staged", ["rows", "blocks"])
 def test_batches_wait_for_a_free_buffer(staged: str) -> None:
     sizes = made_sizes(TWO, hot_rows=30)
-    options = [f"schedule.staged={staged}", "schedule.window=3", "schedule.across_epochs=true"]
+    across = str(staged == "rows").lower()
+    options = [f"schedule.staged={staged}", "schedule.window=3", f"schedule.across_epochs={across}"]
     program = planned("rapidgnn", TWO, sizes, *options).program
     ops = ops_of(program)
     release = Dependency("backward/1/prepare", steps_back=3)
@@ -144,8 +147,37 @@ def test_a_device_too_small_is_told_with_what_fits() -> None:
     planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={bound}")
     with pytest.raises(ConfigError, match=rf"placement\.device_bytes: got {bound - 1}, .*at most 29 hot rows"):
         planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={bound - 1}")
-    with pytest.raises(ConfigError, match=r"3 staged batches of up to .*a shorter window.*smaller batches"):
-        planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={4 * WIDTH * 3 * largest - 1}")
+
+
+@pytest.mark.parametrize("rows_over", [0, 11, 60])
+def test_a_device_too_small_for_a_window_is_told_with_one_that_fits(rows_over: int) -> None:
+    """A window of two, and the hot rows that fit beside it; what is told is taken, one more of either is not."""
+    sizes = made_sizes(TWO, hot_rows=30)
+    largest = int(sizes.rows[-1].max())
+    assert rows_over < largest
+    room = f"placement.device_bytes={4 * WIDTH * (2 * largest + rows_over)}"
+    hot = rows_over // 2
+    told = r"a window of at most 2 \(schedule\.window\)"
+    told += rf" with at most {hot} hot rows \(placement\.hot_rows\)$" if hot < 30 else "$"
+    with pytest.raises(ConfigError, match=told):
+        planned("rapidgnn", TWO, sizes, "schedule.window=4", room)
+    held = made_sizes(TWO, hot_rows=hot)
+    planned("rapidgnn", TWO, held, "schedule.window=2", room)
+    with pytest.raises(ConfigError, match=r"at most 2 \(schedule\.window\)"):
+        planned("rapidgnn", TWO, held, "schedule.window=3", room)
+    if hot < 30:
+        with pytest.raises(ConfigError, match=rf"or at most {hot} hot rows"):
+            planned("rapidgnn", TWO, made_sizes(TWO, hot_rows=max(hot + 1, 2)), "schedule.window=2", room)
+
+
+@pytest.mark.parametrize("options", [["schedule.window=3"], ["schedule.window=1"], ["schedule.kind=bsp"]])
+def test_a_device_too_small_for_one_batch_asks_for_smaller_ones(options: list[str]) -> None:
+    sizes = made_sizes(TWO, hot_rows=30)
+    largest = int(sizes.rows[-1].max())
+    room = f"placement.device_bytes={4 * WIDTH * largest - 1}"
+    told = rf"or smaller batches \(batching\.batch_size, batching\.fanouts\): one takes up to {largest} rows"
+    with pytest.raises(ConfigError, match=told):
+        planned("rapidgnn", TWO, sizes, *options, room)
 
 
 def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
@@ -203,6 +235,54 @@ def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
 def test_combinations_without_meaning_are_refused(system: str, overrides: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_experiment(system, overrides)
+
+
+UNEVALUATED = "batching.evaluation=none"
+REQUESTED = ["communication.rows=requested", "placement.hot_rows=0"]
+
+
+@pytest.mark.parametrize(
+    ("system", "overrides", "told"),
+    [
+        (
+            "rapidgnn",
+            ["train.eval_every=2", UNEVALUATED],
+            r"train\.eval_every: got 2 with batching\.evaluation = 'none'",
+        ),
+        ("distdgl", ["schedule.across_epochs=true"], r"schedule\.across_epochs: got true with schedule\.staged = 'b"),
+        ("distdgl", ["placement.pull=delta"], r"placement\.pull: got 'delta' with .* = 'sampled' and .* 'requested'"),
+        (
+            "rapidgnn",
+            ["placement.pull=delta", *REQUESTED],
+            r"placement\.pull: got 'delta' with .* = 'seeded' and .* 'requested', expected 'full'",
+        ),
+    ],
+)
+def test_options_without_effect_are_refused(system: str, overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as found:
+        load_experiment(system, overrides)
+    assert str(found.value).count(": got ") == 1
+
+
+@pytest.mark.parametrize(
+    ("system", "overrides"),
+    [
+        ("rapidgnn", ["train.eval_every=1", UNEVALUATED]),  # the default, which an experiment read back states
+        ("rapidgnn", ["train.eval_every=0", UNEVALUATED]),
+        ("rapidgnn", ["train.eval_every=2"]),
+        ("rapidgnn", ["schedule.across_epochs=true", "schedule.window=1"]),  # rows are staged beside the optimizer
+        ("distdgl", ["schedule.across_epochs=true", "schedule.staged=rows"]),
+        ("rapidgnn", ["placement.pull=delta", "placement.hot_rows=0"]),  # the end of a sweep of sizes
+        ("rapidgnn", REQUESTED),
+    ],
+)
+def test_options_with_an_effect_and_defaults_are_taken(system: str, overrides: list[str]) -> None:
+    load_experiment(system, overrides)
+
+
+def test_batches_are_counted_with_any_pull() -> None:
+    """``simgnn sample --hot-rows`` reads it whatever training would do."""
+    load_experiment("distdgl", ["placement.pull=delta"], trains=False)
 
 
 @pytest.mark.parametrize("hosts", [TWO, FOUR, [0]])

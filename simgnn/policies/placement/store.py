@@ -65,18 +65,14 @@ class Store(Policy):
         """Raise :class:`ConfigError` where ``device_bytes`` cannot hold two caches and ``window`` staged batches.
 
         ``cached``, ``largest`` int64 [P]: rows of each rank's largest cache, input rows of its largest batch; rows have
-        ``row_bytes``. Told is how many hot rows would fit (specs/rapidgnn.md 9).
+        ``row_bytes``. Told is how many hot rows would fit (specs/rapidgnn.md 9); where none do, also the longest
+        window that does.
         """
         need, room = staged_rows(cached, largest, window), self.device_bytes // row_bytes
         if not self.device_bytes or int(need.max()) <= room:
             return
         rank = int(need.argmax())
-        most = int((room - staged_rows(np.zeros_like(cached), largest, window)[need > room]).min()) // 2
-        remedy = (
-            f"at most {most} hot rows (placement.hot_rows)"
-            if most >= 0
-            else "a shorter window (schedule.window) or smaller batches: not even these fit"
-        )
+        remedy = _fitting(cached, largest, window, room)
         raise ConfigError(
             f"placement.device_bytes: got {self.device_bytes}, but two caches of {cached[rank]} rows and {window} "
             f"staged batches of up to {largest[rank]} rows take {need[rank] * row_bytes} bytes on rank {rank}; "
@@ -111,3 +107,16 @@ def staged_rows(cached: NDArray[np.int64], largest: NDArray[np.int64], window: i
     be fewer than ``hot_rows``.
     """
     return 2 * cached + window * largest
+
+
+def _fitting(cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, room: int) -> str:
+    """What would fit into ``room`` rows, in words; others as in :func:`staged_rows`."""
+    fits = min(window, room // int(largest.max()))
+    if not fits:
+        return f"smaller batches (batching.batch_size, batching.fanouts): one takes up to {largest.max()} rows"
+    shorter = f"a window of at most {fits} (schedule.window)" if fits < window else ""
+    tight = staged_rows(cached, largest, fits) > room
+    if not tight.any():
+        return shorter
+    most = int((room - fits * largest[tight]).min()) // 2
+    return " with ".join(filter(None, (shorter, f"at most {most} hot rows (placement.hot_rows)")))
