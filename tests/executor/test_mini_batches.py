@@ -278,13 +278,14 @@ def test_a_prediction_lines_up_with_its_run(trained: Trained, name: str, tmp_pat
     write_table(ops_table(program), predicted.ops)
     write_table(simulation.trace, predicted.trace)
     write_table(simulation.traffic_table, predicted.traffic)
+    write_table(batch_table(program, simulation.trace), predicted.batches)
     told = Result(backend="sim", status="ok", name="predicted", digest=None, program_digest=program_digest(program),
                   seed=0, ranks=4, hosts=2, epochs=EPOCHS, epoch_s=simulation.epoch_s,
                   epoch_s_median=simulation.epoch_s_median)  # fmt: skip
     write_result(told, predicted.result)
     found = compare_runs(predicted.root, measured.root)
     assert found.epochs == EPOCHS - 1
-    assert (found.bytes_differ, found.messages_differ, found.ops_unmatched) == (0, 0, 0)
+    assert (found.bytes_differ, found.messages_differ, found.ops_unmatched, found.batches_differ) == (0, 0, 0, 0)
     kinds = {kind.kind: kind for kind in found.kinds}
     trained_ops = {op.kind.value for name, op in program.ops if name != EVALUATE}
     assert set(kinds) == trained_ops
