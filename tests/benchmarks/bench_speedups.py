@@ -12,7 +12,8 @@ In a repeat ``vanilla`` runs before and after every other system, whose order ch
 is the mean of the two runs of ``vanilla`` beside a system by the system's own. On a machine that others share, an epoch
 of ``vanilla``, up to 50 times shorter than another's, varies by a quarter between runs: one run of it would put the
 same error into all speed-ups of a repeat, and a machine that gets slower would seem to be a slower system. An even
-drift drops out of the mean of before and after.
+drift drops out of the mean of before and after. Before the first run of a call ``vanilla`` runs once uncounted: the
+first run after the machine has calibrated or idled took up to a quarter longer than all others.
 
 Interrupted, it goes on where it stopped, also within a repeat: run K of repeat N lies in DIR/repeat-N/K-SYSTEM. (Runs
 that the interruption parts are further apart in time than other pairs.) It takes the same options and DIR; more
@@ -134,6 +135,7 @@ def main() -> None:
     orders = {repeat: between(VANILLA, others, repeat) for repeat in range(1, options.repeats + 1)}
     for repeat, order in orders.items():
         folders_of(options.out, repeat, order)  # refused before anything runs
+    first = next((repeat for repeat in orders if not (options.out / f"repeat-{repeat}").is_dir()), None)
     options.out.mkdir(parents=True, exist_ok=True)
     backend = CommandBackend(Reporter())
     testbed, declared = options.out / "testbed.toml", (options.out / "declared.toml").resolve()
@@ -155,6 +157,12 @@ def main() -> None:
             predicted[name] = prediction_of(experiment, profile, recorded)
             print(f"{name:18s} predicted {predicted[name]:.3f} s an epoch", flush=True)
         for repeat, order in orders.items():
+            if repeat == first:
+                shutil.rmtree(options.out / "uncounted", ignore_errors=True)
+                uncounted = seconds_of(
+                    run_once(options.out / VANILLA / "ready", options.out / "uncounted", testbed, backend)
+                )
+                print(f"uncounted: {VANILLA} measured {uncounted:.3f} s an epoch", flush=True)
             seconds = run_repeat(options.out, repeat, order, testbed, backend)
             for name, time in zip(order, seconds, strict=True):
                 measured[name].append(time)
