@@ -62,8 +62,9 @@ def command(
 
     batching.kind is seeded (fan-outs 25, 10) or sampled (15, 10, 5);
     batching.fanouts counts from the seed vertices and has one entry a layer;
-    batching.batch_size is that of a rank; batching.split is even (all ranks
-    train on equally many vertices) or local (each on those that it owns);
+    batching.batch_size is that of a rank (batching.global_batch: of all ranks,
+    divided evenly); batching.split is even (all ranks train
+    on equally many vertices) or local (each on those that it owns);
     batching.last=drop ends an epoch when a rank has no full batch left.
 
     [bold]input rows[/bold]: vertices whose features a batch needs, each once.
@@ -162,3 +163,5 @@ def _check(experiment: "Experiment", only: list[int] | None) -> None:
         problems.append(f"--only-rank: got {max(only)}, expected a rank of 0..{experiment.ranks - 1}")
     if problems:
         raise ConfigError(problems)
+    assert isinstance(experiment.batching, NeighbourSampling)
+    experiment.batching.sizes_of(experiment.ranks)  # refused where a rank would have none

@@ -23,7 +23,7 @@ def report(
         "graph": graph,
         "batching": batching,
         "fanouts": list(plan.fanouts),
-        "batch_size": plan.batch_size,
+        "batch_size": plan.told_batch_size,
         "ranks": plan.ranks,
         "epochs": made.epochs,
         "training_vertices": sizes,
@@ -60,7 +60,7 @@ def _sums(tally: Tally, hosts: Any) -> dict[str, Any]:
 def print_report(told: Mapping[str, Any]) -> None:
     """Tables of what :func:`report` tells."""
     rows = [
-        ["batching", f"{told['batching']}, fan-outs {_list(told['fanouts'])}, batch size {told['batch_size']:,}"],
+        ["batching", f"{told['batching']}, fan-outs {_list(told['fanouts'])}, {_size(told['batch_size'])}"],
         ["training vertices of a rank", _range(told["training_vertices"])],
         ["batches of a rank and epoch", _range(told["batches_per_epoch"])],
         ["parts (rank and epoch)", f"{told['parts_made']:,} made, {told['parts_found']:,} found"],
@@ -134,3 +134,7 @@ def _list(numbers: Sequence[int]) -> str:
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _size(batch: int | Sequence[int]) -> str:
+    return f"batch size {_range([batch] if isinstance(batch, int) else batch)}"

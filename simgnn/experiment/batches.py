@@ -85,7 +85,7 @@ def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[Sto
             "estimated, not drawn; leave it out, or load the graph (graph.source)"
         )
     training = batching.training_of(stats)
-    size, fanouts = batching.batch_size, batching.fanouts
+    size, fanouts = batching.sizes_of(stats.ranks), batching.fanouts
     placement = placement.resolved(lambda: distinct_rows(stats, training, size, fanouts))
     epochs = experiment.train.epochs
     parted = batching.asks_hosts and bool(stats.hosts.any())

@@ -84,6 +84,8 @@ def prepare(
 
         check_kept(Path(experiment.batching.storage), "batching.storage")
     experiment = with_default_cluster(experiment, default_cluster)
+    if isinstance(experiment.batching, NeighbourSampling):
+        experiment.batching.sizes_of(experiment.ranks)  # refused before minutes go into graph and partition
     graph = read_graph(experiment, base, stage)
     artifact = obtain_partition(experiment, graph, cache, stage)
     stats = artifact.stats

@@ -71,15 +71,15 @@ def expected_batch(stats: PartitionStats, rank: int, seeds: float, fanouts: Sequ
 def estimated_sizes(
     stats: PartitionStats,
     training: IntArray,
-    batch_size: int,
+    batch_size: int | Sequence[int],
     fanouts: Sequence[int],
     epochs: int,
     hot_rows: int,
     parted: bool = False,
 ) -> BatchSizes:
-    """Sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``hot_rows``: of each cache;
-    ``parted``: whether hosts draw for one another."""
-    ranks, steps = stats.ranks, int(max(-(-training // batch_size)))
+    """Sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``batch_size``: of every rank,
+    or of each; ``hot_rows``: of each cache; ``parted``: whether hosts draw for one another."""
+    ranks, steps = stats.ranks, _steps(training, batch_size)
     if steps == 0:
         raise ConfigError(f"graph '{stats.facts.name}' has no training vertices, so there is nothing to sample")
     batches = [expected_batch(stats, rank, training[rank] / steps, fanouts) for rank in range(ranks)]
@@ -133,9 +133,11 @@ def _parted(
     return PartedSizes(SampleRequests(_everywhere(asked, shape), _everywhere(returned, shape)), held[hosts])
 
 
-def distinct_rows(stats: PartitionStats, training: IntArray, batch_size: int, fanouts: Sequence[int]) -> float:
+def distinct_rows(
+    stats: PartitionStats, training: IntArray, batch_size: int | Sequence[int], fanouts: Sequence[int]
+) -> float:
     """Rows of other hosts that a rank needs in an epoch, each counted once: the mean over ranks."""
-    steps = int(max(-(-training // batch_size)))
+    steps = _steps(training, batch_size)
     far = _senders(stats) != np.arange(stats.ranks)[:, None]
     total = 0.0
     for rank in range(stats.ranks):
@@ -143,6 +145,11 @@ def distinct_rows(stats: PartitionStats, training: IntArray, batch_size: int, fa
         ever = 1.0 - (1.0 - batch.inside) ** steps
         total += float((batch.vertices * ever)[:, far[rank]].sum())
     return total / stats.ranks
+
+
+def _steps(training: IntArray, batch_size: int | Sequence[int]) -> int:
+    """Batches of the rank that has most."""
+    return int(np.max(-(-training // np.array(batch_size, np.int64))))
 
 
 def _senders(stats: PartitionStats) -> IntArray:

@@ -53,18 +53,19 @@ Last = Literal["keep", "drop"]
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """All that decides every batch: graph, seed, fan-outs by hop from the seed vertices, batch size of a worker, and
-    the training vertices of each worker (ascending, int64 [n_w]). ``owner`` int32 [V] is the rank that holds a row.
+    """All that decides every batch: graph, seed, fan-outs by hop from the seed vertices, batch size, and the training
+    vertices of each worker (ascending, int64 [n_w]). ``owner`` int32 [V] is the rank that holds a row.
 
-    ``last``: "keep", each worker's last batch may be short, or missing; "drop", all workers have as many batches, all
-    of them full (specs/minibatch_common.md C8).
+    ``batch_size``: seed vertices of a full batch, of every worker or of each, a number where all are equal. ``last``:
+    "keep", each worker's last batch may be short, or missing; "drop", all workers have as many batches, all of them
+    full (specs/minibatch_common.md C8).
     """
 
     csr: CSR
     owner: NDArray[np.int32]
     workers: tuple[Vertices, ...]
     fanouts: tuple[int, ...]
-    batch_size: int
+    batch_size: int | tuple[int, ...]
     seed: int
     last: Last = "keep"
 
@@ -73,11 +74,20 @@ class SamplingPlan:
         """P: worker w is rank w."""
         return len(self.workers)
 
+    def size_of(self, worker: int) -> int:
+        """Seed vertices of a full batch of a worker."""
+        return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[worker]
+
+    @property
+    def told_batch_size(self) -> int | list[int]:
+        """``batch_size`` as files hold it."""
+        return self.batch_size if isinstance(self.batch_size, int) else list(self.batch_size)
+
     def batches(self, worker: int) -> int:
         """Batches of a worker in an epoch; 0 for a worker without training vertices."""
         if self.last == "drop":
-            return min(map(len, self.workers)) // self.batch_size
-        return -(-len(self.workers[worker]) // self.batch_size)
+            return min(len(mine) // self.size_of(w) for w, mine in enumerate(self.workers))
+        return -(-len(self.workers[worker]) // self.size_of(worker))
 
     @property
     def steps(self) -> int:
@@ -87,7 +97,7 @@ class SamplingPlan:
     @property
     def trained(self) -> int:
         """Seed vertices of all batches of an epoch."""
-        return sum(min(len(mine), self.batches(w) * self.batch_size) for w, mine in enumerate(self.workers))
+        return sum(min(len(mine), self.batches(w) * self.size_of(w)) for w, mine in enumerate(self.workers))
 
     def epoch(self, worker: int, epoch: int) -> "WorkerEpoch":
         """The batches of a worker in an epoch: each of its training vertices is a seed once, or in none of them."""
@@ -117,8 +127,8 @@ class WorkerEpoch:
 
     def seeds(self, batch: int) -> IndexArray:
         """The vertices that batch number ``batch`` is for; none where the worker has no such batch."""
-        first = batch * self.plan.batch_size
-        return self.order[first : first + self.plan.batch_size]
+        size = self.plan.size_of(self.worker)
+        return self.order[batch * size : (batch + 1) * size]
 
     def sample(self, batch: int, sampler: Sampler) -> Batch:
         """Batch number ``batch``, with a sampler of the plan's graph and fan-outs."""

@@ -21,7 +21,7 @@ def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
     details = {
         "source": source,
         "fanouts": list(plan.fanouts),
-        "batch_size": plan.batch_size,
+        "batch_size": plan.told_batch_size,
         "seed": plan.seed,
         "columns": plan.csr.columns,
         "last": plan.last,
@@ -55,13 +55,13 @@ def open_plan(path: Path) -> SamplingPlan:
     whole."""
     folder = ArtifactFolder.open(path, WHAT).verify()
     details = folder.details
-    bounds = np.cumsum(folder.array("training"))[:-1]
+    bounds, size = np.cumsum(folder.array("training"))[:-1], details["batch_size"]
     return SamplingPlan(
         csr=CSR(folder.array("indptr"), folder.array("indices"), int(details["columns"])),
         owner=folder.array("owner"),
         workers=tuple(np.split(folder.array("workers"), bounds)),
         fanouts=tuple(details["fanouts"]),
-        batch_size=int(details["batch_size"]),
+        batch_size=tuple(size) if isinstance(size, list) else int(size),
         seed=int(details["seed"]),
         last=details["last"],
     )

@@ -50,7 +50,7 @@ def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
         "source": source,
         "seed": plan.seed,
         "ranks": plan.ranks,
-        "batch_size": plan.batch_size,
+        "batch_size": plan.told_batch_size,
         "fanouts": list(plan.fanouts),
         "training_vertices": plan.workers_digest,
         "last": plan.last,

@@ -20,6 +20,7 @@ SEEDED = [
     *("--set", "partition.kind=random"),
 ]
 CLUSTER = ["--set", "cluster.hosts=2", "--set", "cluster.ranks_per_host=2"]
+TOGETHER = ["--set", "batching.batch_size=1000", "--set"]
 
 
 def test_sampling_tells_sums_that_agree(small, tmp_path, capsys) -> None:
@@ -66,6 +67,8 @@ def test_the_digest_does_not_depend_on_python_hashes_or_processes(small, tmp_pat
         (["--set", "batching.fanouts=[4]"], "batching.fanouts: got 1 fan-outs [4], expected 2"),
         (["--set", "batching.fanouts=[4, 0]"], "batching.fanouts: got [4, 0], expected whole numbers"),
         (["--set", "batching.batch_size=0"], "batching.batch_size: got 0, expected a whole number >= 1"),
+        (["--set", "batching.global_batch=40"], "batching.global_batch: got 40 with batching.batch_size = 30, expected one"),
+        ([*TOGETHER, "batching.global_batch=3"], "batching.global_batch: got 3 with 4 ranks, expected at least 4"),
         (["--set", "batching.kind=seeds"], "did you mean 'seeded'?"),
         (["--set", "partition.kind=ebv"], "partition.kind: got 'ebv', expected an edge-cut"),
         (["--set", "graph.source=stats:x.toml"], "expected a graph"),
@@ -144,3 +147,12 @@ def test_short_batches_may_be_dropped(small: Path, tmp_path: Path, capsys) -> No
     told = capsys.readouterr().err
     assert "batching.last: got 'drop' with batching.batch_size = 61" in told
     assert "a rank has 60 vertices to train on" in told
+
+
+def test_a_batch_of_all_ranks_is_divided(small: Path, tmp_path: Path, capsys) -> None:
+    arguments = ["sample", str(small), *SEEDED, *CLUSTER, "--out", str(tmp_path / "b"), "--epochs", "1"]
+    assert invoke([*arguments, *TOGETHER, "batching.global_batch=98", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["batch_size"], told["batches_per_epoch"]) == ([25, 25, 24, 24], [3] * 4)  # of 60 vertices each
+    assert invoke([*arguments, *TOGETHER, "batching.global_batch=98"]) == 0
+    assert "batch size 24 to 25" in " ".join(capsys.readouterr().out.split())

@@ -119,3 +119,14 @@ def test_ranks_of_one_host_pull_nothing(both: Both) -> None:
     sizes = estimated_sizes(together, drawn.training, SIZE, FANOUTS, EPOCHS, 0)
     assert not len(sizes.pulled.rows)
     np.testing.assert_array_equal(sizes.local, sizes.rows[-1])
+
+
+def test_ranks_may_have_batches_of_unequal_sizes(both: Both) -> None:
+    """All ranks take as many steps as the one with most batches."""
+    stats, _, drawn = both
+    each = (SIZE + 20, SIZE, SIZE)
+    sizes = estimated_sizes(stats, drawn.training, each, FANOUTS, EPOCHS, 0)
+    assert sizes.steps == max(-(-int(mine) // size) for mine, size in zip(drawn.training, each, strict=True))
+    np.testing.assert_allclose(sizes.rows[0, :, 0, 0], drawn.training / sizes.steps, atol=0.5)
+    alike = (estimated_sizes(stats, drawn.training, size, FANOUTS, EPOCHS, 0) for size in (SIZE, (SIZE,) * RANKS))
+    np.testing.assert_array_equal(*(one.rows for one in alike))

@@ -1,11 +1,12 @@
 """What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from simgnn.errors import ConfigError
+from simgnn.policies.base import chosen
 from simgnn.policies.batching.base import Batching
 from simgnn.policies.drawing import drawn_over_hosts
 from simgnn.policies.minibatch import BATCHES, DRAW, SAMPLING
@@ -30,7 +31,9 @@ class NeighbourSampling(Batching, ABC):
     """Uniform neighbour sampling without replacement.
 
     ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
-    -1 for all. ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that they own.
+    -1 for all. ``global_batch`` divides a batch of all ranks evenly, the first ones getting one vertex more where
+    that leaves a rest (specs/distdgl.md 6). ``split``: ``even`` gives all ranks equally many training vertices,
+    ``local`` those that they own.
     ``last``: ``drop`` ends an epoch where the first rank has no full batch left (specs/minibatch_common.md C8).
     ``storage``: where batches are kept: decides nothing about them.
     ``evaluation``: ``exact``, each layer on all in-edges of every rank's own vertices, which needs memory for the rows
@@ -40,6 +43,9 @@ class NeighbourSampling(Batching, ABC):
     known_ahead: ClassVar[bool]
 
     batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
+    global_batch: Annotated[int, Field(ge=1, le=2**62)] | None = Field(
+        default=None, description="seed vertices of all ranks together, divided evenly, in place of batch_size"
+    )
     fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
         description="neighbours by hop from the seed vertices; -1: all"
     )
@@ -63,6 +69,30 @@ class NeighbourSampling(Batching, ABC):
             )
         return fanouts
 
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.global_batch is not None and chosen(self, ["batch_size"]):
+            raise ValueError(
+                f"global_batch: got {self.global_batch} with batching.batch_size = {self.batch_size}, expected one of "
+                "the two: either tells how large a batch of a rank is; remove one"
+            )
+        return self
+
+    def sizes_of(self, ranks: int) -> int | tuple[int, ...]:
+        """Seed vertices of a full batch of every one of P ranks, or of each where they are not equal.
+
+        Raises :class:`ConfigError` where a rank would have none.
+        """
+        if self.global_batch is None:
+            return self.batch_size
+        size, more = divmod(self.global_batch, ranks)
+        if not size:
+            raise ConfigError(
+                f"batching.global_batch: got {self.global_batch} with {ranks} ranks, expected at least {ranks}: a rank "
+                "would train on nothing; raise it, or use fewer ranks"
+            )
+        return (size + 1,) * more + (size,) * (ranks - more) if more else size
+
     @abstractmethod
     def drawing(self, hops: int) -> tuple[Work, ...]:
         """What drawing a batch of so many hops costs while training runs; columns are those of
@@ -83,9 +113,11 @@ class NeighbourSampling(Batching, ABC):
             return training
         import numpy as np
 
-        fewest = int(training.min())
-        self._check_steps(fewest // self.batch_size, fewest)
-        return np.full_like(training, fewest // self.batch_size * self.batch_size)
+        sizes = np.array(self.sizes_of(stats.ranks), np.int64)
+        steps = training // sizes
+        rank = int(steps.argmin())
+        self._check_steps(int(steps[rank]), int(training[rank]))
+        return np.asarray(np.broadcast_to(sizes * steps[rank], training.shape))
 
     @property
     def asks_hosts(self) -> bool:
@@ -115,14 +147,19 @@ class NeighbourSampling(Batching, ABC):
             workers = local_split(train, partition.owner, partition.ranks)
         else:
             workers = even_split(train, partition.owner, rank_hosts, seed)
-        plan = SamplingPlan(csr, partition.owner, workers, self.fanouts, self.batch_size, seed, self.last)
-        self._check_steps(plan.steps, min(map(len, workers)))
+        plan = SamplingPlan(
+            csr, partition.owner, workers, self.fanouts, self.sizes_of(partition.ranks), seed, self.last
+        )
+        few = min(range(plan.ranks), key=lambda rank: len(workers[rank]) // plan.size_of(rank))
+        self._check_steps(plan.steps, len(workers[few]))
         return plan
 
     def _check_steps(self, steps: int, fewest: int) -> None:
+        """``fewest``: training vertices of the rank that has fewest full batches."""
         if self.last == "drop" and not steps:
+            key = "batch_size" if self.global_batch is None else "global_batch"
             raise ConfigError(
-                f"batching.last: got 'drop' with batching.batch_size = {self.batch_size}, expected 'keep' or smaller "
+                f"batching.last: got 'drop' with batching.{key} = {getattr(self, key)}, expected 'keep' or smaller "
                 f"batches: a rank has {fewest} vertices to train on, so that no batch of it is full"
                 + ("; or batching.split = 'even'" if self.split == "local" else "")
             )
