@@ -1,8 +1,8 @@
 """Where the input rows of batches come from: lists made ahead of time, or worked out when a batch is there.
 
 The faces of :class:`StagedRows` are what the staging ops of a program call. A staged batch lies in one of ``window``
-buffers of ``largest`` rows, made once, the cache of hot rows in one of two: while it trains, a rank's device holds no
-other input rows (RapidGNN's bound, specs/rapidgnn.md 6).
+buffers of ``largest`` rows, made once, the cache of hot rows in one of two, or in the only one of a run: while it
+trains, a rank's device holds no other input rows (RapidGNN's bound, specs/rapidgnn.md 6).
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +68,8 @@ class PlannedOrigins:
 @dataclass(frozen=True)
 class Staging:
     """Sizes of a rank's staging: ``steps`` of an epoch, ``window`` buffers of ``largest`` rows, ``hot_rows`` of its
-    largest cache; ``width``, ``dtype`` of rows, the ``device`` that they are staged on."""
+    largest cache, of which there are ``caches``: two, by epoch, or one for all of a run; ``width``, ``dtype`` of rows,
+    the ``device`` that they are staged on."""
 
     steps: int
     window: int
@@ -77,6 +78,7 @@ class Staging:
     width: int
     dtype: torch.dtype
     device: torch.device
+    caches: int = 2
 
 
 class StagedRows:
@@ -132,7 +134,7 @@ class ScheduledRows(StagedRows):
         self._served = [fetches.serve(epoch, rank) for epoch in range(fetches.epochs)]
         self._ranks = self._served[0].index.shape[1]
         self._rank = rank
-        self._caches = [self._rows(staging.hot_rows) for _ in range(2)]
+        self._caches = [self._rows(staging.hot_rows) for _ in range(staging.caches)]
         # of two epochs, since the last steps of one may run beside the first ones of the next
         self._refills: Callable[[int, int, int], Refill] = lru_cache(maxsize=2 * self._ranks)(
             lambda epoch, of, steps: refill_of(fetches, epoch, of, steps, delta)
@@ -194,7 +196,7 @@ class ScheduledRows(StagedRows):
 
     def _filled(self, context: PolicyContext, pulled: Rows, epoch: int, steps: int) -> Rows:
         # the cache of epoch e is the one that steps of epoch e - 1 write
-        target = self._caches[(epoch - 1) % 2]
+        target = self._caches[(epoch - 1) % len(self._caches)]
         if epoch == len(self._served):
             return target
         refill, step = self._refills(epoch, self._rank, steps), context.step if steps > 1 else 0

@@ -160,6 +160,7 @@ def _staged_rows(
         width=inputs.width,
         dtype=dtype,
         device=device,
+        caches=placement.caches,
     )
     if fetches is not None:
         return ScheduledRows(fetches, rank, staging, placement.pulls_new_rows)

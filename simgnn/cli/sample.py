@@ -79,7 +79,8 @@ def command(
     of the own host are read from memory that its ranks share, so it takes
     several hosts (--set cluster.hosts=4).
     [bold]rows pulled[/bold]: by batches, which the cache lacks.
-    [bold]rows cached[/bold]: pulled to fill the caches, anew in each epoch.
+    [bold]rows cached[/bold]: pulled to fill the caches, anew in each epoch
+    (placement.hot_scope=run: one cache, chosen from all batches, filled once).
     [bold]buffers[/bold]: this epoch's cache, the next one's, and as many batches as
     the schedule stages (schedule.kind prefetch: schedule.window; else 1).
 

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
     from simgnn.graph.graph import Graph
 
-PULLS = {"full": "are pulled whole", "delta": "pull what the one before lacks"}
-"""``placement.pull`` in words."""
+FILLED = {
+    ("epoch", "full"): "are pulled whole",
+    ("epoch", "delta"): "pull what the one before lacks",
+    ("run", "full"): "are filled once",
+}
+"""``placement.hot_scope`` and ``placement.pull`` in words."""
 
 
 def tell_fetches(
@@ -43,16 +47,18 @@ def tell_fetches(
     if made.tally is None:
         reporter.stage("of fetches there is nothing to tell until the batches of all ranks are there")
         return {}
-    wanted, only_new = set(sizes), False
+    wanted, only_new, refills = set(sizes), False, True
     if isinstance(placement, Store):
-        only_new = placement.pulls_new_rows
+        only_new, refills = placement.pulls_new_rows, placement.refills
         placement = placement.resolved(lambda: distinct_remote_rows(plan, made.path, hosts, epochs))
         wanted.add(placement.cached_rows)
     told: dict[str, Any] = {}
     if isinstance(placement, Store) and isinstance(batching, NeighbourSampling) and batching.known_ahead:
         rows = placement.cached_rows
         with reporter.counting("fetch plans", 2 * plan.ranks * epochs) as at:
-            planned = plan_fetches(plan, source, made.path, epochs, hosts, rows, threads=threads, done=at.at)
+            planned = plan_fetches(
+                plan, source, made.path, epochs, hosts, rows, not refills, threads=threads, done=at.at
+            )
         told["fetch_plan"] = {
             "hot_rows": planned.hot_rows,
             "made": planned.made,
@@ -61,7 +67,7 @@ def tell_fetches(
             "path": str(planned.path),
         }
     with reporter.counting("parts", plan.ranks * epochs) as at:
-        found = forecast(plan, made.path, hosts, epochs, sorted(wanted), only_new, done=at.at)
+        found = forecast(plan, made.path, hosts, epochs, sorted(wanted), only_new, not refills, done=at.at)
     if len(np.unique(hosts)) == 1:
         reporter.stage("one host holds all rows, so none is pulled; for several: --set cluster.hosts=N")
     width = graph.facts().feature_width
@@ -92,7 +98,7 @@ def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[st
     number of hot rows is ``enough`` where caches keep rows of the one before, which costs nothing.
     """
     curve = found.curve
-    buffers = staged_rows(found.slots, found.largest, window).max(axis=1)
+    buffers = staged_rows(found.slots, found.largest, window, 1 if found.whole_run else 2).max(axis=1)
     sizes = []
     for place, hot_rows in enumerate(found.sizes):
         pulled, cached = curve.pulled(hot_rows), int(found.cached[place].sum())
@@ -121,6 +127,7 @@ def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[st
         )
     return {
         "remote_rows": curve.remote,
+        "hot_scope": "run" if found.whole_run else "epoch",
         "pull": "delta" if found.only_new else "full",
         "enough_hot_rows": None if found.only_new else curve.enough,
         "longest_ranking": len(curve.uses),
@@ -169,9 +176,10 @@ def _print_sizes(told: Mapping[str, Any]) -> None:
         *("hot rows", "hit rate", "rows pulled", "rows cached", "MiB", "steps with exchange"),
         *("buffer rows", "buffer MiB"),
     ]
+    filled, caches = FILLED[told["hot_scope"], told["pull"]], {"epoch": "two caches", "run": "a cache"}
     print_table(
-        f"rows pulled from other hosts in a mean epoch, all ranks; caches {PULLS[told['pull']]}; buffers of the "
-        f"fullest rank: two caches and {told['window']} batches",
+        f"rows pulled from other hosts in a mean epoch, all ranks; caches {filled}; buffers of the fullest rank: "
+        f"{caches[told['hot_scope']]} and {told['window']} batches",
         columns,
         rows,
         left=0,
@@ -180,7 +188,7 @@ def _print_sizes(told: Mapping[str, Any]) -> None:
         return
     print(
         f"{told['enough_hot_rows']:,} hot rows are enough: the others of {told['longest_ranking']:,} are needed by one "
-        "batch of an epoch only."
+        f"batch of {'a run' if told['hot_scope'] == 'run' else 'an epoch'} only."
     )
 
 

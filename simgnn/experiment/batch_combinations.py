@@ -101,13 +101,14 @@ def training_faults(values: Mapping[str, Any]) -> Faults:
     if not isinstance(communication, Pulls) or (communication.rows == "scheduled" and batching.known_ahead):
         return
     placement = values["placement"]
-    if isinstance(placement, Store) and placement.pulls_new_rows:
-        yield (
-            ("placement", "pull"),
-            f"got '{placement.pull}' {got} and communication.rows = '{communication.rows}', expected 'full': no rank "
-            "has a cache to fill; remove it, or plan caches (batching.kind = 'seeded', communication.rows = "
-            "'scheduled')",
-        )
+    for key, default in (("pull", "full"), ("hot_scope", "epoch")):
+        if isinstance(placement, Store) and chosen(placement, [key]):
+            yield (
+                ("placement", key),
+                f"got '{getattr(placement, key)}' {got} and communication.rows = '{communication.rows}', expected "
+                f"'{default}': no rank has a cache to fill; remove it, or plan caches (batching.kind = 'seeded', "
+                "communication.rows = 'scheduled')",
+            )
     if communication.rows == "scheduled":
         yield (
             ("communication", "rows"),

@@ -56,7 +56,8 @@ class PreparedBatches:
         if not self.fetched_ahead:
             return None
         hosts, hot_rows = np.array(self.hosts, np.int64), self.placement.cached_rows
-        return plan_fetches(self.plan, self.source, self.folder, self.epochs, hosts, hot_rows)
+        whole_run = not self.placement.refills
+        return plan_fetches(self.plan, self.source, self.folder, self.epochs, hosts, hot_rows, whole_run)
 
 
 ESTIMATED = "sizes of mini-batches"
@@ -89,7 +90,8 @@ def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[Sto
     placement = placement.resolved(lambda: distinct_rows(stats, training, size, fanouts))
     epochs = experiment.train.epochs
     parted = batching.asks_hosts and bool(stats.hosts.any())
-    return placement, estimated_sizes(stats, training, size, fanouts, epochs, placement.cached_rows, parted)
+    hot_rows, whole_run = placement.cached_rows, not placement.refills
+    return placement, estimated_sizes(stats, training, size, fanouts, epochs, hot_rows, parted, whole_run)
 
 
 def check_training_vertices(graph: "Graph") -> None:
@@ -128,7 +130,9 @@ def prepare_batches(
     stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
     presample(plan, partition.digest, folder, epochs, option=named_by)
     placement = experiment.placement.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
-    sizes = batch_sizes(plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows)
+    sizes = batch_sizes(
+        plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows, not placement.refills
+    )
     _tell_rows(sizes, epochs, stage)
     if experiment.batching.asks_hosts and hosts.any():
         requests = sample_requests(plan, folder, hosts, epochs)

@@ -12,7 +12,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HitCurve:
-    """Sums over rankings, one for each worker and epoch. Every number here is exact, for every number of hot rows.
+    """Sums over rankings, one for each cache that is filled. Every number here is exact, for every number of hot rows.
 
     ``uses`` int64 [n]: batches that need the row at each place of its ranking; ``rankings`` int64 [n]: how many
     rankings reach that place. A batch needs a row once, so a cache of n rows hits the first n uses.
@@ -28,7 +28,7 @@ class HitCurve:
 
     @classmethod
     def of_ranking(cls, ranking: Ranking) -> "HitCurve":
-        """Of one worker and epoch."""
+        """Of one worker, and an epoch or a run."""
         return cls(ranking.counts[ranking.order].astype(np.int64), np.ones(len(ranking.counts), np.int64))
 
     def __add__(self, other: "HitCurve") -> "HitCurve":
@@ -52,7 +52,7 @@ class HitCurve:
         return self.remote - self.hits(hot_rows)
 
     def cached(self, hot_rows: int) -> int:
-        """Rows that are pulled to fill the caches, all anew in every epoch."""
+        """Rows that are pulled to fill the caches, each of them whole."""
         return int(self.rankings[:hot_rows].sum())
 
     @property

@@ -76,9 +76,11 @@ def estimated_sizes(
     epochs: int,
     hot_rows: int,
     parted: bool = False,
+    whole_run: bool = False,
 ) -> BatchSizes:
     """Sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``batch_size``: of every rank,
-    or of each; ``hot_rows``: of each cache; ``parted``: whether hosts draw for one another."""
+    or of each; ``hot_rows``: of each cache, which ``whole_run`` fills once; ``parted``: whether hosts draw for one
+    another."""
     ranks, steps = stats.ranks, _steps(training, batch_size)
     if steps == 0:
         raise ConfigError(f"graph '{stats.facts.name}' has no training vertices, so there is nothing to sample")
@@ -107,7 +109,7 @@ def estimated_sizes(
         local=_everywhere(local, shape),
         hits=_everywhere(hits, shape),
         pulled=Route.from_turns(_everywhere(pulled, shape)),
-        cache=_caches(held, shape) if hot_rows else None,
+        cache=_caches(held, shape, not whole_run) if hot_rows else None,
         training=training,
         locality={},
         parted=_parted(stats, batches, senders, shape) if parted else None,
@@ -167,12 +169,13 @@ def _hottest(batch: Expected, far: NDArray[np.bool_], hot_rows: int) -> Floats:
     return kept.reshape(batch.inside.shape)
 
 
-def _caches(held: IntArray, shape: tuple[int, int]) -> CacheSizes:
-    """Caches of ``held`` rows by (sender, rank), in equal pieces; nothing follows the last epoch."""
+def _caches(held: IntArray, shape: tuple[int, int], refilled: bool) -> CacheSizes:
+    """Caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces; nothing follows the last epoch."""
     epochs, steps = shape
     pieces = np.zeros((*held.shape, epochs, steps), np.int64)
     size, more = held // steps, held % steps
-    pieces[:, :, : epochs - 1] = (size[..., None] + (np.arange(steps) < more[..., None]))[:, :, None]
+    if refilled:
+        pieces[:, :, : epochs - 1] = (size[..., None] + (np.arange(steps) < more[..., None]))[:, :, None]
     kept = np.zeros((len(held), *shape), np.int64)
     return CacheSizes(held.sum(axis=0), Route.from_matrix(held), Route.from_turns(pieces), kept)
 

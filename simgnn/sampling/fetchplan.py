@@ -1,13 +1,15 @@
 """All fetches of a run, planned from its presampled batches: what every rank gathers and sends in each epoch.
 
-A folder ``hot-N`` beside the batches holds ``epoch-E/gather-R`` and ``epoch-E/serve-R`` for N hot rows and, once all
-are there, ``fetches.json`` with digest and totals. It is a pure function of the batches' settings, the hosts and N.
+A folder ``hot-N`` beside the batches (``hot-N-of-E-epochs`` where hot rows are counted in a whole run) holds
+``epoch-E/gather-R`` and ``epoch-E/serve-R`` for N hot rows and, once all are there, ``fetches.json`` with digest and
+totals. It is a pure function of the batches' settings, the hosts, N, and the run's epochs where they count.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from simgnn.errors import ConfigError
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.sampling import gather, serve
 from simgnn.sampling.gather import GatherPart, write_gathers
+from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import checked_part, settings_of, write_totals
+from simgnn.sampling.rankings import Rankings
 from simgnn.sampling.remote import Sources, rows_on_hosts
 from simgnn.sampling.serve import ServePart, write_served
 
@@ -69,39 +73,50 @@ def plan_fetches(
     epochs: int,
     rank_hosts: IntArray,
     hot_rows: int,
+    whole_run: bool = False,
     *,
     threads: int | None = None,
     done: Callable[[int], None] = lambda artefacts: None,
 ) -> FetchPlan:
     """Plan the fetches of epochs 0..epochs-1, whose batches of all ranks lie in ``folder``; what is there is kept.
 
-    ``source``: digest of graph and partition, as the batches were made with; ``rank_hosts`` int64 [P]. Contents do not
+    ``source``: digest of graph and partition, as the batches were made with; ``rank_hosts`` int64 [P]; ``whole_run``:
+    hot rows are counted in the batches of all epochs, so that a plan of more epochs is another one. Contents do not
     depend on ``threads``. ``done`` is told how many of the 2 * P * epochs artefacts are there. In memory are 4 or 8
     bytes a vertex (40 while rows are numbered), one ranking and a few batches. Raises :class:`ConfigError` for missing
     or other batches.
     """
-    place = folder / f"hot-{hot_rows}"
+    place = folder / (f"hot-{hot_rows}-of-{epochs}-epochs" if whole_run else f"hot-{hot_rows}")
     rows = rows_on_hosts(np.asarray(plan.owner), rank_hosts)
     settings: dict[str, Any] = {
-        **settings_of(plan, source), "fetch_format": FORMAT, "hosts": rank_hosts.tolist(), "hot_rows": hot_rows
+        **settings_of(plan, source), "fetch_format": FORMAT, "hosts": rank_hosts.tolist(), "hot_rows": hot_rows,
+        **({"hot_of_epochs": epochs} if whole_run else {}),
     }  # fmt: skip
-    parts = [(epoch, rank) for epoch in range(epochs) for rank in range(plan.ranks)]
+
+    def opened(epoch: int, rank: int) -> Part:
+        part = checked_part(folder, epoch, rank)
+        _check(part.folder, {**settings_of(plan, source), "epoch": epoch, "worker": rank})
+        return part
+
     made = 0
-    for at, (epoch, rank) in enumerate(parts):
-        key = {**settings, "epoch": epoch, "rank": rank}
+    for rank in range(plan.ranks):
+        sources = Sources.of_worker(plan.owner, rank_hosts, rank)
+        rankings = Rankings(partial(opened, rank=rank), epochs, sources, whole_run)
+        for epoch in range(epochs):
+            key = {**settings, "epoch": epoch, "rank": rank}
 
-        def make(
-            writer: ArtifactWriter, epoch: int = epoch, rank: int = rank, key: Mapping[str, Any] = key
-        ) -> Mapping[str, Any]:
-            part = checked_part(folder, epoch, rank)
-            _check(part.folder, {**settings_of(plan, source), "epoch": epoch, "worker": rank})
-            sources = Sources.of_worker(plan.owner, rank_hosts, rank)
-            return {"made_from": key, "rows": write_gathers(part, sources, hot_rows, rows, writer, threads)}
+            def make(
+                writer: ArtifactWriter, epoch: int = epoch, key: Mapping[str, Any] = key, of: Rankings = rankings
+            ) -> Mapping[str, Any]:
+                part = of.part_of(epoch)
+                counts = write_gathers(part, of.sources, of.of(part), hot_rows, rows, writer, threads)
+                return {"made_from": key, "rows": counts}
 
-        found, new = obtain(_gather_path(place, epoch, rank), gather.WHAT, make)
-        _check(found, key)
-        made += new
-        done(at + 1)
+            found, new = obtain(_gather_path(place, epoch, rank), gather.WHAT, make)
+            _check(found, key)
+            made += new
+            done(rank * epochs + epoch + 1)
+    parts = [(epoch, rank) for epoch in range(epochs) for rank in range(plan.ranks)]
     made += _plan_served(plan, settings, place, epochs, lambda served: done(len(parts) + served))
     return _seal(settings, place, epochs, made, parts)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from simgnn.sampling.curve import HitCurve
 from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import checked_part
+from simgnn.sampling.rankings import Rankings
 from simgnn.sampling.refilled import Pieces
 from simgnn.sampling.remote import Ranking, Sources
 
@@ -23,7 +25,8 @@ class Forecast:
     """What all batches of ``epochs`` epochs pull, for each of S numbers of hot rows ``sizes``, ascending.
 
     ``pulled`` int64 [S, P, P]: rows that a rank (row) is sent by another (column) for its batches; ``cached`` int64
-    [S, P, P]: the same for its caches, a new one each epoch, whole or (``only_new``) what the one before it lacks, as
+    [S, P, P]: the same for its caches, a new one each epoch (``whole_run``: one, counted in all of its batches), whole
+    or (``only_new``) what the one before it lacks, as
     :class:`~simgnn.sampling.refilled.Pieces` says; ``slots`` int64 [S, P]: rows of a rank's largest cache;
     ``largest`` int64 [P]: input rows of its largest batch; ``rounds`` int64 [S]: training steps, of ``steps`` in all,
     in which any rank is sent a row: the others need no exchange. ``curve`` holds the sums for every other size.
@@ -32,6 +35,7 @@ class Forecast:
     epochs: int
     steps: int
     only_new: bool
+    whole_run: bool
     sizes: tuple[int, ...]
     curve: HitCurve
     pulled: IntArray
@@ -67,11 +71,12 @@ def forecast(
     epochs: int,
     sizes: Sequence[int],
     only_new: bool = False,
+    whole_run: bool = False,
     done: Callable[[int], None] = lambda parts: None,
 ) -> Forecast:
     """Read the batches of epochs 0..epochs-1 in ``folder``, where all ranks' are; ``sizes``: ascending, each once.
 
-    ``only_new``: caches pull what the one before lacks. ``done`` is told how many parts were read. In memory are the
+    ``only_new``, ``whole_run``: as in :class:`Forecast`. ``done`` is told how many parts were read. In memory are the
     rankings of one worker and two epochs, the curve (16 bytes for each row of the longest ranking) and S * (P * P + P *
     batches of an epoch + steps) numbers. Raises :class:`ConfigError` for missing parts.
     """
@@ -83,21 +88,26 @@ def forecast(
     needed = np.zeros((len(kept), epochs, plan.steps), np.bool_)
     for worker in range(ranks):
         sources = Sources.of_worker(plan.owner, rank_hosts, worker)
+        part_of = partial(checked_part, folder, worker=worker)
+        rankings = Rankings(part_of, epochs, sources, whole_run)
         before: NDArray[Any] = np.zeros(0, np.int64)
         for epoch in range(epochs):
-            part = checked_part(folder, epoch, worker)
-            ranking = Ranking.of_part(part, sources)
+            part = part_of(epoch)
+            ranking = rankings.of(part)
             rows = pulled_rows(part, ranking, sources, kept)
             pulled[:, worker] += rows.sum(axis=1)
             needed[:, epoch, : len(part)] |= rows.any(axis=2)
             hot = ranking.hot(max(kept, default=0))  # smaller caches hold the first of it
+            filled = not whole_run or epoch == 0
             for place, size in enumerate(kept):
-                pieces = Pieces.of(hot[:size], before[:size], plan.steps, only_new)
-                cached[place, worker] += pieces.pulled(sources.of(hot[:size]), ranks, plan.steps).sum(axis=1)
                 slots[place, worker] = max(slots[place, worker], len(hot[:size]))
+                if filled:
+                    pieces = Pieces.of(hot[:size], before[:size], plan.steps, only_new)
+                    cached[place, worker] += pieces.pulled(sources.of(hot[:size]), ranks, plan.steps).sum(axis=1)
             before = hot
             largest[worker] = max(largest[worker], part.tally.largest[-1])
-            curve += HitCurve.of_ranking(ranking)
+            if filled:
+                curve += HitCurve.of_ranking(ranking)
             done(worker * epochs + epoch + 1)
     rounds = needed.sum(axis=(1, 2))
-    return Forecast(epochs, epochs * plan.steps, only_new, kept, curve, pulled, cached, slots, largest, rounds)
+    return Forecast(epochs, epochs * plan.steps, only_new, whole_run, kept, curve, pulled, cached, slots, largest, rounds)

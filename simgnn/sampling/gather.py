@@ -82,16 +82,17 @@ LISTS = {
 def write_gathers(
     part: Part,
     sources: Sources,
+    ranking: Ranking,
     hot_rows: int,
     rows: IndexArray,
     writer: ArtifactWriter,
     threads: int | None = None,
 ) -> Mapping[str, int]:
-    """Write the plans of every batch of ``part``; returns how many rows are local, hit and pulled, and filled.
+    """Write the plans of every batch of ``part``, whose cache holds the first ``hot_rows`` of ``ranking``; returns how
+    many rows are local, hit and pulled, and filled.
 
-    In memory are the ranking and a few batches.
+    In memory are a few batches.
     """
-    ranking = Ranking.of_part(part, sources)
     hot = ranking.hot(hot_rows)
     totals = {"local": 0, "hits": 0, "pulls": 0, "hot": len(hot)}
     with ExitStack() as stack:

@@ -1,6 +1,7 @@
 """Reads the sizes of all batches of a run from where they were presampled."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from simgnn.sampling.forecast import pulled_rows
 from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import checked_part
+from simgnn.sampling.rankings import Rankings
 from simgnn.sampling.refilled import Pieces
 from simgnn.sampling.remote import Ranking, Sources
 from simgnn.sampling.sizes import BatchSizes, CacheSizes
@@ -29,12 +31,14 @@ def batch_sizes(
     epochs: int,
     hot_rows: int = 0,
     only_new: bool = False,
+    whole_run: bool = False,
     done: Callable[[int], None] = lambda parts: None,
 ) -> BatchSizes:
     """Read the batches of epochs 0..epochs-1 in ``folder``, where all ranks' are.
 
-    ``rank_hosts`` int64 [P]; ``only_new``: caches pull what the one before lacks. ``done`` is told how many parts were
-    read. In memory are one ranking and P * P * epochs * steps numbers. Raises :class:`ConfigError` for missing parts.
+    ``rank_hosts`` int64 [P]; ``only_new``: caches pull what the one before lacks; ``whole_run``: each rank has one cache,
+    filled once. ``done`` is told how many parts were read. In memory are one ranking and P * P * epochs * steps
+    numbers. Raises :class:`ConfigError` for missing parts.
     """
     ranks, hops = plan.ranks, len(plan.fanouts)
     shape = (ranks, epochs, plan.steps)
@@ -45,10 +49,12 @@ def batch_sizes(
     profiles = []
     for worker in range(ranks):
         sources = Sources.of_worker(plan.owner, rank_hosts, worker)
+        part_of = partial(checked_part, folder, worker=worker)
+        rankings = Rankings(part_of, epochs, sources, whole_run)
         before: NDArray[Any] = np.zeros(0, np.int64)
         for epoch in range(epochs):
-            part = checked_part(folder, epoch, worker)
-            ranking, count = Ranking.of_part(part, sources), len(part)
+            part = part_of(epoch)
+            ranking, count = rankings.of(part), len(part)
             at = worker, epoch, slice(0, count)
             rows[(slice(None), *at)], edges[(slice(None), *at)] = part.rows.T, part.edges.T
             found = pulled_rows(part, ranking, sources, sorted({0, hot_rows}))
@@ -60,7 +66,7 @@ def batch_sizes(
             if epoch == 0:
                 first[:, worker] = np.bincount(senders, minlength=ranks)
                 profiles.append(_profiles(part, hops))
-            else:
+            elif not whole_run:
                 pieces = Pieces.of(hot, before, plan.steps, only_new)
                 refilled[:, worker, epoch - 1] = pieces.pulled(senders, ranks, plan.steps)
                 kept[worker, epoch - 1] = pieces.copied(plan.steps)

@@ -1,5 +1,6 @@
-"""Rows of other hosts: who sends them, and which of them a rank needs most often in an epoch."""
+"""Rows of other hosts: who sends them, and which of them a rank needs most often."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,7 +56,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The rows of other hosts that a worker needs in an epoch, and how often.
+    """The rows of other hosts that a worker needs in an epoch, or in a run, and how often.
 
     ``vertices`` [U], ascending; ``counts`` int32 [U]: batches that need each. The *order* is by falling count, ties by
     id (the smaller first); a cache of n hot rows holds the first n of it, each in the slot that is its place.
@@ -71,6 +72,19 @@ class Ranking:
         vertices, counts = part.remote
         far = sources.of(vertices) != sources.worker
         return cls(vertices[far], counts[far])
+
+    @classmethod
+    def of_run(cls, parts: Iterable[Part], sources: Sources) -> "Ranking":
+        """Of the batches of several epochs, whose counts add up: one after the other, beside the sum."""
+        vertices, counts = np.zeros(0, np.int32), np.zeros(0, np.int32)
+        for part in parts:
+            one = cls.of_part(part, sources)
+            every = np.union1d(vertices, one.vertices)
+            total = np.zeros(len(every), np.int32)
+            total[np.searchsorted(every, vertices)] = counts
+            total[np.searchsorted(every, one.vertices)] += one.counts
+            vertices, counts = every, total
+        return cls(vertices, counts)
 
     @cached_property
     def order(self) -> IntArray:

@@ -55,17 +55,19 @@ def test_more_hot_rows_pull_less_and_hold_more(tmp_path: Path) -> None:
     assert held == sorted(held)
 
 
-@pytest.mark.parametrize(("pull", "rows"), [("full", 100_000), ("delta", 20)])
+@pytest.mark.parametrize(("pull", "rows"), [("full", 100_000), ("delta", 20), ("once", 20)])
 def test_sample_tells_what_is_sent_then(tmp_path: Path, capsys, pull: str, rows: int) -> None:
     """The table of ``simgnn sample`` and the traffic of a prediction: no difference, by rank pair, whatever a cache
     pulls; the payload that a result tells has the caches' rows."""
-    cache = ["--set", f"placement.hot_rows={rows}", "--set", f"placement.pull={pull}"]
+    filled = "placement.hot_scope=run" if pull == "once" else f"placement.pull={pull}"
+    cache = ["--set", f"placement.hot_rows={rows}", "--set", filled]
     folder = ["--out", str(tmp_path / "batches")]
     sample = ["sample", "rapidgnn", *SMALL, "--set", "batching.fanouts=[4, 3]", *cache, *folder]
     assert invoke([*sample, "--json"]) == 0
     fetches = json.loads(capsys.readouterr().out)["fetches"]
     (told,) = fetches["sizes"]
-    assert (fetches["pull"], fetches["enough_hot_rows"] is None) == (pull, pull == "delta")
+    assert (fetches["pull"] == "delta") == (fetches["enough_hot_rows"] is None) == (pull == "delta")
+    assert (fetches["hot_scope"] == "run") == (pull == "once")
     run = simulated(tmp_path / "run", *cache)
     sent = read_table(run.traffic).to_pandas().groupby(["target", "source"])["bytes"].sum().to_dict()
     pairs = told["rows_by_rank_and_sender"]
@@ -82,8 +84,9 @@ def test_sample_tells_what_is_sent_then(tmp_path: Path, capsys, pull: str, rows:
     capsys.readouterr()
     assert invoke(sample) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert {"full": "caches are pulled whole", "delta": "caches pull what the one before lacks"}[pull] in text
-    assert ("hot rows are enough" in text) == (pull == "full")
+    words = {"full": "are pulled whole", "delta": "pull what the one before lacks", "once": "are filled once"}
+    assert f"caches {words[pull]}" in text
+    assert ("hot rows are enough" in text) == (pull != "delta")
 
 
 def test_a_longer_run_begins_with_the_same_batches(tmp_path: Path) -> None:

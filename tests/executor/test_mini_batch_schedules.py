@@ -11,6 +11,7 @@ import torch
 from executor.minibatch.placement import StagedRows
 from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
+from simgnn.policies.minibatch import HOT
 from tests.executor.batch_checks import assert_simulated_alike, staging_bytes
 from tests.executor.batch_runs import prepared_batches
 from tests.executor.harness import run_ranks
@@ -74,7 +75,7 @@ def _train_late(rank: int, ranks: int, folder: str, late: str) -> list[dict[str,
     return train_in_process(rank, ranks, [folder])
 
 
-@pytest.mark.parametrize("name", ["delta", "across epochs", "online, parted, ahead"])
+@pytest.mark.parametrize("name", ["delta", "across epochs", "online, parted, ahead", "whole run"])
 def test_a_run_goes_on_from_a_checkpoint(plain: dict[str, Any], name: str, tmp_path: Path) -> None:
     """With a cache that the epoch before has filled; batches that were staged are no part of a checkpoint, and input
     rows take no more memory than in a run from the beginning."""
@@ -83,7 +84,9 @@ def test_a_run_goes_on_from_a_checkpoint(plain: dict[str, Any], name: str, tmp_p
     stopped = {"stop_at": 2 * plan.program.calendar.steps + 1, "killed": True}
     run_ranks(4, _train_until, tmp_path / "one", str(folder), stopped, joined=False)
     kept = torch.load(plan.checkpoints / "epoch-2" / "rank-0.pt", weights_only=True)["buffers"]
-    cached = {"hot#0", "hot#1"} if VARIANTS[name][0] == "rapidgnn" else set()
+    caches = plan.program.buffers[HOT].depth if HOT in plan.program.buffers else 0
+    cached = {f"hot#{copy}" for copy in range(caches)}
+    assert len(cached) == {"online, parted, ahead": 0, "whole run": 1}.get(name, 2)
     assert {key for key in kept if not key.startswith("metrics")} == cached
     results = run_ranks(4, _train_until, tmp_path / "two", str(folder), {"resume": True}, joined=False)
     _assert_same(plain, results)

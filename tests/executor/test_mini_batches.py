@@ -15,7 +15,7 @@ from executor.plan import RunPlan
 from simgnn.analysis.compare import compare_runs
 from simgnn.graph.graph import Graph
 from simgnn.policies.minibatch import HOT
-from simgnn.policies.placement.store import Store
+from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
 from simgnn.program.digest import program_digest
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
@@ -47,6 +47,7 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "delta": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=8", "placement.pull=delta"]),
     "all hot": ("rapidgnn", ["placement.hot_rows=1000", "schedule.window=2", "placement.pull=delta"]),
     "across epochs": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=4", "schedule.across_epochs=true"]),
+    "whole run": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=3", "placement.hot_scope=run"]),
     "not evaluated": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=2", "batching.evaluation=none"]),
 }
 """They differ in when and whence rows come, in nothing that training computes."""
@@ -143,7 +144,7 @@ def test_traffic_by_pair_is_that_of_the_program(trained: Trained, name: str) -> 
         assert sent[1].sum() > sent[2].sum() == 0, "batches pull nothing, and the last epoch fills no further cache"
 
 
-@pytest.mark.parametrize("name", ["no cache", "hot", "delta", "all hot"])
+@pytest.mark.parametrize("name", ["no cache", "hot", "delta", "all hot", "whole run"])
 def test_a_forecast_is_what_ranks_sent(trained: Trained, name: str) -> None:
     """What ``simgnn sample`` tells of caches, pulled whole or by what they lack, by rank pair (rapidgnn.md 8)."""
     program, run = trained.program(name), RunDirectory(trained.folders[name])
@@ -152,7 +153,7 @@ def test_a_forecast_is_what_ranks_sent(trained: Trained, name: str) -> None:
     assert isinstance(placement, Store)
     told = forecast(
         sampling_of(run.root), Path(batches["folder"]), np.array(program.hosts), EPOCHS, [placement.cached_rows],
-        placement.pulls_new_rows,
+        placement.pulls_new_rows, not placement.refills,
     )  # fmt: skip
     sent, width = np.zeros((4, 4), np.int64), program.buffers["inputs"].row_bytes
     for row in pq.read_table(run.traffic).to_pylist():
@@ -160,6 +161,10 @@ def test_a_forecast_is_what_ranks_sent(trained: Trained, name: str) -> None:
             sent[row["target"], row["source"]] += row["bytes"]
     assert (width * (told.pulled + told.cached)[0]).tolist() == sent.tolist()
     assert told.cached.any() == (name != "no cache")
+    if name == "whole run":
+        first = program.sizes.routes[FIRST_ROUTE]
+        assert told.cached[0].sum() == first.rows.sum(), "filled once, before the first epoch"
+        assert CACHE_ROUTE not in program.sizes.routes
 
 
 def test_hot_rows_save_what_was_planned(trained: Trained) -> None:
@@ -169,7 +174,7 @@ def test_hot_rows_save_what_was_planned(trained: Trained) -> None:
         return int(trained.program(name).sizes.routes["rows"].rows.sum())
 
     every = pulled("no cache")
-    for name in ("hot", "delta", "all hot"):
+    for name in ("hot", "delta", "all hot", "whole run"):
         hits = int(trained.program(name).sizes.columns["rows/hits"].sum())
         assert pulled(name) + hits == every
     assert pulled("all hot") == 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
 from simgnn.program.kinds import OpKind
+from simgnn.program.lifetimes import remembered
 from simgnn.program.ops import Dependency, Op
 from simgnn.program.program import EVALUATE, Program, Template
 from simgnn.program.storage import load_program, save_program
@@ -33,7 +34,7 @@ def ops_of(program: Program, template: str = "step") -> dict[str, Op]:
     hops=st.integers(1, 3),
     hosts=st.sampled_from([[0], [0, 0], TWO, FOUR, [0, 1, 1]]),
     hot=st.booleans(),
-    pull=st.sampled_from(["full", "delta"]),
+    pull=st.sampled_from(["full", "delta", "once"]),
     schedule=st.sampled_from(["bsp", "prefetch"]),
     window=st.integers(1, 5),
     staged=st.sampled_from(["rows", "blocks"]),
@@ -47,7 +48,8 @@ def test_every_plan_is_valid(
     sizes = made_sizes(hosts, steps=max(steps, 3), hops=hops, hot_rows=30 if hot and system == "rapidgnn" else 0)
     overrides = [f"model.kind={kind}", "model.heads=1" if kind == "gat" else "train.momentum=0", f"model.order={order}"]
     pull = pull if system == "rapidgnn" else "full"  # the other has no cache
-    overrides += [f"placement.pull={pull}", f"schedule.kind={schedule}"]
+    filled = "placement.hot_scope=run" if pull == "once" else f"placement.pull={pull}"
+    overrides += [filled, f"schedule.kind={schedule}"]
     if schedule == "prefetch":
         across = across and staged == "rows"
         told = {"window": window, "staged": staged, "lanes": lanes, "across_epochs": str(across).lower()}
@@ -65,6 +67,8 @@ def test_every_plan_is_valid(
     assert ("rows/exchange" in names) == (several and system == "rapidgnn")
     assert ("hot/take" in names) == (several and sizes.cache is not None)
     assert ("hot/keep" in names) == ("hot/take" in names and pull == "delta")
+    assert ("hot/stage" in names) == ("hot/take" in names and pull != "once")
+    assert (program.calendar.first is not None) == ("hot/take" in names)
     assert ("update/gradients" in names) == (len(hosts) > 1)
 
 
@@ -123,6 +127,34 @@ def test_device_rows_are_two_caches_and_a_window_of_the_largest_batch() -> None:
     assert np.array_equal(rows, 2 * 30 + 3 * sizes.rows[-1].max(axis=(1, 2)))
     assert {buffer.row_bytes for buffer in held.values()} == {4 * WIDTH}
     assert {buffer.space for buffer in held.values()} == {"device"}
+
+
+def test_one_cache_for_a_whole_run_is_filled_before_it_begins() -> None:
+    """Of the chain that stages rows nothing fills a cache; the device holds one (specs/rapidgnn.md 7.1)."""
+    sizes = made_sizes(TWO, hot_rows=30)
+    each = planned("rapidgnn", TWO, sizes, "schedule.window=3").program
+    once = planned("rapidgnn", TWO, sizes, "schedule.window=3", "placement.hot_scope=run").program
+    filling = {"hot/serve", "hot/exchange", "hot/stage"}
+    for template in ("first", "step", "opening"):
+        assert set(ops_of(each, template)) - set(ops_of(once, template)) == filling
+        assert set(ops_of(once, template)) < set(ops_of(each, template))
+        assert ("setup/hot/stage" in ops_of(once, template)) == (template == "first")
+    assert (each.buffers["hot"].depth, once.buffers["hot"].depth) == (2, 1)
+    assert "hot" not in once.sizes.routes
+    assert remembered(once) == remembered(each) >= {"hot"}
+    bound = 4 * WIDTH * (30 + 3 * int(sizes.rows[-1].max()))
+    taken = ["schedule.window=3", "placement.hot_scope=run"]
+    planned("rapidgnn", TWO, sizes, *taken, f"placement.device_bytes={bound}")
+    with pytest.raises(ConfigError, match=r"but a cache of 30 rows and 3 staged .* at most 29 hot rows"):
+        planned("rapidgnn", TWO, sizes, *taken, f"placement.device_bytes={bound - 1}")
+
+
+def test_the_cache_of_a_whole_run_must_be_there_before_a_batch_takes_from_it() -> None:
+    program = planned("rapidgnn", TWO, made_sizes(TWO, hot_rows=30), "placement.hot_scope=run").program
+    filled = Dependency("setup/hot/stage")
+    ops = [replace(op, after=tuple(d for d in op.after if d != filled)) for op in program.templates["first"].ops]
+    with pytest.raises(ProgramError, match="buffer 'hot' is used by .* nothing orders them"):
+        validate(replace(program, templates={**program.templates, "first": Template("first", tuple(ops))}))
 
 
 def test_no_more_batches_are_held_than_can_be_staged() -> None:
@@ -251,6 +283,12 @@ REQUESTED = ["communication.rows=requested", "placement.hot_rows=0"]
         ),
         ("distdgl", ["schedule.across_epochs=true"], r"schedule\.across_epochs: got true with schedule\.staged = 'b"),
         ("distdgl", ["placement.pull=delta"], r"placement\.pull: got 'delta' with .* = 'sampled' and .* 'requested'"),
+        ("distdgl", ["placement.hot_scope=run"], r"placement\.hot_scope: got 'run' with .* = 'sampled' and .* 'requ"),
+        (
+            "rapidgnn",
+            ["placement.hot_scope=run", "placement.pull=delta"],
+            r"placement\.pull: got 'delta' with placement\.hot_scope = 'run', expected 'full'",
+        ),
         (
             "rapidgnn",
             ["placement.pull=delta", *REQUESTED],
@@ -273,6 +311,7 @@ def test_options_without_effect_are_refused(system: str, overrides: list[str], t
         ("rapidgnn", ["schedule.across_epochs=true", "schedule.window=1"]),  # rows are staged beside the optimizer
         ("distdgl", ["schedule.across_epochs=true", "schedule.staged=rows"]),
         ("rapidgnn", ["placement.pull=delta", "placement.hot_rows=0"]),  # the end of a sweep of sizes
+        ("rapidgnn", ["placement.hot_scope=run", "placement.hot_rows=0"]),
         ("rapidgnn", REQUESTED),
     ],
 )

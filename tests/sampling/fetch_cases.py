@@ -17,11 +17,12 @@ SOURCE = "s"
 
 @dataclass(frozen=True)
 class Case:
-    """Batches of ``plan`` in ``folder``, rank r on host ``hosts[r]``."""
+    """Batches of ``plan`` in ``folder``, rank r on host ``hosts[r]``. ``whole_run``: hot rows are counted in all epochs."""
 
     plan: SamplingPlan
     hosts: tuple[int, ...]
     folder: Path
+    whole_run: bool = False
 
     @property
     def rank_hosts(self) -> np.ndarray:
@@ -45,7 +46,8 @@ class Case:
 
     def counts(self, epoch: int, worker: int) -> Counter[int]:
         """In how many batches each vertex of another host is needed."""
-        return Counter(v for batch in self.inputs(epoch, worker) for v in batch if self.far(worker, v))
+        counted = range(EPOCHS) if self.whole_run else [epoch]
+        return Counter(v for e in counted for batch in self.inputs(e, worker) for v in batch if self.far(worker, v))
 
     def hot(self, epoch: int, worker: int, hot_rows: int) -> list[int]:
         """The vertices in the cache, by slot."""

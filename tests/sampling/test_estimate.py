@@ -130,3 +130,13 @@ def test_ranks_may_have_batches_of_unequal_sizes(both: Both) -> None:
     np.testing.assert_allclose(sizes.rows[0, :, 0, 0], drawn.training / sizes.steps, atol=0.5)
     alike = (estimated_sizes(stats, drawn.training, size, FANOUTS, EPOCHS, 0) for size in (SIZE, (SIZE,) * RANKS))
     np.testing.assert_array_equal(*(one.rows for one in alike))
+
+
+def test_a_cache_for_a_whole_run_is_estimated_to_be_filled_once(both: Both) -> None:
+    stats, estimated, drawn = both
+    once = estimated_sizes(stats, drawn.training, SIZE, FANOUTS, EPOCHS, HOT, whole_run=True)
+    assert once.cache is not None
+    assert estimated.cache is not None
+    assert once.cache.first.rows.sum() == estimated.cache.first.rows.sum() == HOT * RANKS
+    assert not once.cache.pulled.rows.any()
+    np.testing.assert_array_equal(once.hits, estimated.hits)

@@ -18,19 +18,24 @@ from simgnn.sampling.remote import rows_on_hosts
 
 ALL = 10**6
 SIZES = (0, 20, ALL)
+CACHES = [*((size, False) for size in SIZES), (20, True)]
+"""Hot rows; whether they are counted in the whole run."""
 WIDTH = 3
 
 
 def planned(case: Case, hot_rows: int, threads: int | None = None) -> FetchPlan:
-    return plan_fetches(case.plan, SOURCE, case.folder, EPOCHS, case.rank_hosts, hot_rows, threads=threads)
+    return plan_fetches(
+        case.plan, SOURCE, case.folder, EPOCHS, case.rank_hosts, hot_rows, case.whole_run, threads=threads
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*") if path.suffix != ".lock"}
 
 
-@pytest.mark.parametrize("hot_rows", SIZES)
-def test_rows_put_together_by_the_plan_are_the_features_bit_by_bit(case: Case, hot_rows: int) -> None:
+@pytest.mark.parametrize(("hot_rows", "whole_run"), CACHES)
+def test_rows_put_together_by_the_plan_are_the_features_bit_by_bit(case: Case, hot_rows: int, whole_run: bool) -> None:
+    case = replace(case, whole_run=whole_run)
     ranks, features = case.plan.ranks, np.random.default_rng(1).standard_normal((300, WIDTH))
     host_of = case.rank_hosts[case.plan.owner]
     stores = {host: features[host_of == host] for host in set(case.hosts)}
@@ -66,8 +71,9 @@ def test_rows_put_together_by_the_plan_are_the_features_bit_by_bit(case: Case, h
                 assert sorted(positions.tolist()) == list(range(len(inputs)))
 
 
-@pytest.mark.parametrize("hot_rows", SIZES)
-def test_plans_are_those_of_batches_that_are_sampled_anew(case: Case, hot_rows: int) -> None:
+@pytest.mark.parametrize(("hot_rows", "whole_run"), CACHES)
+def test_plans_are_those_of_batches_that_are_sampled_anew(case: Case, hot_rows: int, whole_run: bool) -> None:
+    case = replace(case, whole_run=whole_run)
     rows = rows_on_hosts(case.plan.owner, case.rank_hosts)
     found = planned(case, hot_rows)
     for epoch in range(EPOCHS):
@@ -91,11 +97,13 @@ def test_plans_are_those_of_batches_that_are_sampled_anew(case: Case, hot_rows: 
                 assert served.exchanged[step] == any(lists)
 
 
-def test_the_forecast_is_what_the_plan_does(case: Case) -> None:
-    expected = forecast(case.plan, case.folder, case.rank_hosts, EPOCHS, SIZES)
+@pytest.mark.parametrize("whole_run", [False, True])
+def test_the_forecast_is_what_the_plan_does(case: Case, whole_run: bool) -> None:
+    case = replace(case, whole_run=whole_run)
+    expected = forecast(case.plan, case.folder, case.rank_hosts, EPOCHS, SIZES, whole_run=whole_run)
     for place, size in enumerate(SIZES):
         found, exchanges = planned(case, size), 0
-        route = batch_sizes(case.plan, case.folder, case.rank_hosts, EPOCHS, size).pulled
+        route = batch_sizes(case.plan, case.folder, case.rank_hosts, EPOCHS, size, whole_run=whole_run).pulled
         for epoch in range(EPOCHS):
             serves = [found.serve(epoch, rank) for rank in range(case.plan.ranks)]
             for one in serves[1:]:
@@ -108,7 +116,8 @@ def test_the_forecast_is_what_the_plan_does(case: Case) -> None:
         totals = [found.gather(e, r).folder.details["rows"] for e in range(EPOCHS) for r in range(case.plan.ranks)]
         assert sum(rows["pulls"] for rows in totals) == expected.curve.pulled(size)
         assert sum(rows["hits"] for rows in totals) == expected.curve.hits(size)
-        assert sum(rows["hot"] for rows in totals) == expected.curve.cached(size)
+        fills = EPOCHS if whole_run else 1  # each epoch's plan names the one cache
+        assert sum(rows["hot"] for rows in totals) == fills * expected.curve.cached(size)
         inputs = [batch for e in range(EPOCHS) for r in range(case.plan.ranks) for batch in case.inputs(e, r)]
         assert sum(rows["local"] + rows["hits"] + rows["pulls"] for rows in totals) == sum(map(len, inputs))
 
@@ -172,3 +181,16 @@ def test_on_one_host_nobody_sends_and_every_exchange_is_skipped(case: Case, tmp_
             one = plan.gather(number)
             assert one.local.tolist() == list(range(len(inputs)))
             assert one.local_rows.tolist() == inputs  # all vertices, ascending, are one host's
+
+
+def test_a_plan_for_a_whole_run_is_of_its_epochs_alone(case: Case) -> None:
+    """The rows that are kept depend on every epoch, so that a plan of others is never taken for it."""
+    whole = replace(case, whole_run=True)
+    found, each = planned(whole, 6), planned(case, 6)
+    fewer = plan_fetches(case.plan, SOURCE, case.folder, EPOCHS - 1, case.rank_hosts, 6, True)
+    assert [one.path.name for one in (found, fewer, each)] == ["hot-6-of-3-epochs", "hot-6-of-2-epochs", "hot-6"]
+    assert len({found.digest, fewer.digest, each.digest}) == 3
+    for rank in range(case.plan.ranks):
+        for epoch in range(EPOCHS):
+            assert found.gather(epoch, rank).hot.tolist() == whole.hot(0, rank, 6)
+    assert any(each.gather(epoch, 0).hot.tolist() != whole.hot(0, 0, 6) for epoch in range(EPOCHS))

@@ -1,6 +1,7 @@
 """Which rows are hot, and what a cache of them saves: exact for every size, from one look at the batches."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -154,6 +155,28 @@ def test_caches_that_pull_what_the_one_before_lacks_are_forecast(case: Case) -> 
     assert found.cached.sum() < whole.cached.sum(), "no row was in two caches that follow one another"
 
 
+def test_one_cache_for_a_whole_run_is_forecast(case: Case) -> None:
+    """Chosen from all batches and filled once; what it lacks is pulled. Caches of every epoch hit no less: none other
+    of that size hits more in it."""
+    whole = replace(case, whole_run=True)
+    found = forecast(case.plan, case.folder, case.rank_hosts, EPOCHS, SIZES, whole_run=True)
+    each = forecast(case.plan, case.folder, case.rank_hosts, EPOCHS, SIZES)
+    assert found.curve.remote == each.curve.remote
+    for place, size in enumerate(SIZES):
+        assert found.pulled[place].sum() == found.curve.pulled(size) >= each.curve.pulled(size)
+        assert found.cached[place].sum() == found.curve.cached(size) <= each.curve.cached(size)
+        for worker in range(case.plan.ranks):
+            held = whole.hot(0, worker, size)
+            assert found.slots[place, worker] == len(held)
+            senders = Counter(case.sender(worker, vertex) for vertex in held)
+            assert found.cached[place, worker].tolist() == [senders[rank] for rank in range(case.plan.ranks)]
+            missing = [v for e in range(EPOCHS) for batch in whole.pulls(e, worker, size) for v in batch]
+            expected = Counter(case.sender(worker, vertex) for vertex in missing)
+            assert found.pulled[place, worker].tolist() == [expected[rank] for rank in range(case.plan.ranks)]
+    totals = [found.curve.pulled(rows) + found.curve.cached(rows) for rows in range(found.curve.enough + 3)]
+    assert min(totals) == totals[found.curve.enough] == totals[-1]
+
+
 def test_without_a_cache_the_traffic_is_that_of_the_plain_store(case: Case) -> None:
     if len(set(case.hosts)) < case.plan.ranks:
         pytest.skip("the tally of presampled batches is by owner, which sends where each host has one rank")
@@ -185,10 +208,15 @@ def test_one_host_pulls_nothing(case: Case) -> None:
     assert found.rounds.tolist() == [0, 0]
 
 
-@given(st.integers(0, 5000), st.integers(1, 16), st.integers(0, 3000), st.integers(0, 4000))
-def test_buffers_stay_within_the_published_bound(hot_rows: int, window: int, needed: int, largest: int) -> None:
-    held = staged_rows(np.array([min(hot_rows, needed)]), np.array([largest]), window)
-    assert held.tolist() == [2 * min(hot_rows, needed) + window * largest]
+@given(
+    st.integers(0, 5000), st.integers(1, 16), st.integers(0, 3000), st.integers(0, 4000), st.sampled_from([1, 2])
+)
+def test_buffers_stay_within_the_published_bound(
+    hot_rows: int, window: int, needed: int, largest: int, caches: int
+) -> None:
+    """A cache alone where it serves the whole run (specs/rapidgnn.md 7.1)."""
+    held = staged_rows(np.array([min(hot_rows, needed)]), np.array([largest]), window, caches)
+    assert held.tolist() == [caches * min(hot_rows, needed) + window * largest]
     assert held[0] <= 2 * hot_rows + window * largest
 
 

@@ -1,6 +1,7 @@
 """Sizes that programs are planned from: those of the batches on disk, counted one by one."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,27 @@ def test_caches_are_filled_in_pieces_that_add_up(case: Case, only_new: bool) -> 
     assert not cache.pulled.rows[:, -1].any()  # nothing follows the last epoch
     assert not cache.kept[:, -1].any()
     assert cache.kept.any() == only_new
+
+
+def test_a_cache_for_a_whole_run_is_filled_once(case: Case) -> None:
+    whole, ranks = replace(case, whole_run=True), case.plan.ranks
+    sizes = batch_sizes(case.plan, case.folder, case.rank_hosts, EPOCHS, 20, whole_run=True)
+    cache = sizes.cache
+    assert cache is not None
+    assert not cache.pulled.rows.any()
+    assert not cache.kept.any()
+    for rank in range(ranks):
+        hot = whole.hot(0, rank, 20)
+        assert cache.rows[rank] == len(hot)
+        senders = Counter(case.sender(rank, vertex) for vertex in hot)
+        assert cache.first.matrix(ranks)[:, rank].tolist() == [senders[sender] for sender in range(ranks)]
+        for epoch in range(EPOCHS):
+            hits = [sum(v in hot for v in batch) for batch in case.inputs(epoch, rank)]
+            assert sizes.hits[rank, epoch, : len(hits)].tolist() == hits
+            assert not sizes.hits[rank, epoch, len(hits) :].any()
+    received = np.zeros(sizes.local.shape, np.int64)
+    np.add.at(received, sizes.pulled.target, sizes.pulled.rows)
+    np.testing.assert_array_equal(sizes.local + sizes.hits + received, sizes.rows[-1])
 
 
 def test_an_empty_cache_has_no_pieces() -> None:

@@ -89,9 +89,9 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     }
     # rows and ids of the store lie in the host's memory
     builder.groups = {"world": Group("world"), FETCHING: Group(FETCHING, backend="gloo")}
-    store = StoredRows(builder, batches, stats, schedule)
-    store.check_fits(experiment.placement)
-    staged = store.staged(communication, experiment.placement)
+    store = StoredRows(builder, batches, stats, schedule, experiment.placement)
+    store.check_fits()
+    staged = store.staged(communication)
     _training(builder, model, stats, train.update_rule)
     chain = _in_order(builder.templates.pop(STEP))
     released = next(op.name for op in reversed(chain) if op.phase == "backward")
@@ -100,7 +100,7 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     staged = _after(staged, (Dependency(DRAW), *schedule.before_rows(ends)))
     chain = _after(chain, (Dependency(store.ready), Dependency(OPTIMIZE, steps_back=1)))
     builder.templates[STEP] = [*drawing, *staged, *chain]
-    first = store.first(experiment.placement)
+    first = store.first()
     if first:
         builder.templates[FIRST] = [*first, *drawing, *_after(staged, (Dependency(first[-1].name),)), *chain]
     before = schedule.before_epoch(ends)

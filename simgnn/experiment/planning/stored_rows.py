@@ -40,9 +40,11 @@ BLOCK_BYTES, STAGED_ROWS, HITS = Column("batch/bytes"), Column("rows/staged"), C
 class StoredRows:
     """Puts the sizes of a run's batches into a builder. ``ready``: the op that completes a batch's rows."""
 
-    def __init__(self, builder: ProgramBuilder, batches: BatchSizes, stats: PartitionStats, schedule: Schedule) -> None:
+    def __init__(
+        self, builder: ProgramBuilder, batches: BatchSizes, stats: PartitionStats, schedule: Schedule, placement: Store
+    ) -> None:
         self.builder = builder
-        self.batches = batches
+        self.batches, self.placement = batches, placement
         self.several_hosts = len(set(builder.hosts)) > 1
         self.cache = batches.cache if self.several_hosts else None
         self.ready = TAKE_HOT if self.cache is not None else STAGE_ROWS
@@ -56,13 +58,13 @@ class StoredRows:
         """What drawing a batch writes: its vertices, its seeds, its blocks by hop."""
         return accesses([VERTICES, DRAWN_SEEDS, *map(drawn, range(1, self.hops + 1))])
 
-    def check_fits(self, placement: Store) -> None:
+    def check_fits(self) -> None:
         """Raise :class:`~simgnn.errors.ConfigError` where the placement's limit cannot hold what is staged and kept."""
         builder, largest = self.builder, self.builder.columns["largest/inputs"]
         cached = np.zeros_like(largest) if self.cache is None else self.cache.rows
-        placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
+        self.placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
 
-    def staged(self, communication: Pulls, placement: Store) -> list[Op]:
+    def staged(self, communication: Pulls) -> list[Op]:
         """The chain: rows of other hosts, blocks and rows to the device, hot rows, the next epoch's hot rows."""
         staging = Staging(self.builder, self._width)
         pulled = [communication.pull(staging)] if self.several_hosts else []
@@ -82,15 +84,15 @@ class StoredRows:
         reads = accesses([VERTICES, FEATURES, *pulled])
         staging.to_device(STAGE_ROWS, reads, Access(INPUTS), STAGED_ROWS, "inputs")
         if self.cache is not None:
-            placement.take(staging)
-            placement.fill_next(staging)
+            self.placement.take(staging)
+            self.placement.fill_next(staging)
         return staging.ops
 
-    def first(self, placement: Store) -> list[Op]:
+    def first(self) -> list[Op]:
         """The chain that fills the first epoch's caches; empty without hot rows."""
         staging = Staging(self.builder, self._width)
         if self.cache is not None:
-            placement.fill_first(staging)
+            self.placement.fill_first(staging)
         return staging.ops
 
     def _columns(self) -> None:
@@ -113,8 +115,9 @@ class StoredRows:
         if self.cache is not None:
             builder.column(HITS.name, batches.hits)
             builder.column("hot/rows", self.cache.rows)
-            builder.column("hot/kept", self.cache.kept)
-            add_route(builder, CACHE_ROUTE, self.cache.pulled)
+            if self.placement.refills:
+                builder.column("hot/kept", self.cache.kept)
+                add_route(builder, CACHE_ROUTE, self.cache.pulled)
             add_route(builder, FIRST_ROUTE, self.cache.first)
 
     def _words(self, hop: int) -> IntArray:
@@ -140,7 +143,7 @@ class StoredRows:
         builder.buffer(FEATURES, rows, self._width, space="host-shared", persistent=True)
         builder.buffer("labels", Column("train_vertices"), label_bytes(facts), "uint8", persistent=True)
         if self.cache is not None:
-            builder.buffer(HOT, Column("hot/rows"), self._width, depth=2)
+            builder.buffer(HOT, Column("hot/rows"), self._width, depth=self.placement.caches)
 
     def _host_rows(self) -> IntArray:
         """Rows in the memory of each rank's host, int64 [P]."""
