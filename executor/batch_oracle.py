@@ -39,7 +39,8 @@ def train_batch_reference(
     settings: Mapping[str, Any],
     dtype: torch.dtype = torch.float64,
 ) -> BatchReference:
-    """Train from ``initial`` parameters; a step's loss is the mean over the seeds of all workers' batches.
+    """Train from ``initial`` parameters; a step's loss is the mean over the seeds of all workers' batches, or with
+    ``gradient_mean`` = "ranks" the mean of the batches' means.
 
     ``settings`` are the fields of ``[train]``. Raises :class:`BackendError` without DGL, or for a layer that has no
     reference.
@@ -51,6 +52,7 @@ def train_batch_reference(
     sampler, trained = Sampler(plan.csr, plan.fanouts), plan.trained
     every = Sampler(plan.csr, [-1] * len(layers)).sample(np.arange(plan.csr.rows), 0)
     losses, scores = [], []
+    by_rank = settings.get("gradient_mean") == "ranks"
     for epoch in range(epochs):
         total = 0.0
         turns = [plan.epoch(worker, epoch) for worker in range(plan.ranks)]
@@ -60,7 +62,8 @@ def train_batch_reference(
             found = torch.cat([_forward(modules, layers, batch, features) for batch in batches])
             seeds = torch.cat([torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches])
             loss = _loss_sum(found, labels[seeds], graph)
-            (loss / len(seeds)).backward()  # type: ignore[no-untyped-call]
+            mean = _mean_of_ranks(found, batches, labels, graph) if by_rank else loss / len(seeds)
+            mean.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += float(loss.detach())
         losses.append(total / trained)
@@ -68,6 +71,16 @@ def train_batch_reference(
             scores.append(_forward(modules, layers, every, features))
     parameters = [read_values(m, n, False) for m, n in zip(modules, names, strict=True)]
     return BatchReference(losses, parameters, scores)
+
+
+def _mean_of_ranks(
+    scores: torch.Tensor, batches: Sequence[Batch], labels: torch.Tensor, graph: Graph
+) -> torch.Tensor:
+    """Of the mean losses of the ranks that have a batch; ``scores`` of all their seeds, one after the other."""
+    parts = torch.split(scores, [int(batch.sizes[0]) for batch in batches])
+    seeds = [torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches]
+    means = [_loss_sum(part, labels[mine], graph) / len(mine) for part, mine in zip(parts, seeds, strict=True)]
+    return torch.stack(means).mean()
 
 
 def _loss_sum(scores: torch.Tensor, labels: torch.Tensor, graph: Graph) -> torch.Tensor:

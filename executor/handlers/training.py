@@ -12,7 +12,8 @@ def loss(op: Op, template: Template, context: RankContext) -> Handler:
     (one buffer written) the counts of train, validation and test rows.
 
     Of a mini-batch (three buffers written) it reads second which of the rank's training vertices the rows belong to
-    (int64 [b]), and writes third how many they are, in place.
+    (int64 [b]), and writes third what summed gradients are divided by, in place: how many rows there are, or with
+    ``options["mean"]`` = "ranks" 1 where there are any, and the gradient is that of their mean.
     """
     if context.task is None:
         raise BackendError(f"op '{op.name}' needs labels, which this run does not have")
@@ -30,14 +31,17 @@ def loss(op: Op, template: Template, context: RankContext) -> Handler:
     if len(op.writes) == 2:
         return run
     read_seeds, count = context.store.getter(op.reads[1]), context.store.getter(op.writes[2])
+    by_rank = op.options.get("mean") == "ranks"
 
     def run_batch(now: Now) -> None:
         seeds = read_seeds(now)
         gradient, metrics = task.batch_loss(read(now), seeds)
+        if by_rank:
+            gradient.div_(max(len(seeds), 1))
         put_gradient(now, gradient)
         put_metrics(now, metrics)
         context.note_loss(now, metrics)
-        count(now).fill_(len(seeds))
+        count(now).fill_(min(len(seeds), 1) if by_rank else len(seeds))
 
     return run_batch
 

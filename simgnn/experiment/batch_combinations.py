@@ -68,7 +68,14 @@ def training_faults(values: Mapping[str, Any]) -> Faults:
     if batching is None or communication is None:
         return
     got = f"with batching.kind = '{batching.kind}'"
+    train = values["train"]
     if not isinstance(batching, NeighbourSampling):
+        if train is not None and chosen(train, ["gradient_mean"]):
+            yield (
+                ("train", "gradient_mean"),
+                f"got '{train.gradient_mean}' {got}, expected 'seeds': the loss of a full graph is the mean over its "
+                "training vertices; remove it, or sample mini-batches (batching.kind = 'seeded' or 'sampled')",
+            )
         if isinstance(communication, Pulls):
             yield (
                 ("communication", "kind"),
@@ -85,7 +92,7 @@ def training_faults(values: Mapping[str, Any]) -> Faults:
         policy = values[slot]
         if policy is not None and policy.kind != expected:
             yield (slot, "kind"), f"got '{policy.kind}' {got}, expected '{expected}': {why}"
-    model, train = values["model"], values["train"]
+    model = values["model"]
     if train is not None and batching.evaluation == "none" and train.eval_every and chosen(train, ["eval_every"]):
         yield (
             ("train", "eval_every"),

@@ -107,6 +107,10 @@ class TrainSection(Section):
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="momentum of sgd")
     dtype: Literal["float32", "float64"] = Field(default="float32", description="type of rows and parameters")
+    gradient_mean: Literal["seeds", "ranks"] = Field(
+        default="seeds",
+        description="what a step on mini-batches takes the mean of: losses of all ranks' seeds, or of ranks' means",
+    )
     eval_every: Annotated[int, Field(ge=0, le=10**7)] = Field(
         default=1,
         description="epochs between evaluations of validation and test vertices; 0: only after the last epoch",

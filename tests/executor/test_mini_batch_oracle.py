@@ -33,7 +33,7 @@ TOGETHER = ["batching.batch_size=1000", "batching.global_batch=18"]
 """Not divisible by four ranks: the first two have five seeds, the others four."""
 LAYERS: dict[str, tuple[str, list[str]]] = {
     "sage": ("rapidgnn", ["placement.hot_rows=7", "train.eval_every=2", *TOGETHER]),
-    "gcn": ("distdgl", ["model.kind=gcn", "batching.split=local"]),
+    "gcn": ("distdgl", ["model.kind=gcn", "batching.split=local", "train.gradient_mean=ranks"]),
     "sage-full-batches": ("rapidgnn", ["batching.last=drop", "placement.hot_rows=3"]),
     "gcn-transform-first": ("rapidgnn", ["model.kind=gcn", "model.order=transform-first", "placement.pull=delta"]),
     "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", *ALONE, "batching.split=local"]),

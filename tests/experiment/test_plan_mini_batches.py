@@ -281,6 +281,7 @@ REQUESTED = ["communication.rows=requested", "placement.hot_rows=0"]
             ["train.eval_every=2", UNEVALUATED],
             r"train\.eval_every: got 2 with batching\.evaluation = 'none'",
         ),
+        ("vanilla", ["train.gradient_mean=ranks"], r"train\.gradient_mean: got 'ranks' with batching\.kind = 'full'"),
         ("distdgl", ["schedule.across_epochs=true"], r"schedule\.across_epochs: got true with schedule\.staged = 'b"),
         ("distdgl", ["placement.pull=delta"], r"placement\.pull: got 'delta' with .* = 'sampled' and .* 'requested'"),
         ("distdgl", ["placement.hot_scope=run"], r"placement\.hot_scope: got 'run' with .* = 'sampled' and .* 'requ"),
@@ -386,3 +387,13 @@ def test_faults_are_found_in_programs_of_any_number_of_steps(steps: int) -> None
         changed = [replace(op, after=()) if op.name == name else op for op in program.templates["step"].ops]
         with pytest.raises(ProgramError, match="nothing orders them"):
             validate(replace(program, templates={**program.templates, "step": Template("step", tuple(changed))}))
+
+
+def test_means_of_ranks_change_what_the_loss_writes_and_nothing_else() -> None:
+    """The number that divides travels with the gradients either way."""
+    sizes = made_sizes(TWO)
+    seeds, ranks = (planned("distdgl", TWO, sizes, *more).program for more in ([], ["train.gradient_mean=ranks"]))
+    ops = ops_of(seeds), ops_of(ranks)
+    assert [one["forward/loss"].options for one in ops] == [{}, {"mean": "ranks"}]
+    assert {name for name in ops[0] if ops[0][name] != ops[1][name]} == {"forward/loss"}
+    assert seeds.buffers == ranks.buffers

@@ -92,7 +92,7 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     store = StoredRows(builder, batches, stats, schedule, experiment.placement)
     store.check_fits()
     staged = store.staged(communication)
-    _training(builder, model, stats, train.update_rule)
+    _training(builder, model, stats, train.update_rule, train.gradient_mean)
     chain = _in_order(builder.templates.pop(STEP))
     released = next(op.name for op in reversed(chain) if op.phase == "backward")
     ends = StepEnds(staged=staged[-1].name, released=released, trained=OPTIMIZE)
@@ -114,7 +114,7 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     )
 
 
-def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, optimizer: str) -> None:
+def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, optimizer: str, mean: str) -> None:
     """Layers, loss and update, in program order."""
     layers, top = model.layers, len(model.layers)
     learned_state(builder, layers, optimizer)
@@ -128,7 +128,7 @@ def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, 
     builder.compute(
         (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", SEEDS, "labels"],
         [f"d/hidden/{top}", "metrics", SEED_COUNT], (*builder.work([pass_over(rows, model.classes, 1)]), *work),
-        layer=top, phase="forward",
+        layer=top, phase="forward", options={} if mean == "seeds" else {"mean": mean},
     )  # fmt: skip
     for layer in reversed(layers):
         blocks.backward(layer)
