@@ -36,8 +36,8 @@ def batch_sizes(
 ) -> BatchSizes:
     """Read the batches of epochs 0..epochs-1 in ``folder``, where all ranks' are.
 
-    ``rank_hosts`` int64 [P]; ``only_new``: caches pull what the one before lacks; ``whole_run``: each rank has one cache,
-    filled once. ``done`` is told how many parts were read. In memory are one ranking and P * P * epochs * steps
+    ``rank_hosts`` int64 [P]; ``only_new``: caches pull what the one before lacks; ``whole_run``: each rank has one
+    cache, filled once. ``done`` is told how many parts were read. In memory are one ranking and P * P * epochs * steps
     numbers. Raises :class:`ConfigError` for missing parts.
     """
     ranks, hops = plan.ranks, len(plan.fanouts)

@@ -67,7 +67,7 @@ def test_the_digest_does_not_depend_on_python_hashes_or_processes(small, tmp_pat
         (["--set", "batching.fanouts=[4]"], "batching.fanouts: got 1 fan-outs [4], expected 2"),
         (["--set", "batching.fanouts=[4, 0]"], "batching.fanouts: got [4, 0], expected whole numbers"),
         (["--set", "batching.batch_size=0"], "batching.batch_size: got 0, expected a whole number >= 1"),
-        (["--set", "batching.global_batch=40"], "batching.global_batch: got 40 with batching.batch_size = 30, expected one"),
+        (["--set", "batching.global_batch=40"], "batching.global_batch: got 40 with batching.batch_size = 30"),
         ([*TOGETHER, "batching.global_batch=3"], "batching.global_batch: got 3 with 4 ranks, expected at least 4"),
         (["--set", "batching.kind=seeds"], "did you mean 'seeded'?"),
         (["--set", "partition.kind=ebv"], "partition.kind: got 'ebv', expected an edge-cut"),

@@ -17,7 +17,7 @@ SOURCE = "s"
 
 @dataclass(frozen=True)
 class Case:
-    """Batches of ``plan`` in ``folder``, rank r on host ``hosts[r]``. ``whole_run``: hot rows are counted in all epochs."""
+    """Batches of ``plan`` in ``folder``, rank r on host ``hosts[r]``; with ``whole_run`` hot rows are of all epochs."""
 
     plan: SamplingPlan
     hosts: tuple[int, ...]
