@@ -38,7 +38,10 @@ LAYERS: dict[str, tuple[str, list[str]]] = {
     "gcn-transform-first": ("rapidgnn", ["model.kind=gcn", "model.order=transform-first", "placement.pull=delta"]),
     "sage-aggregate-first": ("distdgl", ["model.order=aggregate-first", *ALONE, "batching.split=local"]),
     "gat": ("rapidgnn", ["model.kind=gat", "model.heads=2", "batching.split=local", "placement.hot_rows=4"]),
-    "gin": ("distdgl", ["model.kind=gin", "model.layers=3", "batching.fanouts=[3,-1,2]", "train.optimizer=sgd", *TOGETHER]),
+    "gin": (
+        "distdgl",
+        ["model.kind=gin", "model.layers=3", "batching.fanouts=[3,-1,2]", "train.optimizer=sgd", *TOGETHER],
+    ),
     "multilabel": ("rapidgnn", ["model.kind=gcn", "train.eval_every=1"]),
 }
 """Name -> system and what is set on top. ``local`` splits give ranks unequal numbers of batches."""
