@@ -110,8 +110,5 @@ def different_experiment(
 
 DECIDES_NOTHING = frozenset({"batching.storage", "communication.blocks_ahead"})
 """Fields of policies that say where something lies, or when it is there. So does all of ``[schedule]``."""
-LEARNS = (
-    *("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale"),
-    "gradient_mean",
-)
+LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean")
 """Fields of ``[train]`` that change what is learned, and so what moves."""
