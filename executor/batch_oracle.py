@@ -73,9 +73,7 @@ def train_batch_reference(
     return BatchReference(losses, parameters, scores)
 
 
-def _mean_of_ranks(
-    scores: torch.Tensor, batches: Sequence[Batch], labels: torch.Tensor, graph: Graph
-) -> torch.Tensor:
+def _mean_of_ranks(scores: torch.Tensor, batches: Sequence[Batch], labels: torch.Tensor, graph: Graph) -> torch.Tensor:
     """Of the mean losses of the ranks that have a batch; ``scores`` of all their seeds, one after the other."""
     parts = torch.split(scores, [int(batch.sizes[0]) for batch in batches])
     seeds = [torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches]

@@ -110,4 +110,6 @@ def forecast(
                 curve += HitCurve.of_ranking(ranking)
             done(worker * epochs + epoch + 1)
     rounds = needed.sum(axis=(1, 2))
-    return Forecast(epochs, epochs * plan.steps, only_new, whole_run, kept, curve, pulled, cached, slots, largest, rounds)
+    return Forecast(
+        epochs, epochs * plan.steps, only_new, whole_run, kept, curve, pulled, cached, slots, largest, rounds
+    )

@@ -62,7 +62,10 @@ def test_a_counted_step_takes_the_mean() -> None:
 def test_means_of_ranks_weigh_a_short_batch_like_a_full_one(ranks: int) -> None:
     """What one rank adds, and what the sum is divided by: one for each rank that has seeds."""
     hidden = torch.randn(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    task, parts = _task(False), [torch.arange(7)] if ranks == 1 else [torch.arange(5), torch.arange(5, 7), torch.arange(0)]
+    task, parts = (
+        _task(False),
+        [torch.arange(7)] if ranks == 1 else [torch.arange(5), torch.arange(5, 7), torch.arange(0)],
+    )
     by_rank, by_seeds = (_stepped(task, hidden, parts, mean) for mean in ("ranks", "seeds"))
     leaf = hidden.clone().requires_grad_()
     means = [functional.cross_entropy(leaf[part], task.labels[part]) for part in parts if len(part)]

@@ -153,7 +153,7 @@ def test_the_cache_of_a_whole_run_must_be_there_before_a_batch_takes_from_it() -
     program = planned("rapidgnn", TWO, made_sizes(TWO, hot_rows=30), "placement.hot_scope=run").program
     filled = Dependency("setup/hot/stage")
     ops = [replace(op, after=tuple(d for d in op.after if d != filled)) for op in program.templates["first"].ops]
-    with pytest.raises(ProgramError, match="buffer 'hot' is used by .* nothing orders them"):
+    with pytest.raises(ProgramError, match=r"buffer 'hot' is used by .* nothing orders them"):
         validate(replace(program, templates={**program.templates, "first": Template("first", tuple(ops))}))
 
 

@@ -42,7 +42,7 @@ def test_sizes_add_up_and_the_first_ranks_have_one_more(whole: int, ranks: int) 
 
 
 def test_either_size_is_told() -> None:
-    with pytest.raises(ValidationError, match="global_batch: got 30 with batching.batch_size = 7, expected one of"):
+    with pytest.raises(ValidationError, match=r"global_batch: got 30 with batching\.batch_size = 7, expected one"):
         Sampled(global_batch=30, batch_size=7)
     assert Sampled(global_batch=30, batch_size=1000).sizes_of(4) == (8, 8, 7, 7)  # a default is no choice
     assert Sampled(batch_size=7).sizes_of(4) == 7
@@ -55,8 +55,8 @@ def test_every_training_vertex_is_a_seed_once_and_steps_cover_all() -> None:
     assert [plan.batches(worker) for worker in range(3)] == wanted
     assert (plan.steps, plan.trained) == (max(wanted), 110)
     for epoch in range(2):
-        seeds = [plan.epoch(w, epoch).seeds(i).tolist() for w in range(3) for i in range(plan.batches(w))]
-        assert sorted(sum(seeds, [])) == TRAIN.tolist()
+        seeds = [v for w in range(3) for i in range(plan.batches(w)) for v in plan.epoch(w, epoch).seeds(i).tolist()]
+        assert sorted(seeds) == TRAIN.tolist()
     for step in range(4):  # all are full
         assert sum(len(plan.epoch(worker, 0).seeds(step)) for worker in range(3)) == 26
     drop = planned(global_batch=26, last="drop")

@@ -208,9 +208,7 @@ def test_one_host_pulls_nothing(case: Case) -> None:
     assert found.rounds.tolist() == [0, 0]
 
 
-@given(
-    st.integers(0, 5000), st.integers(1, 16), st.integers(0, 3000), st.integers(0, 4000), st.sampled_from([1, 2])
-)
+@given(st.integers(0, 5000), st.integers(1, 16), st.integers(0, 3000), st.integers(0, 4000), st.sampled_from([1, 2]))
 def test_buffers_stay_within_the_published_bound(
     hot_rows: int, window: int, needed: int, largest: int, caches: int
 ) -> None:

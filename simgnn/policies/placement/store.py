@@ -143,9 +143,7 @@ def staged_rows(
     return caches * cached + window * largest
 
 
-def _fitting(
-    cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, room: int, caches: int
-) -> str:
+def _fitting(cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, room: int, caches: int) -> str:
     """What would fit into ``room`` rows, in words; others as in :func:`staged_rows`."""
     fits = min(window, room // int(largest.max()))
     if not fits:
