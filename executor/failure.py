@@ -38,8 +38,8 @@ class RefusedRowsError(BackendError):
 
 
 def place_of(rank: int, now: "Now", op: str) -> str:
-    """Where an op failed, in words."""
-    return f"rank {rank}, epoch {now.epoch}, op '{op}'"
+    """Where an op failed, in words; epochs count from 1, as wherever a user reads of them."""
+    return f"rank {rank}, epoch {now.epoch + 1}, op '{op}'"
 
 
 def op_failure(program: Program, step: "Step | None", now: "Now", rank: int, error: Exception) -> BackendError:

@@ -64,7 +64,7 @@ def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id:
         send, receive = rows[rank, members].tolist(), rows[members, rank].tolist()
         if sum(send) != len(packed):
             raise BackendError(
-                f"op '{op.name}', epoch {now.epoch}, step {now.step}: the program sends {sum(send)} rows, "
+                f"op '{op.name}', epoch {now.epoch + 1}, step {now.step + 1}: the program sends {sum(send)} rows, "
                 f"'{op.reads[0].buffer}' holds {len(packed)}; prepare the run again"
             )
         received = all_to_all(packed, send, receive, group)

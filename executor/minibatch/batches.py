@@ -102,8 +102,8 @@ def batch_values(
     """What the op that draws a batch writes: see :meth:`DrawnBatches.__call__`. ``planned`` int64 [hops + 1]."""
     if not np.array_equal(batch.sizes, planned):
         raise BackendError(
-            f"batch {context.step} of epoch {context.epoch} has {batch.sizes.tolist()} rows after its hops, the "
-            f"program was planned for {planned.tolist()}: prepare the run again"
+            f"batch {context.step + 1} of epoch {context.epoch + 1} has {batch.sizes.tolist()} rows after its hops, "
+            f"the program was planned for {planned.tolist()}: prepare the run again"
         )
     places = np.searchsorted(seeds, batch.seeds)
     blocks = [(_tensor(block.indptr, np.int32), _tensor(block.sources, np.int32)) for block in batch.blocks]

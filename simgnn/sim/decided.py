@@ -91,7 +91,7 @@ class Sizes:
         recorded = values.shape[-2]
         if epoch >= recorded:
             raise BackendError(
-                f"activity of decision '{name}' ends after {recorded} epochs, and epoch {epoch} is asked for; "
+                f"activity of decision '{name}' ends after {recorded} epochs, and epoch {epoch + 1} is asked for; "
                 f"simulate fewer epochs (train.epochs) or record a longer run"
             )
         return np.asarray(values[..., epoch, max(step, 0)])

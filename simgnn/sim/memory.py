@@ -45,7 +45,7 @@ class OutOfMemory:
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} runs out of memory at op '{self.op}' of epoch {self.epoch}: {self.place} would hold "
+            f"rank {self.rank} runs out of memory at op '{self.op}' of epoch {self.epoch + 1}: {self.place} would hold "
             f"{self.needed_bytes:,} bytes of buffers and has {self.available_bytes:,}"
         )
 

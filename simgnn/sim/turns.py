@@ -47,7 +47,7 @@ class Lane:
 def describe_stuck(turns: Mapping[int, TurnState]) -> str:
     """What a program that waits for ever waits for."""
     waiting = [
-        f"'{state.template.ops[index].op.name}' of epoch {state.sized.epoch} on rank {rank}"
+        f"'{state.template.ops[index].op.name}' of epoch {state.sized.epoch + 1} on rank {rank}"
         for _, state in sorted(turns.items())
         for rank, row in enumerate(state.waiting)
         for index, count in enumerate(row)

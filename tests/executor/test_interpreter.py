@@ -23,7 +23,7 @@ from tests.executor.schedules import SeededRandom
 
 CASES = {
     "sage": ["model.kind=sage", "model.layers=3", "train.eval_every=2"],
-    "gcn": ["communication.resend_inputs=true", "model.hoist=never", "model.order=transform-first"],
+    "gcn": ["communication.resend_inputs=true", "model.order=transform-first"],
 }
 
 
@@ -242,7 +242,7 @@ def test_an_error_tells_rank_epoch_and_op(seed: int | None) -> None:
     )  # fmt: skip
     context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"fail": _Script(fail)})
     interpreter = Interpreter(program, context, Notes(), pick=None if seed is None else SeededRandom(seed))
-    with pytest.raises(BackendError, match="rank 0, epoch 2, op 'pack': ValueError: no such row"):
+    with pytest.raises(BackendError, match="rank 0, epoch 3, op 'pack': ValueError: no such row"):
         interpreter.train(range(5))
     interpreter.close()
 

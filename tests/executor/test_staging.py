@@ -98,7 +98,7 @@ def test_a_batch_is_the_same_sampled_now_or_read(case: Case, rank: int) -> None:
         assert len(blocks[0][0]) - 1 == len(seeds)
     if plan.batches(rank):
         planned[-1, 0, 0] += 1
-        with pytest.raises(BackendError, match=r"batch 0 of epoch 0 has .* prepare the run again"):
+        with pytest.raises(BackendError, match=r"batch 1 of epoch 1 has .* prepare the run again"):
             drawn[0](_at(0, 0, rank))
 
 

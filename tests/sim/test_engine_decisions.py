@@ -52,7 +52,7 @@ def test_a_guard_skips_an_op_and_lets_its_followers_go() -> None:
 
 def test_a_program_that_waits_for_ever_says_for_what() -> None:
     prog = one(work("a", 1.0, "b"), work("b", 1.0, "a"))
-    with pytest.raises(BackendError, match="4 ops cannot end, the first of them 'a' of epoch 0 on rank 0"):
+    with pytest.raises(BackendError, match="4 ops cannot end, the first of them 'a' of epoch 1 on rank 0"):
         run(prog, machine((0, 0)))
 
 

@@ -68,7 +68,7 @@ def test_running_out_is_a_result() -> None:
     out = found.memory.out_of_memory
     assert out is not None
     assert (out.rank, out.op, out.epoch, out.needed_bytes, out.available_bytes) == (1, "b", 0, 14 * GB, 13 * GB)
-    assert "rank 1 runs out of memory at op 'b' of epoch 0" in found.message
+    assert "rank 1 runs out of memory at op 'b' of epoch 1" in found.message
     assert run(prog, machine((0, 0), memory="14 GB")).status == "ok"
     together = run(prog, machine((0, 0), kind="cpu", memory="13 GB")).memory.out_of_memory
     assert together is not None
