@@ -55,11 +55,7 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
         constant = index == 1 and rows == "input" and not choice.resend_inputs
         hoisted = constant and order == "aggregate-first" and choice.hoist == "auto" and not whole
         if index == 1 and sparse and order == "aggregate-first" and not hoisted:
-            raise ConfigError(
-                "model.order: aggregating sparse features again in every epoch is not available; "
-                "use model.hoist = 'auto' without communication.resend_inputs, or, of layers that may transform before "
-                "they aggregate (all but gin), model.order = 'transform-first'"
-            )
+            raise ConfigError(_sparse_sums(choice, whole))
         layers.append(
             LayerSpec(
                 index=index,
@@ -78,6 +74,25 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
             )
         )
     return PlannedLayers(ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows)
+
+
+def _sparse_sums(choice: LayerChoice, whole: bool) -> list[str]:
+    """Why sums of sparse features cannot be made anew in every epoch, and what to set instead, key by key."""
+    why = "the graph's features are sparse, and layer 1 sums them before it transforms them, which is done only once"
+    if whole:
+        return [
+            f"model.kind: got '{choice.kind}', a class with only forward, expected one with prepare, aggregate and "
+            "update: the graph's features are sparse, and sums of them are not made in every epoch; give it these "
+            "methods, so that it transforms rows first"
+        ]
+    found = []
+    if choice.hoist != "auto":
+        found.append(f"model.hoist: got '{choice.hoist}', expected 'auto': {why}; set model.hoist = 'auto'")
+    if choice.resend_inputs:
+        found.append(
+            f"communication.resend_inputs: got true, expected false: {why}; set communication.resend_inputs = false"
+        )
+    return found
 
 
 def _width(order: Order, width_in: int, width_out: int) -> int:
