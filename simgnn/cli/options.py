@@ -28,7 +28,13 @@ HardwareOption = Annotated[
     typer.Option("--hardware", metavar="PROFILE", help="Hardware profile: a name or a TOML file.", show_default=False),
 ]
 RanksOption = Annotated[
-    int | None, typer.Option("--ranks", metavar="P", help="One host with P ranks.", show_default=False)
+    int | None,
+    typer.Option(
+        "--ranks",
+        metavar="P",
+        help="P ranks in all, on one host unless --set cluster.hosts or cluster.ranks_per_host says otherwise.",
+        show_default=False,
+    ),
 ]
 EpochsOption = Annotated[
     int | None, typer.Option("--epochs", metavar="N", help="Number of epochs.", show_default=False)

@@ -142,7 +142,9 @@ def differences(experiment: Experiment, directory: Path) -> list[tuple[str, Any,
 
     A cluster that ``experiment`` does not state is taken from the directory.
     """
-    there = Experiment.from_table(load_toml(directory / EXPERIMENT_FILE), lambda path: str(directory / EXPERIMENT_FILE))
+    path = directory / EXPERIMENT_FILE
+    # what earlier versions wrote may hold options without effect, which nobody has stated here
+    there = Experiment.from_table(load_toml(path), lambda key: str(path), stated=lambda key: False)
     cluster = there.cluster
     here = with_default_cluster(experiment, (cluster.hosts or 1, cluster.ranks_per_host or 1))
     old, new = (dict(leaves(each.to_table())) for each in (there, here))

@@ -1,15 +1,17 @@
 """From an argument of the command line to a checked :class:`Experiment`."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
+from simgnn.experiment.idle_options import Stated
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.names import nearest
-from simgnn.tomlfile import Layer, Table, deep_merge, inherited, parse_override
+from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, parse_override
 
 
 def system_names() -> tuple[str, ...]:
@@ -34,16 +36,23 @@ def load_experiment(
 ) -> Experiment:
     """Read an experiment: a TOML file or the name of a shipped system, under ``overrides`` such as "train.epochs=20".
 
-    ``ranks`` means one host with that many ranks; ``trains`` as in :meth:`Experiment.from_table`. Relative paths of a
-    file (graph, profile) are relative to that file; those of the command line to the working directory. Raises
-    :class:`ConfigError` with all faults at once.
+    ``ranks`` means that many ranks in all, on one host unless ``overrides`` say how many; ``trains`` as in
+    :meth:`Experiment.from_table`. Relative paths of a file (graph, profile) are relative to that file; those of the
+    command line to the working directory. Raises :class:`ConfigError` with all faults at once.
     """
     layers = inherited(_locate(argument), system_path, system_names())
     layers += _command_line(overrides, ranks, epochs, hardware)
     table: Table = {}
     for layer in layers:
         table = deep_merge(table, _absolute_paths(layer), SLOTS)
-    return Experiment.from_table(table, _origin(layers), trains)
+    own = [layer.table for layer in layers if system_path(Path(layer.label).stem) != Path(layer.label)]
+    return Experiment.from_table(table, _origin(layers), trains, stated_in(own))
+
+
+def stated_in(tables: Sequence[Table]) -> Stated:
+    """Whether one of ``tables`` holds a key path: those that users wrote, not the shipped systems'."""
+    known = {path for table in tables for path, _ in leaves(table)}
+    return lambda path: path in known
 
 
 def _systems() -> Path:
@@ -73,13 +82,42 @@ def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | Non
     layers = [Layer("--set", here, merged)] if merged else []
     if "extends" in merged:
         raise ConfigError("--set extends: got an override, expected 'extends' only inside an experiment file")
-    if ranks is not None:
-        layers.append(Layer("--ranks", here, {"cluster": {"hosts": 1, "ranks_per_host": ranks}}))
-    if epochs is not None:
-        layers.append(Layer("--epochs", here, {"train": {"epochs": epochs}}))
-    if hardware is not None:
-        layers.append(Layer("--hardware", here, {"hardware": {"profile": hardware}}))
+    stated = merged.get("cluster", {})
+    if ranks is not None and isinstance(stated, Mapping):
+        layers.append(Layer("--ranks", here, {"cluster": _ranks_on_hosts(ranks, stated)}))
+    said = dict(leaves(merged))
+    for option, path, value in (
+        ("--epochs", ("train", "epochs"), epochs),
+        ("--hardware", ("hardware", "profile"), hardware),
+    ):
+        if value is None:
+            continue
+        if said.get(path, value) != value:
+            raise ConfigError(
+                f"{option}: got {value} with --set {'.'.join(path)}={said[path]}, expected one of the two: remove the "
+                "other"
+            )
+        layers.append(Layer(option, here, {path[0]: {path[1]: value}}))
     return layers
+
+
+def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
+    """``[cluster]`` of so many ranks in all, on one host unless ``--set`` has ``stated`` hosts or ranks on each;
+    :class:`ConfigError` where that disagrees. What is no number is left to the schema."""
+    counts = {
+        key: stated[key] for key in ("hosts", "ranks_per_host") if type(stated.get(key)) is int and stated[key] >= 1
+    }
+    each = math.prod(counts.values())
+    if ranks % each or (len(counts) == 2 and ranks != each):
+        told = " and ".join(f"cluster.{key} = {value}" for key, value in counts.items())
+        expected = f"{each}" if len(counts) == 2 else f"a multiple of {each}"
+        raise ConfigError(
+            f"--ranks: got {ranks} with {told} (--set), expected {expected}: it says how many ranks there are in all; "
+            f"change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
+        )
+    if "ranks_per_host" in stated:
+        return {} if "hosts" in stated else {"hosts": ranks // each}
+    return {"ranks_per_host": ranks // each} if "hosts" in stated else {"hosts": 1, "ranks_per_host": ranks}
 
 
 def _absolute_paths(layer: Layer) -> Table:

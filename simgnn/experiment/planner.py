@@ -68,7 +68,7 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
         sizes.input_bytes,
         sizes.copied_rows,
     )
-    problems = communication.problems(planned.model.layers)
+    problems = communication.problems(planned.model.layers) + experiment.freshness.problems(planned.model.layers)
     if problems:
         raise ConfigError(problems)
     orders = [layer.order for layer in planned.model.layers]

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validat
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import combination_problems
+from simgnn.experiment.idle_options import Stated, settled
 from simgnn.experiment.problems import check_top_level, parse_table, unknown_kind
 from simgnn.experiment.sections import (
     ClusterSection,
@@ -79,12 +80,17 @@ class Experiment(BaseModel):
 
     @classmethod
     def from_table(
-        cls, table: Mapping[str, Any], origin: Callable[[tuple[str, ...]], str] = lambda path: "", trains: bool = True
+        cls,
+        table: Mapping[str, Any],
+        origin: Callable[[tuple[str, ...]], str] = lambda path: "",
+        trains: bool = True,
+        stated: Stated = lambda path: True,
     ) -> "Experiment":
         """Check a nested table (as TOML gives it) as a whole.
 
         ``origin`` tells where a key path was written, for messages; ``trains`` = False leaves out the checks that only
-        matter when the partition is trained on. Raises :class:`ConfigError` with every fault, one
+        matter when the partition is trained on; ``stated`` tells which key paths a user wrote: other options go back to
+        their default where they have no effect. Raises :class:`ConfigError` with every fault, one
         line each: key path, what was got, what was expected, the nearest known name and a remedy.
         """
         known = ("name", "seed", *SECTIONS, *SLOTS)
@@ -98,7 +104,8 @@ class Experiment(BaseModel):
             values[key] = parse_table(section, table.get(key, {}), (key,), origin, problems)
         for slot in SLOTS:
             values[slot] = _parse_slot(slot, table.get(slot, {}), origin, problems)
-        problems += combination_problems(values, origin, trains)
+        values, idle = settled(values, origin, stated)
+        problems += idle + combination_problems(values, origin, trains)
         if problems:
             raise ConfigError(problems)
         return cls(**values)

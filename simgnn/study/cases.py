@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.load import system_names, system_path
+from simgnn.experiment.load import stated_in, system_names, system_path
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.names import nearest
@@ -61,7 +61,7 @@ def case_experiment(extends: str, settings: Sequence[Table], hardware: str | Non
         table = deep_merge(table, layer, SLOTS)
     if hardware is not None:
         table = deep_merge(table, {"hardware": {"profile": hardware}})
-    return Experiment.from_table(table)
+    return Experiment.from_table(table, stated=stated_in(settings))
 
 
 def with_data_folder(experiment: Experiment) -> Experiment:

@@ -22,8 +22,8 @@ from tests.experiment.test_master_mirror import statistics as vertex_cut
 from tests.experiment.test_planner import statistics as edge_cut
 
 EPOCHS = 12
-CACHE = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.03", "model.hoist=never"]
-MIRRORS = ["partition.kind=ebv", "communication.kind=master-mirror"]
+CACHE = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.03"]
+MIRRORS = ["partition.kind=ebv", "communication.kind=master-mirror", "model.hoist=never"]
 
 
 @given(

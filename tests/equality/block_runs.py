@@ -29,8 +29,9 @@ Counts = dict[tuple[int, ...], tuple[int, ...]]
 
 
 def block_case(model: str, ranks: int, *extra: str, graph: str = "communities", partition: str = "block-row") -> Case:
-    """A run with block broadcasts that sends its inputs in every epoch, unless told otherwise."""
-    return Case(graph, model, partition, ranks, extra=(*BLOCKS, *extra))
+    """A run with block broadcasts that sends its inputs in every epoch, where it sends any, unless told otherwise."""
+    none = model == "gat" or "model.order=transform-first" in extra
+    return Case(graph, model, partition, ranks, extra=(*(BLOCKS[:1] if none else BLOCKS), *extra))
 
 
 def example(*extra: str) -> Case:

@@ -54,10 +54,12 @@ class Case:
 
     def settings(self) -> tuple[str, ...]:
         """What the experiment is told."""
+        attends = self.model == "gat" or "model.kind=gat" in self.extra  # no sum to keep: it would be refused
+        extra = [one for one in self.extra if not (attends and one == "model.hoist=never")]
         return (
             f"model.kind={self.model}", "model.hidden=16", f"partition.kind={self.partition}", f"train.epochs={EPOCHS}",
             f"train.learning_rate={self._learning_rate()}", "train.eval_every=0",
-            "hardware.threads_per_rank=1", *TRAININGS[self.training], *CUTS.get(self.partition, ()), *self.extra,
+            "hardware.threads_per_rank=1", *TRAININGS[self.training], *CUTS.get(self.partition, ()), *extra,
         )  # fmt: skip
 
     def _learning_rate(self) -> float:

@@ -11,7 +11,6 @@ from tests.equality.conftest import Bench
 LIMIT = 1e-10
 CACHED = (
     "communication.kind=master-mirror",
-    "model.hoist=never",
     "model.order=transform-first",
     "freshness.kind=adaptive-vertex",
     "freshness.epsilon=0.03",

@@ -8,7 +8,7 @@ import torch
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 
-MIRRORS = ["partition.kind=ebv", "communication.kind=master-mirror", "model.hoist=never"]
+MIRRORS = ["partition.kind=ebv", "communication.kind=master-mirror"]
 LAZY = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.05", "codec.kind=linear"]
 BLOCKS = ["communication.kind=block-broadcast", "communication.resend_inputs=true", "model.order=aggregate-first"]
 SKIP = ["freshness.kind=skip-broadcast", "freshness.own_block=cached", "codec.kind=linear"]
@@ -16,7 +16,7 @@ CASES = {
     "halo": ["model.kind=sage", "model.layers=3"],
     "attention on a vertex-cut": ["model.kind=gat", *MIRRORS],
     "cached halo": [*LAZY, "communication.rows=transformed"],
-    "cached replicas": [*LAZY, *MIRRORS],
+    "cached replicas": [*LAZY, *MIRRORS, "model.hoist=never"],
     "skipped blocks": [*BLOCKS, *SKIP, "communication.blocks_ahead=1"],
     "blocks that changed little": [*BLOCKS, *SKIP, "freshness.rule=variation-gap", "freshness.bound_change=0.2"],
 }

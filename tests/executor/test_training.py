@@ -20,7 +20,7 @@ CASES: dict[str, tuple[dict[str, bool], list[str]]] = {
     "gcn": ({}, []),
     "gcn-transform-first": ({}, ["model.order=transform-first", "model.layers=3"]),
     "gcn-transformed-rows": ({}, ["communication.rows=transformed", "model.hidden=6"]),
-    "gcn-resent-inputs": ({}, ["communication.resend_inputs=true", "model.hoist=never"]),
+    "gcn-resent-inputs": ({}, ["communication.resend_inputs=true"]),
     "gcn-sparse": ({"sparse_features": True}, []),
     "gcn-sparse-hoisted": ({"sparse_features": True}, ["model.order=aggregate-first"]),
     "gcn-multilabel-sgd": (

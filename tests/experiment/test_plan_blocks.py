@@ -49,6 +49,13 @@ def test_every_plan_is_valid(kind, rows, hidden, order, hoist, resend, gradient,
               "communication.weight_gradient": gradient, "communication.blocks_ahead": ahead}  # fmt: skip
     if kind == "gat":
         values["model.heads"] = 1
+    transforms = kind == "gat" or order == "transform-first"
+    if transforms or resend:  # what would have no effect is refused
+        values["model.hoist"] = "auto"
+    if transforms:
+        values["communication.resend_inputs"] = "false"
+    if transforms or kind == "gin" or order == "auto" or not hidden:
+        values["communication.weight_gradient"] = "summed-gradient"
     try:
         result = planned(blocks(len(rows), rows), *(f"{key}={value}" for key, value in values.items()))
     except ConfigError as error:

@@ -50,7 +50,7 @@ def test_every_plan_is_valid(kind, rows, rule, skip, own, inputs, resend, ahead,
               "communication.blocks_ahead": ahead, "codec.kind": codec}  # fmt: skip
     if kind == "gat":  # it transforms first, and one range a row is refused
         codec = "none" if codec == "linear" else codec
-        values |= {"model.order": "auto", "codec.kind": codec}
+        values |= {"model.order": "auto", "codec.kind": codec, "communication.resend_inputs": "false"}
     if kind == "gat" or skip == "gradients" or not resend:  # it would decide nothing, and is refused
         values["freshness.inputs"] = "policy"
     made = program(len(rows), *(f"{key}={value}" for key, value in values.items()), rows=rows)
@@ -102,7 +102,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     for overrides, reason in (
         (["communication.kind=halo"], r"freshness\.kind: got 'skip-broadcast' .* which moves listed rows"),
         (["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' .* which moves whole blocks"),
-        (["freshness.bound_change=0.5"], r"freshness.*got bound_change with rule = 'epoch-adaptive'"),
+        (["freshness.bound_change=0.5"], r"freshness\.rule: got 'epoch-adaptive' with bound_change"),
         (
             [ALWAYS, "communication.resend_inputs=false"],
             r"freshness\.inputs: got 'always' with .*resend_inputs = false",
@@ -110,6 +110,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         ([ALWAYS, "freshness.skip=gradients"], r"freshness\.inputs: got 'always' with freshness\.skip = 'gradients'"),
         ([ALWAYS, "model.kind=gat", "model.order=auto"], r"freshness\.inputs: got 'always' with model\.kind = 'gat'"),
         ([ALWAYS, "model.order=transform-first"], r"freshness\.inputs: got 'always' with model\.order = 'transform-"),
+        ([ALWAYS, "model.order=auto", "model.hidden=8"], r"^freshness\.inputs: got 'always', .*transforms its rows"),
     ):
         with pytest.raises(ConfigError, match=reason):
             program(2, *overrides)

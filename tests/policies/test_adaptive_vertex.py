@@ -130,7 +130,7 @@ def test_a_reference_is_kept_until_it_is_far_off() -> None:
                 "freshness.rise_factor=1.2",
                 "freshness.direction=printed",
             ],
-            r"freshness: got rise_factor, direction with adapt = false, which fixes the threshold",
+            r"freshness\.adapt: got false with rise_factor, direction, expected true: .*remove rise_factor, direction$",
         ),
         (["train.clip_scale=sqrt"], r"train\.clip_scale: got 'sqrt' with train\.clip_norm = 0, expected none"),
         (["freshness.kind=adaptive-vertex", "freshness.index=lists"], r"freshness\.index: got 'lists'"),

@@ -10,7 +10,7 @@ from pydantic import Field
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.base import Moves
+from simgnn.policies.base import Moves, chosen
 from simgnn.policies.communication.base import Communication, Sums
 from simgnn.policies.communication.block_sums import SCALINGS, BlockSums
 from simgnn.policies.segments import Segments
@@ -65,20 +65,30 @@ class BlockBroadcast(Communication):
 
     def arranged(self, layer: LayerSpec) -> LayerSpec:
         """See :class:`Communication`: gradients are summed over the edges before they meet the weights."""
-        apart = layer.order == "aggregate-first" and layer.kind != "gin" and not layer.hoisted
-        if not apart or self.weight_gradient == "saved-sum":
+        if not _sums_apart(layer) or self.weight_gradient == "saved-sum":
             return layer
         return replace(layer, order="transform-first", prepared_width=layer.width_out, sums_inputs=True)
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """See :class:`Communication`."""
+        """See :class:`Communication`; a choice of what weights learn from, too, where no layer has any."""
         unknown = sorted({layer.kind for layer in layers if not layer.attends} - set(SCALINGS))
+        if not unknown and chosen(self, ["weight_gradient"]) and not any(_sums_apart(layer) for layer in layers):
+            return [
+                f"communication.weight_gradient: got '{self.weight_gradient}', expected 'summed-gradient': "
+                "no layer sums rows before it transforms them, or only the first, whose sum is kept for good; remove "
+                "it, or set model.order = 'aggregate-first'"
+            ]
         return [
             f"model.kind: got '{kind}' with communication.kind = 'block-broadcast', expected one of "
             f"{', '.join(BUILT_IN_LAYERS)}: what a layer of your own sums cannot be cut into blocks; use "
             "communication.kind = 'halo'"
             for kind in unknown
         ]
+
+
+def _sums_apart(layer: LayerSpec) -> bool:
+    """Whether a layer's weights may learn from either side of its sum."""
+    return layer.order == "aggregate-first" and layer.kind != "gin" and not layer.hoisted
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray, Route
 
 SPARSE = "sparse input features"
+ONE_HOST = "no other host has mirrors to add up for; remove it, or use several hosts (cluster.hosts)"
 
 
 class MasterMirror(Communication):
@@ -46,9 +47,13 @@ class MasterMirror(Communication):
     )
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "MirrorSizes":
-        """See :class:`Communication`; a host-aggregated exchange over several hosts needs two tables more."""
-        if self.exchange == "direct" or len(np.unique(stats.hosts)) < 2:
+        """See :class:`Communication`; a host-aggregated exchange needs several hosts, and two tables more."""
+        if self.exchange == "direct":
             return MirrorSizes(stats, (Level("", MIRRORS, stats.halo),))
+        if len(np.unique(stats.hosts)) < 2:
+            raise ConfigError(
+                f"communication.exchange: got 'host-aggregated' on one host, expected 'direct', the default: {ONE_HOST}"
+            )
         levels, arriving = [], np.zeros(stats.ranks, dtype=np.int64)
         for name, level in zip(LEVELS, ("across", "within"), strict=True):
             table = stats.table(name, "communication.exchange = 'host-aggregated'")

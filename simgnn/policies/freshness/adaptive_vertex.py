@@ -95,8 +95,8 @@ class AdaptiveVertex(Freshness):
         unused = [] if self.adapt else chosen(self, CONTROLLED_BY)
         if unused:
             raise ValueError(
-                f"got {', '.join(unused)} with adapt = false, which fixes the threshold at epsilon: remove it, or set "
-                "adapt = true"
+                f"adapt: got false with {', '.join(unused)}, expected true: a threshold that is fixed at epsilon reads "
+                f"none of these; set adapt = true, or remove {', '.join(unused)}"
             )
         if self.adapt and not self.smallest_epsilon <= self.epsilon <= self.largest_epsilon:
             raise ValueError(

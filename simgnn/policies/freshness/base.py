@@ -1,9 +1,10 @@
 """What every freshness is: how a sync of a communication is carried out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from simgnn.model.spec import LayerSpec
 from simgnn.policies.base import Moves, Policy
 from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.codec.base import Codec
@@ -18,6 +19,10 @@ class Freshness(Policy, ABC):
 
     slot: ClassVar[str] = "freshness"
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
+
+    def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
+        """Which of its options decide nothing with these layers, in sentences."""
+        return []
 
     @abstractmethod
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:

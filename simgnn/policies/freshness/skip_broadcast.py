@@ -9,6 +9,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from simgnn.model.spec import LayerSpec
 from simgnn.policies.base import Moves, chosen
 from simgnn.policies.blocks import NEVER, BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.codec.base import Codec
@@ -88,10 +89,19 @@ class SkipBroadcast(Freshness):
         unused = chosen(self, sorted(other))
         if unused:
             raise ValueError(
-                f"got {', '.join(unused)} with rule = '{self.rule}', which does not read it; expected "
-                f"{', '.join(sorted(read))}: remove it or change rule"
+                f"rule: got '{self.rule}' with {', '.join(unused)}, expected none of what it does not read (it reads "
+                f"{', '.join(sorted(read))}): remove {', '.join(unused)} or change rule"
             )
         return self
+
+    def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
+        """See :class:`Freshness`: blocks of input features travel where the first layer sums them."""
+        if not chosen(self, ["inputs"]) or layers[0].order == "aggregate-first":
+            return []
+        return [
+            f"freshness.inputs: got '{self.inputs}', expected none: layer 1 transforms its rows before it sums them, "
+            "so no input features are sent; remove it, or set model.order = 'aggregate-first'"
+        ]
 
     @property
     def by_values(self) -> bool:
