@@ -23,11 +23,36 @@ from simgnn.sampling.sampler import Batch, Sampler
 class BatchReference:
     """``losses`` of each epoch: the mean over training rows, each counted in its own step, before that step's update.
     ``parameters`` after the last step, by layer and name as the executor's layers name them. ``scores`` [V, classes]
-    after each epoch, over all in-edges."""
+    after each epoch, over all in-edges. ``embeddings`` [V, D] after the last step, None where none are learned."""
 
     losses: list[float]
     parameters: list[dict[str, torch.Tensor]]
     scores: list[torch.Tensor]
+    embeddings: torch.Tensor | None = None
+
+
+@dataclass
+class LearnedRows:
+    """A table of all vertices' vectors [V, D] and Adagrad over the whole of it, whatever was in a batch; with ``delay``
+    1 a gradient changes them one step late (specs/distdgl.md 5.6)."""
+
+    vectors: torch.Tensor
+    delay: int
+    rate: float
+
+    def __post_init__(self) -> None:
+        self.vectors = self.vectors.clone().requires_grad_()
+        self._squares, self._late = torch.zeros_like(self.vectors), torch.zeros_like(self.vectors)
+
+    def step(self) -> None:
+        """One update from the gradient of the mean loss, which is then cleared."""
+        assert self.vectors.grad is not None
+        gradient, self.vectors.grad = self.vectors.grad, None
+        if self.delay:
+            gradient, self._late = self._late, gradient
+        with torch.no_grad():
+            self._squares += gradient**2
+            self.vectors -= self.rate * gradient / (self._squares.sqrt() + 1e-10)
 
 
 def train_batch_reference(
@@ -38,12 +63,13 @@ def train_batch_reference(
     epochs: int,
     settings: Mapping[str, Any],
     dtype: torch.dtype = torch.float64,
+    learned: LearnedRows | None = None,
 ) -> BatchReference:
     """Train from ``initial`` parameters; a step's loss is the mean over the seeds of all workers' batches, or with
     ``gradient_mean`` = "ranks" the mean of the batches' means.
 
-    ``settings`` are the fields of ``[train]``. Raises :class:`BackendError` without DGL, or for a layer that has no
-    reference.
+    ``settings`` are the fields of ``[train]``; ``learned``: vectors beside the features. Raises :class:`BackendError`
+    without DGL, or for a layer that has no reference.
     """
     modules = [reference_module(layer, "right").to(dtype) for layer in layers]
     names = load_values(modules, layers, initial)
@@ -59,18 +85,22 @@ def train_batch_reference(
         for step in range(plan.steps):
             optimizer.zero_grad()
             batches = [turn.sample(step, sampler) for turn in turns if step < len(turn)]
-            found = torch.cat([_forward(modules, layers, batch, features) for batch in batches])
+            rows = features if learned is None else torch.cat((features, learned.vectors), 1)
+            found = torch.cat([_forward(modules, layers, batch, rows) for batch in batches])
             seeds = torch.cat([torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches])
             loss = _loss_sum(found, labels[seeds], graph)
             mean = _mean_of_ranks(found, batches, labels, graph) if by_rank else loss / len(seeds)
             mean.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            if learned is not None:
+                learned.step()
             total += float(loss.detach())
         losses.append(total / trained)
         with torch.no_grad():
-            scores.append(_forward(modules, layers, every, features))
+            rows = features if learned is None else torch.cat((features, learned.vectors), 1)
+            scores.append(_forward(modules, layers, every, rows))
     parameters = [read_values(m, n, False) for m, n in zip(modules, names, strict=True)]
-    return BatchReference(losses, parameters, scores)
+    return BatchReference(losses, parameters, scores, None if learned is None else learned.vectors.detach())
 
 
 def _mean_of_ranks(scores: torch.Tensor, batches: Sequence[Batch], labels: torch.Tensor, graph: Graph) -> torch.Tensor:

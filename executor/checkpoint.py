@@ -23,7 +23,8 @@ def save_checkpoint(
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
 
     Holds parameters, optimizer, the modules' own buffers, torch's generators, remembered buffers (policies' states and
-    caches among them), decisions, counted traffic, and ``history``: what the run remembers of the epochs before.
+    caches among them), shared memory that this rank writes, decisions, counted traffic, and ``history``: what the run
+    remembers of the epochs before.
     """
     place = folder / f"epoch-{epoch}"
     assert context.optimizer is not None
@@ -33,6 +34,7 @@ def save_checkpoint(
         "modules": context.network.state(),
         "generators": _generators(context.device),
         "buffers": context.store.state(),
+        "written": {name: rows.clone() for name, rows in context.written.items()},
         "decisions": context.decisions,
         "pairs": _listed(context.pairs),
         "apart": {name: _listed(apart.pairs) for name, apart in context.apart.items()},
@@ -123,6 +125,8 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     if context.device.type == "cuda":
         torch.cuda.set_rng_state(state["generators"][1], context.device)
     context.store.load_state(state["buffers"])
+    for name, rows in context.written.items():
+        rows.copy_(state["written"][name])
     context.decisions.update(state["decisions"])
     context.pairs.update(_unlisted(state["pairs"]))
     for name, apart in context.apart.items():

@@ -164,8 +164,9 @@ def uncounted(epoch: int, step: int, place: str, peer: int, rows: int) -> None:
 class RankContext:
     """Everything that handlers of one rank share. ``decisions``: named integers that policies have decided so far;
     ``pairs``: payload by (op id, target) as [messages, bytes]; ``apart``: the same of some epochs alone, each with a
-    name; ``note``: where decisions are written down; ``note_loss``: where a mini-batch's metrics are, before they are
-    summed over ranks; ``note_rows``: where rows are that arrive along routes which bring others in every turn."""
+    name; ``note``: where decisions are written down; ``note_loss``: a mini-batch's metrics, before they are summed over
+    ranks; ``note_rows``: rows that arrive along routes which bring others in every turn; ``written``: memory that ranks
+    of a host share and this one changes while it trains, by name."""
 
     program: Program
     rank: int
@@ -187,6 +188,7 @@ class RankContext:
     note: Note = _unrecorded
     note_loss: NoteLoss = _unnoted
     note_rows: NoteRows = uncounted
+    written: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """A policy has decided: guards and schedules see it (unless it concerns one peer), the activity has it."""
@@ -257,10 +259,9 @@ class RankContext:
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
     """What a policy may know at run time; frozen. ``send``, ``receive``: rows of the op's route to and from each rank
-    (nothing where they differ by turn);
-    ``leaving``, ``arriving``: the local rows that it names, int64; ``gathered``: those that are sent, in the order of
-    the wire (None: what is sent has no other names); ``width``, ``dtype``: of the rows of the buffer that the op writes
-    first; ``masters``: the local rows that the route ``options["masters"]`` names; ``options``: the op's."""
+    (nothing where they differ by turn); ``leaving``, ``arriving``: the local rows that it names, int64; ``gathered``:
+    those that are sent, in the order of the wire (None: what is sent has no other names); ``width``, ``dtype``: of
+    the buffer that the op writes first; ``masters``: local rows that the route ``options["masters"]`` names."""
 
     seed: int
     epoch: int

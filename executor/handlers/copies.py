@@ -80,7 +80,10 @@ def _each(now: Now, getters: Sequence[Getter], setters: Sequence[Setter], device
 
 
 def to_host(op: Op, template: Template, context: RankContext) -> Handler:
-    """Device rows to the host; they have arrived when the op ends."""
+    """Device rows to the host; they have arrived when the op ends. Where the op names a policy, the face
+    ``options["face"]`` of that takes them off the device."""
+    if op.module is not None:
+        return applied(op, context)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     host = torch.device("cpu")
     return lambda now: put(now, _detached_copy(read(now), host))

@@ -6,7 +6,7 @@ import torch
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
-from executor.handlers.decisions import end_epoch
+from executor.handlers.decisions import applied, end_epoch
 from executor.handlers.segments import segment
 from executor.kernels.rows import add_rows, max_rows
 from simgnn.errors import BackendError
@@ -20,8 +20,11 @@ def add(op: Op, template: Template, context: RankContext) -> Handler:
     With a route, the first are rows that arrived, peers ascending, and each is added to the local row that the route
     names; rows named several times take all their parts, in the order of the peers, so that sums are repeatable.
     ``options["function"] = "max"``: instead of sums the greater of each element is kept. ``options["rows"] = "first"``:
-    what is read belongs to the first rows of what is written.
+    what is read belongs to the first rows of what is written. Where the op names a policy, the face ``options["face"]``
+    of that adds.
     """
+    if op.module is not None:
+        return applied(op, context)
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
     if op.route is None:
         first = op.options.get("rows") == "first"

@@ -2,6 +2,7 @@
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
+from executor.handlers.decisions import applied
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -47,7 +48,10 @@ def loss(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:
-    """One step of the optimizer on the summed gradients, which are then cleared."""
+    """One step of the optimizer on the summed gradients, which are then cleared. Where the op names a policy, the face
+    ``options["face"]`` of that steps."""
+    if op.module is not None:
+        return applied(op, context)
     if context.optimizer is None:
         raise BackendError(f"op '{op.name}' needs an optimizer, which this run does not have")
     optimizer = context.optimizer

@@ -1,15 +1,18 @@
 """A rank of a mini-batch run: its batches, where their rows come from, and its model over sampled blocks."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from executor.assemble import learned_buffers, learned_values
 from executor.buffers import BufferStore, Value
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
+from executor.minibatch.embeddings import load_embeddings, rows_with_embeddings
 from executor.minibatch.evaluation import load_evaluation
 from executor.minibatch.parted import PartedBatches
 from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows, Staging
@@ -97,6 +100,7 @@ def _context(
         constants |= {OWN_LABELS: task.evaluated.labels, **evaluation.constants}
     buffers = BufferStore(program, rank, device, {**constants, **learned_values(plan, optimizer)})
     staged = _staged_rows(plan, sampling, fetches, rank, device, dtype)
+    learning, written = load_embeddings(plan, sampling, store)
     for copy, cache in enumerate(staged.caches):
         buffers.values[buffers.slot(HOT) + copy] = cache  # a checkpoint is read into it: no third cache
     return RankContext(
@@ -114,20 +118,28 @@ def _context(
             **carried_out(plan.policies),
             BATCHES: drawn,
             PLACES: staged,
+            **learning,
             **evaluation.policies,
         },
         left_out=learned_buffers(plan),
+        written=written,
     )
 
 
 def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> FeatureStore:
-    """With the input rows of this host's vertices, in memory that its ranks share."""
+    """With the input rows of this host's vertices, features and what is learned, in memory that its ranks share."""
     serving = Serving(plan.program.hosts)
     maps = IdMaps.of(np.array(serving.hosts, np.int32)[np.asarray(sampling.owner)], serving.parts)
     group = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
     store, features = FeatureStore(Places(world.rank, maps, serving), group), plan.program.buffers[FEATURES]
-    host = store.places.host
-    store.share(FEATURES, features.width, features.dtype, lambda: host_rows(plan, host, features.dtype))
+    host, placement = store.places.host, plan.policies["placement"]
+    assert isinstance(placement, Store)
+
+    def load() -> NDArray[Any]:
+        rows, width = host_rows(plan, host, features.dtype), placement.sparse_embedding
+        return rows_with_embeddings(rows, maps.core(host), width, plan.seed) if width else rows
+
+    store.share(FEATURES, features.width, features.dtype, load)
     return store
 
 

@@ -1,9 +1,9 @@
-"""Named rows of all vertices, pulled and pushed by gid.
+"""Named rows of all vertices, pulled by gid.
 
 A step's input rows are pulled by ops of the program, which count and time them: op ``fetch`` makes the same round as
 :meth:`FeatureStore.pull`, op ``exchange`` brings rows that were planned ahead. Calls of the store are for what is no
-part of a step: labels of a rank's training vertices are pulled when a run begins. Nothing of a shipped system is
-pushed; rows that are learned would be.
+part of a step: labels of a rank's training vertices are pulled when a run begins. Gradients of rows that are learned
+(``placement.sparse_embedding``) are pushed by ops, too: :mod:`executor.minibatch.embeddings`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,6 @@ from executor.buffers import TORCH_TYPES
 from executor.handlers.context import GroupHandle
 from executor.handlers.request import request_rows
 from executor.store.places import Places
-from executor.store.push import Pushed, push_rows
 from executor.store.shared import shared_rows
 from executor.store.traffic import Traffic, pair_bytes, remote_rows
 from simgnn.errors import BackendError, GraphError
@@ -110,14 +109,3 @@ class FeatureStore:
         }
         away = remote_rows(part[remote], self.places.host, parts)
         return Pulled(rows, Traffic(len(here), away, payload, reply.control_bytes))
-
-    def push(self, name: str, gids: torch.Tensor, rows: torch.Tensor) -> Pushed:
-        """Sums over all ranks of ``rows`` [k, F] by ``gids`` int64 [k], each at the rank that writes to its row; see
-        :func:`executor.store.push.push_rows`. The table is not changed."""
-        table = self.table(name)
-        if rows.dim() != 2 or len(rows) != len(gids) or rows.shape[1] != table.shape[1] or rows.dtype != table.dtype:
-            raise GraphError(
-                f"push to '{name}': expected {table.dtype} [{len(gids)}, {table.shape[1]}], "
-                f"got {rows.dtype} {list(rows.shape)}"
-            )
-        return push_rows(name, gids, rows, self.places, self.group)

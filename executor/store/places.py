@@ -44,10 +44,6 @@ class Places:
     def _servers(self) -> torch.Tensor:
         return torch.from_numpy(self.serving.servers[self.rank])
 
-    @cached_property
-    def _writers(self) -> torch.Tensor:
-        return torch.tensor([self.serving.writer(part) for part in range(self.serving.parts)])
-
     def part_of(self, gids: torch.Tensor) -> torch.Tensor:
         """Partition, int64 [k], of ``gids`` int64 [k]; :class:`GraphError` for one that is none of 0..V-1."""
         if gids.dtype != torch.int64 or gids.dim() != 1:
@@ -61,10 +57,6 @@ class Places:
     def server_of(self, part: torch.Tensor) -> torch.Tensor:
         """The rank that serves each partition to this one; this one, for its own."""
         return self._servers[part]
-
-    def writer_of(self, part: torch.Tensor) -> torch.Tensor:
-        """The rank that writes to the rows of each partition."""
-        return self._writers[part]
 
     def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(rank, position) of each id, as the op ``fetch`` asks its policy."""

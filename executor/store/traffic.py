@@ -16,9 +16,8 @@ IntArray = NDArray[np.int64]
 class Traffic:
     """``rows_local``: rows read in place; ``rows_remote`` int64 [M]: rows that each other host held.
 
-    ``payload``: bytes int64 [P] from this rank to each other, by class: "NAME_ids" and "NAME_rows" of the rows NAME,
-    "NAME_push_ids", "NAME_push_rows". A pair with bytes is one message of its class. ``control_bytes``: of the counts
-    that went ahead.
+    ``payload``: bytes int64 [P] from this rank to each other, by class: "NAME_ids" and "NAME_rows" of the rows NAME. A
+    pair with bytes is one message of its class. ``control_bytes``: of the counts that went ahead.
     """
 
     rows_local: int

@@ -70,7 +70,7 @@ def tell_fetches(
         found = forecast(plan, made.path, hosts, epochs, sorted(wanted), only_new, not refills, done=at.at)
     if len(np.unique(hosts)) == 1:
         reporter.stage("one host holds all rows, so none is pulled; for several: --set cluster.hosts=N")
-    width = graph.facts().feature_width
+    width = graph.facts().feature_width + (placement.sparse_embedding if isinstance(placement, Store) else 0)
     if not width:
         reporter.stage("the graph has no features, so rows have no bytes; for random ones: graph.stand_in_features")
     row_bytes = width * np.dtype(experiment.train.dtype).itemsize or None

@@ -128,3 +128,33 @@ def training_faults(values: Mapping[str, Any]) -> Faults:
             f"got {placement.hot_rows} with communication.rows = 'requested', expected 0: caches are filled by a plan; "
             "use communication.rows = 'scheduled'",
         )
+
+
+def embedding_faults(values: Mapping[str, Any]) -> Faults:
+    """Vectors that are learned change after every step: rows that were copied before are not theirs."""
+    batching, placement, schedule = values["batching"], values["placement"], values["schedule"]
+    communication = values["communication"]
+    if not isinstance(batching, NeighbourSampling) or not isinstance(placement, Store):
+        return
+    got = f"with placement.sparse_embedding = {placement.sparse_embedding}"
+    if not placement.sparse_embedding:
+        if chosen(placement, ["sparse_delay"]):
+            yield (
+                ("placement", "sparse_delay"),
+                f"got {placement.sparse_delay} {got}, expected 0: no vectors are learned; remove it, or learn some "
+                "(placement.sparse_embedding = WIDTH)",
+            )
+        return
+    planned = isinstance(communication, Pulls) and communication.rows == "scheduled" and batching.known_ahead
+    if placement.hot_rows and planned:  # where none can be cached, that is told
+        yield (
+            ("placement", "hot_rows"),
+            f"got {placement.hot_rows} {got}, expected 0: the vectors change in every step, a row that is kept for an "
+            "epoch does not",
+        )
+    if isinstance(schedule, Prefetch) and schedule.staged == "rows":
+        yield (
+            ("schedule", "staged"),
+            f"got 'rows' {got}, expected 'blocks': the vectors change in every step, so that rows are brought when the "
+            "step before has ended",
+        )

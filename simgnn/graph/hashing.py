@@ -80,8 +80,13 @@ def permutation_slice(first: int, count: int, size: int, key: np.uint64) -> NDAr
 
 def uniform_slice(first: int, count: int, key: np.uint64) -> NDArray[np.float64]:
     """Numbers ``first .. first+count-1`` of a stream, float64 [count] in [0, 1)."""
+    return uniform_at(np.arange(first, first + count, dtype=np.uint64), key)
+
+
+def uniform_at(counters: NDArray[np.uint64], key: np.uint64) -> NDArray[np.float64]:
+    """The numbers ``counters`` of a stream, of any shape, float64 in [0, 1)."""
     with np.errstate(over="ignore"):  # the same arithmetic as splitmix, modulo 2**64; NumPy needs no compiling
-        z = key + np.arange(first, first + count, dtype=np.uint64) * GOLDEN
+        z = key + counters * GOLDEN
         z = (z ^ (z >> _S30)) * MIX_A
         z = (z ^ (z >> _S27)) * MIX_B
         z ^= z >> _S31

@@ -7,15 +7,19 @@ hop L - l + 1. All columns but ``LARGEST`` ones are [P, epochs, steps].
 from simgnn.program.sizes import Column
 
 INPUTS, HOT, FEATURES, VERTICES, SEEDS = "inputs", "hot", "features", "vertices", "seeds"
+INPUT_GRADIENT = "d/hidden/0"
+"""That of the input rows, where these are learned."""
 SEED_COUNT = "seed_count"
 FEATURE_ROWS = Column("features/rows")
 """Rows in the memory of each rank's host, [P]."""
 PULLED, SERVED = "pulled", "served"
 DRAW, STAGE_BLOCKS, STAGE_ROWS, TAKE_HOT = "batch/draw", "batch/stage", "rows/stage", "hot/take"
-STAGING, SAMPLING, FETCHING = "staging", "sampling", "fetch"
+STAGING, SAMPLING, FETCHING, PUSHING = "staging", "sampling", "fetch", "push"
 """Streams."""
 PLACES, BATCHES = "placement", "batching"
 """Modules of ops: the slots whose policies the executor asks."""
+EMBEDDINGS = "embeddings"
+"""Module of ops that change input rows, and their stream."""
 EVALUATED = "evaluation"
 """Module of ops that put together what is evaluated."""
 EVALUATING = "evaluate/"

@@ -66,8 +66,9 @@ def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:
     """Why two uses of a buffer's copy, one of them writing, may meet; None: they cannot."""
     if not graph.ordered(first, second):
         return "nothing orders them; add a dependency"
-    host_shared = graph.program.buffers[name].space == "host-shared"
-    if (host_shared or _by_peer(graph, first, second)) and not _through_collective(graph, first, second):
+    hosts = graph.program.hosts
+    shared = graph.program.buffers[name].space == "host-shared" and len(set(hosts)) < len(hosts)
+    if (shared or _by_peer(graph, first, second)) and not _through_collective(graph, first, second):
         return "they may be of two ranks, and no collective or barrier lies between them"
     return None
 

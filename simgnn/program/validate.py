@@ -15,9 +15,9 @@ def validate(program: Program) -> Program:
     """Return the program, or raise :class:`ProgramError` with every fault.
 
     Checked: every name is declared; dependencies point backward; two uses of a buffer copy, one of them writing, are
-    ordered (proved on unrolled turns; on host-shared buffers through a collective); temporary buffers are written
-    before they are read; sends are matched and bytes conserved; each process group has one stream, one order on all
-    ranks and, on a GPU, is alone in flight; guards of collectives are equal on all ranks.
+    ordered (proved on unrolled turns; on buffers that ranks of a host share through a collective); temporary buffers
+    are written before they are read; sends are matched and bytes conserved; each process group has one stream, one
+    order on all ranks and, on a GPU, is alone in flight; guards of collectives are equal on all ranks.
     """
     problems = name_problems(program)
     if not problems:

@@ -67,17 +67,19 @@ def batch_table(
     """
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS
-    begins = next(op.name for op in steady.ops if op.stream == "compute")
+    first = next(op for op in steady.ops if op.stream == "compute")
     releases = next(op.name for op in reversed(steady.ops) if op.phase == "backward")
     names = ("rank", "epoch", "step", "op_id", "issued_s", "started_s", "ended_s")
+    # what training a batch ends with: ops that run beside the next one may come after it
+    trained = next((d.op for d in first.after if d.steps_back == 1), steady.ops[-1].name)
     columns = {name: trace[name].to_numpy() for name in names}
     told = (LOSSES_SCHEMA.empty_table() if losses is None else losses).to_pydict()
     parts = []
     for rank in range(program.ranks):
-        ended = _times(program, columns, rank, steady.ops[-1].name, "ended_s")
+        ended = _times(program, columns, rank, trained, "ended_s")
         turns, count = ended.turns, len(ended.turns)
         staged = _times(program, columns, rank, ready, "ended_s").seconds
-        begun = _times(program, columns, rank, begins, "started_s").seconds[:count]
+        begun = _times(program, columns, rank, first.name, "started_s").seconds[:count]
         released = _times(program, columns, rank, releases, "ended_s").seconds
         # the first batch of a run is waited for from its beginning
         free = np.maximum(np.concatenate(([0.0], ended.seconds))[:count], _resumed(program, columns, rank, turns))

@@ -69,7 +69,8 @@ Handler = Callable[[Context, Begin], Outcome]
 def compute(context: Context, begin: Begin) -> Outcome:
     """Device work; what else is at work there, of the rank or of others on its cores, shares the device with it.
 
-    Copies in the memory of a GPU's host are flagged and take no time: no profile prices the processor beside a GPU.
+    Copies and updates in the memory of a GPU's host are flagged and take no time: no profile prices the processor
+    beside a GPU.
     """
     pricer, compiled = context.pricer, begin.compiled
     if _beside_gpu(context, begin):
@@ -220,9 +221,9 @@ def _in_host(pricer: Pricer, compiled: CompiledOp) -> bool:
 
 
 def _beside_gpu(context: Context, begin: Begin) -> bool:
-    """Whether an op copies rows in the memory of a host whose ranks have GPUs."""
-    copies = begin.compiled.op.kind is OpKind.COPY
-    return copies and _on_gpu(context, begin) and _in_host(context.pricer, begin.compiled)
+    """Whether an op copies, adds or updates rows in the memory of a host whose ranks have GPUs."""
+    works = begin.compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
+    return works and _on_gpu(context, begin) and _in_host(context.pricer, begin.compiled)
 
 
 def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int]], M]) -> M:

@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from executor.batch_oracle import train_batch_reference
+from executor.batch_oracle import LearnedRows, train_batch_reference
 from executor.layers import build_layers
+from executor.minibatch.embeddings import initial_embeddings
 from executor.plan import RunPlan
 from simgnn.graph.graph import Graph
 from simgnn.policies.minibatch import HOT, INPUTS
+from simgnn.policies.placement.store import Store
 from simgnn.program.program import EVALUATE, Program
 from simgnn.record.batch_totals import batches_that_differ
 from simgnn.record.batches import batch_table
@@ -34,7 +36,10 @@ def assert_trained_as_one_process(graph: Graph, folder: Path, ranks: Sequence[Ma
     layers = build_layers(run.layers, run.seed, torch.float64)
     names = [[name for name, _ in layer.named_parameters()] for layer in layers]
     initial = [{name: value.detach() for name, value in layer.named_parameters()} for layer in layers]
-    expected = train_batch_reference(graph, run.layers, initial, sampling, EPOCHS, run.train)
+    learned = _learned_rows(graph, run)
+    expected = train_batch_reference(graph, run.layers, initial, sampling, EPOCHS, run.train, learned=learned)
+    if expected.embeddings is not None:
+        _assert_embeddings(run, sampling, ranks, expected.embeddings)
     wanted = torch.cat(
         [found[name].reshape(-1) for found, kept in zip(expected.parameters, names, strict=True) for name in kept]
     )
@@ -48,6 +53,30 @@ def assert_trained_as_one_process(graph: Graph, folder: Path, ranks: Sequence[Ma
         assert set(got["evaluations"]) == {*range(every - 1, EPOCHS, every), EPOCHS - 1}
         assert_evaluated(graph, expected.scores, got["evaluations"])
     return sampling
+
+
+def _learned_rows(graph: Graph, run: RunPlan) -> LearnedRows | None:
+    """The vectors that a run begins with, of all vertices."""
+    placement = run.policies["placement"]
+    assert isinstance(placement, Store)
+    if not placement.sparse_embedding:
+        return None
+    vectors = initial_embeddings(run.seed, np.arange(graph.csr.rows), placement.sparse_embedding)
+    return LearnedRows(torch.from_numpy(vectors), placement.sparse_delay, float(run.train["learning_rate"]))
+
+
+def _assert_embeddings(
+    run: RunPlan, sampling: SamplingPlan, ranks: Sequence[Mapping[str, Any]], expected: torch.Tensor
+) -> None:
+    """The first rank of each host has its vertices' vectors, in their order; the others have none to write."""
+    hosts = np.array(run.program.hosts)
+    for rank, got in enumerate(ranks):
+        if run.program.hosts.index(hosts[rank]) != rank:
+            assert not got["written"]
+            continue
+        mine = np.flatnonzero(hosts[np.asarray(sampling.owner)] == hosts[rank])
+        difference = float((got["written"]["embeddings"] - expected[mine]).abs().max())
+        assert difference <= 1e-9, f"{run.root}: embeddings of host {hosts[rank]} differ by {difference:.2e}"
 
 
 def assert_simulated_alike(folder: Path) -> None:

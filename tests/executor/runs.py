@@ -68,8 +68,11 @@ def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: 
     return write_run_directory(prepared, folder, None, shards=shards.path)
 
 
-CACHES = ("sent/", "kept/", "own/", "sums/", "published/", "shift/", "threshold", "cache/", "versions/")
-"""How the names of buffers begin that policies keep rows in."""
+CACHES = (
+    "sent/", "kept/", "own/", "sums/", "published/", "shift/", "threshold", "cache/", "versions/", "embeddings/",
+    "push/",
+)  # fmt: skip
+"""How the names of buffers begin that policies keep rows in, or gradients of rows."""
 
 
 def _caches(session: Session) -> dict[str, Any]:
@@ -143,6 +146,7 @@ def train_in_process(
                 "parameters": optimizer.flat.detach().clone(),
                 "buffers": [] if session.context.network is None else session.context.network.state(),
                 "caches": _caches(session),
+                "written": {name: rows.clone() for name, rows in session.context.written.items()},
                 "serial": session.interpreter.serial,
                 "alive": sum(value is not None for value in session.context.store.values),
                 "staging_bytes": _staging_bytes(session),

@@ -1,4 +1,4 @@
-"""The feature store on real ranks over Gloo: rows, bytes and refusals (DistDGL 8, 13.2 to 13.4)."""
+"""The feature store on real ranks over Gloo: rows, bytes and refusals (DistDGL 8, 13.2, 13.3)."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from executor.handlers.context import GroupHandle
 from executor.interpreter import Interpreter
 from executor.store.features import FeatureStore
-from executor.store.push import sum_by_id
+from executor.store.sums import sum_by_id
 from simgnn.errors import BackendError, GraphError
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op
@@ -44,20 +44,6 @@ def _pull(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
     with tapped() as calls:
         pulled = store.pull("feat", ids_of(rank))
     return {"rows": pulled.rows, **plain(pulled.traffic), "tapped": tapped_bytes(calls, ranks)}
-
-
-def _push(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
-    gids = ids_of(rank, seed=1)
-    gradients = torch.randn(len(gids), WIDTH, generator=torch.Generator().manual_seed(rank))
-    before = store.table("feat").clone()
-    with tapped() as calls:
-        pushed = store.push("feat", gids, gradients)
-    again = store.push("feat", gids, gradients)
-    return {
-        "ids": gids, "gradients": gradients, "gids": pushed.gids, "sums": pushed.sums, **plain(pushed.traffic),
-        "tapped": tapped_bytes(calls, ranks), "again": torch.equal(again.sums, pushed.sums),
-        "unchanged": torch.equal(before, store.table("feat")),
-    }  # fmt: skip
 
 
 def _through_an_op(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
@@ -103,7 +89,6 @@ def _everything(rank: int, ranks: int) -> dict[str, Any]:
             share(store)
             found[case] = {
                 "pull": _pull(store, rank, size),
-                "push": _push(store, rank, size),
                 "stored": store.table("feat").clone(),
             }
     found["op"] = _through_an_op(store, rank, ranks)
@@ -168,32 +153,6 @@ def test_only_core_rows_are_stored(found: list[dict[str, Any]], case: str) -> No
         np.testing.assert_array_equal(stored.numpy(), ROWS[maps.core(rank // CASES[case][1])])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_push_sums_in_one_order_at_the_rank_that_writes(found: list[dict[str, Any]], case: str) -> None:
-    hosts, each = CASES[case]
-    maps, told = maps_of(hosts), _ranks(found, case, "push")
-    for rank, one in enumerate(told):
-        assert one["again"]
-        assert one["unchanged"]
-        expected: dict[int, np.ndarray] = {}
-        for source in told:  # ranks ascending, rows of a rank in their order
-            for gid, row in zip(source["ids"].tolist(), source["gradients"].numpy(), strict=True):
-                if maps.part_of(np.array([gid]))[0] * each == rank:
-                    expected[gid] = expected.get(gid, np.zeros(WIDTH, dtype=np.float32)) + row
-        assert one["gids"].tolist() == sorted(expected)
-        for gid, row in zip(one["gids"].tolist(), one["sums"].numpy(), strict=True):
-            np.testing.assert_array_equal(row, expected[gid])
-    rows = np.zeros((len(told), len(told)), dtype=np.int64)
-    for rank, one in enumerate(told):
-        np.add.at(rows[rank], maps.part_of(one["ids"].numpy()) * each, 1)
-        rows[rank, rank] = 0
-        assert one["payload"]["feat_push_ids"] == (8 * rows[rank]).tolist()
-        assert one["payload"]["feat_push_rows"] == (4 * WIDTH * rows[rank]).tolist()
-        assert one["tapped"] == ((8 + 4 * WIDTH) * rows[rank]).tolist()
-        assert one["control"] == 8 * (len(told) - 1)
-        assert sum(one["remote"]) == sum(part != rank // each for part in maps.part_of(one["ids"].numpy()))
-
-
 def test_the_op_fetch_finds_rows_through_the_store(found: list[dict[str, Any]]) -> None:
     rows = wanted_rows("2x2", [ids_of(rank) for rank in range(RANKS)])
     for rank, one in enumerate(found):
@@ -232,23 +191,14 @@ def alone() -> FeatureStore:
 @pytest.mark.parametrize("wrong", [[VERTICES], [0, -1]])
 def test_ids_out_of_range_are_refused(alone: FeatureStore, wrong: list[int]) -> None:
     gids = torch.tensor(wrong)
-    calls = (
-        lambda: alone.pull("feat", gids),
-        lambda: alone.push("feat", gids, torch.zeros(len(gids), WIDTH)),
-    )
-    for call in calls:
-        with pytest.raises(GraphError, match=rf"gids: expected 0\.\.{VERTICES - 1}, got"):
-            call()
+    with pytest.raises(GraphError, match=rf"gids: expected 0\.\.{VERTICES - 1}, got"):
+        alone.pull("feat", gids)
 
 
 def test_wrong_calls_are_refused(alone: FeatureStore) -> None:
     one = torch.zeros(1, dtype=torch.int64)
     with pytest.raises(GraphError, match=r"gids: expected int64 \[k\], got torch\.int32"):
         alone.pull("feat", one.int())
-    with pytest.raises(GraphError, match=r"'feat': expected torch\.float32 \[1, 3\], got torch\.float32 \[1, 4\]"):
-        alone.push("feat", one, torch.zeros(1, 4))
-    with pytest.raises(GraphError, match=r"got torch\.float64 \[1, 3\]"):
-        alone.push("feat", one, torch.zeros(1, 3, dtype=torch.float64))
     with pytest.raises(BackendError, match="no rows 'emb'; it has: feat"):
         alone.pull("emb", one)
     with pytest.raises(BackendError, match="expected a new name"):

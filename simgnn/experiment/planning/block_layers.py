@@ -52,12 +52,19 @@ def in_batches(layers: int, templates: tuple[str, ...]) -> Callable[[LayerSpec],
 
 
 class BlockLayers:
-    """Emits the ops of layers, each at its ``place``."""
+    """Emits the ops of layers, each at its ``place``. ``learned_inputs``: whether input rows have a gradient too."""
 
-    def __init__(self, builder: ProgramBuilder, model: ModelSpec, place: Callable[[LayerSpec], Place]) -> None:
+    def __init__(
+        self,
+        builder: ProgramBuilder,
+        model: ModelSpec,
+        place: Callable[[LayerSpec], Place],
+        learned_inputs: bool = False,
+    ) -> None:
         self.builder = builder
         self.model = model
         self.place = place
+        self.learned_inputs = learned_inputs
 
     def forward(self, layer: LayerSpec) -> str:
         """Prepare all rows, sum over the block, update the rows that are left; returns the buffer of these."""
@@ -80,10 +87,10 @@ class BlockLayers:
         return hidden
 
     def backward(self, layer: LayerSpec) -> None:
-        """Update, sum, prepare: each the reverse of its forward segment. Input rows have no gradient."""
+        """Update, sum, prepare: each the reverse of its forward segment. Input rows have one if they learn."""
         builder, index, segments = self.builder, layer.index, self._segments(layer)
         names = segments.names
-        trained = segments.needs_gradient(layer)
+        trained = self.learned_inputs or segments.needs_gradient(layer)
         through, own = trained or layer.has_prepare, trained and layer.uses_own_rows
         self._reverse_update(layer, segments, through, own)
         if not through:

@@ -2,44 +2,51 @@
 
 *Drawing* makes blocks. *Staging* brings rows: local ones, hot ones, those of other hosts, and a piece of the next
 epoch's cache. *Training* is one chain from the first layer to the optimizer. The schedule says how far ahead of the
-third the first two run, as dependencies on earlier steps. Sources: specs/distdgl.md 5.7, specs/rapidgnn.md 5.6.
+third the first two run, as dependencies on earlier steps. Where embeddings are learned, what changes them is at the end
+of the third, or beside it (:mod:`simgnn.experiment.planning.embeddings`). Sources: specs/distdgl.md 5.7,
+specs/rapidgnn.md 5.6.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from simgnn.experiment.planning.block_layers import BlockLayers, in_batches
+from simgnn.experiment.planning.embeddings import after, in_order, training_ops
 from simgnn.experiment.planning.inference import emit_inference
 from simgnn.experiment.planning.layers import LayerChoice, plan_layers
 from simgnn.experiment.planning.planned import Planned
 from simgnn.experiment.planning.stored_rows import StoredRows
 from simgnn.experiment.planning.update import emit_update, learned_state
 from simgnn.experiment.schema import Experiment
+from simgnn.experiment.sections import TrainSection
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import ModelSpec
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.store import Pulls
-from simgnn.policies.minibatch import DRAW, FETCHING, SAMPLING, SEED_COUNT, SEEDS, STAGING, rows_after
+from simgnn.policies.minibatch import DRAW, FEATURE_ROWS, FETCHING, SAMPLING, SEED_COUNT, SEEDS, STAGING, rows_after
+from simgnn.policies.placement.embeddings import push_ops
 from simgnn.policies.placement.store import Store
 from simgnn.policies.schedule.base import StepEnds
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, Dependency, Group, Op, Stream, Work
+from simgnn.program.ops import ITEM_BYTES, Dependency, Group, Stream, Work
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.sizes import BatchSizes
 
 STEP, FIRST, OPENING = "step", "first", "opening"
-OPTIMIZE = "update/optimize"
 
 
 def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: BatchSizes) -> Planned:
     """Plan sampled training on batches of known sizes: every epoch's are columns of the program, so it is that of one
     run."""
     model, train = experiment.model, experiment.train
-    facts = replace(stats.facts, feature_nonzeros=None)  # the store holds dense rows
+    placement = experiment.placement
+    assert isinstance(placement, Store)
+    # the store holds dense rows, embeddings behind features
+    width = stats.facts.feature_width + placement.sparse_embedding
+    facts = replace(stats.facts, feature_nonzeros=None, feature_width=width)
+    stats = replace(stats, facts=facts)
     planned = plan_layers(
         LayerChoice(
             kind=model.kind,
@@ -59,7 +66,6 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
     limit = train.gradient_limit(stats.ranks)
     layers = tuple(replace(layer, gradient_limit=limit) for layer in planned.model.layers)
     program = validate(_program(experiment, stats, batches, replace(planned.model, layers=layers)))
-    assert isinstance(experiment.placement, Store)
     return Planned(
         program=program,
         layers=layers,
@@ -67,7 +73,7 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
         multilabel=facts.multilabel,
         resolved={
             "model.order": [layer.order for layer in layers],
-            "placement.hot_rows": experiment.placement.cached_rows,
+            "placement.hot_rows": placement.cached_rows,
         },
     )
 
@@ -76,8 +82,8 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     batching, communication = experiment.batching, experiment.communication
     assert isinstance(batching, NeighbourSampling)
     assert isinstance(communication, Pulls)
-    assert isinstance(experiment.placement, Store)
-    train = experiment.train
+    placement, train = experiment.placement, experiment.train
+    assert isinstance(placement, Store)
     schedule = experiment.schedule.fitted(train.epochs * batches.steps)
     builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], train.dtype)
     builder.streams = {
@@ -89,37 +95,43 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     }
     # rows and ids of the store lie in the host's memory
     builder.groups = {"world": Group("world"), FETCHING: Group(FETCHING, backend="gloo")}
-    store = StoredRows(builder, batches, stats, schedule, experiment.placement)
+    store = StoredRows(builder, batches, stats, schedule, placement)
     store.check_fits()
     staged = store.staged(communication)
-    _training(builder, model, stats, train.update_rule, train.gradient_mean)
-    chain = _in_order(builder.templates.pop(STEP))
-    released = next(op.name for op in reversed(chain) if op.phase == "backward")
-    ends = StepEnds(staged=staged[-1].name, released=released, trained=OPTIMIZE)
-    drawing = _after(batching.ops(builder, batches, store.drawn()), schedule.before_draw(ends))
-    staged = _after(staged, (Dependency(DRAW), *schedule.before_rows(ends)))
-    chain = _after(chain, (Dependency(store.ready), Dependency(OPTIMIZE, steps_back=1)))
-    builder.templates[STEP] = [*drawing, *staged, *chain]
+    _training(builder, model, stats, train, placement.sparse_embedding > 0)
+    pushed = None
+    if placement.sparse_embedding:
+        host_rows = builder.columns[FEATURE_ROWS.name]
+        pushed = push_ops(builder, batches, host_rows, placement.sparse_embedding, placement.sparse_delay)
+    trained = training_ops(builder.templates.pop(STEP), pushed, placement.sparse_delay, schedule)
+    released = next(op.name for op in reversed(trained.chain) if op.phase == "backward")
+    ends = StepEnds(staged=staged[-1].name, released=released, trained=trained.trained)
+    drawing = after(batching.ops(builder, batches, store.drawn()), schedule.before_draw(ends))
+    staged = after(staged, (Dependency(DRAW), *schedule.before_rows(ends)))
+    training = trained.starting(store.ready)
+    builder.templates[STEP] = [*drawing, *staged, *training]
     first = store.first()
     if first:
-        builder.templates[FIRST] = [*first, *drawing, *_after(staged, (Dependency(first[-1].name),)), *chain]
+        builder.templates[FIRST] = [*first, *drawing, *after(staged, (Dependency(first[-1].name),)), *training]
     before = schedule.before_epoch(ends)
     if before:
-        builder.templates[OPENING] = [*drawing, *_after(staged, before), *chain]
+        builder.templates[OPENING] = [*drawing, *after(staged, before), *training]
     if batching.evaluation == "exact":
         emit_inference(builder, model, stats)
-        builder.templates[EVALUATE] = _in_order(builder.templates[EVALUATE])
+        builder.templates[EVALUATE] = list(in_order(builder.templates[EVALUATE]))
     return builder.stated(
         Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
     )
 
 
-def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, optimizer: str, mean: str) -> None:
+def _training(
+    builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, train: TrainSection, learned_inputs: bool
+) -> None:
     """Layers, loss and update, in program order."""
     layers, top = model.layers, len(model.layers)
-    learned_state(builder, layers, optimizer)
+    learned_state(builder, layers, train.update_rule)
     builder.buffer(SEED_COUNT, 1, 1)
-    blocks = BlockLayers(builder, model, in_batches(top, (STEP,)))
+    blocks = BlockLayers(builder, model, in_batches(top, (STEP,)), learned_inputs)
     for layer in layers:
         blocks.forward(layer)
     rows = rows_after(0)
@@ -128,18 +140,8 @@ def _training(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, 
     builder.compute(
         (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", SEEDS, "labels"],
         [f"d/hidden/{top}", "metrics", SEED_COUNT], (*builder.work([pass_over(rows, model.classes, 1)]), *work),
-        layer=top, phase="forward", options={} if mean == "seeds" else {"mean": mean},
+        layer=top, phase="forward", options={} if train.gradient_mean == "seeds" else {"mean": train.gradient_mean},
     )  # fmt: skip
     for layer in reversed(layers):
         blocks.backward(layer)
-    emit_update(builder, layers, (STEP,), stats.ranks, optimizer, [SEED_COUNT])
-
-
-def _in_order(ops: Sequence[Op]) -> list[Op]:
-    """Ops, each after the one before."""
-    return [ops[0], *(replace(op, after=(Dependency(before.name),)) for before, op in pairwise(ops))]
-
-
-def _after(ops: Sequence[Op], dependencies: tuple[Dependency, ...]) -> list[Op]:
-    """A chain whose first op waits for more."""
-    return [replace(ops[0], after=(*ops[0].after, *dependencies)), *ops[1:]]
+    emit_update(builder, layers, (STEP,), stats.ranks, train.update_rule, [SEED_COUNT])

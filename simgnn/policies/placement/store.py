@@ -30,6 +30,9 @@ class Store(Policy):
     before runs; ``run``, from all of them, so that one cache is filled once (specs/rapidgnn.md 5.2, 7.1). ``pull``: of
     the next epoch's cache ``full``, all rows, or ``delta``, those that the present one lacks. ``device_bytes``: what
     caches and staged batches may take of a rank's device.
+
+    ``sparse_embedding``: width of the vector that is learned of each vertex, beside its features (DistDGL, 5.4);
+    ``sparse_delay``: 0, it changes before the next step pulls rows; 1, after (specs/distdgl.md 5.6).
     """
 
     slot: ClassVar[str] = "placement"
@@ -42,6 +45,12 @@ class Store(Policy):
         default="epoch", description="batches that hot rows are counted in; run: one cache, filled once"
     )
     pull: Literal["full", "delta"] = Field(default="full", description="what of the next epoch's hot rows is pulled")
+    sparse_embedding: Annotated[int, Field(ge=0, le=2**20)] = Field(
+        default=0, description="width of the vector that is learned of each vertex; 0: none"
+    )
+    sparse_delay: Literal[0, 1] = Field(
+        default=0, description="steps after which learned vectors change, when others may have been pulled"
+    )
     device_bytes: Annotated[int, Field(ge=0, le=2**62)] = Field(
         default=0, description="bytes of a rank's device for caches and staged batches; 0: no limit"
     )

@@ -42,6 +42,11 @@ class Schedule(Policy, ABC):
         """Batches whose input rows are held on the device at once, the one in training included, where an epoch has so
         many ``steps``."""
 
+    @property
+    @abstractmethod
+    def pushes_beside(self) -> bool:
+        """Whether what a step pushes may travel while the next step runs."""
+
     @abstractmethod
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
         """What a batch's blocks wait for."""

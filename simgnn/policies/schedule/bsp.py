@@ -29,6 +29,11 @@ class Bsp(Schedule):
         """See :class:`Schedule`."""
         return 1
 
+    @property
+    def pushes_beside(self) -> bool:
+        """See :class:`Schedule`."""
+        return False
+
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
         """See :class:`Schedule`."""
         return tuple(Dependency(op, steps_back=1) for op in dict.fromkeys((ends.trained, ends.staged)))

@@ -55,6 +55,11 @@ class Prefetch(Schedule):
             return 1
         return self.window if self.across_epochs else min(self.window, steps)
 
+    @property
+    def pushes_beside(self) -> bool:
+        """See :class:`Schedule`."""
+        return True
+
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
         """See :class:`Schedule`."""
         return (Dependency(ends.released, steps_back=self.window),)

@@ -1,0 +1,135 @@
+"""Embeddings of a rank's host, and what the ops that learn them call: gradients by who writes, their sums, Adagrad.
+
+They are the last columns of the host's input rows, which its ranks read in place; the host's first rank writes them.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.handlers.context import PolicyContext
+from executor.plan import RunPlan
+from executor.store.features import FeatureStore
+from executor.store.sums import sum_by_id
+from simgnn.graph.csr import IndexArray
+from simgnn.graph.hashing import stream_key, uniform_at
+from simgnn.partition.serving import Serving
+from simgnn.policies.minibatch import EMBEDDINGS, FEATURES
+from simgnn.policies.placement.embeddings import PUSH
+from simgnn.policies.placement.store import Store
+from simgnn.program.sizes import IntArray
+from simgnn.sampling.plan import SamplingPlan
+from simgnn.sampling.remote import rows_on_hosts
+
+Rows = torch.Tensor
+EPSILON = 1e-10
+"""Added to the root of Adagrad's sum (specs/distdgl.md 5.6)."""
+
+
+def initial_embeddings(seed: int, vertices: NDArray[Any], width: int) -> NDArray[np.float64]:
+    """Vectors of vertices [n] before training, float64 [n, width]: uniform in +-1 / sqrt(width) (our decision), a pure
+    function of seed, vertex and column, so that they are the same for any number of ranks and any partition."""
+    columns = np.arange(width, dtype=np.uint64)
+    numbers = np.asarray(vertices).astype(np.uint64)[:, None] * np.uint64(width) + columns
+    return np.asarray((2 * uniform_at(numbers, stream_key(seed, "embeddings")) - 1) / math.sqrt(width))
+
+
+def rows_with_embeddings(features: NDArray[Any], vertices: NDArray[Any], width: int, seed: int) -> NDArray[Any]:
+    """Input rows [n, F + width] of a host: ``features`` [n, F] of its ``vertices`` [n], and their vectors."""
+    rows = np.empty((len(features), features.shape[1] + width), features.dtype)
+    rows[:, : features.shape[1]] = features
+    rows[:, features.shape[1] :] = initial_embeddings(seed, vertices, width)
+    return rows
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The policy of ops that learn. Of vertices: ``owner`` int32 [V], the rank; ``rows`` [V], the row in the memory of
+    its host. ``pushed_to_me``: rows that each rank pushes to this ``rank`` in a step, int64 [P]; ``width`` of vectors;
+    ``rate``: learning rate.
+    """
+
+    rank: int
+    serving: Serving
+    owner: NDArray[np.int32]
+    rows: IndexArray
+    pushed_to_me: Callable[[int, int], IntArray]
+    width: int
+    rate: float
+
+    def pushed(self, context: PolicyContext, vertices: Rows, gradient: Rows, seeds: Rows) -> tuple[Rows, ...]:
+        """Gradients of a batch's vectors by the rank that writes them, vertices of each in the order of the batch:
+        (ids, rows) for others where there are any, (ids, rows) for this rank, and the number of ``seeds`` [1, 1] as it
+        is now. ``vertices`` int64 [m]; ``gradient`` [m, F + width] of the input rows, on the device.
+        """
+        ids = vertices.numpy()
+        writers = self._writers()[self.owner[ids]]
+        order = np.argsort(writers, kind="stable")
+        mine = writers[order] == self.rank
+        found: list[Rows] = []
+        for part in (order[~mine], order[mine]) if self.serving.ranks > 1 else (order,):
+            places = torch.from_numpy(part).to(gradient.device)
+            found.append(torch.from_numpy(self.rows[ids[part]].astype(np.int64)))
+            found.append(gradient[:, -self.width :].index_select(0, places).cpu())
+        return (*found, seeds.cpu().clone())
+
+    def summed(
+        self, context: PolicyContext, own_ids: Rows, own_rows: Rows, seeds: Rows, *arrived: Rows
+    ) -> tuple[Rows, Rows]:
+        """(ids int64 [n], ascending, rows [n, width]): mean gradients over the ``seeds`` of all ranks. Those of one
+        vertex are added in the order of ranks that pushed them; ``arrived``: (ids, rows) of the others, rank by rank.
+        """
+        ids, rows = own_ids, own_rows
+        if arrived:
+            before = int(self.pushed_to_me(context.epoch, context.step)[: self.rank].sum())
+            ids, rows = (
+                torch.cat((others[:before], own, others[before:]))
+                for others, own in zip(arrived, (own_ids, own_rows), strict=True)
+            )
+        different, sums = sum_by_id(ids, rows)
+        return different, sums / seeds
+
+    def applied(
+        self, context: PolicyContext, ids: Rows, gradients: Rows, state: Rows, table: Rows
+    ) -> tuple[Rows, Rows]:
+        """``state`` [n, width] and ``table`` [n, F + width] of the host, changed in place: a step of Adagrad (Duchi et
+        al., JMLR 2011) in the rows ``ids``. Before anything is pushed it reads zeros, which change nothing."""
+        places, vectors = ids.view(-1), table[:, -self.width :]
+        total = state.index_select(0, places).addcmul_(gradients, gradients)
+        state.index_copy_(0, places, total)
+        moved = vectors.index_select(0, places) - self.rate * gradients / (total.sqrt() + EPSILON)
+        vectors.index_copy_(0, places, moved)
+        return state, table
+
+    def _writers(self) -> IntArray:
+        """The rank that writes the rows of each owner, int64 [P]."""
+        return np.array([self.serving.writer(host) for host in self.serving.hosts])
+
+
+def load_embeddings(
+    plan: RunPlan, sampling: SamplingPlan, store: FeatureStore
+) -> tuple[Mapping[str, Embeddings], Mapping[str, Rows]]:
+    """What a rank's context has for embeddings: policies by name, and the rows that this rank writes; nothing where
+    none are learned."""
+    placement, places = plan.policies["placement"], store.places
+    assert isinstance(placement, Store)
+    width, rank = placement.sparse_embedding, places.rank
+    if not width:
+        return {}, {}
+    owner, route = np.asarray(sampling.owner), plan.program.sizes.routes[PUSH]
+    learned = Embeddings(
+        rank=rank,
+        serving=places.serving,
+        owner=owner,
+        rows=rows_on_hosts(owner, np.array(places.serving.hosts, np.int64)),
+        pushed_to_me=lambda epoch, step: route.matrix(places.serving.ranks, epoch, step)[:, rank],
+        width=width,
+        rate=float(plan.train["learning_rate"]),
+    )
+    writes = places.serving.writer(places.host) == rank
+    return {EMBEDDINGS: learned}, {EMBEDDINGS: store.table(FEATURES)[:, -width:]} if writes else {}
