@@ -103,7 +103,7 @@ def different_experiment(
                 f"--activity: {key}: got {here}, expected {there} as in {root}: set it so, or run this experiment to "
                 "record it"
             )
-        elif section in ("graph", "model", "seed") or (section == "train" and field in LEARNS):
+        elif section in ("graph", "model", "seed") or field in LEARNS_IN.get(section, ()):
             notes.append(f"activity was recorded with {key} = {there}; here it is {here}")
     return faults, notes
 
@@ -111,4 +111,5 @@ def different_experiment(
 DECIDES_NOTHING = frozenset({"batching.storage", "communication.blocks_ahead"})
 """Fields of policies that say where something lies, or when it is there. So does all of ``[schedule]``."""
 LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean")
-"""Fields of ``[train]`` that change what is learned, and so what moves."""
+LEARNS_IN = {"train": LEARNS, "placement": ("sparse_embedding", "sparse_delay")}
+"""Fields by section that change what is learned, and so what moves."""

@@ -93,7 +93,7 @@ def test_vectors_begin_as_a_function_of_seed_vertex_and_column() -> None:
 RUNS: dict[str, tuple[str, list[str]]] = {
     "at once": ("distdgl", ["schedule.window=3", "train.eval_every=1"]),
     "late": ("distdgl", ["placement.sparse_delay=1", "schedule.window=3", "train.eval_every=1", "model.kind=gcn"]),
-    "late, in order": ("distdgl", ["placement.sparse_delay=1", "schedule.kind=bsp", "model.order=transform-first"]),
+    "late, in order": ("distdgl", ["placement.sparse_delay=1", "schedule.kind=bsp", "train.gradient_mean=ranks"]),
     "gat": ("distdgl", ["model.kind=gat", "model.heads=2", "batching.split=local", "schedule.lanes=2",
                         "batching.structure=replicated"]),
     "gin, sent by plan": ("rapidgnn", ["placement.hot_rows=0", "schedule.staged=blocks", "model.kind=gin",

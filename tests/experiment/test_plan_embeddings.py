@@ -3,10 +3,12 @@ that the spec says (specs/distdgl.md 5.6, 5.7, 8, 11), and nothing of it where n
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from simgnn.analysis.recorded_plan import different_experiment
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
 from simgnn.program.digest import program_digest
@@ -177,3 +179,12 @@ def test_hot_rows_are_refused_once_where_none_can_be_cached() -> None:
     with pytest.raises(ConfigError) as found:
         load_experiment("distdgl", [LEARNED, "placement.hot_rows=5"])
     assert str(found.value).count("placement.hot_rows: got 5") == 1
+
+
+def test_a_record_of_other_vectors_is_told() -> None:
+    """An accuracy that was learned with them is not that of a run without."""
+    differences = [("placement.sparse_embedding", 0, D), ("placement.hot_rows", 0, 5)]
+    assert different_experiment(differences, Path("record")) == (
+        [],
+        ["activity was recorded with placement.sparse_embedding = 0; here it is 6"],
+    )
