@@ -26,6 +26,16 @@ PATH_FAULTS = frozenset(
 """Errors that another path mends; a full disk is none of them."""
 
 
+def named_path(text: str, option: str) -> Path:
+    """The path that a command line names by ``option``. Raises :class:`ConfigError` for an empty one, as a variable of
+    a script that was never set gives: it would be read as the current folder."""
+    if not text:
+        raise ConfigError(
+            f"{option}: got '', expected a path: name one (. is the current folder), or leave the option out"
+        )
+    return Path(text)
+
+
 def check_output_folder(path: Path, option: str) -> None:
     """Raise :class:`ConfigError` unless the folder ``path`` can be made, or replaced where it is there.
 

@@ -9,7 +9,7 @@ import typer
 
 from simgnn.cli.calibrate_measure import forget_kept, measure_groups, torchrun_place
 from simgnn.cli.console import Reporter, note, print_json, print_table
-from simgnn.cli.options import JsonOption, path_option
+from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def command(
     page: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.html]", help="Where --report writes.", show_default=False)
+        Path | None, path_argument("[FILE.html]", "Where --report writes.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few sizes and 2 ranks: about 20 seconds.")] = False,
     ranks: Annotated[

@@ -3,21 +3,15 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from simgnn.cli.options import JsonOption
+from simgnn.cli.options import JsonOption, path_argument, path_option
 
 
 def command(
-    predicted: Annotated[
-        Path, typer.Argument(metavar="A", help="Run directory of a prediction, or of a run.", show_default=False)
-    ],
-    measured: Annotated[
-        Path, typer.Argument(metavar="B", help="Run directory of a run, or of a prediction.", show_default=False)
-    ],
+    predicted: Annotated[Path, path_argument("A", "Run directory of a prediction, or of a run.")],
+    measured: Annotated[Path, path_argument("B", "Run directory of a run, or of a prediction.")],
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="FILE", help="Write both timelines, side by side, for ui.perfetto.dev."),
+        path_option("--trace", "FILE", "Write both timelines, side by side, for ui.perfetto.dev."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

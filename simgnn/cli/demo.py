@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from simgnn.cli.options import JsonOption
+from simgnn.cli.options import JsonOption, path_option
 
 if TYPE_CHECKING:
     from simgnn.record.result import Result
@@ -16,7 +14,7 @@ DEMO_FOLDER = Path("runs/demo")
 
 def command(
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for both run directories and the trace.")
+        Path, path_option("--out", "DIR", "Folder for both run directories and the trace.", show_default=True)
     ] = DEMO_FOLDER,
     as_json: JsonOption = False,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simgnn.cli.options import path_option
 from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def command(
                   show_default=False, rich_help_panel="Sizes of the op")] = None,
     root: Annotated[str | None, typer.Option("--root", metavar="RANK", help="Of a broadcast; default 0.",
                     show_default=False, rich_help_panel="Sizes of the op")] = None,
-    matrix: Annotated[Path | None, typer.Option("--matrix", metavar="FILE", help="Bytes of an exchange, row: sender, "
-                      "column: receiver; .npy, .csv (bytes, or sizes with a unit) or .json.", show_default=False,
+    matrix: Annotated[Path | None, path_option("--matrix", "FILE", "Bytes of an exchange, row: sender, "
+                      "column: receiver; .npy, .csv (bytes, or sizes with a unit) or .json.",
                       rich_help_panel="Sizes of the op")] = None,
     edges: Annotated[str | None, _size("Edges.")] = None,
     rows: Annotated[str | None, _size("Rows that are written.")] = None,

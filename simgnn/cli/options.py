@@ -2,18 +2,30 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simgnn.outputs import named_path
+
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
 
 
-def path_option(name: str, metavar: str, help: str) -> Any:
-    """An option for ``Annotated[Path | None, ...]``: a file or a folder that a user may name, without a default."""
-    return typer.Option(name, metavar=metavar, help=help, show_default=False)
+def path_option(name: str, metavar: str, help: str, **fields: Any) -> Any:
+    """An option for ``Annotated[Path | None, ...]``: a file or a folder that a user may name, which is not empty."""
+    return typer.Option(name, metavar=metavar, help=help, parser=_path_of(name), **{"show_default": False, **fields})
+
+
+def path_argument(metavar: str, help: str) -> Any:
+    """The same as an argument."""
+    return typer.Argument(metavar=metavar, help=help, parser=_path_of(metavar.strip("[]")), show_default=False)
+
+
+def _path_of(name: str) -> Callable[[Any], Path]:
+    return lambda given: named_path(str(given), name)
 
 
 ExperimentArgument = Annotated[

@@ -4,9 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of
+from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of, path_option
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
@@ -20,7 +18,7 @@ def command(
     as_json: JsonOption = False,
     save_stats: Annotated[
         Path | None,
-        typer.Option("--stats", metavar="FILE", help="Also write the partition's statistics, for stats:FILE sources."),
+        path_option("--stats", "FILE", "Also write the partition's statistics, for stats:FILE sources."),
     ] = None,
 ) -> None:
     """Partition an experiment's graph and tell how good the partition is.

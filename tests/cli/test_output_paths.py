@@ -144,3 +144,31 @@ def test_any_other_fault_of_a_path_names_it(
     monkeypatch.delenv("SIMGNN_DEBUG", raising=False)
     assert invoke(["systems"]) == status
     assert "/some/where" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["simulate", "vanilla", "--activity", ""], "--activity"),
+        (["simulate", "vanilla", "--out", ""], "--out"),
+        (["run", "vanilla", "--out="], "--out"),
+        (["compare", "", "b"], "A"),
+        (["compare", "a", "b", "--trace", ""], "--trace"),
+        (["partition", "vanilla", "--stats", ""], "--stats"),
+        (["calibrate", ""], "FILE.html"),
+        (["calibrate", "--samples", ""], "--samples"),
+        (["validate", "quick", "--report", ""], "--report"),
+        (["demo", "--out", ""], "--out"),
+        ([*SAMPLE, "--out", ""], "--out"),
+        (["hardware", "time", "cpu-100gbe-8", "exchange", "--matrix", ""], "--matrix"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    arguments: list[str],
+    option: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"simgnn: {option}: got '', expected a path" in refused(arguments, tmp_path, capsys)
