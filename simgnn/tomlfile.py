@@ -35,7 +35,7 @@ def load_toml(path: Path) -> Table:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 

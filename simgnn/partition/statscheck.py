@@ -1,89 +1,71 @@
-"""Whether statistics contradict themselves."""
+"""Whether statistics contradict themselves: their base numbers; tables are looked at in ``statstables``."""
+
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from simgnn.errors import ConfigError
-from simgnn.partition.degrees import DEGREES
-from simgnn.partition.stats import PartitionStats
+from simgnn.graph.graph import GraphFacts
+from simgnn.program.sizes import IntArray
 
-MASKS = ("train", "validation", "test")
-BY_RANK = (
-    "feature_nonzeros",
-    "neighbor_feature_nonzeros",
-    "aggregated_feature_nonzeros",
-    "cut_edges",
-    "shared_masters",
-)
-BY_RANK_AND_BIN = (
-    "locality/forward",
-    "locality/backward",
-    "locality/features/forward",
-    "locality/features/backward",
-)
+Fault = tuple[str, str]
+"""Key in ``[partition]`` and what is wrong with it."""
 
 
-def check_stats(stats: PartitionStats, path: str) -> PartitionStats:
-    """Return ``stats``, or raise :class:`ConfigError` with every contradiction, one line each, with its key."""
-    ranks, facts = stats.ranks, stats.facts
-    problems = []
+def raise_faults(path: str, faults: Iterable[Fault]) -> None:
+    """Raise :class:`ConfigError` with every fault, one line each, with its key; nothing where there is none."""
+    problems = [
+        f"{path}: partition.{key}: {message}; mend it, or make the file anew with simgnn partition --stats"
+        for key, message in faults
+    ]
+    if problems:
+        raise ConfigError(problems)
 
-    def expect(holds: bool, key: str, message: str) -> None:
-        if not holds:
-            problems.append(f"{path}: partition.{key}: {message}")
 
+def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str) -> None:
+    """Raise :class:`ConfigError` where ``rows``, ``edges``, ``hosts`` and the three of ``halo`` (int64, by the names of
+    :mod:`simgnn.partition.statscode`) are of different lengths, out of range, or do not add up to ``facts``."""
+    raise_faults(path, _lengths(arrays))
+    raise_faults(path, _ranges(arrays, facts))
+    raise_faults(path, _sums(arrays, facts))
+
+
+def _lengths(arrays: Mapping[str, IntArray]) -> Iterator[Fault]:
+    ranks = len(arrays["rows"])
     for key in ("edges", "hosts"):
-        found = len(getattr(stats, key))
-        expect(found == ranks, key, f"got {found} numbers, expected {ranks}, as many as in rows")
-    halo = stats.halo
-    expect(len(halo.source) == len(halo.target) == len(halo.rows), "halo", "owners, ranks and rows differ in length")
-    if problems:
-        raise ConfigError(problems)
+        if len(arrays[key]) != ranks:
+            yield key, f"got {len(arrays[key])} numbers, expected {ranks}, as many as in rows"
+    lengths = {len(arrays[f"halo/{part}"]) for part in ("source", "target", "rows")}
+    if len(lengths) > 1:
+        yield "halo", "owners, ranks and rows differ in length"
+
+
+def _ranges(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault]:
+    ranks = len(arrays["rows"])
     for key, total, name in (("rows", facts.vertices, "vertices"), ("edges", facts.edges, "edges")):
-        found = int(getattr(stats, key).sum())
-        expect(found == total, key, f"add up to {found}, but graph.{name} = {total}")
-    ends = np.concatenate((halo.source, halo.target))
-    inside = not len(ends) or (int(ends.min()) >= 0 and int(ends.max()) < ranks)
-    expect(inside, "halo", f"owner and rank must be 0..{ranks - 1}")
-    expect(not np.any(halo.source == halo.target), "halo", "a rank has no halo rows of its own")
-    pairs = halo.source.astype(np.int64) * ranks + halo.target
-    expect(not np.any(np.diff(pairs) <= 0), "halo", "a pair of ranks is named twice, or pairs are not in order")
-    if inside:
-        expect(
-            not np.any((halo.rows < 0) | (halo.rows > stats.rows[halo.source])),
-            "halo",
-            "a rank gets more rows of an owner than the owner has",
-        )
-    for name in MASKS:
-        table = stats.tables.get(f"{name}_rows")
-        total = getattr(facts, f"{name}_vertices")
-        if table is not None:
-            fits = table.shape == (ranks,) and int(table.sum()) == total
-            expect(
-                fits, f"tables.{name}_rows", f"must be {ranks} numbers that add up to graph.{name}_vertices = {total}"
-            )
-    for name in BY_RANK:
-        if name in stats.tables:
-            shape = stats.tables[name].shape
-            expect(shape == (ranks,), f"tables.{name}", f"got shape {shape}, expected one number a rank")
-    if DEGREES in stats.tables:
-        table = stats.tables[DEGREES]
-        fits = table.ndim == 2 and table.shape[1] == 2 and table.dtype.kind in "iu" and bool(np.all(table >= 0))
-        expect(fits, f"tables.{DEGREES}", "expected pairs of whole numbers: a degree, and how many vertices have it")
-        if fits:
-            vertices, edges = int(table[:, 1].sum()), int((table[:, 0] * table[:, 1]).sum())
-            message = (
-                f"add up to {vertices} vertices and {edges} edges, but graph has {facts.vertices} and {facts.edges}"
-            )
-            expect((vertices, edges) == (facts.vertices, facts.edges), f"tables.{DEGREES}", message)
-    if "halo_feature_nonzeros" in stats.tables:
-        shape = stats.tables["halo_feature_nonzeros"].shape
-        expect(shape == (ranks, ranks), "tables.halo_feature_nonzeros", f"got shape {shape}, expected [owner, rank]")
-    for name in BY_RANK_AND_BIN:
-        if name in stats.tables:
-            table = stats.tables[name]
-            fits = table.ndim == 2 and len(table) == ranks and bool(np.all(np.diff(table, axis=1) >= 0))
-            fits = fits and bool(np.all((table >= 0) & (table <= 1)))
-            expect(fits, f"tables.{name}", "expected for each rank shares in 0..1 that do not decrease")
-    if problems:
-        raise ConfigError(problems)
-    return stats
+        if np.any((arrays[key] < 0) | (arrays[key] > total)):
+            yield key, f"got {_range(arrays[key])}, expected numbers in 0..{total}, which is graph.{name}"
+    for key in ("hosts", "halo/source", "halo/target"):
+        if np.any((arrays[key] < 0) | (arrays[key] >= ranks)):
+            what = "hosts are numbered" if key == "hosts" else "owner and rank must be"
+            yield key.partition("/")[0], f"{what} 0..{ranks - 1}, got {_range(arrays[key])}"
+    if np.any((arrays["halo/rows"] < 0) | (arrays["halo/rows"] > facts.vertices)):
+        yield "halo", f"got {_range(arrays['halo/rows'])} rows, expected 0..{facts.vertices}, which is graph.vertices"
+
+
+def _sums(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault]:
+    for key, total, name in (("rows", facts.vertices, "vertices"), ("edges", facts.edges, "edges")):
+        found = int(arrays[key].sum())
+        if found != total:
+            yield key, f"add up to {found}, but graph.{name} = {total}"
+    source, target, rows = (arrays[f"halo/{part}"] for part in ("source", "target", "rows"))
+    if np.any(source == target):
+        yield "halo", "a rank has no halo rows of its own"
+    if np.any(np.diff(source * len(arrays["rows"]) + target) <= 0):
+        yield "halo", "a pair of ranks is named twice, or pairs are not in order"
+    if np.any(rows > arrays["rows"][source]):
+        yield "halo", "a rank gets more rows of an owner than the owner has"
+
+
+def _range(values: IntArray) -> str:
+    return f"{int(values.min())}..{int(values.max())}"

@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
+from simgnn.npzfile import read_npz
 from simgnn.partition.partition import digest_of
 from simgnn.partition.stats import PartitionStats
-from simgnn.partition.statscheck import check_stats
+from simgnn.partition.statscheck import check_base
 from simgnn.partition.statscode import BASE, TABLE, stats_from_parts, stats_to_parts
 from simgnn.partition.statsschema import PartitionSection, read_schema
 from simgnn.partition.statsspread import spread_arrays
+from simgnn.partition.statstables import check_tables
 from simgnn.tomlfile import load_toml, write_toml
 
 INLINE_NUMBERS = 4096
@@ -50,16 +52,22 @@ def load_stats(path: str | Path) -> PartitionStats:
         notes += told
     for name, values in section.tables.items():
         arrays[TABLE + name] = _inline_table(path, name, values)
-    ranks = len(arrays["rows"])
     if section.hosts is not None:
         arrays["hosts"] = np.array(section.hosts, dtype=np.int64)
+    ranks, counted = len(arrays["rows"]), section.counted_from
+    if section.ranks not in (None, ranks):
+        raise ConfigError(f"{path}: partition.ranks: got {section.ranks}, expected {ranks}, as many as numbers in rows")
+    if counted is not None and "hosts" not in arrays:
+        raise ConfigError(f"{path}: partition.hosts: missing, though counted_from says that the file was counted")
     arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
-    described = {"facts": asdict(facts), "kind": section.kind, "notes": notes}
+    check_base({name: arrays[name] for name in BASE}, facts, str(path))
+    described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": ""}
+    explicit = section.arrays is not None or section.halo is not None
+    stats = stats_from_parts(described, arrays)
+    stats = check_tables(stats, str(path), spread=not explicit, counted=counted is not None)
     digest = _digest(section.kind, facts, arrays)
-    stats = stats_from_parts({**described, "digest": digest}, arrays)
-    counted = section.counted_from
     origin = None if counted is None or counted.numbers != digest else counted.origin()
-    return check_stats(replace(stats, made_by=section.made_by, origin=origin), str(path))
+    return replace(stats, digest=digest, made_by=section.made_by, origin=origin)
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:
@@ -102,10 +110,12 @@ def _explicit(section: PartitionSection) -> dict[str, NDArray[Any]]:
 def _companion(path: Path, name: str) -> dict[str, NDArray[Any]]:
     file = path.parent / name
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(f"{path}: partition.arrays: '{name}' cannot be read as .npz ({error})") from error
+        arrays = read_npz(file)
+    except ValueError as error:
+        raise ConfigError(
+            f"{path}: partition.arrays: '{name}' cannot be read as .npz ({error}); it lies beside the file: copy both, "
+            "or make both anew with simgnn partition --stats"
+        ) from error
     missing = [key for key in BASE if key not in arrays and key != "hosts"]
     unknown = [key for key in arrays if key not in BASE and not key.startswith(TABLE)]
     if missing or unknown:

@@ -13,23 +13,27 @@ from simgnn.names import nearest
 from simgnn.partition.kinds import PARTITION_KINDS, PartitionPolicy
 from simgnn.partition.stats import Origin
 
-Count = Annotated[int, Field(ge=0, strict=True)]
+LARGEST_RANKS = 2**14
+"""Tables of pairs of ranks have to fit into memory."""
+Count = Annotated[int, Field(ge=0, le=2**46, strict=True)]
+"""Small enough that sums over ranks are whole numbers of 64 bits."""
+Ranks = Annotated[int, Field(ge=1, le=LARGEST_RANKS, strict=True)]
 Imbalance = Annotated[float, Field(ge=1.0)]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class GraphSection(_Table):
     """Table ``[graph]``: the fields of :class:`~simgnn.graph.graph.GraphFacts`."""
 
     name: str
-    vertices: Annotated[int, Field(ge=1, strict=True)]
+    vertices: Annotated[int, Field(ge=1, le=2**40, strict=True)]
     edges: Count
-    feature_width: Count
+    feature_width: Annotated[int, Field(ge=0, le=2**24, strict=True)]
     feature_nonzeros: Count | None = None
-    classes: Count
+    classes: Annotated[int, Field(ge=0, le=2**20, strict=True)]
     multilabel: bool = False
     train_vertices: Count
     validation_vertices: Count = 0
@@ -68,9 +72,9 @@ class PartitionSection(_Table):
     """Table ``[partition]``: explicit arrays, a companion file, or summary numbers."""
 
     kind: Literal["edge-cut", "vertex-cut"] = "edge-cut"
-    ranks: Annotated[int, Field(ge=1, strict=True)] | None = None
+    ranks: Ranks | None = None
     hosts: tuple[Count, ...] | None = None
-    rows: tuple[Count, ...] | None = None
+    rows: Annotated[tuple[Count, ...], Field(max_length=LARGEST_RANKS)] | None = None
     edges: tuple[Count, ...] | None = None
     halo: tuple[tuple[Count, Count, Count], ...] | None = None
     arrays: str | None = None
@@ -108,6 +112,10 @@ class PartitionSection(_Table):
             raise ValueError(f"mixes two forms: {' and '.join(', '.join(form) for form in forms)}; keep one")
         if explicit and len(explicit) < 3:
             raise ValueError(f"got {', '.join(explicit)}; rows, edges and halo are needed together")
+        if self.made_by is not None and self.made_by.cut != self.kind:
+            raise ValueError(
+                f"kind: got '{self.kind}', but made_by says '{self.made_by.label}', which makes a {self.made_by.cut}"
+            )
         if not explicit and not self.arrays:
             if self.ranks is None:
                 raise ValueError("needs ranks with replication_factor or halo_rows; or rows, edges and halo; or arrays")

@@ -3,7 +3,6 @@
 import json
 import os
 import types
-import zipfile
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ProgramError
+from simgnn.npzfile import read_npz
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
@@ -61,16 +61,15 @@ def load_program(folder: Path) -> Program:
     """Read a program back; raises :class:`ProgramError` when the files are missing, broken or of another format."""
     try:
         document = json.loads((folder / JSON_NAME).read_text())
-        with np.load(folder / COLUMNS_NAME, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        arrays = read_npz(folder / COLUMNS_NAME)
+    except (OSError, ValueError, RecursionError) as error:
         raise ProgramError(f"cannot read the program in {folder}: {error}; write the run directory again") from error
     found = document.get("format") if isinstance(document, dict) else None
     if found != FORMAT:
         raise ProgramError(f"the program in {folder} has format {found!r}, this version reads {FORMAT}; plan it again")
     try:
         return _program_of(document, arrays)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, AssertionError) as error:
         raise ProgramError(
             f"the program in {folder} is damaged ({type(error).__name__}: {error}); write the run directory again"
         ) from error
