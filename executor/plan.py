@@ -1,6 +1,5 @@
 """What a run directory tells the executor: the program, where the artefacts lie, how to train."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgnn.errors import BackendError, ConfigError
-from simgnn.experiment.slots import kinds
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.base import Policy
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
+from simgnn.record.plan import BatchesTable, read_plan
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from simgnn.partition.replicas import RankGraph
     from simgnn.partition.shards import Shard
     from simgnn.partition.store import PartitionArtifact
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,11 @@ class BatchFolders:
     plan: Path
     presampled: Path
     fetches: Path | None
+
+    @classmethod
+    def of(cls, table: BatchesTable) -> "BatchFolders":
+        """As the plan names them."""
+        return cls(Path(table.plan), Path(table.folder), None if table.fetches is None else Path(table.fetches))
 
 
 @dataclass(frozen=True)
@@ -60,39 +62,35 @@ class RunPlan:
     def open(cls, root: Path) -> "RunPlan":
         """Read a run directory. Raises :class:`ConfigError` when it is not one that a run can start from."""
         path = root / "plan" / "plan.json"
+        remedy = "make it with simgnn run --prepare"
+        if not path.is_file():
+            raise ConfigError(f"{root} is no run directory: it holds no plan/plan.json; {remedy}")
         try:
-            table = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{root} is no run directory: {path} cannot be read ({error}); make it with simgnn run --prepare"
-            ) from error
-        if table.get("format", FORMAT) != FORMAT:
-            raise ConfigError(
-                f"{path} has format {table['format']!r}, this version reads {FORMAT}; prepare the run again"
-            )
-        if not table.get("partition") or not table.get("shards"):
+            plan = read_plan(path)
+        except ConfigError as error:
+            raise ConfigError([f"{problem}; {remedy} again" for problem in error.problems]) from error
+        if plan.partition is None or plan.shards is None:
             raise ConfigError(
                 f"{path} names no partition or no shards: it is the plan of a simulation; "
                 "prepare a run with simgnn run --prepare"
             )
-        facts = table.get("graph", {})
-        marks = [word for word in ("features", "labels") if facts.get(f"synthetic_{word}")]
+        batches = plan.batches
         return cls(
             root=root,
-            name=table.get("name", root.name),
-            partition=Path(table["partition"]),
-            shards=Path(table["shards"]),
-            ranks=int(table["ranks"]),
-            layers=tuple(LayerSpec(**layer) for layer in table["layers"]),
-            classes=int(table["classes"]),
-            multilabel=bool(table["multilabel"]),
-            train=table["train"],
-            seed=int(table["seed"]),
-            digest=table["program_digest"],
-            threads_per_rank=table.get("threads_per_rank"),
-            synthetic=tuple(marks),
-            policies={slot: kinds(slot)[t["kind"]].model_validate(t) for slot, t in table.get("policies", {}).items()},
-            batches=_batch_folders(table.get("batches")),
+            name=plan.name,
+            partition=Path(plan.partition),
+            shards=Path(plan.shards),
+            ranks=plan.ranks,
+            layers=plan.layers,
+            classes=plan.classes,
+            multilabel=plan.multilabel,
+            train=plan.train.model_dump(mode="json"),
+            seed=plan.seed,
+            digest=plan.program_digest,
+            threads_per_rank=plan.threads_per_rank,
+            synthetic=tuple(word for word in ("features", "labels") if getattr(plan.graph, f"synthetic_{word}")),
+            policies=plan.policies,
+            batches=None if batches is None else BatchFolders.of(batches),
         )
 
     def check_unfinished(self) -> None:
@@ -155,12 +153,3 @@ class RunPlan:
         if shard.labels is None:
             raise BackendError("the graph has no labels, so there is nothing to train")
         return shard
-
-
-def _batch_folders(table: Mapping[str, str | None] | None) -> BatchFolders | None:
-    if table is None:
-        return None
-    fetches = table["fetches"]
-    assert table["plan"] is not None
-    assert table["folder"] is not None
-    return BatchFolders(Path(table["plan"]), Path(table["folder"]), None if fetches is None else Path(fetches))

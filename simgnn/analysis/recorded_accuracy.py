@@ -5,7 +5,7 @@ epoch is that of the recorded run, and only the time at which the epoch ends is 
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from simgnn.errors import ConfigError
@@ -27,7 +27,15 @@ def recorded_accuracy(root: Path) -> tuple[Accuracy, ...]:
         raise ConfigError(
             f"--activity: got {root}, whose run ended with status '{result.status}' ({result.message}); {expected}"
         )
-    return tuple(result.accuracy or ())
+    accuracy = tuple(result.accuracy or ())
+    shares = [share for one in accuracy for share in (one.train, one.validation, one.test) if share is not None]
+    epochs = [0, *(one.epoch for one in accuracy), result.epochs + 1]
+    if any(not 0 <= share <= 1 for share in shares) or any(this >= then for this, then in pairwise(epochs)):
+        raise ConfigError(
+            f"--activity: {path} is damaged: expected accuracies in 0..1, of epochs 1..{result.epochs} in order; run "
+            "the experiment again"
+        )
+    return accuracy
 
 
 def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[TimedAccuracy]:

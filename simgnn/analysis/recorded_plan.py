@@ -1,43 +1,62 @@
 """The plan of a recorded run, and what of an experiment is otherwise than it: refused, noted, or of no consequence."""
 
-import json
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from simgnn.errors import ConfigError
+from simgnn.record.plan import read_plan
 from simgnn.record.rundir import RunDirectory
 
 AUTO = "auto"
+KIND, ORDER, HOIST = "model.kind", "model.order", "model.hoist"
+OF_LAYERS: Mapping[str, tuple[Any, ...]] = {
+    ORDER: ("aggregate-first", "transform-first"),
+    HOIST: (True, False),
+}
+"""Keys of what planning resolved that hold a value for each layer, and these values."""
+WHOLE = "expected the whole directory of a finished `simgnn run`"
 Difference = tuple[str, Any, Any]
 """Key path, value in the recorded run, value here."""
 
 
 class RecordedPlan(NamedTuple):
     """What a run was trained on: its number of ranks, digests that each name its partition, the digest of its graph
-    (None: an earlier version did not tell), and what planning resolved, by key path."""
+    (None: an earlier version did not tell), what planning resolved, by key path, the digest of its program, and whether
+    vertices have several labels."""
 
     ranks: int
     digests: frozenset[str]
     graph: str | None
     resolved: Mapping[str, Any]
+    program: str
+    multilabel: bool
 
 
 def recorded_plan(root: Path) -> RecordedPlan:
     """The plan of the run in ``root``. Raises :class:`ConfigError` where it cannot be read."""
-    path = RunDirectory(root).plan / "plan.json"
     try:
-        plan: dict[str, Any] = json.loads(path.read_text())
-        # runs of earlier versions do not tell the second
-        digests = frozenset(str(plan[key]) for key in ("partition_digest", "cut_digest") if plan.get(key))
-        ranks, graph = int(plan["ranks"]), plan.get("graph_digest")
-        path = RunDirectory(root).plan / "resolved.toml"
-        return RecordedPlan(ranks, digests, graph, tomllib.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"--activity: {path} cannot be read ({error}); expected the whole directory of a finished `simgnn run`"
-        ) from error
+        plan = read_plan(RunDirectory(root).plan / "plan.json")
+    except ConfigError as error:
+        raise ConfigError([f"--activity: {problem}; {WHOLE}" for problem in error.problems]) from error
+    digests = frozenset(digest for digest in (plan.partition_digest, plan.cut_digest) if digest)
+    resolved = _resolved(RunDirectory(root).plan / "resolved.toml", len(plan.layers))
+    return RecordedPlan(plan.ranks, digests, plan.graph_digest, resolved, plan.program_digest, plan.multilabel)
+
+
+def _resolved(path: Path, layers: int) -> Mapping[str, Any]:
+    try:
+        resolved = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--activity: {path} cannot be read ({error}); {WHOLE}") from error
+    for key, values in OF_LAYERS.items():
+        told = resolved.get(key)
+        if key == HOIST and told is None:
+            continue  # where batches are drawn nothing is computed once
+        if not isinstance(told, list) or len(told) != layers or any(one not in values for one in told):
+            raise ConfigError(f"--activity: {path} cannot be read ({key}: got {told}, for {layers} layers); {WHOLE}")
+    return resolved
 
 
 def stated_differences(differences: Sequence[Difference], resolved: Mapping[str, Any]) -> list[Difference]:
@@ -51,19 +70,35 @@ def planned_differences(
 ) -> list[Difference]:
     """``differences`` in what is stated, with those in what planning resolved ``there`` and ``here`` in the place of
     ``auto``: it may choose otherwise for other epochs, and what it chose may be stated too. ``stated``: values here,
-    by key path."""
+    by key path. Of other
+    numbers of layers only that is told."""
     known = {key: (old, new) for key, old, new in differences}
     found = [one for one in differences if one[0] not in there or one[0] not in here]
     for key in sorted(there.keys() & here.keys()):
         old, new = known.get(key, (stated.get(key), stated.get(key)))
         # of a value that both state, what was resolved differs by something else, which is told itself
-        if there[key] != here[key] and (key in known or new == AUTO):
-            found.append((key, _shown(old, there[key]), _shown(new, here[key])))
+        if _otherwise(there[key], here[key]) and (key in known or new == AUTO):
+            found.append((key, _shown(key, old, there[key]), _shown(key, new, here[key])))
+    if ORDER in {key for key, _, _ in found} and HOIST not in known:
+        found = [one for one in found if one[0] != HOIST]  # it follows from the order
     return sorted(found, key=lambda one: one[0])
 
 
-def _shown(stated: Any, resolved: Any) -> Any:
-    return f"{resolved} (chosen by '{AUTO}')" if stated == AUTO else stated
+def _otherwise(there: Any, here: Any) -> bool:
+    if isinstance(there, list) and isinstance(here, list) and len(there) != len(here):
+        return False
+    return bool(there != here)
+
+
+def _shown(key: str, stated: Any, resolved: Any) -> Any:
+    """What is stated; of ``auto``, what would have to be stated for the same."""
+    if stated != AUTO:
+        return stated
+    if key == HOIST:
+        return f"{AUTO}, by which layer 1 is summed once" if True in resolved else f"never (chosen by '{AUTO}')"
+    if key == ORDER and len(set(resolved)) > 1:
+        return f"{AUTO}, which chose {', '.join(resolved)}"
+    return f"{resolved[0] if key == ORDER else resolved} (chosen by '{AUTO}')"
 
 
 def graph_differences(
@@ -88,8 +123,9 @@ def _of_graph(difference: Difference) -> bool:
 def different_experiment(
     differences: Sequence[Difference], root: Path, irrelevant: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """(faults, notes) of ``differences``: policies must be those of the record. Of a policy of another kind only that
-    is told: its options are other ones. Keys that are ``irrelevant`` here count for nothing."""
+    """(faults, notes) of ``differences``: policies must be those of the record, and rows the same that travel. Of a
+    policy of another kind only that is told: its options are other ones. Keys that are ``irrelevant`` here count for
+    nothing."""
     other_kinds = {key.removesuffix(".kind") for key, _, _ in differences if key.endswith(".kind")}
     faults, notes = [], []
     for key, there, here in differences:
@@ -98,7 +134,7 @@ def different_experiment(
             continue
         if key in DECIDES_NOTHING or key in irrelevant:
             continue
-        if section in ("freshness", "codec", "communication", "batching"):
+        if section in ("freshness", "codec", "communication", "batching") or key in MOVES:
             faults.append(
                 f"--activity: {key}: got {here}, expected {there} as in {root}: set it so, or run this experiment to "
                 "record it"
@@ -108,6 +144,8 @@ def different_experiment(
     return faults, notes
 
 
+MOVES = frozenset({KIND, ORDER, HOIST})
+"""Fields of ``[model]`` that say which rows travel, or what they are."""
 DECIDES_NOTHING = frozenset({"batching.storage", "communication.blocks_ahead"})
 """Fields of policies that say where something lies, or when it is there. So does all of ``[schedule]``."""
 LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean")

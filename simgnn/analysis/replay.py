@@ -9,17 +9,18 @@ from typing import TypeGuard
 import numpy as np
 
 from simgnn.analysis.activity_curve import Thresholds, epsilons, way_on
-from simgnn.analysis.check_record import check_record
+from simgnn.analysis.check_agreement import check_agreement
+from simgnn.analysis.check_record import check_epochs, check_program, check_record
 from simgnn.analysis.recorded_plan import recorded_plan
 from simgnn.analysis.replay_guards import carried_guards, guards_of, way_of_shares
 from simgnn.analysis.replay_replicas import carried_publications
-from simgnn.analysis.replay_rows import CarriedRows
+from simgnn.analysis.replay_rows import CarriedRows, arrivals
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray, Size
 from simgnn.program.storage import load_program
 from simgnn.record.activity import decisions_of, read_activity
-from simgnn.record.result import Accuracy
+from simgnn.record.result import Accuracy, read_result
 from simgnn.record.rundir import RunDirectory
 
 CORRECT, COUNT = "accuracy/update/correct", "accuracy/update/count"
@@ -69,14 +70,24 @@ class Replay:
 
 def read_recording(root: Path) -> Recording:
     """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, nothing was decided, or what
-    was recorded cannot have happened in it (:func:`~simgnn.analysis.check_record.check_record`)."""
-    table = read_activity(RunDirectory(root).activity)
-    program = load_program(RunDirectory(root).plan)
-    decisions = decisions_of(table, program.ranks, program.calendar.steps)
+    was recorded cannot have happened in it: :mod:`simgnn.analysis.check_record` and ``check_agreement``."""
+    run = RunDirectory(root)
+    table, plan, result = read_activity(run.activity), recorded_plan(root), read_result(run.result)
+    program = load_program(run.plan)
+    check_program(root, program, plan, result)
+    try:
+        decisions = decisions_of(table, program.ranks, program.calendar.steps, result.epochs)
+    except ConfigError as error:
+        raise ConfigError(
+            [f"{problem} (in {run.activity}: it is damaged; run the experiment again)" for problem in error.problems]
+        ) from error
     if not decisions:
         raise ConfigError(f"--activity: the record in {root} is empty: the run ended before its first decision")
+    recording = Recording(root, program, plan.digests, decisions)
+    check_epochs(root, program, recording.epochs, result.epochs)
     check_record(root, program, decisions)
-    return Recording(root, program, recorded_plan(root).digests, decisions)
+    check_agreement(root, program, decisions, plan.multilabel)
+    return recording
 
 
 def replay(
@@ -115,7 +126,7 @@ def replay(
         moves = epsilons(thresholds, recording.accuracies, epochs, seed)
         way = way_of_shares(known) if guards else way_on(known, moves)
         notes.append(f"activity was recorded for {known} epochs; the {epochs - known} after them follow {way}")
-    sources = {name: source for name, source in _arrivals(program).items() if name in wanted}
+    sources = {name: source for name, source in arrivals(program).items() if name in wanted}
     counts = {rows.name: rows for rows in (buffer.rows for buffer in program.buffers.values()) if _is_count(rows)}
     found: dict[str, IntArray] = {}
     if guards and (longer or not same):
@@ -158,17 +169,6 @@ def _same_rows(there: Program, here: Program) -> bool:
         for route in routes
         if route is not None
     )
-
-
-def _arrivals(program: Program) -> dict[str, str]:
-    """Decisions that count what arrives -> the decision of what is sent."""
-    result = {}
-    for _, op in program.ops:
-        if op.transfer is not None and op.transfer.decision is not None:
-            rows = program.buffers[op.writes[0].buffer].rows
-            if isinstance(rows, Decision) and rows.name != op.transfer.decision.name:
-                result[rows.name] = op.transfer.decision.name
-    return result
 
 
 def _is_count(rows: Size) -> TypeGuard[Decision]:

@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.analysis.replay_rows import CarriedRows, limits, whole
-from simgnn.policies.communication.mirror_sums import SHARED_MASTERS
-from simgnn.policies.replicas import Publication, publications, rows_by_replicas
-from simgnn.program.program import Program
+from simgnn.policies.replicas import Publication, masters_by_replicas, publications, rows_by_replicas
 from simgnn.program.sizes import IntArray, Route
 
 Floats = NDArray[np.float64]
@@ -48,13 +46,13 @@ def _carried(
     carried: CarriedRows, one: Publication, there: Mapping[int, Route], here: Mapping[int, Route]
 ) -> dict[str, IntArray]:
     totals = {r: int(route.rows.sum()) for r, route in there.items()}
-    known = {r: int(counts.sum()) for r, counts in _masters(carried.there, there).items()}
+    known = {r: int(counts.sum()) for r, counts in masters_by_replicas(carried.there).items()}
     moved = carried.fractions(one.gathered, int(limits(carried.there, one.gathered).sum()))
     sent = carried.fractions(one.published, sum(totals.values()))
     exponent = fitted_exponents(moved, sent, totals)
     ranks, epochs = carried.here.ranks, len(moved)
     pairs, masters = np.zeros((ranks, ranks, epochs)), np.zeros((ranks, epochs))
-    for r, counts in _masters(carried.here, here).items():
+    for r, counts in masters_by_replicas(carried.here).items():
         if f"{one.tally}-{r}" in carried.decisions and known.get(r):
             woken = np.minimum(1.0, carried.tallied(f"{one.tally}-{r}", known[r]))
         else:
@@ -63,17 +61,6 @@ def _carried(
         if r in here:
             pairs[here[r].source, here[r].target] += here[r].rows[:, None] * woken
     return {one.published: whole(pairs)[..., None], one.active: whole(masters)[..., None]}
-
-
-def _masters(program: Program, routes: Mapping[int, Route]) -> dict[int, IntArray]:
-    """Shared masters of each rank, int64 [P], by their number r of replicas or hosts: each publishes r - 1 rows. Those
-    of one host alone publish none to others."""
-    found: dict[int, IntArray] = {
-        r: np.bincount(route.source, route.rows, minlength=program.ranks).astype(np.int64) // (r - 1)
-        for r, route in routes.items()
-    }
-    alone = np.maximum(0, program.sizes.columns[SHARED_MASTERS.name] - np.sum(list(found.values()), axis=0))
-    return {1: alone, **found} if alone.any() else found
 
 
 def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Floats:

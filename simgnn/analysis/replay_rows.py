@@ -106,3 +106,14 @@ def whole(rows: Floats) -> IntArray:
     found = np.diff(ends, axis=0, prepend=0).reshape(rows.shape)
     # sums are rounded too: one that just misses a half would be made up for by a row too many
     return np.asarray(np.minimum(found, np.ceil(rows - 1e-9).astype(np.int64)))
+
+
+def arrivals(program: Program) -> dict[str, str]:
+    """Decisions that count what arrives -> the decision of what is sent."""
+    result = {}
+    for _, op in program.ops:
+        if op.transfer is not None and op.transfer.decision is not None:
+            rows = program.buffers[op.writes[0].buffer].rows
+            if isinstance(rows, Decision) and rows.name != op.transfer.decision.name:
+                result[rows.name] = op.transfer.decision.name
+    return result

@@ -42,7 +42,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     experiment, or did not end well.
     """
     from simgnn.analysis.activity_curve import Thresholds
-    from simgnn.analysis.recorded_plan import recorded_plan
+    from simgnn.analysis.recorded_plan import HOIST, recorded_plan
     from simgnn.analysis.replay import Replay, read_recording, replay
     from simgnn.record.activity import decisions_in
 
@@ -59,12 +59,16 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         )
     accuracy, name = check_run(experiment, root), root.resolve().name
     there, origin = recorded_plan(root), prepared.stats.origin
-    notes = _learned_otherwise(prepared, root, there)
+    recording = read_recording(root) if wanted else None
+    # where the same is decided, layer 1 decides nothing: what it sums is exact, whenever that is computed
+    alike = recording is not None and decisions_in(recording.program) == decisions_in(program)
+    irrelevant = _irrelevant(experiment) | (frozenset({HOIST}) if alike else frozenset())
+    notes = _learned_otherwise(prepared, root, there, irrelevant)
     if not wanted and notes:
         raise ConfigError([f"--activity: got {root}, of which only the accuracy counts here; {n}" for n in notes])
     digests = frozenset({prepared.stats.digest}) if origin is None else origin.digests
     unnamed = (UNNAMED,) * (origin is None)
-    if not wanted:
+    if recording is None:
         full = experiment.batching.label == "full"
         # batches of a rank depend on its host, too
         same = there.digests & (digests if full or origin is None else digests - {origin.cut})
@@ -73,7 +77,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         return Replay(scheduled, elsewhere, told, name, accuracy)
     thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
-        read_recording(root),
+        recording,
         program,
         frozenset(wanted),
         digests,
@@ -81,24 +85,33 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         experiment.seed,
         thresholds,
     )
-    told = (*found.notes, *(unnamed if found.transferred else ()), *notes)
-    # what learned something else reached another accuracy
-    return Replay({**found.activity, **scheduled}, found.transferred, told, name, () if notes else accuracy)
+    kept = () if notes else accuracy  # what learned something else reached another one
+    moved = (*((ELSEWHERE.format(name, there.ranks),) if kept else ()), *unnamed) if found.transferred else ()
+    told = (*found.notes, *moved, *notes)
+    return Replay({**found.activity, **scheduled}, found.transferred, told, name, kept)
 
 
-def _learned_otherwise(prepared: "Prepared", root: Path, there: "RecordedPlan") -> list[str]:
+def _learned_otherwise(
+    prepared: "Prepared", root: Path, there: "RecordedPlan", irrelevant: frozenset[str]
+) -> list[str]:
     """What the run in ``root`` learned otherwise than this experiment would; :class:`ConfigError` where planning chose
     other policies for it."""
-    from simgnn.analysis.recorded_plan import different_experiment, graph_differences, planned_differences
+    from simgnn.analysis.recorded_plan import WHOLE, different_experiment, graph_differences, planned_differences
     from simgnn.experiment.directory import differences
     from simgnn.tomlfile import leaves
 
     experiment, origin = prepared.experiment, prepared.stats.origin
     stated = {".".join(path): value for path, value in leaves(experiment.to_table())}
+    same_kinds = not any(key.endswith(".kind") for key, _, _ in differences(experiment, root))
+    lacking = sorted(prepared.planned.resolved.keys() - there.resolved.keys())
+    if same_kinds and lacking:
+        raise ConfigError(
+            f"--activity: {root} does not tell what was chosen for {lacking[0]} (plan/resolved.toml); {WHOLE}"
+        )
     found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
     graph = None if origin is None else origin.graph
     found = graph_differences(found, experiment.graph.source, there.graph, graph)
-    faults, notes = different_experiment(found, root, _irrelevant(experiment))
+    faults, notes = different_experiment(found, root, irrelevant)
     if faults:
         raise ConfigError(faults)
     return notes

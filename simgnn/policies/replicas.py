@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from simgnn.errors import ConfigError
 from simgnn.policies.cached import THRESHOLD, CachedStage
 from simgnn.policies.chosen_rows import IndexForm
 from simgnn.policies.codec.base import Codec
+from simgnn.policies.communication.mirror_sums import SHARED_MASTERS
 from simgnn.policies.sync import Reference, Stage, Sync
 from simgnn.policies.within_hosts import WithinHosts
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column, Decision, Route
+from simgnn.program.sizes import Column, Decision, IntArray, Route
 
 BY_REPLICAS = "mirrors/replicas-"
 """Routes that tell, followed by a number r, how many rows travel between each pair of vertices with r replicas, if all
@@ -42,14 +45,22 @@ class Publication:
     tally: str
 
 
+def awakenings(program: Program) -> tuple[Publication, ...]:
+    """The syncs of a program in which masters are woken and published; ``gathered`` is empty where mirrors have nothing
+    to give."""
+    found: dict[Publication, None] = {}
+    for _, op in program.ops:
+        if "tally" in op.options:
+            active = str(op.options["decision"])
+            rows = f"{active.rpartition('/')[0]}/rows"
+            told = {"gathered": "", "published": rows, **op.options}
+            found[Publication(str(told["gathered"]), active, str(told["published"]), str(told["tally"]))] = None
+    return tuple(found)
+
+
 def publications(program: Program) -> tuple[Publication, ...]:
     """The syncs of a program in which what mirrors send wakes masters."""
-    found = {
-        Publication(*(str(op.options[key]) for key in ("gathered", "decision", "published", "tally"))): None
-        for _, op in program.ops
-        if "gathered" in op.options
-    }
-    return tuple(found)
+    return tuple(one for one in awakenings(program) if one.gathered)
 
 
 def rows_by_replicas(program: Program) -> Mapping[int, Route]:
@@ -57,6 +68,20 @@ def rows_by_replicas(program: Program) -> Mapping[int, Route]:
     hosts add up first: of hosts that it lies on). Empty: the statistics did not tell."""
     found = {name.removeprefix(BY_REPLICAS).removeprefix(BY_HOSTS): one for name, one in program.sizes.routes.items()}
     return {int(number): route for number, route in found.items() if number.isdecimal()}
+
+
+def masters_by_replicas(program: Program) -> dict[int, IntArray]:
+    """Shared masters of each rank, int64 [P], by their number r of replicas or hosts: each publishes r - 1 rows. Those
+    of one host alone publish none to others. Empty: the statistics did not tell."""
+    routes = rows_by_replicas(program)
+    if not routes:
+        return {}
+    found: dict[int, IntArray] = {
+        r: np.bincount(route.source, route.rows, minlength=program.ranks).astype(np.int64) // (r - 1)
+        for r, route in routes.items()
+    }
+    alone = np.maximum(0, program.sizes.columns[SHARED_MASTERS.name] - np.sum(list(found.values()), axis=0))
+    return {1: alone, **found} if alone.any() else found
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,11 @@ def read_activity(path: Path) -> pa.Table:
             f"--activity: got {path.parent}, which holds no {path.name}; expected the directory of a finished "
             "`simgnn run` that decided something: with freshness.kind other than 'always', on several ranks"
         )
-    table = read_table(path)
+    try:
+        table = read_table(path)
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        raise ConfigError(f"--activity: {path} is damaged ({error}); run the experiment again") from error
     if table.schema.remove_metadata() != ACTIVITY_SCHEMA:
         raise ConfigError(
             f"--activity: {path} has the columns {', '.join(table.column_names)}, expected "
@@ -78,11 +82,12 @@ def read_activity(path: Path) -> pa.Table:
     return table
 
 
-def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntArray]:
+def decisions_of(table: pa.Table, ranks: int, steps: int = 1, epochs: int | None = None) -> dict[str, IntArray]:
     """Every recorded decision as int64 [P, epochs, steps], or [P, P, epochs, steps], [rank, peer], where it has peers.
 
-    A rank that decided nothing in a turn has ``UNDECIDED`` there; a peer that it did not name then, 0. Raises
-    :class:`ConfigError` for ranks or steps that there are not, a rank as its own peer, and a value told twice.
+    ``epochs``: how many there were (None: as many as the table tells). A rank that decided nothing in a turn has
+    ``UNDECIDED`` there; a peer that it did not name then, 0. Raises :class:`ConfigError` for ranks, steps or
+    epochs that there are not, a rank as its own peer, and a value told twice.
     """
     columns = {name: table[name].to_numpy() for name in ("epoch", "step", "rank", "peer", "value")}
     names = np.array(
@@ -92,16 +97,18 @@ def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntAr
     outside |= (columns["peer"] < NOBODY) | (columns["peer"] >= ranks)
     outside |= columns["peer"] == columns["rank"]
     outside |= (columns["step"] < 0) | (columns["step"] >= steps) | (columns["epoch"] < 0)
+    if epochs is not None:
+        outside |= columns["epoch"] >= epochs
     if np.any(outside):
         at = int(np.flatnonzero(outside)[0])
         told = ", ".join(f"{name} {int(values[at])}" for name, values in columns.items())
         raise ConfigError(
             f"--activity: got a value of {told}; expected ranks below {ranks}, another rank (or {NOBODY}) as its peer "
-            f"and steps below {steps}"
+            f"and steps below {steps}" + ("" if epochs is None else f", epochs below {epochs}")
         )
-    epochs = int(columns["epoch"].max(initial=-1)) + 1
+    recorded = int(columns["epoch"].max(initial=-1)) + 1
     return {
-        str(name): _array(str(name), {c: v[names == name] for c, v in columns.items()}, ranks, epochs, steps)
+        str(name): _array(str(name), {c: v[names == name] for c, v in columns.items()}, ranks, recorded, steps)
         for name in np.unique(names)
     }
 

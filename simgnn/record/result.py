@@ -1,6 +1,5 @@
 """``result.json``: what came out, in the same fields from both backends. SI units; null means not measured."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simgnn.errors import ConfigError
+from simgnn.hardware.problems import sentences
 from simgnn.record.energy import EnergyFigure
 
 SCHEMA_VERSION = 1
@@ -179,10 +179,13 @@ def write_result(result: Result, path: Path) -> None:
 def read_result(path: Path) -> Result:
     """Read ``result.json``; :class:`ConfigError` when it is missing or is no result of this schema."""
     try:
-        return Result.model_validate_json(path.read_text())
+        return Result.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"no result at {path}: {error.strerror}; the run has not ended, or it failed") from error
-    except (ValidationError, json.JSONDecodeError) as error:
+    except ValidationError as error:
+        faults = [f"{path} is no result of schema {SCHEMA_VERSION}: {fault}" for fault in sentences(Result, error)]
+        raise ConfigError(faults) from error
+    except ValueError as error:
         raise ConfigError(f"{path} is no result of schema {SCHEMA_VERSION}: {error}") from error
 
 

@@ -85,7 +85,7 @@ def read_table(path: Path) -> pa.Table:
     """Read Parquet; :class:`ConfigError` when it is missing or broken."""
     try:
         return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, MemoryError, pa.ArrowException) as error:
         raise ConfigError(f"cannot read {path}: {error}; is this the directory of a finished run?") from error
 
 

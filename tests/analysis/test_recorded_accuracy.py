@@ -15,7 +15,7 @@ CURVE = [Accuracy(epoch=e, train=None, validation=v, test=0.1) for e, v in ((1, 
 
 def result(**fields: Any) -> Result:
     made: dict[str, Any] = {"backend": "executor", "status": "ok", "name": "made up", "digest": None, "seed": 0,
-                            "program_digest": "d", "ranks": 2, "hosts": 1, "epochs": 4, "epoch_s": [],
+                            "program_digest": "d", "ranks": 2, "hosts": 1, "epochs": 6, "epoch_s": [],
                             "epoch_s_median": None, "accuracy": CURVE}  # fmt: skip
     return Result(**{**made, **fields})
 

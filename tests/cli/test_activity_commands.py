@@ -53,11 +53,16 @@ def test_what_four_ranks_decided_is_priced_on_sixteen_gpus(
     assert (told["backend"], told["hosts"], told["ranks"]) == ("sim", 2, 16)
     assert told["transferred"]
     assert any("recorded on another partition (4 ranks)" in note for note in told["notes"])
+    assert told["time_to_accuracy"]
+    elsewhere = "the accuracy of recorded is that of training on another partition (4 ranks)"
+    assert [note for note in told["notes"] if elsewhere in note]
     assert told["epoch_s_median"] > 0
     # on the cluster of the record nothing is carried over: the same bytes between each two ranks
     same = str(tmp_path / "same")
     told = printed(capsys, *arguments, "--ranks", "4", "--activity", recorded, "--out", same)
     assert not told["transferred"]
+    assert told["time_to_accuracy"]
+    assert not [note for note in told["notes"] if elsewhere in note]
     results = [read_result(RunDirectory(Path(folder)).result) for folder in (recorded, same)]
     for field in ("payload_epochs", "bytes_sent", "messages", "collective_bytes", "control_bytes"):
         assert getattr(results[0], field) == getattr(results[1], field), field

@@ -31,6 +31,7 @@ from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench
 
 RATE = 0.5
+FIRST = "model.order=aggregate-first"
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +216,34 @@ def test_an_accuracy_of_another_partition_says_so(runs: Runs, settings: tuple[st
     assert found.transferred == lossy
     assert ["another partition (2 ranks)" in note for note in found.notes] == [True] * lossy
     assert list(found.accuracy) == read_result(RunDirectory(folder).result).accuracy
+
+
+def test_what_decides_which_rows_travel_is_refused(runs: Runs) -> None:
+    """On vertex-cuts sums travel, before or after the weights, of layer 1 in every epoch or once."""
+    folder = runs.of(Case("communities", "gcn", "ebv", 3, extra=("model.hoist=never", *CACHE))).finished.folder
+    orders = {order: _prepared(folder, 3, f"model.order={order}") for order in ("aggregate-first", "transform-first")}
+    chosen = json.loads((folder / "plan" / "plan.json").read_text())["layers"]
+    for order, here in orders.items():
+        if {layer["order"] for layer in chosen} == {order}:
+            assert not find_activity(here, folder).notes
+            continue
+        with pytest.raises(ConfigError, match=rf"model\.order: got {order}, expected .*set it so"):
+            find_activity(here, folder)
+    with pytest.raises(ConfigError, match=r"model\.kind: got sage, expected gcn as in .*set it so"):
+        find_activity(_prepared(folder, 3, "model.kind=sage"), folder)
+    aggregated = runs.of(
+        Case("communities", "gcn", "ebv", 3, extra=("model.hoist=never", FIRST, *CACHE))
+    ).finished.folder
+    assert not find_activity(_prepared(aggregated, 3), aggregated).notes
+    once = r"model\.hoist: got auto, by which layer 1 is summed once, expected never as in .*set it so"
+    with pytest.raises(ConfigError, match=once):
+        find_activity(_prepared(aggregated, 3, "model.hoist=auto"), aggregated)
+
+
+def test_a_constant_sum_of_halo_rows_may_be_computed_in_every_epoch(runs: Runs) -> None:
+    """It decides nothing: the same travels, and is exact."""
+    folder = runs.of(case(*CACHE, FIRST, "communication.rows=input")).finished.folder
+    assert any(layer["hoisted"] for layer in json.loads((folder / "plan" / "plan.json").read_text())["layers"])
+    found = find_activity(_prepared(folder, 2, "model.hoist=never"), folder)
+    assert (found.transferred, found.notes) == (False, ())
+    assert found.accuracy
