@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
 from executor.buffers import BufferStore, Value
@@ -17,6 +18,7 @@ from executor.warmup import warm_up
 from executor.world import World
 from simgnn.partition.replicas import RankGraph
 from simgnn.partition.shards import Shard
+from simgnn.policies.minibatch import VERTICES
 
 
 def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
@@ -40,6 +42,8 @@ def _full_graph_context(
     network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
     optimizer = FlatOptimizer(network.layers, plan.train)
     constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
+    if VERTICES in program.buffers:
+        constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
     return RankContext(
         program=program,
         rank=world.rank,

@@ -1,6 +1,6 @@
 """The single-process reference of mini-batch training: in each step the union of all ranks' batches, with DGL's layers.
 
-It shares the sampled blocks with the executor, and no arithmetic: see :mod:`executor.oracle`.
+It shares sampled blocks and what dropout drops with the executor, and no arithmetic: see :mod:`executor.oracle`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from executor.oracle import dense_rows, load_values, read_values, reference_module, reference_optimizer
+from executor.oracle import dense_rows, finished, load_values, read_values, reference_module, reference_optimizer
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
 from simgnn.model.spec import LayerSpec
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.sampler import Batch, Sampler
+from simgnn.sampling.seeds import dropout_seed
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,12 @@ def train_batch_reference(
         turns = [plan.epoch(worker, epoch) for worker in range(plan.ranks)]
         for step in range(plan.steps):
             optimizer.zero_grad()
-            batches = [turn.sample(step, sampler) for turn in turns if step < len(turn)]
             rows = features if learned is None else torch.cat((features, learned.vectors), 1)
-            found = torch.cat([_forward(modules, layers, batch, rows) for batch in batches])
+            running = [turn for turn in turns if step < len(turn)]
+            batches = [turn.sample(step, sampler) for turn in running]
+            drawn = [dropout_seed(plan.seed, epoch, (turn.worker, step)) for turn in running]
+            each = zip(batches, drawn, strict=True)
+            found = torch.cat([_forward(modules, layers, batch, seed, rows) for batch, seed in each])
             seeds = torch.cat([torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches])
             loss = _loss_sum(found, labels[seeds], graph)
             mean = _mean_of_ranks(found, batches, labels, graph) if by_rank else loss / len(seeds)
@@ -98,7 +102,7 @@ def train_batch_reference(
         losses.append(total / trained)
         with torch.no_grad():
             rows = features if learned is None else torch.cat((features, learned.vectors), 1)
-            scores.append(_forward(modules, layers, every, rows))
+            scores.append(_forward(modules, layers, every, None, rows))
     parameters = [read_values(m, n, False) for m, n in zip(modules, names, strict=True)]
     return BatchReference(losses, parameters, scores, None if learned is None else learned.vectors.detach())
 
@@ -120,15 +124,19 @@ def _loss_sum(scores: torch.Tensor, labels: torch.Tensor, graph: Graph) -> torch
 
 
 def _forward(
-    modules: Sequence[torch.nn.Module], layers: Sequence[LayerSpec], batch: Batch, features: torch.Tensor
+    modules: Sequence[torch.nn.Module],
+    layers: Sequence[LayerSpec],
+    batch: Batch,
+    drawn: int | None,
+    features: torch.Tensor,
 ) -> torch.Tensor:
-    rows = features[torch.from_numpy(np.array(batch.vertices, dtype=np.int64))]
+    vertices = torch.from_numpy(np.array(batch.vertices, dtype=np.int64))
+    rows = features[vertices]
     for module, layer, hop in zip(modules, layers, range(len(layers), 0, -1), strict=True):
         rows = module(_dgl_block(batch, hop, looped=layer.kind in ("gcn", "gat")), rows)
         if layer.kind == "gat":
             rows = rows.flatten(1)  # heads side by side
-        if layer.activation:
-            rows = torch.relu(rows)
+        rows = finished(layer, rows, vertices[: len(rows)], drawn)
     return rows
 
 

@@ -1,7 +1,8 @@
 """The single-process reference: the same model on the whole graph, made of DGL's layers and torch's own losses.
 
 It shares no arithmetic with the executor: DGL's message passing, ``torch.nn.functional`` losses, one parameter a tensor
-in the optimizer. DGL is needed (Python below 3.12). Meant for tests and for checking a run on a graph that fits.
+in the optimizer; only which elements dropout drops is the same. DGL is needed (Python below 3.12). Meant for tests and
+for checking a run on a graph that fits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,12 @@ import torch
 from scipy import sparse
 from torch.nn import functional
 
+from executor.kernels.dropout import factors
 from simgnn.errors import BackendError
 from simgnn.graph.centred import CentredRows
 from simgnn.graph.graph import Graph
 from simgnn.model.spec import LayerSpec
+from simgnn.sampling.seeds import dropout_seed, layer_key
 
 TURNED = ("fc_self.weight", "fc_neigh.weight", "fc.weight")
 """Parameters that DGL holds as [out, in], ours are [in, out]."""
@@ -39,12 +42,14 @@ def train_reference(
     initial: Sequence[Mapping[str, torch.Tensor]],
     epochs: int,
     settings: Mapping[str, Any],
+    seed: int,
     dtype: torch.dtype = torch.float64,
 ) -> Reference:
     """Train ``epochs`` epochs on the full graph from ``initial`` parameters (one mapping a layer).
 
-    ``settings`` are the fields of ``[train]`` (optimizer, learning_rate, weight_decay, momentum). Raises
-    :class:`BackendError` without DGL, or for a layer that has no reference.
+    ``settings`` are the fields of ``[train]`` (optimizer, learning_rate, weight_decay, momentum); ``seed``: the
+    experiment's, which decides what dropout drops. Raises :class:`BackendError` without DGL, or for a layer that has no
+    reference.
     """
     edges = _dgl_graph(graph)
     modules = [reference_module(layer, "both").to(dtype) for layer in layers]
@@ -55,9 +60,9 @@ def train_reference(
     labels = torch.from_numpy(np.array(graph.labels))[chosen]
     optimizer = reference_optimizer([p for module in modules for p in module.parameters()], settings)
     losses: list[float] = []
-    for _ in range(epochs):
+    for epoch in range(epochs):
         optimizer.zero_grad()
-        scores = _forward(modules, layers, edges, features)[chosen]
+        scores = _forward(modules, layers, edges, features, dropout_seed(seed, epoch))[chosen]
         if graph.multilabel:
             loss = functional.binary_cross_entropy_with_logits(scores, labels.to(dtype))
         else:
@@ -133,7 +138,11 @@ def parameter_names(layer: LayerSpec) -> list[tuple[str, str]]:
 
 
 def _forward(
-    modules: Sequence[torch.nn.Module], layers: Sequence[LayerSpec], edges: Any, rows: torch.Tensor
+    modules: Sequence[torch.nn.Module],
+    layers: Sequence[LayerSpec],
+    edges: Any,
+    rows: torch.Tensor,
+    drawn: int | None = None,
 ) -> torch.Tensor:
     import dgl
 
@@ -142,9 +151,18 @@ def _forward(
         rows = module(looped if layer.kind in ("gcn", "gat") else edges, rows)
         if layer.kind == "gat":
             rows = rows.flatten(1)  # heads side by side
-        if layer.activation:
-            rows = torch.relu(rows)
+        rows = finished(layer, rows, torch.arange(len(rows)), drawn)
     return rows
+
+
+def finished(layer: LayerSpec, rows: torch.Tensor, vertices: torch.Tensor, drawn: int | None) -> torch.Tensor:
+    """What follows a layer: its activation, then dropout of the rows of ``vertices`` under the seed ``drawn`` (None: an
+    evaluation, which drops nothing)."""
+    if layer.follows != "none":
+        rows = functional.elu(rows) if layer.follows == "elu" else torch.relu(rows)
+    if drawn is None or not layer.dropped:
+        return rows
+    return rows * factors(vertices, rows.shape[1], layer_key(drawn, layer.index), layer.dropped, rows.dtype)
 
 
 def read_values(module: torch.nn.Module, names: Mapping[str, str], gradient: bool) -> dict[str, torch.Tensor]:

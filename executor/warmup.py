@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from executor.kernels.dropout import drop_out
 from executor.kernels.rows import add_rows, gather_rows
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
@@ -37,6 +38,7 @@ def warm_up(
     """
     torch.manual_seed(0)
     pack_buffers(dtype, device)
+    run_dropout(layers, dtype, device)
     leaf = torch.zeros(1, requires_grad=True)
     torch.autograd.backward([leaf * 1], [torch.ones(1)])
     if any(layer.kind not in BUILT_IN_LAYERS for layer in layers):
@@ -58,6 +60,12 @@ def warm_up(
     optimizer.step()
     packed = gather_rows(gradient, every)
     add_rows(gradient, every, packed, [OWNED])
+
+
+def run_dropout(layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
+    """Dropout of one element, where a layer has any."""
+    if any(layer.dropped for layer in layers):
+        drop_out(torch.ones(1, 1, dtype=dtype, device=device), torch.zeros(1, dtype=torch.int64), 0, 1)
 
 
 def pack_buffers(dtype: torch.dtype, device: torch.device) -> None:

@@ -5,15 +5,18 @@ order, so that they do not depend on the number of threads. NaN stays NaN: a run
 has a serial form (units first..last) and a parallel one, for :func:`executor.kernels.launch.launch`.
 """
 
+import numpy as np
 from numba import njit, prange
 
 BLOCK_ROWS = 1024
 """Rows whose column sums are taken together: part of the arithmetic, not a tuning knob."""
+NONE, RELU, ELU = 0, 1, 2
+"""Activations."""
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def activate(source, added, bias, relu, out, first, last):  # type: ignore[no-untyped-def]
-    """out = source + added + bias, then ReLU if ``relu``; ``added`` may be empty, ``out`` may be ``source``."""
+def activate(source, added, bias, activation, out, first, last):  # type: ignore[no-untyped-def]
+    """out = source + added + bias, then the activation; ``added`` may be empty, ``out`` may be ``source``."""
     width = out.shape[1]
     for i in range(first, last):
         row, into = source[i], out[i]
@@ -22,37 +25,48 @@ def activate(source, added, bias, relu, out, first, last):  # type: ignore[no-un
             for c in range(width):
                 into[c] = row[c] + other[c]
             row = into
-        if relu:
+        if activation == RELU:
             for c in range(width):
                 value = row[c] + bias[c]
                 into[c] = value - value if value < 0 else value
+        elif activation == ELU:
+            for c in range(width):
+                value = row[c] + bias[c]
+                into[c] = np.expm1(value) if value < 0 else value
         else:
             for c in range(width):
                 into[c] = row[c] + bias[c]
 
 
 @njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
-def activate_parallel(source, added, bias, relu, out, bounds):  # type: ignore[no-untyped-def]
+def activate_parallel(source, added, bias, activation, out, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
-        activate(source, added, bias, relu, out, bounds[part], bounds[part + 1])
+        activate(source, added, bias, activation, out, bounds[part], bounds[part + 1])
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def mask_and_sum(gradient, output, masked, sums, first, last):  # type: ignore[no-untyped-def]
-    """masked = gradient where output > 0 (both empty: as it is); sums[b]: column sums of block b, for each block."""
+def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):  # type: ignore[no-untyped-def]
+    """masked = gradient where output > 0 (both empty: as it is), elsewhere 0, or of ELU times one more than the output
+    had been before dropout kept this share; sums[b]: column sums of block b, for each block."""
     width = gradient.shape[1]
-    zero = gradient.dtype.type(0)
+    zero, one = gradient.dtype.type(0), gradient.dtype.type(1)
     for block in range(first, last):
         total = sums[block]
         for c in range(width):
             total[c] = zero
         for i in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, len(gradient))):
             row = gradient[i]
-            if len(output) > 0:
-                kept, into = output[i], masked[i]
+            if len(output) > 0 and activation == ELU:
+                before, into = output[i], masked[i]
                 for c in range(width):
-                    value = zero if kept[c] <= 0 else row[c]
+                    value = row[c] if before[c] > 0 else row[c] * (before[c] * kept + one)
+                    into[c] = value
+                    total[c] += value
+            elif len(output) > 0:
+                before, into = output[i], masked[i]
+                for c in range(width):
+                    value = zero if before[c] <= 0 else row[c]
                     into[c] = value
                     total[c] += value
             else:
@@ -61,10 +75,10 @@ def mask_and_sum(gradient, output, masked, sums, first, last):  # type: ignore[n
 
 
 @njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
-def mask_and_sum_parallel(gradient, output, masked, sums, bounds):  # type: ignore[no-untyped-def]
+def mask_and_sum_parallel(gradient, output, masked, sums, activation, kept, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
-        mask_and_sum(gradient, output, masked, sums, bounds[part], bounds[part + 1])
+        mask_and_sum(gradient, output, masked, sums, activation, kept, bounds[part], bounds[part + 1])
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -8,6 +8,7 @@ import torch
 from executor.kernels.epilogue import activation_backward, bias_activation
 from executor.kernels.sparse import SparseRows
 from executor.layers.tape import Call, autograd
+from simgnn.model.spec import Activation
 
 Rows = torch.Tensor | SparseRows
 
@@ -16,7 +17,8 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        relu: bool,
+        activation: Activation,
+        kept: float,
         limit: float,
         sparse_rows: tuple[SparseRows | None, ...],
         bias: torch.Tensor,
@@ -35,18 +37,20 @@ class _Affine(torch.autograd.Function):
                 out = torch.mm(x, weight) if out is None else out.addmm_(x, weight)
         if out is None:
             assert added is not None, "an affine map of nothing"
-            out = bias_activation(added, bias, relu)
+            out = bias_activation(added, bias, activation)
         else:
-            bias_activation(out, bias, relu, added, out)
-        ctx.limit, ctx.sparse_rows = limit, sparse_rows
-        ctx.save_for_backward(out if relu else None, *operands)
+            bias_activation(out, bias, activation, added, out)
+        ctx.limit, ctx.sparse_rows, ctx.activation, ctx.kept = limit, sparse_rows, activation, kept
+        ctx.save_for_backward(None if activation == "none" else out, *operands)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         output, *operands = ctx.saved_tensors
-        gradient, bias_gradient = activation_backward(gradient.contiguous(), output)
+        gradient, bias_gradient = activation_backward(
+            gradient.contiguous(), output, activation=ctx.activation, kept=ctx.kept
+        )
         if ctx.limit:
             factor = clip_factor(gradient, ctx.limit)
             gradient, bias_gradient = gradient * factor, bias_gradient * factor
@@ -54,14 +58,15 @@ class _Affine(torch.autograd.Function):
         results: list[torch.Tensor | None] = []
         for place, constant in enumerate(ctx.sparse_rows):
             x, weight = operands[2 * place], operands[2 * place + 1]
-            row_gradient = torch.mm(gradient, weight.t()) if constant is None and wanted[5 + 2 * place] else None
+            row_gradient = torch.mm(gradient, weight.t()) if constant is None and wanted[6 + 2 * place] else None
             weight_gradient = None
-            if wanted[6 + 2 * place]:
+            if wanted[7 + 2 * place]:
                 weight_gradient = (
                     transposed_product(x, gradient) if constant is None else constant.transposed_times(gradient)
                 )
             results += (row_gradient, weight_gradient)
-        return None, None, None, bias_gradient if wanted[3] else None, gradient if wanted[4] else None, *results
+        of_bias, of_added = bias_gradient if wanted[4] else None, gradient if wanted[5] else None
+        return None, None, None, None, of_bias, of_added, *results
 
 
 def clip_factor(gradient: torch.Tensor, limit: float) -> torch.Tensor:
@@ -81,22 +86,24 @@ def affine(
     products: Sequence[tuple[Rows, torch.Tensor]],
     bias: torch.Tensor,
     added: torch.Tensor | None = None,
-    relu: bool = False,
+    activation: Activation = "none",
     call: Call = autograd,
     limit: float = 0.0,
+    kept: float = 1.0,
 ) -> torch.Tensor:
     """act(Σ x W + added + bias), [n, outer].
 
     ``products``: pairs of rows x [n, inner] (dense, or constant :class:`SparseRows`) and weights W [inner, outer];
     ``bias`` [outer]; ``added`` [n, outer] or None. Without products ``added`` is needed. Gradients go to all dense
     tensors that ask for them. ``limit``: largest Frobenius norm of the gradient before the activation, which is scaled
-    down to it; 0: none.
+    down to it; 0: none. ``kept``: the result may be multiplied in place by 0 or 1 / ``kept`` before its gradient comes,
+    which is then 0 in the same places (dropout).
     """
     operands: list[torch.Tensor | None] = []
     for rows, weight in products:
         operands += (None if isinstance(rows, SparseRows) else rows, weight)
     constants = tuple(rows if isinstance(rows, SparseRows) else None for rows, _ in products)
-    return call(_Affine, relu, limit, constants, bias, added, *operands)
+    return call(_Affine, activation, kept, limit, constants, bias, added, *operands)
 
 
 class _SparseProduct(torch.autograd.Function):

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from executor.kernels.attention import Attention, Scores
-from executor.layers.affine import affine
 from executor.layers.builtin import Layer
 from executor.layers.local import LocalAdjacency
 from executor.layers.sampled import SampledBlock
@@ -18,8 +17,8 @@ class GAT(Layer):
     """act(concatenated heads of sum over in-edges and the vertex itself of a_ij x_j W + b).
 
     a_ij = softmax over j of leaky ReLU(attention_source . x_j W + attention_target . x_i W), slope 0.2, per head.
-    Source: Velickovic et al., ICLR 2018, equations 1 to 5, with ReLU for ELU and without dropout; the last layer has
-    one head. Parameters: ``weight`` [in, out], ``attention_source`` and ``attention_target`` [heads, out / heads],
+    Source: Velickovic et al., ICLR 2018, equations 1 to 5, without dropout of inputs and of attention; the last layer
+    has one head. Parameters: ``weight`` [in, out], ``attention_source`` and ``attention_target`` [heads, out / heads],
     ``bias`` [out].
 
     ``maximum(csr, prepared, halo)``: greatest scores over a rank's edges, [n, heads]; over parts of the edges the
@@ -131,7 +130,7 @@ class GAT(Layer):
     ) -> torch.Tensor:
         """See :class:`Layer`."""
         rows = call(_Quotient, aggregated, self.spec.heads)
-        return affine([], self.bias, rows, self.spec.activation, call, self.spec.gradient_limit)
+        return self.finished([], self.bias, rows, call)
 
 
 def _scores(prepared: torch.Tensor, halo: torch.Tensor | None, source: torch.Tensor, target: torch.Tensor) -> Scores:

@@ -1,5 +1,6 @@
 """GCN, GraphSAGE with mean, and GIN, cut into the segments that a program names."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from executor.layers.affine import Rows, affine, product, transposed_product
 from executor.layers.local import LocalAdjacency, aggregate
 from executor.layers.sampled import SampledBlock, SumOverBlock
 from executor.layers.tape import Call, Sum, Transposed, autograd
+from simgnn.model.dropout import kept_share
 from simgnn.model.spec import LayerSpec
 
 REMEMBERED = 4
@@ -60,6 +62,14 @@ class Layer(nn.Module):
         """[n, width_out]."""
         raise NotImplementedError
 
+    def finished(
+        self, products: Sequence[tuple[Rows, torch.Tensor]], bias: torch.Tensor, added: torch.Tensor | None, call: Call
+    ) -> torch.Tensor:
+        """The layer's output from what is left to multiply and to add; see :func:`affine`."""
+        spec = self.spec
+        kept = kept_share(spec.dropped)
+        return affine(products, bias, added, spec.follows, call, spec.gradient_limit, kept)
+
     def product_gradient(self, gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | tuple[()]:
         """Backward of ``rows`` [n, width_in] times :meth:`prepared_weight`, from the product's gradient [n, width_out],
         where the product itself was never taken: the weights' part is added to their ``.grad``, the rows' returned
@@ -103,15 +113,8 @@ class GCN(Layer):
     ) -> torch.Tensor:
         """See :class:`Layer`."""
         if self.spec.has_prepare:
-            return affine([], self.bias, aggregated, self.spec.activation, call, self.spec.gradient_limit)
-        return affine(
-            [(self.operand(aggregated), self.weight)],
-            self.bias,
-            None,
-            self.spec.activation,
-            call,
-            self.spec.gradient_limit,
-        )
+            return self.finished([], self.bias, aggregated, call)
+        return self.finished([(self.operand(aggregated), self.weight)], self.bias, None, call)
 
 
 class SAGE(Layer):
@@ -139,9 +142,9 @@ class SAGE(Layer):
         assert own is not None, "a SAGE layer reads its own rows"
         products = [(self.operand(own), self.weight_self)]
         if self.spec.has_prepare:
-            return affine(products, self.bias, aggregated, self.spec.activation, call, self.spec.gradient_limit)
+            return self.finished(products, self.bias, aggregated, call)
         products.append((self.operand(aggregated), self.weight_neighbor))
-        return affine(products, self.bias, None, self.spec.activation, call, self.spec.gradient_limit)
+        return self.finished(products, self.bias, None, call)
 
 
 class GIN(Layer):
@@ -173,9 +176,9 @@ class GIN(Layer):
             products = [(self.operand(total), weight)]
         else:  # sparse rows and their dense sums: (x + s) W = x W + s W
             products = [(self.operand(own), weight), (aggregated, weight)]
-        inside = affine(products, first.bias, relu=True, call=call)
+        inside = affine(products, first.bias, activation="relu", call=call)
         weight = call(Transposed, last.weight)
-        return affine([(inside, weight)], last.bias, None, self.spec.activation, call, self.spec.gradient_limit)
+        return self.finished([(inside, weight)], last.bias, None, call)
 
     def _total(self, aggregated: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """The constant sum of two sparse matrices, made once."""

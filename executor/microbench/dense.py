@@ -67,11 +67,11 @@ def elementwise_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who =
 
         def in_place(world: World, rows: int = rows, width: int = width) -> Run:
             x, bias = pool.matrix(rows, width).clone(), pool.matrix(1, width)[0]
-            return lambda: bias_activation(x, bias, True, out=x)
+            return lambda: bias_activation(x, bias, "relu", out=x)
 
         def fresh(world: World, rows: int = rows, width: int = width) -> Run:
             x, bias = pool.matrix(rows, width), pool.matrix(1, width)[0]
-            return lambda: bias_activation(x, bias, True)
+            return lambda: bias_activation(x, bias, "relu")
 
         def reverse(world: World, rows: int = rows, width: int = width) -> Run:
             gradient, output = pool.matrix(rows, width), pool.matrix(rows, width)

@@ -11,7 +11,7 @@ from executor.kernels.rows import move_rows
 from executor.network import SampledNetwork
 from executor.optimizer import FlatOptimizer
 from executor.task import Task
-from executor.warmup import pack_buffers
+from executor.warmup import pack_buffers, run_dropout
 from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.serving import Serving
@@ -33,6 +33,7 @@ def warm_up_batches(
     """One step on a batch of a ring of six vertices, thrown away."""
     torch.manual_seed(0)
     pack_buffers(dtype, device)
+    run_dropout(layers, dtype, device)
     near = np.array([[(v - 1) % VERTICES, (v + 1) % VERTICES] for v in range(VERTICES)], np.int32)
     # read-only, as the files of a run are mapped: Numba compiles for these apart
     pointers, sources = np.arange(0, 2 * VERTICES + 1, 2, dtype=np.int64), np.sort(near, 1).reshape(-1)

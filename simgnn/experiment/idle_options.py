@@ -25,7 +25,7 @@ def settled(values: Mapping[str, Any], origin: Origin, stated: Stated) -> tuple[
     those that a user has set to something else than their default."""
     problems: list[str] = []
     kept = dict(values)
-    for check in (_resent_inputs, _weight_gradient, _hoist, _exchange):
+    for check in (_resent_inputs, _weight_gradient, _hoist, _exchange, _between_layers):
         for path, choice, why in check(kept):
             section, key = path
             options = kept[section]
@@ -82,6 +82,13 @@ def _exchange(values: Mapping[str, Any]) -> Idle:
         return
     if chosen(communication, ["exchange"]):
         yield ("communication", "exchange"), "cluster.hosts = 1", ONE_HOST
+
+
+def _between_layers(values: Mapping[str, Any]) -> Idle:
+    model = values["model"]
+    if model is not None and model.layers == 1:
+        for name in chosen(model, ["activation", "dropout"]):
+            yield ("model", name), "model.layers = 1", "it follows every layer but the last, so none; remove it"
 
 
 def _transforms_first(model: Any) -> str:

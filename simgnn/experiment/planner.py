@@ -63,6 +63,8 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
             epochs=experiment.train.epochs,
             item_bytes=item_bytes,
             transforms_copies=communication.transforms_copies,
+            function=model.function(sampled=False),
+            dropout=model.dropout,
         ),
         facts,
         sizes.input_bytes,
@@ -86,6 +88,7 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
         resolved={
             "model.order": orders,
             "model.hoist": [layer.hoisted for layer in layers],
+            **({"model.activation": layers[0].function} if model.kind in BUILT_IN_LAYERS else {}),
             **communication.resolved(planned.rows),
         },
         undeclared=undeclared(program, model.kind),

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from simgnn.model.dropout import STEPS, dropped_steps
+
 MAX_RANKS = 65_536
 BUILT_IN_MODELS = ("gcn", "sage", "gin", "gat")
 MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -66,6 +68,14 @@ class ModelSection(Section):
     heads: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=4, description="attention heads of gat's hidden layers, which share their width; its last layer has one"
     )
+    activation: Literal["auto", "relu", "elu"] = Field(
+        default="auto", description="function behind every hidden layer; auto: relu, of gat on mini-batches elu"
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description="share of the elements of rows between layers that training drops, to the nearest 65,536th; the "
+        "others grow by 1 / (1 - share)",
+    )
 
     @field_validator("kind")
     @classmethod
@@ -75,6 +85,20 @@ class ModelSection(Section):
                 f"expected one of {', '.join(BUILT_IN_MODELS)}, or a class of your own as package.module:Class"
             )
         return kind
+
+    @field_validator("dropout")
+    @classmethod
+    def _drawn(cls, share: float) -> float:
+        if share and dropped_steps(share) in (0, STEPS):
+            raise ValueError(f"expected 0, or a share whose nearest number of 1/{STEPS} is neither 0 nor 1")
+        return share
+
+    def function(self, sampled: bool) -> Literal["relu", "elu"]:
+        """What ``activation`` stands for, on ``sampled`` mini-batches or the full graph. Source: on mini-batches
+        specs/minibatch_common.md C10; the full graph's relu is ours."""
+        if self.activation == "auto":
+            return "elu" if sampled and self.kind == "gat" else "relu"
+        return self.activation
 
     def hidden_widths(self) -> tuple[int, ...]:
         """Width of each hidden layer: ``layers`` - 1 numbers."""

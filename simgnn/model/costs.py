@@ -153,7 +153,7 @@ def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piec
         pieces += product(aggregated, layer.width_in, layer.hidden)
         pieces.append(pass_over(rows, layer.hidden, 2))
         pieces += product(RowSet(rows), layer.hidden, layer.width_out)
-        pieces.append(pass_over(rows, layer.width_out, 2))
+        pieces.append(_finished(layer, rows))
         return pieces
     if layer.kind == "sage":
         pieces += product(own, layer.width_in, layer.width_out)
@@ -162,8 +162,19 @@ def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piec
         pieces += product(aggregated, layer.width_in, layer.width_out)
     if layer.attends:  # sums divided by weights
         pieces.append(pass_over(rows, layer.width_out, 2))
-    pieces.append(pass_over(rows, layer.width_out, 2))
+    pieces.append(_finished(layer, rows))
     return pieces
+
+
+def _finished(layer: LayerSpec, rows: T) -> Piece[T]:
+    """Bias and activation; an exponential of each element where that is ELU, whose backward has none."""
+    return pass_over(rows, layer.width_out, 2 + EXPONENTIAL_PASSES * (layer.follows == "elu"))
+
+
+def dropout(layer: LayerSpec, rows: T) -> list[Piece[T]]:
+    """Dropout of a layer's output, in place, and of its gradient alike. Drawing the mask counts for nothing: one hash
+    of integers for four elements."""
+    return [pass_over(rows, layer.width_out, 2)]
 
 
 def update_backward(

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from simgnn.model.dropout import dropped_steps
+
 Order = Literal["aggregate-first", "transform-first"]
+Activation = Literal["none", "relu", "elu"]
+"""What follows a layer's sums: nothing, max(x, 0), or x where that is positive and exp(x) - 1 elsewhere."""
 BUILT_IN_LAYERS = ("gcn", "sage", "gin", "gat")
 
 
@@ -12,12 +16,13 @@ class LayerSpec:
     """One layer, on rows x of width ``width_in``; layers are numbered 1..L.
 
     ``kind``: gcn, sage, gin, gat or "package.module:Class". ``order``: whether rows are aggregated before or after
-    the dense transform. ``activation``: ReLU after the layer (all but the last). ``hoisted``: the aggregation's input
-    is constant and it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``: rows are a
-    sparse feature matrix. ``centred_input``: less their mean, which is told by one more column than ``width_in`` and
-    taken off in products. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are
-    aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
-    ``heads``: of attention (gat only).
+    the dense transform. ``activation``: whether ``function`` follows the layer (all but the last). ``dropout``: share
+    of the elements of its output that training drops then, see :mod:`simgnn.model.dropout`. ``hoisted``: the input of
+    the aggregation is constant, so it is computed once (layer 1, aggregate-first, inputs exchanged once).
+    ``sparse_input``: rows are a sparse feature matrix. ``centred_input``: less their mean, which is told by one more
+    column than ``width_in`` and taken off in products. ``hidden``: width inside the MLP of GIN. ``prepared_width``:
+    width of the rows that are aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``,
+    run as one segment. ``heads``: of attention (gat only).
 
     ``sums_inputs``: rows are summed first and transformed then, as a segment of its own, while backward has the order
     of ``order`` (transform-first): (A x) W is A (x W), so that gradients are summed as wide as the layer's output.
@@ -39,6 +44,18 @@ class LayerSpec:
     sums_inputs: bool = False
     gradient_limit: float = 0.0
     centred_input: bool = False
+    function: Literal["relu", "elu"] = "relu"
+    dropout: float = 0.0
+
+    @property
+    def follows(self) -> Activation:
+        """What follows the layer."""
+        return self.function if self.activation else "none"
+
+    @property
+    def dropped(self) -> int:
+        """How many 65,536ths of its output's elements are dropped."""
+        return dropped_steps(self.dropout)
 
     @property
     def has_prepare(self) -> bool:

@@ -1,11 +1,13 @@
 """Emits the segments of layers into a builder: an op for each, and for each its reverse."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from simgnn.model import costs
 from simgnn.model.costs import Piece, RowSet
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import work_of
+from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
@@ -14,6 +16,8 @@ from simgnn.program.sizes import Size
 
 FORWARD, BACKWARD = "locality/forward", "locality/backward"
 """Tables of the partition that tell how local the sums over a rank's own edges are."""
+DrawnFor = Literal["epoch", "batch"]
+"""What dropout draws a mask for: an epoch, on all ranks alike, or a rank's batch."""
 
 
 class Segments:
@@ -88,6 +92,18 @@ class Segments:
     @staticmethod
     def _learns(layer: LayerSpec, segment: str) -> bool:
         return segment != "aggregate" or layer.attends
+
+    def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], drawn: DrawnFor) -> None:
+        """Elements of the layer's output are dropped, or those of its gradient, in place; in training alone. Which, the
+        vertices of the rows decide, in the buffer "vertices", and for what they are ``drawn``."""
+        if not layer.dropped:
+            return
+        index, options = layer.index, {"function": "dropout", "dropped": layer.dropped, "drawn": drawn}
+        rows = f"hidden/{index}" if phase == "forward" else f"d/hidden/{index}"
+        self.builder.compute(
+            self.names.train, f"{phase}/{index}/dropout", OpKind.ELEMENTWISE, [rows, VERTICES], [rows],
+            self.builder.work(costs.dropout(layer, self.names.rows)), layer=index, phase=phase, options=options,
+        )  # fmt: skip
 
     # -- the sum over in-neighbours --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Seeds of batches and orders of epochs. Nothing else about sampling is random."""
+"""Seeds of batches and of what dropout drops, orders of epochs. Nothing else about training is random."""
 
 import hashlib
 import struct
@@ -22,6 +22,17 @@ def hash64(tag: str, *numbers: int) -> int:
 def batch_seed(seed: int, worker: int, epoch: int, batch: int) -> int:
     """Seed of all neighbour choices of one batch."""
     return hash64("sample", seed, worker, epoch, batch)
+
+
+def dropout_seed(seed: int, epoch: int, batch: tuple[int, int] | None = None) -> int:
+    """Seed of what dropout draws: in an epoch on the full graph, for all ranks alike, or for a ``batch`` (worker,
+    number) of it, as specs/minibatch_common.md C3 has it."""
+    return hash64("drop", seed, epoch) if batch is None else hash64("drop", seed, batch[0], epoch, batch[1])
+
+
+def layer_key(seed: int, layer: int) -> int:
+    """Key of the numbers that dropout draws behind a layer (1, 2, ...), from :func:`dropout_seed`."""
+    return hash64("layer", seed, layer)
 
 
 @njit(cache=True, nogil=True)

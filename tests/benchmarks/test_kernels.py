@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from executor.kernels.aggregation import KERNELS
+from executor.kernels.dropout import drop_out
 from executor.layers import LocalAdjacency
 from executor.layers.affine import affine
 from executor.layers.tape import Tape
@@ -31,7 +32,17 @@ def test_affine_forward_and_backward(benchmark, width: int) -> None:
     def both() -> torch.Tensor | None:
         with torch.no_grad():
             tape = Tape([rows])
-            tape.end([affine([(rows, weight)], bias, relu=True, call=tape)])
+            tape.end([affine([(rows, weight)], bias, activation="relu", call=tape)])
             return tape.backward([incoming])[0]
 
     assert benchmark(both).shape == rows.shape
+
+
+@pytest.mark.parametrize("width", [16, 256])
+@pytest.mark.parametrize("what", ["dropout", "one pass in place"])
+def test_dropout_beside_a_pass(benchmark, what: str, width: int) -> None:
+    """Predictions take the two for equally long; on one thread: `OMP_NUM_THREADS=1`."""
+    rows, vertices = torch.ones(VERTICES, width), torch.arange(VERTICES)
+    run, arguments = {"dropout": (drop_out, (rows, vertices, 7, 1)), "one pass in place": (rows.mul_, (1.0,))}[what]
+    found = benchmark(run, *arguments)  # one element in 65,536 is dropped, so that rows stay numbers
+    assert found.shape == (VERTICES, width)

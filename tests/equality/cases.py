@@ -133,7 +133,10 @@ class References:
 
     def of(self, graph_name: str, graph: Graph, plan: RunPlan) -> Expected:
         """The reference of a prepared run."""
-        shapes = tuple((layer.kind, layer.width_in, layer.width_out, layer.hidden) for layer in plan.layers)
+        shapes = tuple(
+            (layer.kind, layer.width_in, layer.width_out, layer.hidden, layer.follows, layer.dropped)
+            for layer in plan.layers
+        )
         key = (graph_name, shapes, plan.seed, tuple(sorted(plan.train.items())))
         if key not in self.made:
             self.made[key] = _train(graph, plan)
@@ -151,8 +154,8 @@ def _train(graph: Graph, plan: RunPlan) -> Expected:
     dtype = getattr(torch, plan.train["dtype"])
     layers = build_layers(plan.layers, plan.seed, dtype)
     initial = [{name: value.detach().clone() for name, value in layer.named_parameters()} for layer in layers]
-    first = train_reference(graph, plan.layers, initial, 1, plan.train, dtype)
-    whole = train_reference(graph, plan.layers, initial, plan.epochs, plan.train, dtype)
+    first = train_reference(graph, plan.layers, initial, 1, plan.train, plan.seed, dtype)
+    whole = train_reference(graph, plan.layers, initial, plan.epochs, plan.train, plan.seed, dtype)
     return Expected(
         whole.losses, _named(initial), _named(first.gradients), _named(whole.gradients), _named(whole.parameters)
     )

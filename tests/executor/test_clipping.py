@@ -42,7 +42,7 @@ def test_the_gradient_before_the_activation_is_clipped(relu: bool) -> None:
     rows, weight, bias, up = (torch.randn(s, dtype=torch.float64) for s in ((9, 4), (4, 3), (3,), (9, 3)))
     leaves = [part.requires_grad_() for part in (rows, weight, bias)]
     limit = 0.25
-    affine([(rows, weight)], bias, None, relu, limit=limit).backward(up)
+    affine([(rows, weight)], bias, None, "relu" if relu else "none", limit=limit).backward(up)
     gradient = up * (rows @ weight + bias > 0) if relu else up
     gradient = gradient * (limit / gradient.norm())
     for leaf, expected in zip(leaves, (gradient @ weight.T, rows.T @ gradient, gradient.sum(0)), strict=True):

@@ -14,6 +14,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 
 DTYPES = [torch.float32, torch.float64]
+FOLLOWS = {"relu": torch.relu, "none": lambda rows: rows, "elu": torch.nn.functional.elu}
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -21,17 +22,18 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tor
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
-@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "none", "elu"])
 @pytest.mark.parametrize("shape", [(2500, 7), (3, 300), (0, 4)])
-def test_bias_and_activation_in_one_pass(dtype, relu, shape):
+def test_bias_and_activation_in_one_pass(dtype, activation, shape):
     rows, added, bias = (randn(*size, seed=k, dtype=dtype) for k, size in enumerate((shape, shape, shape[1:])))
     plain = rows + bias
     both = rows + bias + added
-    torch.testing.assert_close(bias_activation(rows, bias, relu), plain.relu() if relu else plain)
-    torch.testing.assert_close(bias_activation(rows, bias, relu, added), both.relu() if relu else both)
+    follows = FOLLOWS[activation]
+    torch.testing.assert_close(bias_activation(rows, bias, activation), follows(plain))
+    torch.testing.assert_close(bias_activation(rows, bias, activation, added), follows(both))
     given = rows.clone()
-    assert bias_activation(given, bias, relu, out=given) is given
-    torch.testing.assert_close(given, plain.relu() if relu else plain)
+    assert bias_activation(given, bias, activation, out=given) is given
+    torch.testing.assert_close(given, follows(plain))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -48,7 +50,7 @@ def test_backward_of_bias_and_activation(dtype, shape):
 
 def test_nan_passes_through_every_pass():
     rows = torch.tensor([[float("nan"), -1.0]])
-    out = bias_activation(rows, torch.zeros(2), True)
+    out = bias_activation(rows, torch.zeros(2), "relu")
     assert torch.isnan(out[0, 0])
     assert out[0, 1] == 0
     masked, _ = activation_backward(torch.ones(1, 2), out)

@@ -29,6 +29,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     skipping = "communication.kind=block-broadcast", "communication.resend_inputs=true", "freshness.kind=skip-broadcast"
     for rule in ("epoch-adaptive", "variation-gap"):
         runs.append((rule, small_graph(), [*SETTINGS[:2], *skipping, f"freshness.rule={rule}"]))
+    runs.append(("dropped", small_graph(), [*SETTINGS, "model.dropout=0.5"]))
     runs.append(("own", small_graph(), [*SETTINGS[:2], "model.kind=tests.executor.own_layers:Drop"]))
     cut = "partition.kind=ebv", "communication.kind=master-mirror", "model.hoist=never"
     runs.append(("replicas", small_graph(), [*SETTINGS[:2], *LAZY, *cut]))

@@ -39,7 +39,7 @@ def _reference(graph: Graph, folder: Path) -> Reference:
     plan = RunPlan.open(folder)
     layers = build_layers(plan.layers, plan.seed, torch.float64)
     initial = [{name: value.detach() for name, value in layer.named_parameters()} for layer in layers]
-    return train_reference(graph, plan.layers, initial, plan.epochs, plan.train)
+    return train_reference(graph, plan.layers, initial, plan.epochs, plan.train, plan.seed)
 
 
 def _flat(values: list[dict[str, torch.Tensor]], folder: Path) -> torch.Tensor:

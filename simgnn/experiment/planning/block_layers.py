@@ -84,6 +84,7 @@ class BlockLayers:
         rows: RowSet[Size] = RowSet(names.rows)
         work = builder.work(segments.work(layer, "update", costs.update(layer, rows, rows)))
         segments.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden], work)
+        segments.dropout(layer, "forward", "batch")
         return hidden
 
     def backward(self, layer: LayerSpec) -> None:
@@ -92,6 +93,7 @@ class BlockLayers:
         names = segments.names
         trained = self.learned_inputs or segments.needs_gradient(layer)
         through, own = trained or layer.has_prepare, trained and layer.uses_own_rows
+        segments.dropout(layer, "backward", "batch")
         self._reverse_update(layer, segments, through, own)
         if not through:
             return

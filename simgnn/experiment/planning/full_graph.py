@@ -49,6 +49,7 @@ class FullGraphPlan:
         reads = [f"aggregated/{index}", *([segments.own(layer)] if layer.uses_own_rows else [])]
         work = builder.work(segments.work(layer, "update", costs.update(layer, self._aggregated_rows(layer), own)))
         segments.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden], work)
+        segments.dropout(layer, "forward", "epoch")
 
     def backward(self, layer: LayerSpec) -> None:
         """Update, sum, prepare: each the reverse of its forward segment."""
@@ -60,6 +61,7 @@ class FullGraphPlan:
         trained = segments.needs_gradient(layer)
         through = not layer.hoisted and (trained or layer.has_prepare)
         own_gradient = trained and layer.uses_own_rows
+        segments.dropout(layer, "backward", "epoch")
         self._reverse_update(layer, through, own_gradient)
         if not through:
             return

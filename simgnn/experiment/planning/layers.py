@@ -1,6 +1,7 @@
 """Choices about layers that are made once, by cost, and written into the plan: order, hoisting, rows of layer 1."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
@@ -11,7 +12,7 @@ from simgnn.model.user_layer import user_shape
 @dataclass(frozen=True)
 class LayerChoice:
     """What the experiment asks for. ``order``, ``hoist`` and ``rows`` may be "auto". ``transforms_copies``: copies of
-    input rows can be transformed where they are held."""
+    input rows can be transformed where they are held. ``function`` and ``dropout``: behind every hidden layer."""
 
     kind: str
     hidden: tuple[int, ...]
@@ -23,6 +24,8 @@ class LayerChoice:
     epochs: int
     item_bytes: int
     transforms_copies: bool = True
+    function: Literal["relu", "elu"] = "relu"
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_r
                 prepared_width=prepared(width_in, width_out) if prepared else _width(order, width_in, width_out),
                 whole=whole,
                 heads=1 if attending and index == len(widths) - 1 else attending,
+                function=choice.function,
+                dropout=choice.dropout if index < len(widths) - 1 else 0.0,
             )
         )
     return PlannedLayers(ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows)

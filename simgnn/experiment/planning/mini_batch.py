@@ -58,6 +58,8 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
             heads=model.heads,
             epochs=train.epochs,
             item_bytes=ITEM_BYTES[train.dtype],
+            function=model.function(sampled=True),
+            dropout=model.dropout,
         ),
         facts,
         0,
@@ -73,6 +75,7 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
         multilabel=facts.multilabel,
         resolved={
             "model.order": [layer.order for layer in layers],
+            "model.activation": layers[0].function,
             "placement.hot_rows": placement.cached_rows,
         },
     )

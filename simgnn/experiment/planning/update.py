@@ -9,6 +9,7 @@ from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
 from simgnn.partition.stats import PartitionStats
+from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
@@ -27,6 +28,8 @@ def training_state(
     builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Names, stats: PartitionStats, optimizer: str
 ) -> None:
     """Buffers that live for the whole run."""
+    if any(layer.dropped for layer in layers):
+        builder.buffer(VERTICES, names.rows, 1, "int64", persistent=True)
     first = layers[0]
     if first.sparse_input:
         assert names.feature_nonzeros is not None
