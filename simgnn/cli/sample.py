@@ -88,7 +88,7 @@ def command(
     too, into DIR/hot-N: what each batch gathers, what each rank sends.
     """
     from simgnn.cli.console import Reporter, print_json
-    from simgnn.cli.sample_hot import hot_row_counts, print_fetches, tell_fetches
+    from simgnn.cli.sample_hot import check_caches, hot_row_counts, print_fetches, tell_fetches
     from simgnn.cli.sample_tables import print_report, report
     from simgnn.experiment.batches import check_training_vertices, sampling_plan
     from simgnn.experiment.prepare import obtain_partition, read_graph, with_default_cluster
@@ -98,6 +98,7 @@ def command(
     sizes = [] if hot_rows is None else hot_row_counts(hot_rows)
     loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, trains=False), None)
     _check(loaded, only)
+    check_caches(loaded, sizes)
     folder, named_by = _folder(loaded, out)
     check_free(folder, named_by)
     check_cache()

@@ -48,6 +48,9 @@ def tell_fetches(
         reporter.stage("of fetches there is nothing to tell until the batches of all ranks are there")
         return {}
     wanted, only_new, refills = set(sizes), False, True
+    learned = placement.sparse_embedding if isinstance(placement, Store) else 0
+    if learned:
+        reporter.stage("gradients of learned vectors, which ranks push to one another, are not in the table of fetches")
     if isinstance(placement, Store):
         only_new, refills = placement.pulls_new_rows, placement.refills
         placement = placement.resolved(lambda: distinct_remote_rows(plan, made.path, hosts, epochs))
@@ -70,12 +73,23 @@ def tell_fetches(
         found = forecast(plan, made.path, hosts, epochs, sorted(wanted), only_new, not refills, done=at.at)
     if len(np.unique(hosts)) == 1:
         reporter.stage("one host holds all rows, so none is pulled; for several: --set cluster.hosts=N")
-    width = graph.facts().feature_width + (placement.sparse_embedding if isinstance(placement, Store) else 0)
+    width = graph.facts().feature_width + learned
     if not width:
         reporter.stage("the graph has no features, so rows have no bytes; for random ones: graph.stand_in_features")
     row_bytes = width * np.dtype(experiment.train.dtype).itemsize or None
     schedule = experiment.schedule.fitted(epochs * plan.steps)
-    return told | {"fetches": fetch_report(found, row_bytes, schedule.staged_batches(plan.steps))}
+    fetches = fetch_report(found, row_bytes, schedule.staged_batches(plan.steps))
+    return told | {"fetches": fetches | {"enough_hot_rows": None} if learned else fetches}
+
+
+def check_caches(experiment: "Experiment", sizes: Sequence[int]) -> None:
+    """Raise :class:`ConfigError` for caches of rows that training changes, which no run may have."""
+    placement = experiment.placement
+    if isinstance(placement, Store) and placement.sparse_embedding and any(sizes):
+        raise ConfigError(
+            f"--hot-rows: got {max(sizes)} with placement.sparse_embedding = {placement.sparse_embedding}, expected 0: "
+            "rows that hold learned vectors change in every step, so none are cached; leave --hot-rows out"
+        )
 
 
 def hot_row_counts(text: str) -> list[int]:

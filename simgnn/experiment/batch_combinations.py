@@ -150,11 +150,11 @@ def embedding_faults(values: Mapping[str, Any]) -> Faults:
         yield (
             ("placement", "hot_rows"),
             f"got {placement.hot_rows} {got}, expected 0: the vectors change in every step, a row that is kept for an "
-            "epoch does not",
+            "epoch does not (--set placement.hot_rows=0)",
         )
     if isinstance(schedule, Prefetch) and schedule.staged == "rows":
         yield (
             ("schedule", "staged"),
             f"got 'rows' {got}, expected 'blocks': the vectors change in every step, so that rows are brought when the "
-            "step before has ended",
+            "step before has ended (--set schedule.staged=blocks)",
         )

@@ -156,3 +156,16 @@ def test_a_batch_of_all_ranks_is_divided(small: Path, tmp_path: Path, capsys) ->
     assert (told["batch_size"], told["batches_per_epoch"]) == ([25, 25, 24, 24], [3] * 4)  # of 60 vertices each
     assert invoke([*arguments, *TOGETHER, "batching.global_batch=98"]) == 0
     assert "batch size 24 to 25" in " ".join(capsys.readouterr().out.split())
+
+
+def test_learned_vectors_have_no_caches_to_tell_of(small: Path, tmp_path: Path, capsys) -> None:
+    arguments = ["sample", str(small), *SEEDED, *CLUSTER, "--out", str(tmp_path / "b"), "--epochs", "1", "--json"]
+    arguments += ["--set", "placement.kind=store", "--set", "placement.hot_rows=0"]
+    arguments += ["--set", "placement.sparse_embedding=4"]
+    assert invoke([*arguments, "--hot-rows", "0,10"]) == 2
+    assert "--hot-rows: got 10 with placement.sparse_embedding = 4" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "b").exists()
+    assert invoke([*arguments, "--hot-rows", "0"]) == 0
+    fetches = json.loads(capsys.readouterr().out)["fetches"]
+    assert [size["hot_rows"] for size in fetches["sizes"]] == [0]
+    assert fetches["enough_hot_rows"] is None
