@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simgnn.experiment.batch_combinations import Faults
+from simgnn.experiment.problems import shown
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.policies.base import chosen
 
@@ -11,15 +12,12 @@ from simgnn.policies.base import chosen
 def following_faults(values: Mapping[str, Any]) -> Faults:
     """Activation and dropout are of built-in layers."""
     model = values["model"]
-    if model is None:
+    if model is None or model.kind in BUILT_IN_LAYERS:
         return
-    for name in chosen(model, ["activation", "dropout"]):
-        value = getattr(model, name)
-        got = f"'{value}'" if isinstance(value, str) else value
-        default = "'auto'" if name == "activation" else 0
-        if model.kind not in BUILT_IN_LAYERS:
+    for name, default in (("activation", "'auto'"), ("dropout", "0")):
+        if chosen(model, [name]):
             yield (
                 ("model", name),
-                f"got {got} with model.kind = '{model.kind}', expected {default}: what follows "
+                f"got {shown(getattr(model, name))} with model.kind = '{model.kind}', expected {default}: what follows "
                 f"{', '.join(BUILT_IN_LAYERS)}; a layer of your own does that in its update",
             )
