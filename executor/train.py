@@ -84,7 +84,7 @@ class Session:
         self.energy = EnergyMeter(gauges_of(self.world))
         make_context = rank_context(plan, self.world, groups)
         warm_up_for(plan, self.world.device)
-        self.memory = PeakMemory.begin(self.world.device, self.allocator)
+        self.memory = PeakMemory.begin(self.world.device, self.allocator, len(self.world.here))
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
         self.context = make_context()
@@ -120,6 +120,7 @@ class Session:
             done = epochs[-1] + 1
             if done == self.start + 1:
                 self.memory.reset()
+                self.world.barrier()  # else the next epoch of the first would wait for pages of the last
             if done == plan.epochs or (every and done % every == 0):
                 self._evaluate(done - 1)
             saving = bool(keep) and done % keep == 0 and done < plan.epochs
