@@ -11,8 +11,8 @@ def pool_passes(files: Sequence[SampleFile]) -> list[SampleFile]:
     """One file for each group of ranks, in order of first appearance; groups measured once are returned as they are.
 
     A probe's time becomes the mean of its passes, each weighted by its repeats; what the passes differ by is added to
-    its drift (the part of its deviation that hits all ranks alike). Raises :class:`HardwareError` for passes of
-    different machines, threads or probes.
+    its drift (the part of its deviation that hits all ranks alike). A file counts as of its last pass. Raises
+    :class:`HardwareError` for passes of different machines, torches or threads.
     """
     groups: dict[int, list[SampleFile]] = {}
     for file in files:
@@ -26,18 +26,20 @@ def _pool(passes: Sequence[SampleFile]) -> SampleFile:
         if _where(first) != _where(other):
             raise HardwareError(
                 f"passes with {first.ranks} ranks differ: got {_where(other)} after {_where(first)}, expected the same "
-                "hosts, devices, threads and sizes: calibrate again with --fresh"
+                "hosts, devices, torch, threads and sizes: calibrate again with --fresh"
             )
     found: dict[Hashable, list[Sample]] = {}
     for file in passes:
         for sample in file.samples:
             found.setdefault(_probe(sample), []).append(sample)
-    return first.model_copy(update={"samples": tuple(_mean(samples) for samples in found.values())})
+    samples = tuple(_mean(samples) for samples in found.values())
+    return first.model_copy(update={"started": max(file.started for file in passes), "samples": samples})
 
 
 def _where(file: SampleFile) -> dict[str, object]:
     """What passes have in common."""
-    hosts = [(host.facts.host, host.facts.device, host.ranks) for host in file.hosts]
+    read = ("host", "cores", "device", "torch", "allocator")
+    hosts = [({name: getattr(host.facts, name) for name in read}, host.ranks) for host in file.hosts]
     return {"hosts": hosts, "threads": file.threads, "backend": file.backend, "quick": file.quick}
 
 

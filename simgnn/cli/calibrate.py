@@ -1,13 +1,12 @@
 """``simgnn calibrate``: measure this machine with the executor's micro-benchmarks and fit its hardware profile."""
 
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simgnn.cli.calibrate_measure import forget_kept, measure_groups, torchrun_place
+from simgnn.cli.calibrate_measure import forget_kept, kept_samples, measure_groups, torchrun_place
 from simgnn.cli.console import Reporter, note, print_json, print_table
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.errors import ConfigError
@@ -41,6 +40,11 @@ def command(
         int, typer.Option("--passes", metavar="N", min=1, help="Measure everything N times in turn, and pool: for a "
                           "machine whose speed changes over minutes.")
     ] = 1,
+    pool: Annotated[
+        list[Path] | None,
+        path_option("--pool", "DIR", "Measure nothing: pool what earlier calibrations kept here with --samples, and "
+                    "fit. Repeatable."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Measure this machine and write its hardware profile, which later simulations use by default.
@@ -54,6 +58,9 @@ def command(
     than 10 median absolute deviations above the median; the rest is averaged. Of a curve's samples at most a tenth is
     left out: those further than 4 robust sigmas (1.4826 MAD) and a factor of 1.25 from a first fit. Errors are
     cross-validated. Example: [bold]simgnn calibrate --quick[/bold]
+
+    A machine whose speed changes over hours: calibrate with [bold]--samples[/bold] at several times, also between the
+    runs that are to be predicted, then [bold]simgnn calibrate --pool MORNING --pool NOON --out machine.toml[/bold].
     """
     from simgnn.hardware.library import CACHE_NAME, calibration_path
     from simgnn.hardware.profile import save_profile
@@ -71,7 +78,11 @@ def command(
             check_output_file(path, option)
     if samples is not None:
         check_output_folder(samples, "--samples")
-    files = measure_groups(quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes)
+    if pool:
+        _check_alone(quick, ranks, samples, fresh, passes, under_torchrun=place is not None)
+        files = kept_samples(pool)
+    else:
+        files = measure_groups(quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes)
     if not leads:
         return
     calibration = _fit(files, Reporter(quiet=as_json))
@@ -85,7 +96,8 @@ def command(
         page = page or named.with_suffix(".html")
         make_parent(page)
         write_report(calibration, files, page)
-    forget_kept(quick)
+    if not pool:
+        forget_kept(quick)
     if as_json:
         told = {"curves": _curve_rows(calibration), "network": _network_rows(calibration)}
         print_json({"profile": str(named), "report": None if page is None else str(page), **told})
@@ -96,6 +108,18 @@ def command(
     note(f"written to {named}" if out else f"written to {named}; simulations use it from now on ({last})")
     if page is not None:
         note(f"report: {page}")
+
+
+def _check_alone(
+    quick: bool, ranks: str | None, samples: Path | None, fresh: bool, passes: int, under_torchrun: bool
+) -> None:
+    """Raise :class:`ConfigError` where ``--pool`` stands beside what says how to measure."""
+    beside = {"--quick": quick, "--ranks": ranks, "--samples": samples, "--fresh": fresh, "--passes": passes > 1}
+    named = [option for option, given in beside.items() if given]
+    if named:
+        raise ConfigError(f"--pool: got {', '.join(named)} too, but it measures nothing; leave one or the other out")
+    if under_torchrun:
+        raise ConfigError("--pool: got it under torchrun, but it measures nothing; run `simgnn calibrate` by itself")
 
 
 def parse_ranks(text: str | None) -> tuple[int, ...] | None:
@@ -145,7 +169,7 @@ def _fit(files: "Sequence[SampleFile]", reporter: Reporter) -> "Calibration":
     from simgnn.analysis.fit import fit_profile
 
     reporter.stage("fitting curves to the samples")
-    return fit_profile(files, date.today())
+    return fit_profile(files, max(file.started for file in files).astimezone().date())
 
 
 def show(calibration: "Calibration") -> None:

@@ -115,6 +115,28 @@ def measure_groups(
     return pool_passes(files)
 
 
+def kept_samples(folders: Sequence[Path]) -> "list[SampleFile]":
+    """The samples that calibrations kept in ``folders`` (``--samples``), pooled, by number of ranks.
+
+    Raises :class:`ConfigError` for a folder that holds none or is named twice, :class:`HardwareError` for samples that
+    cannot be read or are of different machines, versions or probes.
+    """
+    from simgnn.analysis.pool_passes import pool_passes
+
+    files, seen = [], set[Path]()
+    for folder in folders:
+        found = sorted(folder.glob("samples-*.json"))
+        if not found:
+            raise ConfigError(
+                f"--pool: {folder} holds no samples-*.json; name a folder that `simgnn calibrate --samples DIR` filled"
+            )
+        if folder.resolve() in seen:
+            raise ConfigError(f"--pool: {folder} is named twice, its samples would count twice; name it once")
+        seen.add(folder.resolve())
+        files += [_read(path) for path in found]
+    return sorted(pool_passes(files), key=lambda file: file.ranks)
+
+
 def check_counts(groups: Sequence[int]) -> None:
     """Raise :class:`ConfigError` for more ranks than this machine can hold: each is a process with torch in it."""
     cores = _cores()

@@ -74,3 +74,15 @@ def test_passes_too_short_to_tell_jitter_do_not_invent_it() -> None:
 def test_passes_of_two_machines_are_refused() -> None:
     with pytest.raises(HardwareError, match="expected the same hosts"):
         pool_passes([file(sample(1.0)), file(sample(1.0), host="there")])
+
+
+def test_a_pool_is_as_old_as_its_last_pass() -> None:
+    later = datetime(2026, 1, 3, tzinfo=UTC)
+    passes = [file(sample(1.0)), file(sample(1.0)).model_copy(update={"started": later}), file(sample(1.0))]
+    assert pool_passes(passes)[0].started == later
+
+
+def test_passes_with_two_torches_are_refused() -> None:
+    newer = MeasuredHost(ranks=(0, 1), facts=FACTS.model_copy(update={"torch": "2.14"}))
+    with pytest.raises(HardwareError, match=r"'torch': '2\.14'"):
+        pool_passes([file(sample(1.0)), file(sample(1.0)).model_copy(update={"hosts": (newer,)})])

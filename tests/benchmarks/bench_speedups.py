@@ -15,6 +15,10 @@ same error into all speed-ups of a repeat, and a machine that gets slower would 
 drift drops out of the mean of before and after. Before the first run of a call ``vanilla`` runs once uncounted: the
 first run after the machine has calibrated or idled took up to a quarter longer than all others.
 
+On a machine whose speed changes over hours one calibration is of one hour. To predict with as many as there are
+repeats, alternate: simgnn calibrate --passes 2 --samples S1, a call with --repeats 1, --samples S2, --repeats 2, and so
+on; then simgnn calibrate --pool S1 --pool S2 ... --out P, and a call with --profile P: it predicts and runs nothing.
+
 Interrupted, it goes on where it stopped, also within a repeat: run K of repeat N lies in DIR/repeat-N/K-SYSTEM. (Runs
 that the interruption parts are further apart in time than other pairs.) It takes the same options and DIR; more
 --repeats add to those that are there.
@@ -179,7 +183,7 @@ def main() -> None:
 
 
 def print_times(name: str, times: NDArray[np.float64]) -> None:
-    """Print times [repeats, runs of one] and their spread."""
+    """Print times [repeats, runs of one, at least two] and their spread."""
     for repeat, found in enumerate(times, 1):
         print(f"{name} in repeat {repeat}: {' '.join(f'{time:.3f}' for time in found)} s an epoch")
     print(
@@ -210,7 +214,10 @@ def report(
             f" {predicted[name] / times - 1:+.1%}"
         )
     wrong = 0
-    for one, other in combinations(names, 2):
+    repeated = all(len(found) > 1 for found in ratios.values())
+    if not repeated:
+        print("one repeat: no spread, so no order of two systems is judged")
+    for one, other in combinations(names, 2) if repeated else ():
         gaps = np.log(ratios[other] if one == base else measured[one] / measured[other])
         if abs(np.median(gaps)) <= NOISE_FACTOR * np.sqrt(np.pi / 2) * gaps.std(ddof=1) / np.sqrt(len(gaps)):
             continue

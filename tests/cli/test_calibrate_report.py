@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from simgnn.cli import calibrate_measure
 from simgnn.cli.calibrate_measure import forget_kept, kept_folder, torchrun_place
 from simgnn.cli.main import invoke
 from simgnn.hardware.library import calibration_path
+from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
 
 
@@ -114,6 +115,55 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
     assert invoke(["calibrate", "--ranks", "2"]) == 0
     assert calibration_path().is_file()
     assert not kept_folder().exists()
+
+
+def test_kept_samples_of_several_calibrations_are_pooled_without_measuring(
+    measured: list[list[str]], tmp_path: Path
+) -> None:
+    folders = [tmp_path / "morning", tmp_path / "noon"]
+    for folder in folders:
+        assert invoke(["calibrate", "--ranks", "1,2", "--samples", str(folder), "--out", str(tmp_path / "x.toml")]) == 0
+    for path in folders[1].iterdir():
+        slower = json.loads(path.read_text())
+        for sample in slower["samples"]:
+            sample["seconds"] *= 3
+        path.write_text(json.dumps({**slower, "started": "2031-02-03T12:00:00Z"}))
+    commands = len(measured)
+    pooled = [option for folder in folders for option in ("--pool", str(folder))]
+    assert invoke(["calibrate", *pooled, "--out", str(tmp_path / "pooled.toml")]) == 0
+    assert len(measured) == commands
+    profile, once = load_profile(tmp_path / "pooled.toml"), load_profile(tmp_path / "x.toml")
+    assert profile.meta.date == date(2031, 2, 3)
+    assert profile.meta.calibrated_ranks == once.meta.calibrated_ranks == (1, 2)
+    sizes = {"rows": 1000, "inner": 64, "outer": 64, "crossed": 0, "item_bytes": 4}
+    one, twice = (Machine.place(each, [0, 0]).work_seconds(0, "matmul", sizes).seconds for each in (once, profile))
+    assert twice == pytest.approx(2 * one, rel=0.01)
+
+
+def test_what_cannot_be_pooled_is_refused(
+    measured: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, empty, out = tmp_path / "kept", tmp_path / "empty", tmp_path / "pooled.toml"
+    assert invoke(["calibrate", "--ranks", "1,2", "--samples", str(folder), "--out", str(tmp_path / "x.toml")]) == 0
+    empty.mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in folder.iterdir():
+        document = json.loads(path.read_text())
+        document["hosts"][0]["facts"]["torch"] = "1"
+        (other / path.name).write_text(json.dumps(document))
+    kept = ["--pool", str(folder)]
+    for more, told in (
+        (["--pool", str(empty)], f"--pool: {empty} holds no samples-*.json"),
+        (["--pool", f"{tmp_path}/./kept"], "is named twice"),
+        (["--pool", str(other)], "expected the same hosts"),
+        (["--quick", "--passes", "2"], "--pool: got --quick, --passes too"),
+        (["--ranks", "2"], "--pool: got --ranks too"),
+    ):
+        capsys.readouterr()
+        assert invoke(["calibrate", *kept, *more, "--out", str(out)]) == 2
+        assert told in capsys.readouterr().err
+        assert not out.exists()
 
 
 def test_under_torchrun_all_ranks_measure_and_rank_0_alone_fits(
