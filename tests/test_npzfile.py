@@ -1,0 +1,54 @@
+"""Archives that were changed on their way: whatever NumPy and its archives make of it, a ValueError says why."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simgnn.npzfile import read_npz
+
+
+def header(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    """Another text of the same length in the header of an array, which is parsed before its checksum is known."""
+    assert len(old) == len(new)
+    return lambda raw: raw.replace(old, new, 1)
+
+
+def listed(place: int, value: int) -> Callable[[bytes], bytes]:
+    """Another byte of what the end of an archive tells of its first member."""
+
+    def change(raw: bytes) -> bytes:
+        found = raw.index(b"PK\x01\x02") + place
+        return raw[:found] + bytes([value]) + raw[found + 1 :]
+
+    return change
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "a header without an end": header(b"(4000,), }", b"(4000,),  "),
+    "a header of nothing": header(b"{'descr'", b"%'descr'"),
+    "a list as a key": header(b"'fortran_order'", b"['rtran_order']"),
+    "keys that have no order": header(b"'fortran_order'", b"3".ljust(15)),
+    "a length of too many digits": header(b"(4000,), }" + b" " * 20, b"(4000" + b"0" * 20 + b",), }"),
+    "more than any memory holds": header(b"(4000,), }" + b" " * 12, b"(4000" + b"0" * 12 + b",), }"),
+    "encrypted": listed(8, 1),
+    "an unknown compression": listed(10, 99),
+    "another compression": listed(10, 8),
+    "lzma": listed(10, 14),
+    "bzip2": listed(10, 12),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_a_value_error(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    np.savez(path, big=np.arange(4000))  # longer than what is read at once, so that the checksum comes too late
+    whole = path.read_bytes()
+    assert read_npz(path)["big"].tolist() == list(range(4000))
+    changed = DAMAGE[damage](whole)
+    assert len(changed) == len(whole)
+    assert changed != whole
+    path.write_bytes(changed)
+    with pytest.raises(ValueError, match=r"."):
+        read_npz(path)
