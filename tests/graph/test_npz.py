@@ -152,6 +152,17 @@ def test_pickled_cut_off_and_foreign_files(tmp_path, arrays):
         read_npz(tmp_path / "text.npz")
 
 
+@pytest.mark.parametrize(("place", "value", "told"), [(8, 1, "encrypted"), (10, 99, "compression"), (10, 14, "")])
+def test_what_an_archive_tells_of_its_members_may_be_damaged(tmp_path, arrays, place, value, told):
+    """A flag that they are encrypted, an unknown compression, and one that they do not have."""
+    path = write(tmp_path / "told.npz", arrays)
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"PK\x01\x02") + place] = value
+    path.write_bytes(bytes(raw))
+    with pytest.raises(GraphError, match=rf"told\.npz: not a readable \.npz \(.*{told}.*write or fetch it again"):
+        read_npz(path)
+
+
 @pytest.mark.parametrize("text", ["{", "[1]"])
 def test_a_bad_json_is_named(tmp_path, arrays, text):
     path = write(tmp_path / "small.npz", arrays)
