@@ -6,6 +6,7 @@ import numpy as np
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
+from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import IntArray
 
 Fault = tuple[str, str]
@@ -20,6 +21,15 @@ def raise_faults(path: str, faults: Iterable[Fault]) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def rows_of_a_rank(stats: PartitionStats, spread: bool) -> tuple[IntArray, str]:
+    """Most rows that each rank can have, int64 [P], and words for them. Which rank is the fullest is not known where
+    rows are even shares (``spread``)."""
+    if not spread:
+        return stats.rows, "it has rows"
+    most = int(stats.rows.max())
+    return np.full(stats.ranks, most), f"{most}, the rows of the fullest rank by partition.vertex_imbalance"
 
 
 def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str) -> None:

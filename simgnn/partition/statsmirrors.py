@@ -7,38 +7,45 @@ from numpy.typing import NDArray
 
 from simgnn.partition.replicas import BY_HOSTS, LEVELS
 from simgnn.partition.stats import PartitionStats
-from simgnn.partition.statscheck import Fault
+from simgnn.partition.statscheck import Fault, rows_of_a_rank
 from simgnn.program.sizes import IntArray
 
 SHARED, BY_REPLICAS = "shared_masters", "mirrors/histogram"
 HOPS = (*LEVELS, BY_HOSTS)
 
 
-def mirror_faults(stats: PartitionStats) -> Iterator[Fault]:
-    """What contradicts the rest of ``stats``, whose tables have their shapes and hold no number below zero."""
+def mirror_faults(stats: PartitionStats, spread: bool) -> Iterator[Fault]:
+    """What contradicts the rest of ``stats``, whose tables have their shapes and hold no number below zero. ``spread``:
+    rows of pairs are even shares, which bound no table but a histogram, whose pairs are those of halo."""
     tables = {name: stats.tables[name] for name in (SHARED, BY_REPLICAS, *LEVELS, BY_HOSTS) if name in stats.tables}
     if tables and stats.kind != "vertex-cut":
         for name in tables:
             yield f"tables.{name}", "is of a vertex-cut's mirrors, but partition.kind is 'edge-cut'"
         return
     if SHARED in tables:
-        yield from _shared(stats, tables[SHARED])
+        yield from _shared(stats, tables[SHARED], spread)
     if BY_REPLICAS in tables:
         yield from _by_replicas(stats, tables[BY_REPLICAS], tables.get(SHARED))
     if any(name in tables for name in (*LEVELS, BY_HOSTS)):
-        yield from _levels(stats, tables)
+        yield from _levels(stats, tables, spread)
 
 
-def _shared(stats: PartitionStats, shared: IntArray) -> Iterator[Fault]:
-    halo, ranks = stats.halo, stats.ranks
+def _shared(stats: PartitionStats, shared: IntArray, spread: bool) -> Iterator[Fault]:
+    key, halo, ranks = f"tables.{SHARED}", stats.halo, stats.ranks
+    masters, words = rows_of_a_rank(stats, spread)
+    if np.any(shared > masters):
+        yield key, f"a rank has more masters with mirrors than {words}"
+        return
+    if spread:
+        # nor are there bounds by all mirrors, since a replication_factor is told to a few digits
+        if int(shared.sum()) > stats.facts.vertices:
+            yield key, f"add up to {int(shared.sum())}, expected at most graph.vertices = {stats.facts.vertices}"
+        return
     least = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(least, halo.source, halo.rows)
     most = np.bincount(halo.source, halo.rows, minlength=ranks)
-    if np.any((shared < least) | (shared > most) | (shared > stats.rows)):
-        yield (
-            f"tables.{SHARED}",
-            "expected at least the mirrors that one other rank has of a rank's rows, at most those of all",
-        )
+    if np.any((shared < least) | (shared > most)):
+        yield key, "expected at least the mirrors that one other rank has of a rank's rows, at most those of all"
 
 
 def _by_replicas(stats: PartitionStats, table: IntArray, shared: IntArray | None) -> Iterator[Fault]:
@@ -59,7 +66,7 @@ def _by_replicas(stats: PartitionStats, table: IntArray, shared: IntArray | None
         yield from _masters(key, halo.source[pair], replicas, rows, shared, exact=True)
 
 
-def _levels(stats: PartitionStats, tables: Mapping[str, IntArray]) -> Iterator[Fault]:
+def _levels(stats: PartitionStats, tables: Mapping[str, IntArray], spread: bool) -> Iterator[Fault]:
     missing = [name for name in LEVELS if name not in tables]
     if missing:
         yield f"tables.{missing[0]}", f"missing, though there is a table '{next(n for n in tables if n in HOPS)}'"
@@ -77,7 +84,8 @@ def _levels(stats: PartitionStats, tables: Mapping[str, IntArray]) -> Iterator[F
     source, target, rows = tables[LEVELS[0]].T
     direct = dict(zip((halo.source.astype(np.int64) * ranks + halo.target).tolist(), halo.rows.tolist(), strict=True))
     pairs = (source * ranks + target).tolist()
-    if any(rows_ > direct.get(pair, 0) for pair, rows_ in zip(pairs, rows.tolist(), strict=True)):
+    reach = all(rows_ <= direct.get(pair, 0) for pair, rows_ in zip(pairs, rows.tolist(), strict=True))
+    if not spread and not reach:
         yield f"tables.{LEVELS[0]}", "a rank gets more rows of a master's than it has mirrors of them in halo"
     if BY_HOSTS in tables:
         yield from _by_hosts(stats, tables[BY_HOSTS], dict(zip(pairs, rows.tolist(), strict=True)), tables.get(SHARED))

@@ -11,7 +11,7 @@ from simgnn.names import nearest
 from simgnn.partition.degrees import DEGREES
 from simgnn.partition.replicas import BY_HOSTS, LEVELS
 from simgnn.partition.stats import PartitionStats
-from simgnn.partition.statscheck import Fault, raise_faults
+from simgnn.partition.statscheck import Fault, raise_faults, rows_of_a_rank
 from simgnn.partition.statsmirrors import BY_REPLICAS, SHARED, mirror_faults
 
 MASKS = ("train", "validation", "test")
@@ -28,8 +28,10 @@ def check_tables(stats: PartitionStats, path: str, *, spread: bool = False, coun
     """``stats`` with its tables as int64, shares as float64. Raises :class:`ConfigError` with every fault of the
     tables, one line each; the base numbers were checked.
 
-    ``spread``: numbers are even shares of sums, so that tables may differ by what rounding does; ``counted``: the file
-    says what it was counted from, so that no table may be missing that is always counted.
+    ``spread``: rows, edges and halo rows are even shares of totals, so that tables, which may be counted, are compared
+    with totals in place of each rank or pair, and no rank has more rows than the fullest. Totals agree exactly: they
+    are whole numbers, as are shares, and rounding only moves a row from one rank to another. ``counted``: the file says
+    what it was counted from, so that no table may be missing that is always counted.
     """
     raise_faults(path, _shapes(stats))
     tables = {name: table.astype(np.float64 if name in SHARES else np.int64) for name, table in stats.tables.items()}
@@ -37,9 +39,9 @@ def check_tables(stats: PartitionStats, path: str, *, spread: bool = False, coun
     raise_faults(path, _ranges(stats))
     if counted:
         raise_faults(path, _missing(stats))
-    raise_faults(path, chain(_masks(stats), _degrees(stats), mirror_faults(stats)))
-    if not spread:
-        raise_faults(path, chain(_labelled(stats), _edges(stats), _features(stats)))
+    raise_faults(path, chain(_masks(stats, spread), _degrees(stats), mirror_faults(stats, spread)))
+    edges = (_edge_totals(stats),) if spread else (_labelled(stats), _edges(stats))
+    raise_faults(path, chain(*edges, _features(stats, spread)))
     return stats
 
 
@@ -106,13 +108,14 @@ def _missing(stats: PartitionStats) -> Iterator[Fault]:
             )
 
 
-def _masks(stats: PartitionStats) -> Iterator[Fault]:
+def _masks(stats: PartitionStats, spread: bool) -> Iterator[Fault]:
+    most, words = rows_of_a_rank(stats, spread)
     for name in MASKS:
         table, total = stats.tables.get(f"{name}_rows"), getattr(stats.facts, f"{name}_vertices")
         if table is None:
             continue
-        if np.any(table > stats.rows):
-            yield f"tables.{name}_rows", "a rank has more labelled rows than rows"
+        if np.any(table > most):
+            yield f"tables.{name}_rows", f"a rank has more labelled rows than {words}"
         elif int(table.sum()) != total:
             message = f"must be {stats.ranks} numbers that add up to graph.{name}_vertices = {total}"
             yield f"tables.{name}_rows", message
@@ -147,6 +150,16 @@ def _edges(stats: PartitionStats) -> Iterator[Fault]:
                 yield "tables.block_edges", "expected an edge at least of every halo row, and none without"
 
 
+def _edge_totals(stats: PartitionStats) -> Iterator[Fault]:
+    edges, blocks, cut = stats.facts.edges, stats.tables.get("block_edges"), stats.tables.get("cut_edges")
+    if blocks is not None:
+        found = sum(blocks.sum(axis=1).tolist())  # of all pairs of ranks it may be no whole number of 64 bits
+        if found != edges:
+            yield "tables.block_edges", f"add up to {found}, but graph.edges = {edges}"
+    if cut is not None and int(cut.sum()) > edges:
+        yield "tables.cut_edges", f"add up to {int(cut.sum())}, expected at most graph.edges = {edges}"
+
+
 def _degrees(stats: PartitionStats) -> Iterator[Fault]:
     if DEGREES not in stats.tables:
         return
@@ -167,7 +180,7 @@ def _degrees(stats: PartitionStats) -> Iterator[Fault]:
             yield f"tables.{DEGREES}", message
 
 
-def _features(stats: PartitionStats) -> Iterator[Fault]:
+def _features(stats: PartitionStats, spread: bool) -> Iterator[Fault]:
     facts, tables, halo = stats.facts, stats.tables, stats.halo
     if facts.feature_nonzeros is None:
         for name in (*FEATURES, HALO_FEATURES, *FEATURE_ORDERS):
@@ -175,10 +188,12 @@ def _features(stats: PartitionStats) -> Iterator[Fault]:
                 yield f"tables.{name}", "is of sparse features, but graph.feature_nonzeros is missing"
         return
     width = float(facts.feature_width + facts.centred_features)  # products may be too large for whole numbers
-    own, near, summed = (tables.get(name) for name in FEATURES)
-    for name in FEATURES:
-        if name in tables and np.any(tables[name] > stats.rows * width):
-            yield f"tables.{name}", "a rank has more stored values than its rows have places"
+    rows = stats.rows.sum(keepdims=True) if spread else stats.rows
+    held = {name: tables[name].sum(keepdims=True) if spread else tables[name] for name in FEATURES if name in tables}
+    own, near, summed = (held.get(name) for name in FEATURES)
+    for name, table in held.items():
+        if np.any(table > rows * width):
+            yield f"tables.{name}", "more stored values than rows have places"
     if own is not None and int(own.sum()) != facts.feature_nonzeros:
         yield (
             f"tables.{FEATURES[0]}",
@@ -191,7 +206,7 @@ def _features(stats: PartitionStats) -> Iterator[Fault]:
         and np.any((summed < near) | (summed < own) | (summed > near + own))
     ):
         yield f"tables.{FEATURES[2]}", "expected at least each of the rows' own and their neighbours', at most both"
-    if HALO_FEATURES in tables:
+    if HALO_FEATURES in tables and not spread:
         table = tables[HALO_FEATURES]
         told = table[halo.source, halo.target]
         most = halo.rows * width if own is None else np.minimum(halo.rows * width, own[halo.source])
