@@ -7,6 +7,7 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statsschema import LARGEST_RANKS
 from simgnn.program.sizes import IntArray
 
 Fault = tuple[str, str]
@@ -42,6 +43,8 @@ def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str) -> 
 
 def _lengths(arrays: Mapping[str, IntArray]) -> Iterator[Fault]:
     ranks = len(arrays["rows"])
+    if not 1 <= ranks <= LARGEST_RANKS:
+        yield "rows", f"got {ranks} numbers, expected one a rank, of 1..{LARGEST_RANKS} ranks"
     for key in ("edges", "hosts"):
         if len(arrays[key]) != ranks:
             yield key, f"got {len(arrays[key])} numbers, expected {ranks}, as many as in rows"

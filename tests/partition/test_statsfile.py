@@ -15,6 +15,7 @@ from simgnn.partition.quality import measure
 from simgnn.partition.stats import Origin
 from simgnn.partition.statscode import stats_to_parts
 from simgnn.partition.statsfile import load_stats, save_stats
+from simgnn.partition.statsschema import LARGEST_RANKS
 from simgnn.partition.statsspread import even
 from simgnn.partition.store import partition_artifact
 
@@ -211,6 +212,17 @@ def test_bad_companions(tmp_path: Path) -> None:
     pickled = np.array([{}], dtype=object)
     np.savez(tmp_path / "c.npz", rows=pickled)
     with pytest.raises(ConfigError, match="cannot be read"):
+        load_stats(path)
+
+
+@pytest.mark.parametrize("ranks", [0, LARGEST_RANKS + 1])
+def test_companions_have_no_more_ranks_than_the_file_may(ranks: int, tmp_path: Path) -> None:
+    path = write(tmp_path, GRAPH.replace("1000", str(LARGEST_RANKS + 1)) + "[partition]\narrays = 'c.npz'\n")
+    edges = np.zeros(ranks, dtype=np.int64)
+    edges[:1] = 9001
+    none = dict.fromkeys(("halo/source", "halo/target", "halo/rows"), np.empty(0, dtype=np.int64))
+    np.savez(tmp_path / "c.npz", rows=np.ones(ranks, dtype=np.int64), edges=edges, **none)
+    with pytest.raises(ConfigError, match=rf"partition\.rows: got {ranks} numbers, expected .* 1\.\.{LARGEST_RANKS}"):
         load_stats(path)
 
 
