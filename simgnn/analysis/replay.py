@@ -9,7 +9,7 @@ from typing import TypeGuard
 import numpy as np
 
 from simgnn.analysis.activity_curve import Thresholds, epsilons, way_on
-from simgnn.analysis.check_agreement import check_agreement
+from simgnn.analysis.check_agreement import check_agreement, counted
 from simgnn.analysis.check_record import check_epochs, check_program, check_record
 from simgnn.analysis.recorded_plan import recorded_plan
 from simgnn.analysis.replay_guards import carried_guards, guards_of, way_of_shares
@@ -22,9 +22,6 @@ from simgnn.program.storage import load_program
 from simgnn.record.activity import decisions_of, read_activity
 from simgnn.record.result import Accuracy, read_result
 from simgnn.record.rundir import RunDirectory
-
-CORRECT, COUNT = "accuracy/update/correct", "accuracy/update/count"
-"""Decisions under which a controller's training counts are recorded."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,10 @@ class Recording:
     @property
     def accuracies(self) -> list[float] | None:
         """Training accuracy of each epoch, where a controller was told it."""
-        if CORRECT not in self.decisions or COUNT not in self.decisions:
+        told = next((pair for pair in counted(self.program) if self.decisions.keys() >= set(pair)), None)
+        if told is None:
             return None
-        correct, count = self.decisions[CORRECT][0, :, 0], self.decisions[COUNT][0, :, 0]
+        correct, count = (self.decisions[name][0, :, 0] for name in told)
         return [float(right) / float(all_) for right, all_ in zip(correct, count, strict=True) if all_ > 0]
 
 

@@ -1,5 +1,6 @@
 """Recorded decisions on another partition: fractions of what may travel there, of which none gets lost in rounding."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from simgnn.analysis.activity_curve import Thresholds
+from simgnn.analysis.check_agreement import counted
 from simgnn.analysis.recorded_plan import different_experiment
 from simgnn.analysis.replay import Recording, Replay, replay
 from simgnn.analysis.replay_rows import shared_out, whole
@@ -129,6 +131,16 @@ def test_the_same_partition_is_replayed_number_by_number(cut: str) -> None:
         assert np.array_equal(values, recording.decisions[name])
         assert np.array_equal(longer.activity[name][..., :EPOCHS, :], values)
         assert longer.activity[name].shape[-2] == 2 * EPOCHS
+
+
+def test_accuracies_are_read_where_the_program_says_that_they_are_counted() -> None:
+    recording = record(program("halo", 3))
+    assert recording.accuracies is None
+    ((right, all_),) = counted(recording.program)
+    counts = {right: np.arange(EPOCHS), all_: np.full(EPOCHS, 20)}
+    told = {name: np.tile(values[:, None], (3, 1, 1)) for name, values in counts.items()}
+    found = replace(recording, decisions={**recording.decisions, **told}).accuracies
+    assert found == (np.arange(EPOCHS) / 20).tolist()
 
 
 def test_of_a_policy_of_another_kind_only_the_kind_is_told() -> None:
