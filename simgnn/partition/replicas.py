@@ -68,6 +68,10 @@ RankGraph = LocalGraph | ReplicaGraph
 LEVELS = ("mirrors/across", "mirrors/within")
 BY_HOSTS = "mirrors/across/hosts"
 """Table of the rows of the first by the number of hosts that their vertex lies on."""
+SHARED = "shared_masters"
+"""Table of the masters of each rank that have mirrors."""
+BY_REPLICAS = "mirrors/histogram"
+"""Table of the mirrors of each pair of ranks by the number of replicas of their vertex."""
 
 
 def build_replica_graphs(

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.partition.replicas import BY_HOSTS, LEVELS
+from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
 from simgnn.partition.stats import PartitionStats
 from simgnn.partition.statscheck import Fault, rows_of_a_rank
 from simgnn.program.sizes import IntArray
 
-SHARED, BY_REPLICAS = "shared_masters", "mirrors/histogram"
 HOPS = (*LEVELS, BY_HOSTS)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from simgnn.graph.locality import BINS
 from simgnn.names import nearest
 from simgnn.partition.degrees import DEGREES
-from simgnn.partition.replicas import BY_HOSTS, LEVELS
+from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
 from simgnn.partition.stats import PartitionStats
 from simgnn.partition.statscheck import Fault, raise_faults, rows_of_a_rank
-from simgnn.partition.statsmirrors import BY_REPLICAS, SHARED, mirror_faults
+from simgnn.partition.statsmirrors import mirror_faults
 
 MASKS = ("train", "validation", "test")
 FEATURES = ("feature_nonzeros", "neighbor_feature_nonzeros", "aggregated_feature_nonzeros")

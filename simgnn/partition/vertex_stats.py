@@ -12,7 +12,7 @@ from simgnn.partition.build_stats import stacked
 from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
 from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.partition import Partition
-from simgnn.partition.replicas import BY_HOSTS, LEVELS, ReplicaGraph
+from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED, ReplicaGraph
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.sizes import IntArray, Route
 
@@ -82,7 +82,7 @@ def vertex_cut_stats(
     mirrors, weighted, shared, largest = count_mirrors(replicas, partition.owner, weights, ranks)
     halo = Route.from_matrix(mirrors)
     histogram = _histogram(replicas, partition.owner, halo, int(largest))
-    tables: dict[str, NDArray[Any]] = {"shared_masters": shared, "mirrors/histogram": histogram}
+    tables: dict[str, NDArray[Any]] = {SHARED: shared, BY_REPLICAS: histogram}
     for name in ("train", "validation", "test"):
         mask = getattr(graph, f"{name}_mask")
         owners = partition.owner[:0] if mask is None else partition.owner[mask]

@@ -232,8 +232,8 @@ class ReplicaSync:
         if not isinstance(shared, Column) or shared.name not in self.builder.columns:
             raise ConfigError(
                 "freshness.kind: the adaptive cache keeps the sum of every master that has mirrors, and the partition "
-                "statistics do not tell how many there are; expected the table 'shared_masters': make the file anew "
-                "with simgnn partition --stats"
+                f"statistics do not tell how many there are; expected the table '{SHARED_MASTERS.name}': make the file "
+                "anew with simgnn partition --stats"
             )
         return shared
 

@@ -12,7 +12,7 @@ from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.model.user_layer import SEGMENTS, load_user_class
 from simgnn.partition.partition import PartitionKind
-from simgnn.partition.replicas import BY_HOSTS, LEVELS
+from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums
 from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, Level, MirrorSums
@@ -147,7 +147,7 @@ class MirrorSizes:
         """Rows that masters send by the first hop, by the number of replicas, or hosts; empty where nobody counted."""
         if self.levels[0].name:
             return self._by_hosts()
-        table, halo = self.stats.tables.get("mirrors/histogram"), self.stats.halo
+        table, halo = self.stats.tables.get(BY_REPLICAS), self.stats.halo
         if table is None:
             return {}
         pair, replicas, rows = np.asarray(table, dtype=np.int64).reshape(-1, 3).T

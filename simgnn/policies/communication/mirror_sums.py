@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simgnn.model.spec import LayerSpec
+from simgnn.partition.replicas import SHARED
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand, Reference, Stage, Sync, emit_plainly
@@ -12,7 +13,7 @@ from simgnn.program.sizes import Column, Route
 
 MIRRORS = "mirrors"
 """Route from masters to all their mirrors."""
-SHARED_MASTERS = Column("shared_masters")
+SHARED_MASTERS = Column(SHARED)
 """Masters of a rank that have mirrors."""
 
 
