@@ -15,10 +15,8 @@ from simgnn.partition.kinds import Reorder
 from simgnn.partition.local import LocalGraph, build_local_graphs
 from simgnn.partition.local_kernels import summed_nonzeros
 from simgnn.partition.partition import Partition, digest_of
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.stats import MASKS, PartitionStats
 from simgnn.program.sizes import IntArray, Route
-
-MASKS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from simgnn.graph.graph import GraphFacts
 from simgnn.partition.kinds import PartitionPolicy
 from simgnn.program.sizes import IntArray, Route
 
+MASKS = ("train", "validation", "test")
+"""Kinds of labelled rows, each by a mask of the graph and a table of its name with ``_rows`` behind it."""
+
 
 @dataclass(frozen=True)
 class Origin:

@@ -10,11 +10,10 @@ from simgnn.graph.locality import BINS
 from simgnn.names import nearest
 from simgnn.partition.degrees import DEGREES
 from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.stats import MASKS, PartitionStats
 from simgnn.partition.statscheck import Fault, raise_faults, rows_of_a_rank
 from simgnn.partition.statsmirrors import mirror_faults
 
-MASKS = ("train", "validation", "test")
 FEATURES = ("feature_nonzeros", "neighbor_feature_nonzeros", "aggregated_feature_nonzeros")
 HALO_FEATURES = "halo_feature_nonzeros"
 ORDERS = ("locality/forward", "locality/backward")

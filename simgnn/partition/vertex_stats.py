@@ -13,7 +13,7 @@ from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
 from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.partition import Partition
 from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED, ReplicaGraph
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.stats import MASKS, PartitionStats
 from simgnn.program.sizes import IntArray, Route
 
 CHUNK_VERTICES = 1 << 20
@@ -83,7 +83,7 @@ def vertex_cut_stats(
     halo = Route.from_matrix(mirrors)
     histogram = _histogram(replicas, partition.owner, halo, int(largest))
     tables: dict[str, NDArray[Any]] = {SHARED: shared, BY_REPLICAS: histogram}
-    for name in ("train", "validation", "test"):
+    for name in MASKS:
         mask = getattr(graph, f"{name}_mask")
         owners = partition.owner[:0] if mask is None else partition.owner[mask]
         tables[f"{name}_rows"] = np.bincount(owners, minlength=ranks).astype(np.int64)
