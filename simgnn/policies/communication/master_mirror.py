@@ -154,17 +154,10 @@ class MirrorSizes:
         return _by_number(halo.source[pair], halo.target[pair], replicas, rows)
 
     def _by_hosts(self) -> dict[int, Route]:
-        table, ranks = self.stats.tables.get(BY_HOSTS), self.stats.ranks
+        table = self.stats.tables.get(BY_HOSTS)
         if table is None:
             return {}
         source, target, hosts, rows = np.asarray(table, dtype=np.int64).reshape(-1, 4).T
-        counted, across = np.zeros((ranks, ranks), dtype=np.int64), self.levels[0].rows.matrix(ranks)
-        np.add.at(counted, (source % ranks, target % ranks), rows)
-        if not np.array_equal(counted, across):
-            raise ConfigError(
-                f"communication.exchange: got 'host-aggregated', but table {BY_HOSTS} of the partition does not add up "
-                f"to the rows of {LEVELS[0]}; make its statistics anew with simgnn partition --stats"
-            )
         return _by_number(source, target, hosts, rows)
 
 
