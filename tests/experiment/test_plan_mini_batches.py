@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError, ProgramError
-from simgnn.experiment.load import load_experiment
 from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import remembered
 from simgnn.program.ops import Dependency, Op
@@ -119,16 +118,6 @@ def test_a_program_comes_back_from_disk(tmp_path) -> None:
     assert back.buffers == program.buffers
 
 
-def test_device_rows_are_two_caches_and_a_window_of_the_largest_batch() -> None:
-    sizes = made_sizes(TWO, hot_rows=30)
-    program = planned("rapidgnn", TWO, sizes, "schedule.window=3").program
-    held = {name: program.buffers[name] for name in ("inputs", "hot")}
-    rows = sum(program.sizes.per_rank(buffer.rows, 0, 0) * buffer.depth for buffer in held.values())
-    assert np.array_equal(rows, 2 * 30 + 3 * sizes.rows[-1].max(axis=(1, 2)))
-    assert {buffer.row_bytes for buffer in held.values()} == {4 * WIDTH}
-    assert {buffer.space for buffer in held.values()} == {"device"}
-
-
 def test_one_cache_for_a_whole_run_is_filled_before_it_begins() -> None:
     """Of the chain that stages rows nothing fills a cache; the device holds one (specs/rapidgnn.md 7.1)."""
     sizes = made_sizes(TWO, hot_rows=30)
@@ -157,61 +146,6 @@ def test_the_cache_of_a_whole_run_must_be_there_before_a_batch_takes_from_it() -
         validate(replace(program, templates={**program.templates, "first": Template("first", tuple(ops))}))
 
 
-def test_no_more_batches_are_held_than_can_be_staged() -> None:
-    """An epoch of fewer steps than the window, beyond which nothing is staged (specs/rapidgnn.md 15.5)."""
-    sizes = made_sizes(TWO, steps=4, hot_rows=30)
-    for options, held in (
-        (["schedule.window=9"], 4),
-        (["schedule.window=3"], 3),
-        (["schedule.window=9", "schedule.across_epochs=true"], 8),
-        (["schedule.window=9", "schedule.staged=blocks"], 1),
-    ):
-        program = planned("rapidgnn", TWO, sizes, *options).program
-        assert program.buffers["inputs"].depth == held, options
-        assert program.buffers["drawn/1"].depth == min(int(options[0].rpartition("=")[2]), 2 * 4)  # of two epochs
-
-
-def test_a_device_too_small_is_told_with_what_fits() -> None:
-    """Two caches and the window of the fullest rank, in bytes (specs/rapidgnn.md 9)."""
-    sizes = made_sizes(TWO, hot_rows=30)
-    largest = int(sizes.rows[-1].max())
-    bound = 4 * WIDTH * (2 * 30 + 3 * largest)
-    planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={bound}")
-    with pytest.raises(ConfigError, match=rf"placement\.device_bytes: got {bound - 1}, .*at most 29 hot rows"):
-        planned("rapidgnn", TWO, sizes, "schedule.window=3", f"placement.device_bytes={bound - 1}")
-
-
-@pytest.mark.parametrize("rows_over", [0, 11, 60])
-def test_a_device_too_small_for_a_window_is_told_with_one_that_fits(rows_over: int) -> None:
-    """A window of two, and the hot rows that fit beside it; what is told is taken, one more of either is not."""
-    sizes = made_sizes(TWO, hot_rows=30)
-    largest = int(sizes.rows[-1].max())
-    assert rows_over < largest
-    room = f"placement.device_bytes={4 * WIDTH * (2 * largest + rows_over)}"
-    hot = rows_over // 2
-    told = r"a window of at most 2 \(schedule\.window\)"
-    told += rf" with at most {hot} hot rows \(placement\.hot_rows\)$" if hot < 30 else "$"
-    with pytest.raises(ConfigError, match=told):
-        planned("rapidgnn", TWO, sizes, "schedule.window=4", room)
-    held = made_sizes(TWO, hot_rows=hot)
-    planned("rapidgnn", TWO, held, "schedule.window=2", room)
-    with pytest.raises(ConfigError, match=r"at most 2 \(schedule\.window\)"):
-        planned("rapidgnn", TWO, held, "schedule.window=3", room)
-    if hot < 30:
-        with pytest.raises(ConfigError, match=rf"or at most {hot} hot rows"):
-            planned("rapidgnn", TWO, made_sizes(TWO, hot_rows=max(hot + 1, 2)), "schedule.window=2", room)
-
-
-@pytest.mark.parametrize("options", [["schedule.window=3"], ["schedule.window=1"], ["schedule.kind=bsp"]])
-def test_a_device_too_small_for_one_batch_asks_for_smaller_ones(options: list[str]) -> None:
-    sizes = made_sizes(TWO, hot_rows=30)
-    largest = int(sizes.rows[-1].max())
-    room = f"placement.device_bytes={4 * WIDTH * largest - 1}"
-    told = rf"or smaller batches \(batching\.batch_size, batching\.fanouts\): one takes up to {largest} rows"
-    with pytest.raises(ConfigError, match=told):
-        planned("rapidgnn", TWO, sizes, *options, room)
-
-
 def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
     sizes = made_sizes(TWO, hops=2)
     program = planned("distdgl", TWO, sizes, "model.kind=sage", "model.order=aggregate-first").program
@@ -235,94 +169,6 @@ def test_layers_work_on_the_rows_that_their_hop_leaves() -> None:
     assert transfer is not None
     assert transfer.row_bytes == 4 * (parameters + 1)  # the number of seeds travels with the gradients
     assert program.buffers["d/hidden/2"].width == CLASSES
-
-
-@pytest.mark.parametrize(
-    ("system", "overrides", "told"),
-    [
-        ("distdgl", ["communication.rows=scheduled"], r"communication\.rows: got 'scheduled' with batching\.kind"),
-        (
-            "distdgl",
-            ["placement.hot_rows=5"],
-            r"placement\.hot_rows: got 5 with batching\.kind = 'sampled', expected 0",
-        ),
-        ("rapidgnn", ["communication.rows=requested"], r"placement\.hot_rows: got auto with communication\.rows"),
-        ("rapidgnn", ["communication.kind=halo"], r"communication\.kind: got 'halo' with batching\.kind = 'seeded'"),
-        ("rapidgnn", ["placement.kind=device"], r"placement\.kind: got 'device' with batching\.kind = 'seeded'"),
-        ("rapidgnn", ["codec.kind=float32"], r"codec\.kind: got 'float32' with batching\.kind = 'seeded'"),
-        ("rapidgnn", ["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' with batching"),
-        ("rapidgnn", ["batching.fanouts=[5]"], r"batching\.fanouts: got 1 fan-outs \[5\], expected 2"),
-        ("rapidgnn", ["schedule.staged=x"], r"schedule\.staged: got 'x', expected one of 'rows', 'blocks'"),
-        ("rapidgnn", ["batching.evaluation=all"], r"batching\.evaluation: got 'all', expected one of 'exact', 'none'"),
-        ("rapidgnn", ["placement.pull=some"], r"placement\.pull: got 'some', expected one of 'full', 'delta'"),
-        ("vanilla", ["communication.kind=store"], r"communication\.kind: got 'store' with batching\.kind = 'full'"),
-        ("rapidgnn", ["partition.kind=ebv"], r"partition\.kind: got 'ebv' with communication\.kind = 'store'"),
-        (
-            "distdgl",
-            ["model.kind=mine:Layer"],
-            r"model\.kind: got 'mine:Layer' with batching\.kind = 'sampled', .* gcn, sage",
-        ),
-    ],
-)
-def test_combinations_without_meaning_are_refused(system: str, overrides: list[str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        load_experiment(system, overrides)
-
-
-UNEVALUATED = "batching.evaluation=none"
-REQUESTED = ["communication.rows=requested", "placement.hot_rows=0"]
-
-
-@pytest.mark.parametrize(
-    ("system", "overrides", "told"),
-    [
-        (
-            "rapidgnn",
-            ["train.eval_every=2", UNEVALUATED],
-            r"train\.eval_every: got 2 with batching\.evaluation = 'none'",
-        ),
-        ("vanilla", ["train.gradient_mean=ranks"], r"train\.gradient_mean: got 'ranks' with batching\.kind = 'full'"),
-        ("distdgl", ["schedule.across_epochs=true"], r"schedule\.across_epochs: got true with schedule\.staged = 'b"),
-        ("distdgl", ["placement.pull=delta"], r"placement\.pull: got 'delta' with .* = 'sampled' and .* 'requested'"),
-        ("distdgl", ["placement.hot_scope=run"], r"placement\.hot_scope: got 'run' with .* = 'sampled' and .* 'requ"),
-        (
-            "rapidgnn",
-            ["placement.hot_scope=run", "placement.pull=delta"],
-            r"placement\.pull: got 'delta' with placement\.hot_scope = 'run', expected 'full'",
-        ),
-        (
-            "rapidgnn",
-            ["placement.pull=delta", *REQUESTED],
-            r"placement\.pull: got 'delta' with .* = 'seeded' and .* 'requested', expected 'full'",
-        ),
-    ],
-)
-def test_options_without_effect_are_refused(system: str, overrides: list[str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as found:
-        load_experiment(system, overrides)
-    assert str(found.value).count(": got ") == 1
-
-
-@pytest.mark.parametrize(
-    ("system", "overrides"),
-    [
-        ("rapidgnn", ["train.eval_every=1", UNEVALUATED]),  # the default, which an experiment read back states
-        ("rapidgnn", ["train.eval_every=0", UNEVALUATED]),
-        ("rapidgnn", ["train.eval_every=2"]),
-        ("rapidgnn", ["schedule.across_epochs=true", "schedule.window=1"]),  # rows are staged beside the optimizer
-        ("distdgl", ["schedule.across_epochs=true", "schedule.staged=rows"]),
-        ("rapidgnn", ["placement.pull=delta", "placement.hot_rows=0"]),  # the end of a sweep of sizes
-        ("rapidgnn", ["placement.hot_scope=run", "placement.hot_rows=0"]),
-        ("rapidgnn", REQUESTED),
-    ],
-)
-def test_options_with_an_effect_and_defaults_are_taken(system: str, overrides: list[str]) -> None:
-    load_experiment(system, overrides)
-
-
-def test_batches_are_counted_with_any_pull() -> None:
-    """``simgnn sample --hot-rows`` reads it whatever training would do."""
-    load_experiment("distdgl", ["placement.pull=delta"], trains=False)
 
 
 @pytest.mark.parametrize("hosts", [TWO, FOUR, [0]])
