@@ -14,9 +14,9 @@ from executor.plan import RunPlan
 from simgnn.policies.minibatch import HOT
 from tests.executor.batch_checks import assert_simulated_alike, staging_bytes
 from tests.executor.batch_runs import prepared_batches
+from tests.executor.batch_variants import COMMON, VARIANTS
 from tests.executor.harness import run_ranks
 from tests.executor.runs import small_graph, train_in_process
-from tests.executor.test_mini_batches import COMMON, VARIANTS
 
 pytestmark = pytest.mark.slow
 Results = list[list[dict[str, Any]]]
