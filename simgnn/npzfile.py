@@ -1,10 +1,27 @@
-"""Reading ``.npz`` archives that may have been cut off or changed on their way."""
+"""Reading ``.npz`` archives and ``.npy`` arrays that may have been cut off or changed on their way."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+HEADER_BYTES = 128
+"""A file of no more holds no elements: an empty array cannot be mapped."""
+
+
+def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+    """The array of an ``.npy``, without pickle, or a read-only map of it (``mapped``). Raises ValueError, with the
+    reason, where it cannot be read."""
+    try:
+        array = np.load(path, mmap_mode="r" if mapped and path.stat().st_size > HEADER_BYTES else None,
+                        allow_pickle=False)  # fmt: skip
+    except Exception as error:  # as in read_npz
+        raise ValueError(str(error) or type(error).__name__) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError("it is an archive, no array")
+    return array
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.npzfile import read_npz
+from simgnn.npzfile import read_npy, read_npz
 
 
 def header(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
@@ -52,3 +52,26 @@ def test_damage_is_a_value_error(damage: str, tmp_path: Path) -> None:
     path.write_bytes(changed)
     with pytest.raises(ValueError, match=r"."):
         read_npz(path)
+
+
+@pytest.mark.parametrize("damage", [name for name, change in DAMAGE.items() if "header" in change.__qualname__])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_damaged_array_is_a_value_error(damage: str, mapped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    np.save(path, np.arange(4000))
+    assert read_npy(path, mapped=mapped).tolist() == list(range(4000))
+    whole = path.read_bytes()
+    path.write_bytes(DAMAGE[damage](whole))
+    assert path.read_bytes() != whole
+    with pytest.raises(ValueError, match=r"."):
+        read_npy(path, mapped=mapped)
+
+
+def test_an_empty_array_is_read_and_an_archive_by_its_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    np.save(path, np.zeros((0, 2), dtype=np.int64))
+    assert read_npy(path, mapped=True).shape == (0, 2)
+    with path.open("wb") as stream:
+        np.savez(stream, one=np.arange(3))
+    with pytest.raises(ValueError, match="archive"):
+        read_npy(path)

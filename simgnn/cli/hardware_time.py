@@ -101,9 +101,9 @@ def read_matrix(path: Path) -> list[list[int]]:
     """
     try:
         if path.suffix == ".npy":
-            import numpy as np
+            from simgnn.npzfile import read_npy
 
-            table = np.load(path, allow_pickle=False)
+            table = read_npy(path)
             if table.ndim != 2 or table.dtype.kind not in "iuf":
                 raise ConfigError(f"--matrix: {path} holds {table.dtype} {list(table.shape)}, expected numbers [P, P]")
             entries: list[list[Any]] = table.tolist()

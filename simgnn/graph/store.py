@@ -18,6 +18,7 @@ from simgnn.graph.centred import CentredRows
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.transpose import is_symmetric
+from simgnn.npzfile import read_npy
 
 FORMAT = "simgnn-graph-1"
 FACTS = "graph.json"
@@ -122,8 +123,6 @@ def _array(path: Path, name: str, required: bool = False) -> Any:
     if not file.exists() and not required:
         return None
     try:
-        # an empty array cannot be mapped
-        mapped = np.load(file, mmap_mode=None if file.stat().st_size <= 128 else "r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        return read_npy(file, mapped=True)
+    except ValueError as error:
         raise GraphError(f"{file}: cannot be read ({error}): write the graph again") from error
-    return mapped

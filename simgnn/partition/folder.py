@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from simgnn.errors import BackendError, ConfigError
 from simgnn.graph.buckets import npy_header
 from simgnn.hardware.library import CACHE_NAME
+from simgnn.npzfile import read_npy
 from simgnn.outputs import check_output_folder
 
 FORMAT = 4
@@ -64,12 +65,11 @@ class ArtifactFolder:
         """An array, memory-mapped and read-only."""
         file = self.path / f"{name}.npy"
         try:
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+            return np.asarray(read_npy(file, mapped=True))
+        except ValueError as error:
             raise CorruptArtifactError(
                 f"{file} cannot be read ({error}); delete {self.path} and make it again"
             ) from error
-        return np.asarray(array)
 
     def verify(self, prefix: str = "") -> "ArtifactFolder":
         """Check the files whose name starts with ``prefix`` against their digests: :class:`CorruptArtifactError`."""

@@ -14,6 +14,7 @@ from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import graph_cache, new_folder, open_graph, release_pages, stored_symmetric, write_facts
 from simgnn.graph.workers import in_order
+from simgnn.npzfile import read_npy as read_array
 
 CHUNK_EDGES = 1 << 20
 MEMORY_EDGES = 10_000_000  # above, the graph is kept in the cache and opened from there
@@ -41,10 +42,8 @@ def read_npy(path: Path, *, vertices: int | None = None, symmetrise: bool = True
 
 def _mapped(path: Path) -> NDArray[Any]:
     try:
-        # an empty array cannot be mapped
-        empty = path.stat().st_size <= 128
-        edges: NDArray[Any] = np.load(path, mmap_mode=None if empty else "r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        edges = read_array(path, mapped=True)
+    except ValueError as error:
         raise GraphError(f"{path}: not a readable .npy file ({error}): is it cut off? write it again") from error
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype not in (np.int32, np.int64):
         raise GraphError(
