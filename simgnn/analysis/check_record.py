@@ -7,12 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.analysis.recorded_plan import RecordedPlan
 from simgnn.errors import ConfigError
-from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, IntArray, Size
-from simgnn.record.result import Result
 
 
 @dataclass
@@ -23,20 +20,6 @@ class Use:
     bound: Size | None
     templates: set[str] = field(default_factory=set)
     route: str | None = None
-
-
-def check_program(root: Path, program: Program, plan: RecordedPlan, result: Result) -> None:
-    """Raise :class:`ConfigError` where the program in ``root`` is not the one that its plan and its result name."""
-    found = program_digest(program)
-    for told, digest, ranks in (
-        ("plan.json", plan.program, plan.ranks), ("result.json", result.program_digest, result.ranks),
-    ):  # fmt: skip
-        if (found, program.ranks) != (digest, ranks):
-            raise ConfigError(
-                f"--activity: the files in {root} are not of one run: its program has the digest {found[:12]} for "
-                f"{program.ranks} ranks, {told} tells {digest[:12]} for {ranks}; expected the whole directory of one "
-                "finished `simgnn run`: copy it again, or run the experiment again"
-            )
 
 
 def check_epochs(root: Path, program: Program, recorded: int, trained: int) -> None:

@@ -9,13 +9,13 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from simgnn.errors import ConfigError
-from simgnn.record.result import Accuracy, TimedAccuracy, read_result
+from simgnn.record.result import Accuracy, Result, TimedAccuracy, read_result
 from simgnn.record.rundir import RunDirectory
 
 
-def recorded_accuracy(root: Path) -> tuple[Accuracy, ...]:
-    """Accuracy after each evaluated epoch of the run in ``root``; :class:`ConfigError` where it holds no run that
-    ended well."""
+def recorded_result(root: Path) -> Result:
+    """Of the run in ``root``, with its accuracy after each evaluated epoch; :class:`ConfigError` where it holds no run
+    that ended well."""
     path = RunDirectory(root).result
     expected = "expected the directory of a finished `simgnn run`"
     if not path.is_file():
@@ -27,7 +27,7 @@ def recorded_accuracy(root: Path) -> tuple[Accuracy, ...]:
         raise ConfigError(
             f"--activity: got {root}, whose run ended with status '{result.status}' ({result.message}); {expected}"
         )
-    accuracy = tuple(result.accuracy or ())
+    accuracy = result.accuracy or []
     shares = [share for one in accuracy for share in (one.train, one.validation, one.test) if share is not None]
     epochs = [0, *(one.epoch for one in accuracy), result.epochs + 1]
     if any(not 0 <= share <= 1 for share in shares) or any(this >= then for this, then in pairwise(epochs)):
@@ -35,7 +35,7 @@ def recorded_accuracy(root: Path) -> tuple[Accuracy, ...]:
             f"--activity: {path} is damaged: expected accuracies in 0..1, of epochs 1..{result.epochs} in order; run "
             "the experiment again"
         )
-    return accuracy
+    return result
 
 
 def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[TimedAccuracy]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simgnn.errors import ConfigError
-from simgnn.record.plan import read_plan
+from simgnn.record.plan import PlanFile, read_plan
 from simgnn.record.rundir import RunDirectory
 
 AUTO = "auto"
@@ -22,16 +22,16 @@ Difference = tuple[str, Any, Any]
 
 
 class RecordedPlan(NamedTuple):
-    """What a run was trained on: its number of ranks, digests that each name its partition, the digest of its graph
-    (None: an earlier version did not tell), what planning resolved, by key path, the digest of its program, and whether
-    vertices have several labels."""
+    """What a run was trained on. ``file``: all that plan.json tells; ``resolved``: what planning resolved, by key
+    path."""
 
-    ranks: int
-    digests: frozenset[str]
-    graph: str | None
+    file: PlanFile
     resolved: Mapping[str, Any]
-    program: str
-    multilabel: bool
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """Digests that each name its partition."""
+        return frozenset(digest for digest in (self.file.partition_digest, self.file.cut_digest) if digest)
 
 
 def recorded_plan(root: Path) -> RecordedPlan:
@@ -40,9 +40,7 @@ def recorded_plan(root: Path) -> RecordedPlan:
         plan = read_plan(RunDirectory(root).plan / "plan.json")
     except ConfigError as error:
         raise ConfigError([f"--activity: {problem}; {WHOLE}" for problem in error.problems]) from error
-    digests = frozenset(digest for digest in (plan.partition_digest, plan.cut_digest) if digest)
-    resolved = _resolved(RunDirectory(root).plan / "resolved.toml", len(plan.layers))
-    return RecordedPlan(plan.ranks, digests, plan.graph_digest, resolved, plan.program_digest, plan.multilabel)
+    return RecordedPlan(plan, _resolved(RunDirectory(root).plan / "resolved.toml", len(plan.layers)))
 
 
 def _resolved(path: Path, layers: int) -> Mapping[str, Any]:
@@ -70,8 +68,7 @@ def planned_differences(
 ) -> list[Difference]:
     """``differences`` in what is stated, with those in what planning resolved ``there`` and ``here`` in the place of
     ``auto``: it may choose otherwise for other epochs, and what it chose may be stated too. ``stated``: values here,
-    by key path. Of other
-    numbers of layers only that is told."""
+    by key path. Of other numbers of layers only that is told."""
     known = {key: (old, new) for key, old, new in differences}
     found = [one for one in differences if one[0] not in there or one[0] not in here]
     for key in sorted(there.keys() & here.keys()):

@@ -10,7 +10,8 @@ import numpy as np
 
 from simgnn.analysis.activity_curve import Thresholds, epsilons, way_on
 from simgnn.analysis.check_agreement import check_agreement, counted
-from simgnn.analysis.check_record import check_epochs, check_program, check_record
+from simgnn.analysis.check_record import check_epochs, check_record
+from simgnn.analysis.one_run import check_program, check_result
 from simgnn.analysis.recorded_plan import recorded_plan
 from simgnn.analysis.replay_guards import carried_guards, guards_of, way_of_shares
 from simgnn.analysis.replay_replicas import carried_publications
@@ -68,11 +69,12 @@ class Replay:
 
 def read_recording(root: Path) -> Recording:
     """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, nothing was decided, or what
-    was recorded cannot have happened in it: :mod:`simgnn.analysis.check_record` and ``check_agreement``."""
+    was recorded cannot have happened in it: ``one_run``, ``check_record`` and ``check_agreement`` of this package."""
     run = RunDirectory(root)
     table, plan, result = read_activity(run.activity), recorded_plan(root), read_result(run.result)
     program = load_program(run.plan)
-    check_program(root, program, plan, result)
+    check_result(root, plan.file, result)
+    check_program(root, plan.file, program)
     try:
         decisions = decisions_of(table, program.ranks, program.calendar.steps, result.epochs)
     except ConfigError as error:
@@ -84,7 +86,7 @@ def read_recording(root: Path) -> Recording:
     recording = Recording(root, program, plan.digests, decisions)
     check_epochs(root, program, recording.epochs, result.epochs)
     check_record(root, program, decisions)
-    check_agreement(root, program, decisions, plan.multilabel)
+    check_agreement(root, program, decisions, plan.file.multilabel)
     return recording
 
 

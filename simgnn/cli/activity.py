@@ -20,18 +20,21 @@ UNNAMED = (
 
 
 def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
-    """The accuracy that the run in ``root`` reached. Raises :class:`ConfigError` where it did not end well, or its
-    policies are other ones by what is stated: quick to tell."""
-    from simgnn.analysis.recorded_accuracy import recorded_accuracy
+    """The accuracy that the run in ``root`` reached. Raises :class:`ConfigError` where it did not end well, its files
+    are of several runs, or its policies are other ones by what is stated: quick to tell."""
+    from simgnn.analysis.one_run import check_experiment, check_result
+    from simgnn.analysis.recorded_accuracy import recorded_result
     from simgnn.analysis.recorded_plan import different_experiment, recorded_plan, stated_differences
-    from simgnn.experiment.directory import differences
+    from simgnn.experiment.directory import differences, recorded_experiment
 
-    accuracy = recorded_accuracy(root)
-    stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
+    result, plan = recorded_result(root), recorded_plan(root)
+    check_result(root, plan.file, result)
+    check_experiment(root, plan.file, recorded_experiment(root))
+    stated = stated_differences(differences(experiment, root), plan.resolved)
     faults, _ = different_experiment(stated, root, _irrelevant(experiment))
     if faults:
         raise ConfigError(faults)
-    return accuracy
+    return tuple(result.accuracy or ())
 
 
 def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
@@ -73,7 +76,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         # batches of a rank depend on its host, too
         same = there.digests & (digests if full or origin is None else digests - {origin.cut})
         elsewhere = not same and not (full and _exact(experiment))
-        told = (ELSEWHERE.format(name, there.ranks), *unnamed) if elsewhere else ()
+        told = (ELSEWHERE.format(name, there.file.ranks), *unnamed) if elsewhere else ()
         return Replay(scheduled, elsewhere, told, name, accuracy)
     thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
@@ -86,7 +89,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         thresholds,
     )
     kept = () if notes else accuracy  # what learned something else reached another one
-    moved = (*((ELSEWHERE.format(name, there.ranks),) if kept else ()), *unnamed) if found.transferred else ()
+    moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
     told = (*found.notes, *moved, *notes)
     return Replay({**found.activity, **scheduled}, found.transferred, told, name, kept)
 
@@ -110,7 +113,7 @@ def _learned_otherwise(
         )
     found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
     graph = None if origin is None else origin.graph
-    found = graph_differences(found, experiment.graph.source, there.graph, graph)
+    found = graph_differences(found, experiment.graph.source, there.file.graph_digest, graph)
     faults, notes = different_experiment(found, root, irrelevant)
     if faults:
         raise ConfigError(faults)

@@ -137,14 +137,19 @@ def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:
     }
 
 
+def recorded_experiment(directory: Path) -> Experiment:
+    """What a run directory says that was simulated or run."""
+    path = directory / EXPERIMENT_FILE
+    # what earlier versions wrote may hold options without effect, which nobody has stated here
+    return Experiment.from_table(load_toml(path), lambda key: str(path), stated=lambda key: False)
+
+
 def differences(experiment: Experiment, directory: Path) -> list[tuple[str, Any, Any]]:
     """(key path, value in the run directory, value here) of every field that differs; hardware and name do not count.
 
     A cluster that ``experiment`` does not state is taken from the directory.
     """
-    path = directory / EXPERIMENT_FILE
-    # what earlier versions wrote may hold options without effect, which nobody has stated here
-    there = Experiment.from_table(load_toml(path), lambda key: str(path), stated=lambda key: False)
+    there = recorded_experiment(directory)
     cluster = there.cluster
     here = with_default_cluster(experiment, (cluster.hosts or 1, cluster.ranks_per_host or 1))
     old, new = (dict(leaves(each.to_table())) for each in (there, here))

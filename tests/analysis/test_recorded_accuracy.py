@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simgnn.analysis.recorded_accuracy import on_clock, recorded_accuracy
+from simgnn.analysis.recorded_accuracy import on_clock, recorded_result
 from simgnn.cli.tables import best_reached
 from simgnn.errors import ConfigError
 from simgnn.record.result import Accuracy, Result, TimedAccuracy, write_result
@@ -42,15 +42,15 @@ def test_the_best_is_told_with_the_first_time_at_which_it_is_reached() -> None:
 
 def test_only_a_run_that_ended_well_has_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--activity: got .*, which holds no result\.json; expected .*finished"):
-        recorded_accuracy(tmp_path)
+        recorded_result(tmp_path)
     path = tmp_path / "result.json"
     write_result(result(), path)
-    assert recorded_accuracy(tmp_path) == tuple(CURVE)
+    assert recorded_result(tmp_path).accuracy == CURVE
     write_result(result(accuracy=None), path)
-    assert recorded_accuracy(tmp_path) == ()
+    assert recorded_result(tmp_path).accuracy is None
     write_result(result(status="failed", message="a rank died"), path)
     with pytest.raises(ConfigError, match=r"ended with status 'failed' \(a rank died\)"):
-        recorded_accuracy(tmp_path)
+        recorded_result(tmp_path)
     write_result(result(backend="sim"), path)
     with pytest.raises(ConfigError, match="holds a prediction"):
-        recorded_accuracy(tmp_path)
+        recorded_result(tmp_path)
