@@ -120,7 +120,7 @@ class RunPlan:
     @property
     def timeout(self) -> float:
         """Seconds after which a silent rank counts as lost."""
-        return float(self.train.get("timeout", 300.0))
+        return float(self.train["timeout"])
 
     @cached_property
     def program(self) -> Program:

@@ -107,8 +107,8 @@ class Session:
     def run(self) -> None:
         """Train, then report."""
         plan, world, train = self.plan, self.world, self.plan.train
-        every = int(train.get("eval_every", 1)) if EVALUATE in plan.program.templates else 0
-        keep = int(train.get("checkpoint_every", 0))
+        every = int(train["eval_every"]) if EVALUATE in plan.program.templates else 0
+        keep = int(train["checkpoint_every"])
         self.memory.start()
         self.energy.start()
         world.barrier()

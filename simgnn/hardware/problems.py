@@ -1,6 +1,7 @@
 """Faults that pydantic found in a file, as sentences: key path, what was got and expected, the nearest name."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -39,7 +40,7 @@ def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
 
 def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[str, Any]) -> str:
     kind = fault["type"]
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         known = _keys(model, path[:-1])
         return f"unknown key{nearest(str(path[-1]), known)}; known keys: {', '.join(known)}"
     if kind == "missing":
@@ -116,6 +117,8 @@ def _unwrap(annotation: Any) -> Any:
 
 def _keys(model: type[BaseModel], path: Sequence[int | str]) -> tuple[str, ...]:
     here = _annotation(model, path)
+    if isinstance(here, type) and is_dataclass(here):
+        return tuple(field.name for field in fields(here))
     return tuple(here.model_fields) if _is_model(here) else ()
 
 

@@ -80,6 +80,6 @@ def test_graphs_are_compared_by_digest() -> None:
     # another graph has taken the place of the file
     told = [("graph.source", "a.npz of digest one", "a.npz of digest two"), epochs]
     assert graph_differences([epochs], "a.npz", "one", "two") == told
-    # records of earlier versions, and statistics written by hand, tell no digest
+    # statistics written by hand tell no digest
     assert graph_differences([path, epochs], "b.npz", None, "two") == [path, epochs]
     assert graph_differences([path, epochs], "b.npz", "one", None) == [path, epochs]
