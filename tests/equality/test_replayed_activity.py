@@ -26,6 +26,7 @@ from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
+from simgnn.tomlfile import load_toml, write_toml
 from tests.equality.cached_runs import CACHE, EIGHT_BITS, TRANSFORMED, Recorded, Runs, case
 from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench
@@ -187,6 +188,16 @@ def test_what_auto_chose_is_compared(runs: Runs, tmp_path: Path) -> None:
     found = find_activity(_prepared(exact, 2, auto), exact)
     assert (found.transferred, found.notes) == (False, ())
     assert list(found.accuracy) == read_result(RunDirectory(exact).result).accuracy
+
+
+@pytest.mark.parametrize("setting", ["partition.kind=metis", "partition.kind=random"])
+def test_a_record_without_a_choice_is_refused(runs: Runs, tmp_path: Path, setting: str) -> None:
+    """Also on another partition, which chooses nothing."""
+    record = shutil.copytree(runs.of(case(*TRANSFORMED)).finished.folder, tmp_path / "record")
+    path = record / "plan" / "resolved.toml"
+    write_toml(path, {key: value for key, value in load_toml(path).items() if key != "communication.rows"})
+    with pytest.raises(ConfigError, match=r"does not tell what was chosen for communication\.rows"):
+        find_activity(_prepared(record, 2, setting), record)
 
 
 def test_the_accuracy_of_a_run_comes_along(runs: Runs) -> None:
