@@ -85,11 +85,20 @@ def tell_fetches(
 def check_caches(experiment: "Experiment", sizes: Sequence[int]) -> None:
     """Raise :class:`ConfigError` for caches of rows that training changes, which no run may have."""
     placement = experiment.placement
-    if isinstance(placement, Store) and placement.sparse_embedding and any(sizes):
-        raise ConfigError(
-            f"--hot-rows: got {max(sizes)} with placement.sparse_embedding = {placement.sparse_embedding}, expected 0: "
-            "rows that hold learned vectors change in every step, so none are cached; leave --hot-rows out"
-        )
+    if not isinstance(placement, Store) or not placement.sparse_embedding:
+        return
+    asked = (
+        ("--hot-rows", max(sizes, default=0), "leave --hot-rows out"),
+        ("placement.hot_rows", placement.hot_rows, "set placement.hot_rows = 0"),
+    )
+    problems = [
+        f"{key}: got {rows} with placement.sparse_embedding = {placement.sparse_embedding}, expected 0: rows that hold "
+        f"learned vectors change in every step, so none are cached; {remedy}"
+        for key, rows, remedy in asked
+        if rows
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def hot_row_counts(text: str) -> list[int]:

@@ -35,7 +35,7 @@ def combination_problems(values: Mapping[str, Any], origin: Origin, trains: bool
     checks = (
         _metis_constraints, _hidden, _gin, _gat, _exchanged_rows, _resent_inputs, _replicas, _attention_codes,
         _momentum, _clipping, _statistics, _caches, _skipped_inputs, following_faults, fanout_faults, slot_faults,
-        *((_cut, _moved, training_faults, embedding_faults) if trains else ()),
+        embedding_faults, *((_cut, _moved, training_faults) if trains else ()),
     )  # fmt: skip
     return [line(path, message, origin) for check in checks for path, message in check(values)]
 

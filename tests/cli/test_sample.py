@@ -165,7 +165,25 @@ def test_learned_vectors_have_no_caches_to_tell_of(small: Path, tmp_path: Path, 
     assert invoke([*arguments, "--hot-rows", "0,10"]) == 2
     assert "--hot-rows: got 10 with placement.sparse_embedding = 4" in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "b").exists()
+    for hot_rows in ("40", "auto"):
+        assert invoke([*arguments, "--set", f"placement.hot_rows={hot_rows}"]) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"placement.hot_rows: got {hot_rows} with placement.sparse_embedding = 4, expected 0" in told
+        assert not (tmp_path / "b").exists()
     assert invoke([*arguments, "--hot-rows", "0"]) == 0
     fetches = json.loads(capsys.readouterr().out)["fetches"]
     assert [size["hot_rows"] for size in fetches["sizes"]] == [0]
     assert fetches["enough_hot_rows"] is None
+
+
+def test_learned_vectors_are_sampled_as_they_are_trained(tmp_path: Path, capsys) -> None:
+    """What a run refuses of a store, its dry run refuses too."""
+    arguments = ["rapidgnn", "--ranks", "2", "--set", "placement.sparse_embedding=4"]
+    told = []
+    for command in ("sample", "simulate"):
+        assert invoke([command, *arguments, "--out", str(tmp_path / "b")]) == 2
+        told.append(" ".join(capsys.readouterr().err.split()))
+        assert not (tmp_path / "b").exists()
+    assert told[0] == told[1]
+    assert "placement.hot_rows: got auto with placement.sparse_embedding = 4, expected 0" in told[0]
+    assert "schedule.staged: got 'rows' with placement.sparse_embedding = 4, expected 'blocks'" in told[0]
