@@ -57,9 +57,8 @@ def check_agreement(root: Path, program: Program, decisions: Mapping[str, IntArr
 
 def tallied(one: Publication, decisions: Mapping[str, IntArray], ranks: int) -> dict[int, str]:
     """Recorded counts of woken masters: number of replicas (or hosts), 1 to ``ranks``, -> name of the decision."""
-    named = {name: name.removeprefix(f"{one.tally}-") for name in decisions if name.startswith(f"{one.tally}-")}
-    numbers = {name: int(r) for name, r in named.items() if r.isascii() and r.isdecimal() and len(r) <= 9}
-    return {r: name for name, r in numbers.items() if 1 <= r <= ranks}
+    names = {r: f"{one.tally}-{r}" for r in range(1, ranks + 1)}
+    return {r: name for r, name in names.items() if name in decisions}
 
 
 def counted(program: Program) -> tuple[tuple[str, str], ...]:

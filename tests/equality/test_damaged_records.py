@@ -68,6 +68,18 @@ def test_no_number_stands_alone(runs: Runs, name: str, by: int) -> None:
             checked(folder, recording.program, changed)
 
 
+def test_a_count_by_another_spelling_of_its_number_is_refused(runs: Runs) -> None:
+    """Who replays it asks for "-2": "-02" would stand there and not be used."""
+    folder = runs.of(CASES["mirrors"]).finished.folder
+    recording = read_recording(folder)
+    name = next(name for name in sorted(recording.decisions) if "/replicas-" in name)
+    stem, _, number = name.rpartition("-")
+    spelt = f"{stem}-0{number}"
+    decisions = {(spelt if key == name else key): values for key, values in recording.decisions.items()}
+    with pytest.raises(ConfigError, match=rf"decision '{spelt}' is recorded, expected none of this name"):
+        checked(folder, recording.program, decisions)
+
+
 def _with(table: pa.Table, **changed: Any) -> pa.Table:
     """The table with other numbers in its first row."""
     rows = table.to_pylist()
