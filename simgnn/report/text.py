@@ -38,7 +38,8 @@ def print_comparison(comparison: Comparison) -> None:
         f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
     )
     if comparison.batches_differ is not None:
-        console.print(f"mini-batches: {comparison.batches_differ} took other rows, or took them from elsewhere")
+        why = "took other rows, took them from elsewhere, or are told by one side only"
+        console.print(f"mini-batches: {comparison.batches_differ} {why}")
     console.print(_energy(comparison.energy, comparison.sides, differs), markup=False, highlight=False)
     table = Table(title=f"Mean over ranks, seconds of an epoch: {first} / {second} ({differs})")
     for column in ("op kind", "compute", "wait", "transfer"):
