@@ -81,8 +81,9 @@ def command(
     [bold]rows pulled[/bold]: by batches, which the cache lacks.
     [bold]rows cached[/bold]: pulled to fill the caches, anew in each epoch
     (placement.hot_scope=run: one cache, chosen from all batches, filled once).
-    [bold]buffers[/bold]: this epoch's cache, the next one's, and as many batches as
-    the schedule stages (schedule.kind prefetch: schedule.window; else 1).
+    [bold]buffers[/bold]: this epoch's cache, the next one's (placement.hot_scope=run: the
+    one cache), and as many batches as the schedule stages (schedule.kind
+    prefetch: schedule.window; else 1).
 
     With placement.kind = store the fetches of placement.hot_rows are planned
     too, into DIR/hot-N: what each batch gathers, what each rank sends.
