@@ -36,11 +36,16 @@ def carried_guards(
     """Guards of ``here``, int64 [P, epochs, 1] by name, from those recorded of the program ``there``.
 
     ``same``: the record is of this partition, so that it holds as far as it goes. Raises :class:`ConfigError` for a
-    sync point that was not recorded, or guards on which ranks differ.
+    sync point or guard that was not recorded, or guards on which ranks differ.
     """
     sends: dict[str, dict[int, NDArray[np.int64]]] = {}
     for name, (point, root) in guards_of(there).items():
-        values = recorded[name]
+        values = recorded.get(name)
+        if values is None:
+            raise ConfigError(
+                f"--activity: guard '{name}' of the run's own program was not recorded: the record is incomplete; "
+                "record it again"
+            )
         if np.any(values != values[:1]) or np.any(values < 0):
             raise ConfigError(
                 f"--activity: guard '{name}' was not decided alike by all ranks in every epoch: the run did not end "

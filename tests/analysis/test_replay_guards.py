@@ -119,3 +119,6 @@ def test_what_cannot_be_carried_over_is_refused() -> None:
     recorded[name][1, 3] += 1
     with pytest.raises(ConfigError, match="was not decided alike by all ranks"):
         carried_guards(recorded, there, there, EPOCHS, same=False)
+    del recorded[name]
+    with pytest.raises(ConfigError, match=f"guard .{name}. of the run.s own program was not recorded"):
+        carried_guards(recorded, there, program(3), EPOCHS, same=False)
