@@ -119,17 +119,18 @@ def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool
     from simgnn.errors import HardwareError
     from simgnn.hardware.library import calibration_path
     from simgnn.hardware.profile import load_profile, save_profile
-    from simgnn.outputs import check_output_file
+    from simgnn.outputs import check_output_file, make_parent
 
+    check_output_file(out, "--out")
     if with_load:
         check_measurable(declared)
-        check_output_file(out, "--out")
     if base is None and not calibration_path().is_file():
         raise HardwareError("--base: not given, and this machine was never calibrated; run simgnn calibrate first")
     machine = load_profile(base or calibration_path())
     found = describe(declared, machine)
     if with_load:
         found = describe(declared, machine, measure_load(declared, found.links[WIRE].bandwidth.value))
+    make_parent(out)
     save_profile(found, out)
     print(f"written to {out}; simulate on it with --hardware {out}")
     return 0

@@ -76,13 +76,21 @@ def command(
     for path, option in ((out, "--out"), (page if report else None, "FILE.html"), (last, CACHE_NAME)):
         if path is not None and leads:
             check_output_file(path, option)
+    if page is not None and out is not None and page.resolve() == out.resolve():
+        raise ConfigError(f"--out: got {out}, where --report writes its page too; expected two files: name another")
     if samples is not None:
         check_output_folder(samples, "--samples")
     if pool:
         _check_alone(quick, ranks, samples, fresh, passes, under_torchrun=place is not None)
         files = kept_samples(pool)
     else:
-        files = measure_groups(quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes)
+        try:
+            files = measure_groups(
+                quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes
+            )
+        except KeyboardInterrupt:
+            note("nothing is written; what was measured is kept for a day: the same command goes on from there")
+            raise
     if not leads:
         return
     calibration = _fit(files, Reporter(quiet=as_json))

@@ -29,7 +29,8 @@ def command(
                       "of one rank; exchange: of every pair.", show_default=False,
                       rich_help_panel="Sizes of the op")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", metavar="P", help="Ranks that take part, host by host; "
-                     "default: one a device (aggregate, matmul...: each does the same work).",
+                     "default: one a device, on CPUs as many as were calibrated if these are more "
+                     "(aggregate, matmul...: each does the same work).",
                      show_default=False)] = None,
     per_host: Annotated[int | None, typer.Option("--ranks-per-host", metavar="N", help="Ranks on each host.",
                         show_default=False)] = None,

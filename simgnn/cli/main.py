@@ -14,6 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 from simgnn.errors import SimgnnError
 
 STATUSES = (0, 1, 2, 3)
+INTERRUPTED = 130
+"""Exit status by which typer ends a command at Ctrl-C."""
 """Ok, anything else, bad input, out of memory predicted."""
 
 
@@ -123,6 +125,8 @@ def invoke(arguments: Sequence[str]) -> int:
         typer.main.get_command(app).main(list(arguments), prog_name="simgnn", standalone_mode=True)
     except SystemExit as stop:
         code = 0 if stop.code is None else stop.code
+        if code == INTERRUPTED:  # so typer ends a command, without a word
+            _tell("interrupted")
         return code if code in STATUSES and isinstance(code, int) else 1
     except SimgnnError as error:
         _tell(*getattr(error, "problems", (str(error),)))

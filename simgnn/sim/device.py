@@ -92,7 +92,7 @@ class HostCores:
         self._arm(int(self._env.now))
 
 
-def shared_cores(cores: float | None, threads: int, ranks: int) -> bool:
+def shared_cores(cores: float | None, threads: float, ranks: int) -> bool:
     """Whether ``ranks`` ranks of ``threads`` threads each want more cores than their host has."""
     return cores is not None and ranks * threads > cores
 
@@ -127,7 +127,8 @@ def share_devices(
             if _pieces(program, gpu=True) > 1:
                 found |= {rank: HostCores(env, 1.0, 1.0) for rank in ranks}
             continue
-        threads = max(machine.threads_per_rank[rank] for rank in ranks)
+        # work of more threads than there are cores is priced on all of them: it wants no more
+        threads = min(max(machine.threads_per_rank[rank] for rank in ranks), max(1.0, cores))
         if host in burdened or shared_cores(cores, threads, len(ranks) * _pieces(program, gpu=False)):
             found |= dict.fromkeys(ranks, HostCores(env, cores, threads))
     return found

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,21 @@ def test_systems_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert tomllib.loads(capsys.readouterr().out)["communication"]["kind"] == "halo"
     assert invoke(["systems", "list"]) == 0
     assert "vanilla" in capsys.readouterr().out
+
+
+def test_an_interrupted_command_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simgnn.cli.calibrate.measure_groups", interrupted)
+    assert invoke(["calibrate", "--quick"]) == 1
+    told = capsys.readouterr().err
+    assert "goes on from there" in told
+    assert "interrupted" in told
+
+
+def test_a_profile_and_its_report_are_two_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    same = str(tmp_path / "x.html")
+    assert invoke(["calibrate", "--quick", "--out", same, "--report", same]) == 2
+    assert "expected two files" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x.html").exists()

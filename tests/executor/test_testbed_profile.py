@@ -196,3 +196,34 @@ def test_the_command_writes_a_profile_or_says_what_is_missing(
     save_profile(base(), tmp_path / "base.toml")
     assert main([*words, "--base", str(tmp_path / "base.toml")]) == 0
     assert load_profile(tmp_path / "out.toml").meta.name == "machine-testbed"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_the_one_rank_of_the_one_host_is_as_slow_as_declared(share: float) -> None:
+    whole = placed(bed(hosts=1, ranks_per_host=1, link=None))
+    slow = placed(bed(hosts=1, ranks_per_host=1, link=None, slow={"0": share}))
+    # its quota is a share of both cores, with which it works
+    assert slow.work_seconds(0, "matmul", WORK).seconds == pytest.approx(
+        whole.work_seconds(0, "matmul", WORK).seconds / share
+    )
+
+
+@pytest.mark.parametrize("out", [".", "a-file/x.toml"])
+def test_a_profile_that_cannot_be_written_is_one_message(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bed.toml").write_text('hosts = 2\nranks_per_host = 1\nlink = "200 Mbit/s"\n')
+    (tmp_path / "a-file").write_text("")
+    save_profile(base(), tmp_path / "base.toml")
+    words = ["profile", str(tmp_path / "bed.toml"), "--base", str(tmp_path / "base.toml"), "--out", str(tmp_path / out)]
+    assert main(words) == 2
+    assert "--out: got" in capsys.readouterr().err
+    assert (tmp_path / "a-file").read_text() == ""
+
+
+def test_a_profile_makes_the_folder_that_it_lies_in(tmp_path: Path) -> None:
+    (tmp_path / "bed.toml").write_text('hosts = 2\nranks_per_host = 1\nlink = "200 Mbit/s"\n')
+    save_profile(base(), tmp_path / "base.toml")
+    out = tmp_path / "new" / "out.toml"
+    assert main(["profile", str(tmp_path / "bed.toml"), "--base", str(tmp_path / "base.toml"), "--out", str(out)]) == 0
+    assert load_profile(out).meta.name == "machine-testbed"

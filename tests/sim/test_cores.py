@@ -1,11 +1,14 @@
 """Ranks that share cores: processor sharing in closed form."""
 
+import json
+
 import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.worlds import PS
+from simgnn.cli.main import invoke
 from simgnn.sim.device import HostCores
 
 
@@ -63,3 +66,26 @@ def test_sharing_slows_down_by_what_is_shared(cores: int, threads: int, jobs: li
         assert found == pytest.approx([start + seconds for start, seconds in jobs], abs=2 / PS), (
             "alone, or cores enough"
         )
+
+
+def test_more_threads_than_cores_take_as_long_as_one_a_core(capsys: pytest.CaptureFixture[str]) -> None:
+    def seconds(threads: int, ranks: int) -> float:
+        words = [
+            "hardware",
+            "time",
+            "vm-epyc-2",
+            "matmul",
+            "--rows",
+            "1e3",
+            "--inner",
+            "1e3",
+            "--outer",
+            "1e3",
+            "--json",
+        ]
+        assert invoke([*words, "--ranks", str(ranks), "--threads", str(threads)]) == 0
+        return float(json.loads(capsys.readouterr().out)["seconds"])
+
+    alone = seconds(2, 1)
+    assert seconds(8, 1) == pytest.approx(alone)
+    assert seconds(8, 2) == pytest.approx(2 * alone), "two ranks take turns on all cores"
