@@ -51,7 +51,7 @@ def command(
     from simgnn.report.validation import print_scoreboard, write_report
     from simgnn.study.kept import truth_folder
     from simgnn.study.suite import find_suite, load_suite
-    from simgnn.study.validate import check_keep, validate
+    from simgnn.study.validate import check_keep, check_stored, validate
     from simgnn.study.validate import keep as keep_truth
     from simgnn.study.validate import rescore as score_again
     from simgnn.tomlfile import load_toml
@@ -63,6 +63,8 @@ def command(
     backend = CommandBackend(Reporter(quiet=as_json))
     if rescore:
         folder = out or truth_folder(suite)
+        if out is not None:
+            check_stored(out, load_suite(find_suite(suite)).name)
         board = score_again(folder, backend)
         holds = bool(board.guarded) if out is None else board.holds
     else:

@@ -17,6 +17,7 @@ from simgnn.record.result import write_text
 from simgnn.study.backend import Backend
 from simgnn.study.baselines import demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
+from simgnn.study.runs_check import is_duration
 from simgnn.study.suite import Slowed, Suite, Topology, parse_suite
 from simgnn.study.truth import (
     AS_CALIBRATED,
@@ -55,6 +56,11 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     if folder.frozen.is_file():
         check_frozen(folder)
         return
+    if folder.runs.is_file():
+        raise ConfigError(
+            f"{folder.root}: has runs but no {folder.frozen.name}, so nothing tells what was predicted before them; "
+            "start over in a new folder"
+        )
     check_runnable(suite, backend)
     folder.root.mkdir(parents=True, exist_ok=True)
     if not folder.suite.is_file():
@@ -92,6 +98,10 @@ def check_frozen(folder: TruthFolder) -> dict[str, Any]:
     try:
         frozen: dict[str, Any] = json.loads(folder.frozen.read_text())
         stated = dict(frozen["digests"])
+        if frozen["format"] != FORMAT:
+            raise ValueError(f"format {frozen['format']}, expected {FORMAT}")
+        if not is_duration(frozen["canary_s"]):
+            raise ValueError(f"canary_s {frozen['canary_s']}, expected seconds above zero")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{folder.frozen}: not what a validation writes ({error}); start over in a new folder"
@@ -110,6 +120,11 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Seq
     """Predictions of every case from its partition's statistics: as calibrated, and with each rate cut down."""
     cases = suite.cases()
     index = load_toml(folder.stats_index)
+    lacking = [case.name for case in cases if case.name not in index]
+    if lacking:
+        raise ConfigError(
+            f"{folder.stats_index}: no statistics of {', '.join(lacking[:3])}; start over in a new folder"
+        )
     profiles: dict[Path, Profile] = {}
     found = []
     for number, case in enumerate(cases):

@@ -19,7 +19,8 @@ from simgnn.study.cases import AXES, Axis, Case, case_experiment
 from simgnn.study.draw import balanced_draw
 from simgnn.tomlfile import Table, load_toml
 
-Share = Annotated[StrictFloat, Field(ge=0.0)]
+Share = Annotated[StrictFloat, Field(ge=0.0, le=1.0)]
+"""0.08 for 8 %."""
 Settings = dict[StrictStr, Any]
 
 
@@ -76,6 +77,12 @@ class Bars(Strict):
     tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)] | None = None
     regret: Share | None = None
     coverage: tuple[Share, Share] | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.coverage is not None and self.coverage[0] > self.coverage[1]:
+            raise ValueError(f"coverage: got {list(self.coverage)}, expected the least first, such as [0.8, 0.97]")
+        return self
 
     def stated(self) -> dict[str, Any]:
         """Bars on one predictor's own score."""
@@ -166,6 +173,13 @@ class Suite(Strict):
             for topology, ranks in product(self.topologies, self.ranks)
             if ranks % topology.hosts
         ]
+        found: dict[str, Case] = {}
+        for case in self.every_case():
+            if found.setdefault(case.name, case) != case:
+                faults.append(
+                    f"two cases are called '{case.name}': {found[case.name].levels()} and {case.levels()}; "
+                    "expected names of levels that differ when joined"
+                )
         total = len(self.every_case())
         if self.draw is not None and self.draw.count > total:
             faults.append(f"draw.count: got {self.draw.count}, expected at most {total}, all the cases that there are")

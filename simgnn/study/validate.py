@@ -14,6 +14,7 @@ from simgnn.study.cases import Case
 from simgnn.study.freeze import check_declared, check_frozen, predict_all, prepare, testbed_file
 from simgnn.study.kept import load_bound
 from simgnn.study.results import Scoreboard
+from simgnn.study.runs_check import check_programs, check_runs
 from simgnn.study.scoreboard import build_scoreboard
 from simgnn.study.suite import Suite, Topology, parse_suite
 from simgnn.study.truth import (
@@ -42,9 +43,10 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
     prepare(suite, folder, backend)
     predictions = read_predictions(folder.predictions)
     digests = {found.case: found.program_digest for found in predictions}
-    runs = read_runs(folder.runs)
+    runs, cases = read_runs(folder.runs), suite.cases()
+    check_runs(runs, cases, suite.repeats, folder.runs)
+    check_programs(runs, digests, folder.runs)
     done = {(run.case, run.repeat) for run in runs}
-    cases = suite.cases()
     for case in cases:
         topology = suite.topology(case)
         if not topology.plain and any((case, repeat) not in done for repeat in range(suite.repeats)):
@@ -83,6 +85,7 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
     suite = stored_suite(folder)
     frozen, bound = check_frozen(folder), load_bound(folder.bound)
     runs = read_runs(folder.runs)
+    check_runs(runs, suite.cases(), suite.repeats, folder.runs)
     missing = {case.name for case in suite.cases()} - {run.case.name for run in runs}
     if missing:
         raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; finish it first")
@@ -95,6 +98,15 @@ def stored_suite(folder: TruthFolder) -> Suite:
     if not folder.suite.is_file() or not folder.frozen.is_file():
         raise ConfigError(f"{folder.root}: no validation that got as far as being frozen; expected a folder of one")
     return parse_suite(load_toml(folder.suite), str(folder.suite))
+
+
+def check_stored(root: Path, name: str) -> None:
+    """Raise :class:`ConfigError` unless ``root`` is the folder of a validation of the suite ``name``."""
+    stored = stored_suite(TruthFolder(root)).name
+    if stored != name:
+        raise ConfigError(
+            f"--out: {root} is a validation of '{stored}', not of '{name}'; name that suite, or its folder"
+        )
 
 
 def check_keep(out: Path) -> None:

@@ -159,3 +159,27 @@ def test_links_of_a_kind_are_cut_down_and_no_others() -> None:
         share = 0.25 if link.kind == "ethernet" else 1.0
         assert link.bandwidth is not None
         assert slowed.links[name].bandwidth.value == pytest.approx(link.bandwidth.value * share)
+
+
+def test_cases_that_would_share_a_folder_are_refused() -> None:
+    table = load_toml(find_suite("quick"))
+    table["graphs"] = [{**table["graphs"][0], "name": name} for name in ("a", "a-b")]
+    table["partitions"] = [{**table["partitions"][0], "name": "b-c"}, {**table["partitions"][1], "name": "c"}]
+    with pytest.raises(ConfigError, match="two cases are called 'a-b-c-P2"):
+        parse_suite(table, "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("bars", "told"),
+    [
+        ({"median_error": 8.0}, "median_error"),
+        ({"median_error": float("inf")}, "median_error"),
+        ({"coverage": [80.0, 97.0]}, "coverage"),
+        ({"coverage": [0.97, 0.8]}, "expected the least first"),
+    ],
+)
+def test_bars_that_no_score_can_miss_are_refused(bars: dict[str, object], told: str) -> None:
+    table = load_toml(find_suite("quick"))
+    table["bars"] = bars
+    with pytest.raises(ConfigError, match=told):
+        parse_suite(table, "mine.toml")

@@ -21,13 +21,6 @@ from simgnn.study.validate import keep, rescore, validate
 from tests.study.worlds import Pretended, small_suite
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scoreboard, Path, Pretended]:
-    """A validation of runs that take 1.1 times as long as predicted."""
-    root, backend = tmp_path_factory.mktemp("validation") / "small", Pretended()
-    return validate(small_suite(), root, backend), root, backend
-
-
 def test_everything_is_frozen_before_the_first_run(finished: tuple[Scoreboard, Path, Pretended]) -> None:
     names = finished[2].names()
     first_run = names.index("run")

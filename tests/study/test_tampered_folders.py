@@ -1,0 +1,100 @@
+"""Folders of validations that were changed by hand: refused in one sentence, never scored."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.errors import ConfigError
+from simgnn.study.results import Scoreboard
+from simgnn.study.truth import RUNS_SCHEMA, Measured, read_runs, write_rows
+from simgnn.study.validate import keep, rescore, validate
+from tests.study.worlds import Pretended, small_suite
+
+
+def test_runs_without_what_was_frozen_before_them_are_refused(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
+) -> None:
+    kept = tmp_path / "small"
+    keep(finished[1], kept)
+    (kept / "frozen.json").unlink()
+    with pytest.raises(ConfigError, match="nothing tells what was predicted before"):
+        validate(small_suite(), kept, Pretended())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"canary_s": None}, "canary_s None, expected seconds above zero"),
+        ({"canary_s": 0.0}, "canary_s 0.0"),
+        ({"canary_s": "x"}, "canary_s x"),
+        ({"format": 99}, "format 99, expected 1"),
+    ],
+)
+def test_a_damaged_freeze_is_refused(
+    change: dict[str, object], told: str, finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
+) -> None:
+    kept = tmp_path / "small"
+    keep(finished[1], kept)
+    frozen = json.loads((kept / "frozen.json").read_text()) | change
+    (kept / "frozen.json").write_text(json.dumps(frozen))
+    with pytest.raises(ConfigError, match=told):
+        rescore(kept, Pretended())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda runs: [*runs, runs[0]], "is there 2 times"),
+        (lambda runs: [replace(runs[0], repeat=-5), *runs[1:]], "got repeat -5, expected 0 to 2"),
+        (lambda runs: [replace(runs[0], case=replace(runs[0].case, graph="other")), *runs[1:]], "no such case"),
+        (lambda runs: [replace(runs[0], canary_s=0.0), *runs[1:]], "canary_s: got 0.0"),
+        *(
+            (
+                lambda runs, wrong=wrong: [replace(runs[0], times=replace(runs[0].times, epoch_s=wrong)), *runs[1:]],
+                "epoch_s",
+            )
+            for wrong in (0.0, -1.0, float("nan"), float("inf"))
+        ),
+    ],
+)
+def test_runs_that_no_validation_wrote_are_refused(
+    change: Callable[[list[Measured]], list[Measured]],
+    told: str,
+    finished: tuple[Scoreboard, Path, Pretended],
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "small"
+    keep(finished[1], kept)
+    write_rows(change(read_runs(kept / "runs.parquet")), RUNS_SCHEMA, kept / "runs.parquet")
+    with pytest.raises(ConfigError, match=told):
+        rescore(kept, Pretended())
+
+
+def test_runs_of_another_program_are_not_gone_on_with(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
+) -> None:
+    kept = tmp_path / "small"
+    keep(finished[1], kept)
+    runs = [replace(run, program_digest="other") for run in read_runs(kept / "runs.parquet")]
+    write_rows(runs, RUNS_SCHEMA, kept / "runs.parquet")
+    with pytest.raises(ConfigError, match="24 runs are of another program than was predicted"):
+        validate(small_suite(), kept, Pretended())
+
+
+def test_statistics_that_are_gone_are_named(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
+    kept = tmp_path / "small"
+    keep(finished[1], kept)
+    (kept / "stats" / "index.toml").write_text("")
+    with pytest.raises(ConfigError, match="no statistics of"):
+        rescore(kept, Pretended())
+
+
+def test_a_folder_of_another_suite_is_not_scored_under_this_name(
+    finished: tuple[Scoreboard, Path, Pretended], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["validate", "quick", "--rescore", "--out", str(finished[1])]) == 2
+    assert "not of 'quick'" in " ".join(capsys.readouterr().err.split())
