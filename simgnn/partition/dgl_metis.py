@@ -1,8 +1,10 @@
 """METIS through DGL: the one that balances several constraints at once (what DistDGL partitions with)."""
 
 import contextlib
+import ctypes
 import io
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,9 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.partition.edges import symmetric_csr
 from simgnn.partition.metis import graph_mask
+
+M_PERTURB = -6
+"""Parameter of glibc's ``mallopt``: new memory is filled with the complement of its value's last byte (malloc.h)."""
 
 
 def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray[np.int32]:
@@ -40,7 +45,7 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
     # a symmetric pattern: rows may stand for sources as well as for destinations
     whole = dgl.graph(("csr", (pointers, sources, torch.empty(0, dtype=torch.int64))), num_nodes=graph.vertices)
     kinds = torch.from_numpy(classes)
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), zeroed_memory():
         found = dgl.metis_partition_assignment(whole, ranks, balance_ntypes=kinds, balance_edges="edges" in balance)
     if found is None:
         raise ConfigError(
@@ -55,6 +60,21 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
             f"(the first: {empty[0]}); use fewer ranks (--ranks, cluster.hosts, cluster.ranks_per_host) or constraints"
         )
     return owner
+
+
+@contextlib.contextmanager
+def zeroed_memory() -> Iterator[None]:
+    """Let glibc hand out zeroed memory. DGL's METIS with several constraints reads some that it never wrote, so that
+    one graph had another partition in every process; elsewhere than on glibc it may still."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        yield
+        return
+    mallopt(M_PERTURB, 0xFF)
+    try:
+        yield
+    finally:
+        mallopt(M_PERTURB, 0)
 
 
 def vertex_classes(graph: Graph, balance: Sequence[str]) -> NDArray[np.int64]:

@@ -114,3 +114,14 @@ def test_systems_with_a_store_divide_among_machines(system: str) -> None:
     policy = load_experiment(system).partition
     assert isinstance(policy, Metis)
     assert policy.across == "hosts"
+
+
+def test_several_constraints_give_one_partition_whatever_lay_in_memory() -> None:
+    pytest.importorskip("dgl", reason="DGL is not installed: several METIS constraints need it")
+    graph, found = random_graph(3000, 12_000), set()
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        dirty = [rng.random(int(size)) for size in rng.integers(100, 12_000, 400)]
+        del dirty
+        found.add(Metis(balance=CONSTRAINTS).partition(graph, np.arange(2), 0).owner.tobytes())
+    assert len(found) == 1
