@@ -14,9 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from simgnn.errors import SimgnnError
 
 STATUSES = (0, 1, 2, 3)
+"""Ok, anything else, bad input, out of memory predicted."""
 INTERRUPTED = 130
 """Exit status by which typer ends a command at Ctrl-C."""
-"""Ok, anything else, bad input, out of memory predicted."""
 
 
 class Entry(NamedTuple):

@@ -173,14 +173,14 @@ class Suite(Strict):
             for topology, ranks in product(self.topologies, self.ranks)
             if ranks % topology.hosts
         ]
-        found: dict[str, Case] = {}
-        for case in self.every_case():
+        cases, found = self.every_case(), dict[str, Case]()
+        for case in cases:
             if found.setdefault(case.name, case) != case:
                 faults.append(
                     f"two cases are called '{case.name}': {found[case.name].levels()} and {case.levels()}; "
                     "expected names of levels that differ when joined"
                 )
-        total = len(self.every_case())
+        total = len(cases)
         if self.draw is not None and self.draw.count > total:
             faults.append(f"draw.count: got {self.draw.count}, expected at most {total}, all the cases that there are")
         if faults:
