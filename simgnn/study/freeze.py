@@ -26,12 +26,14 @@ from simgnn.study.truth import (
     Times,
     TruthFolder,
     file_digest,
+    folder_digest,
     write_rows,
 )
 from simgnn.study.variants import affects, slow_down
 from simgnn.tomlfile import Table, leaves, load_toml, write_toml
 
-FORMAT = 1
+FORMAT = 2
+"""1: statistics of partitions and prepared runs were not frozen."""
 QUEUE = "fair"
 """What stands in front of the links of a suite's testbeds, stated in their files: a default may change."""
 
@@ -80,6 +82,7 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         "canary_s": canary_s,
         "versions": versions(),
         "digests": _digests(folder),
+        "prepared": {case.name: folder_digest(folder.work / case.name) for case in suite.cases()},
     }
     write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
 
@@ -97,9 +100,13 @@ def check_frozen(folder: TruthFolder) -> dict[str, Any]:
     """What ``frozen.json`` says; :class:`ConfigError` when a frozen file is not what it was."""
     try:
         frozen: dict[str, Any] = json.loads(folder.frozen.read_text())
-        stated = dict(frozen["digests"])
+        if frozen["format"] == 1:
+            raise ValueError("format 1, of an earlier version, which froze no statistics of partitions")
         if frozen["format"] != FORMAT:
             raise ValueError(f"format {frozen['format']}, expected {FORMAT}")
+        stated = dict(frozen["digests"])
+        if not isinstance(frozen["prepared"], dict):
+            raise ValueError(f"prepared {frozen['prepared']}, expected a digest of each case")
         if not is_duration(frozen["canary_s"]):
             raise ValueError(f"canary_s {frozen['canary_s']}, expected seconds above zero")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -116,15 +123,25 @@ def check_frozen(folder: TruthFolder) -> dict[str, Any]:
     return frozen
 
 
+def check_prepared(case: Case, frozen: Mapping[str, Any], folder: TruthFolder) -> None:
+    """Raise :class:`ConfigError` unless what a run of ``case`` would start from is what was prepared for it."""
+    prepared = folder.work / case.name
+    if not prepared.is_dir():
+        raise ConfigError(
+            f"{prepared}: not there, so {case.name} cannot run; a folder of --keep is for --rescore: start over in a "
+            "new folder"
+        )
+    if folder_digest(prepared) != frozen["prepared"].get(case.name):
+        raise ConfigError(
+            f"{prepared} changed after it was frozen, so a run of it would not test what was predicted; start over in "
+            "a new folder"
+        )
+
+
 def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Sequence[Slowed] = ()) -> list[Prediction]:
     """Predictions of every case from its partition's statistics: as calibrated, and with each rate cut down."""
     cases = suite.cases()
     index = load_toml(folder.stats_index)
-    lacking = [case.name for case in cases if case.name not in index]
-    if lacking:
-        raise ConfigError(
-            f"{folder.stats_index}: no statistics of {', '.join(lacking[:3])}; start over in a new folder"
-        )
     profiles: dict[Path, Profile] = {}
     found = []
     for number, case in enumerate(cases):
@@ -246,5 +263,6 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
 
 
 def _digests(folder: TruthFolder) -> dict[str, str]:
-    paths = [folder.suite, folder.predictions, *folder.profiles()]
+    """Of all that predictions are made of, and of these themselves."""
+    paths = [folder.suite, folder.predictions, *folder.profiles(), *folder.statistics()]
     return {path.relative_to(folder.root).as_posix(): file_digest(path) for path in paths}

@@ -3,7 +3,8 @@
 A folder of one validation::
 
     suite.toml            the suite as it was read; its cases are a pure function of it
-    frozen.json           digests of profiles and predictions, taken before the first run
+    frozen.json           digests of suite, profiles, statistics and predictions, and of what each run starts from, all
+                          taken before the first run
     profile.toml          the calibration; profiles/TOPOLOGY-P.toml: the same for each topology, as declared
     stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
     predictions.parquet   one row a case and variant
@@ -152,6 +153,10 @@ class TruthFolder:
         """Every profile that there is, sorted."""
         return [path for path in (self.profile, *sorted((self.root / "profiles").glob("*.toml"))) if path.is_file()]
 
+    def statistics(self) -> list[Path]:
+        """Every file of statistics of partitions, sorted; companions and the index too."""
+        return [path for path in sorted(self.stats.glob("*")) if path.is_file() and not path.name.startswith(".")]
+
     @property
     def work(self) -> Path:
         """Prepared run directories and runs."""
@@ -161,6 +166,14 @@ class TruthFolder:
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 of all files below a folder, by their names in it and their bytes."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(folder).as_posix()}\n{file_digest(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def write_rows(rows: "Sequence[Measured] | Sequence[Prediction]", schema: pa.Schema, path: Path) -> None:

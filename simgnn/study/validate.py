@@ -11,7 +11,7 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.outputs import check_output_folder, make_parent
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
-from simgnn.study.freeze import check_declared, check_frozen, predict_all, prepare, testbed_file
+from simgnn.study.freeze import check_declared, check_frozen, check_prepared, predict_all, prepare, testbed_file
 from simgnn.study.kept import load_bound
 from simgnn.study.results import Scoreboard
 from simgnn.study.runs_check import check_programs, check_runs
@@ -41,15 +41,18 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
     """
     folder = TruthFolder(root)
     prepare(suite, folder, backend)
-    predictions = read_predictions(folder.predictions)
+    predictions, frozen = read_predictions(folder.predictions), check_frozen(folder)
     digests = {found.case: found.program_digest for found in predictions}
     runs, cases = read_runs(folder.runs), suite.cases()
     check_runs(runs, cases, suite.repeats, folder.runs)
     check_programs(runs, digests, folder.runs)
     done = {(run.case, run.repeat) for run in runs}
     for case in cases:
+        if all((case, repeat) in done for repeat in range(suite.repeats)):
+            continue
+        check_prepared(case, frozen, folder)
         topology = suite.topology(case)
-        if not topology.plain and any((case, repeat) not in done for repeat in range(suite.repeats)):
+        if not topology.plain:
             check_declared(topology, case.ranks, folder)
     total = len(cases) * suite.repeats
     began, before = time.monotonic(), len(runs)
@@ -63,6 +66,7 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
                 if testbed is not None:
                     backend.up(testbed)
                 for case in left:
+                    check_prepared(case, frozen, folder)  # hours may have passed
                     runs.append(_run(case, repeat, folder, testbed, digests[case], backend))
                     write_rows(runs, RUNS_SCHEMA, folder.runs)
                     each = (time.monotonic() - began) / (len(runs) - before)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simgnn.cli.main import invoke
-from simgnn.errors import ConfigError
+from simgnn.errors import BackendError, ConfigError
 from simgnn.study.results import Scoreboard
 from simgnn.study.truth import RUNS_SCHEMA, Measured, read_runs, write_rows
 from simgnn.study.validate import keep, rescore, validate
@@ -31,7 +31,9 @@ def test_runs_without_what_was_frozen_before_them_are_refused(
         ({"canary_s": None}, "canary_s None, expected seconds above zero"),
         ({"canary_s": 0.0}, "canary_s 0.0"),
         ({"canary_s": "x"}, "canary_s x"),
-        ({"format": 99}, "format 99, expected 1"),
+        ({"format": 99}, "format 99, expected 2"),
+        ({"format": 1}, "earlier version, which froze no statistics"),
+        ({"prepared": None}, "prepared None, expected a digest of each case"),
     ],
 )
 def test_a_damaged_freeze_is_refused(
@@ -85,12 +87,48 @@ def test_runs_of_another_program_are_not_gone_on_with(
         validate(small_suite(), kept, Pretended())
 
 
-def test_statistics_that_are_gone_are_named(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
+@pytest.mark.parametrize("companion", [False, True])
+def test_statistics_that_changed_are_named(
+    companion: bool, finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
+) -> None:
+    kept = tmp_path / "small"
+    keep(finished[1], kept)
+    path = next(path for path in sorted((kept / "stats").glob("*.toml")) if path.name != "index.toml")
+    if companion:  # of statistics that are too long for the file itself
+        path = path.with_suffix(".npz")
+    with path.open("a") as file:
+        file.write("# smaller\n")
+    for again in (lambda: rescore(kept, Pretended()), lambda: validate(small_suite(), kept, Pretended())):
+        with pytest.raises(ConfigError, match=f"stats/{path.name} changed after it was frozen"):
+            again()
+
+
+def test_an_index_that_changed_is_named(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
     kept = tmp_path / "small"
     keep(finished[1], kept)
     (kept / "stats" / "index.toml").write_text("")
-    with pytest.raises(ConfigError, match="no statistics of"):
+    with pytest.raises(ConfigError, match=r"stats/index\.toml changed after it was frozen"):
         rescore(kept, Pretended())
+
+
+def test_what_a_run_starts_from_is_frozen(tmp_path: Path) -> None:
+    suite, root = small_suite(repeats=2), tmp_path / "small"
+    with pytest.raises(BackendError, match="a rank died"):
+        validate(suite, root, Pretended(fail_at=6))
+    case = suite.cases()[0].name
+    stored = root / "work" / case / "experiment.toml"
+    honest = stored.read_text()
+    stored.write_text(honest.replace("learning_rate = 0.01", "learning_rate = 0.02"))
+    again = Pretended()
+    with pytest.raises(ConfigError, match=f"{case} changed after it was frozen"):
+        validate(suite, root, again)
+    assert again.events == []
+    stored.write_text(honest)
+    keep(root, tmp_path / "kept")
+    with pytest.raises(ConfigError, match="a folder of --keep is for --rescore"):
+        validate(suite, tmp_path / "kept", again)
+    validate(suite, root, again)
+    assert again.names().count("run") == 16 - 5
 
 
 def test_a_folder_of_another_suite_is_not_scored_under_this_name(
