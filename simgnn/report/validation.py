@@ -44,6 +44,7 @@ def closing_lines(board: Scoreboard) -> list[str]:
         f"reference work took {drift.least:.2f} to {drift.most:.2f} (median {drift.median:.2f}) times as long beside "
         "the runs as beside the calibration; no prediction is corrected by it",
         *board.notes,
+        *(f"not noticed: {entry.variant}: {entry.why}" for entry in board.sensitivity if entry.why is not None),
     ]
     if overall.coverage is None:
         lines.append("no prediction interval was given: coverage cannot be told")

@@ -60,12 +60,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the score said with a rate cut down: it has to be noticed, by a bar that then fails."""
+    """What the score said with a rate cut down: it has to be noticed, by a bar that then fails. ``why``: why it was not
+    noticed; None: it was."""
 
     variant: str
     score: Score
     fails: tuple[str, ...]
     worse: bool
+    why: str | None
 
 
 @dataclass(frozen=True)

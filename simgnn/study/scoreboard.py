@@ -86,7 +86,7 @@ def build_scoreboard(
         tuple(_sensitivity(suite, table, predictions, simulated)),
         _drift(runs, canary_s),
         () if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
-        (*notes, *_unfinished(suite, lines), *_extrapolated(lines), *_too_noisy(suite, lines)),
+        (*notes, *_unfinished(suite, lines), *_extrapolated(lines), *_too_noisy(suite, lines), *_untold(verdicts)),
     )
 
 
@@ -113,6 +113,20 @@ def _too_noisy(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
     return (
         f"in {len(noisy)} of {len(lines)} cases two standard errors of the measured median exceed the bar on errors, "
         "which then says little: repeat on a calmer machine, or more often",
+    )
+
+
+def _untold(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """A figure that cannot be told does not hold; why it cannot."""
+    reasons = {
+        "tau": "no two of its measured medians differ by more than noise",
+        "regret": "among no alternatives do the measured medians differ by more than noise",
+        "coverage": "no prediction interval was given",
+    }
+    return tuple(
+        f"{verdict.group}: {verdict.bar} cannot be told, so its bar does not hold: {reasons[verdict.bar]}"
+        for verdict in verdicts
+        if verdict.figure is None and verdict.bar in reasons
     )
 
 
@@ -213,7 +227,16 @@ def _sensitivity(
         newly = any((v.group, v.bar) not in before for v in fails)
         grown = (cut.median_error or 0.0) - (whole.median_error or 0.0) > NOISE_FACTOR * (cut.noise or 0.0)
         names = tuple(f"{v.group}: {v.bar}" for v in fails)
-        found.append(Sensitivity(what.label, slowed, names, bool(touched.any()) and bool(fails) and (newly or grown)))
+        why = None
+        if not touched.any():
+            why = "it changes no prediction"
+        elif not fails:
+            why = "every bar on times holds with it too: the bars are too wide, or the cases use it too little"
+        elif not (newly or grown):
+            why = (
+                "bars that fail with it fail without it too, and errors of the cases that it changes grow within noise"
+            )
+        found.append(Sensitivity(what.label, slowed, names, why is None, why))
     return found
 
 

@@ -17,6 +17,7 @@ from simgnn.hardware.topology import Name
 from simgnn.names import nearest
 from simgnn.study.cases import AXES, Axis, Case, case_experiment
 from simgnn.study.draw import balanced_draw
+from simgnn.study.suite_faults import suite_faults
 from simgnn.tomlfile import Table, load_toml
 
 Share = Annotated[StrictFloat, Field(ge=0.0, le=1.0)]
@@ -183,6 +184,7 @@ class Suite(Strict):
         total = len(cases)
         if self.draw is not None and self.draw.count > total:
             faults.append(f"draw.count: got {self.draw.count}, expected at most {total}, all the cases that there are")
+        faults = faults or suite_faults(self)  # these are told of cases, which need levels that are right
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -270,7 +272,7 @@ def load_suite(path: Path) -> Suite:
 
 
 def parse_suite(table: Table, label: str) -> Suite:
-    """The suite of a table, checked as a whole; the experiments that its levels make are checked too."""
+    """The suite of a table, checked as a whole, and the experiments that its levels make."""
     try:
         suite = Suite.model_validate(table)
     except ValidationError as error:

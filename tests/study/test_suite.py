@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -183,3 +184,82 @@ def test_bars_that_no_score_can_miss_are_refused(bars: dict[str, object], told: 
     table["bars"] = bars
     with pytest.raises(ConfigError, match=told):
         parse_suite(table, "mine.toml")
+
+
+def changed(path: str, value: object) -> dict[str, object]:
+    """The table of the suite quick with the value at a path such as "graphs.0.set.graph" replaced, or made."""
+    table = load_toml(find_suite("quick"))
+    place: Any = table
+    *parents, last = path.split(".")
+    for part in parents:
+        place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+    place[last] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("set.train.epochs", 3, "set.train.epochs: got 3, expected none: the suite's epochs"),
+        ("experiments.0.set.train.epochs", 3, "experiments.0.set.train.epochs: got 3"),
+        ("experiments.1.set.train.eval_every", 1, "experiments.1.set.train.eval_every: got 1"),
+        ("graphs.0.set.cluster.hosts", 2, "graphs.0.set.cluster.hosts: got 2, expected none: the suite's ranks"),
+        ("partitions.0.set.hardware.profile", "dgx-a100", "partitions.0.set.hardware.profile: got 'dgx-a100'"),
+        ("set.name", "mine", "set.name: got 'mine'"),
+        ("experiments.0.set.graph.vertices", 9, "experiments.0.set.graph: expected none: the graphs of a suite"),
+        ("graphs.0.set.partition.kind", "ebv", "graphs.0.set.partition.kind: got 'ebv', which partitions.0.set overw"),
+        ("set.model.hidden", 8, "set.model.hidden: got 8, which all of experiments overwrite, so no run has it"),
+        ("set.partition.kind", "ebv", "set.partition.kind: got 'ebv', which all of partitions overwrite"),
+    ],
+)
+def test_settings_that_no_run_would_have_are_refused(path: str, value: object, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_suite(changed(path, value), "mine.toml")
+    assert f"mine.toml: {told}" in "\n".join(caught.value.problems)
+
+
+def test_a_setting_that_some_levels_overwrite_is_a_default() -> None:
+    table = load_toml(find_suite("quick"))
+    table["set"] = {"model": {"kind": "gcn", "hidden": 32}}
+    table["experiments"][0]["set"] = {"model": {"layers": 2}}
+    suite = parse_suite(table, "mine.toml")
+    hidden = {case.experiment: case_experiment("vanilla", suite.settings(case)).model.hidden for case in suite.cases()}
+    assert hidden == {"gcn-64": 32, "sage-128": 128}
+
+
+def group(**changes: object) -> dict[str, object]:
+    return {"name": "g", "axis": "graph", "levels": ["rmat"], "bars": {"median_error": 0.1}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"bars": {}, "sensitivity": []}, "bars: got none, so nothing would be judged; expected one or more of median"),
+        ({"group_bars": [group(), group(levels=["communities"])]}, "group_bars: 2 groups are called 'g'"),
+        ({"group_bars": [group(name="all")]}, "group_bars.0.name: got 'all', which is what all cases are called"),
+        ({"group_bars": [group(bars={})]}, "group_bars.0.bars: got none, so nothing of 'g' would be judged"),
+        (
+            {
+                "group_bars": [group(axis="partition", levels=["metis"])],
+                "draw": {"count": 1, "seed": 0},
+                "hold_out": [],
+            },
+            "group_bars.0.levels: none of the 1 cases drawn is of 'g'",
+        ),
+        ({"draw": {"count": 1, "seed": 0}, "hold_out": []}, "bars.tau: an order needs two cases, there is 1"),
+        ({"bars": {"regret": 0.1}, "choose": ["ranks"]}, "bars.regret: no two cases differ by choose (ranks) alone"),
+        (
+            {"group_bars": [group(axis="partition", levels=["random"], bars={"regret": 0.1})]},
+            "group_bars.0.bars.regret: no two cases",
+        ),
+        ({"sensitivity": [{"primitive": "spmm"}] * 2}, "sensitivity: half the rate of spmm is there 2 times"),
+        ({"bars": {"coverage": [0.8, 1.0]}}, "sensitivity: no bar could notice a rate that is cut down"),
+        ({"bars": {"better_than_baselines": 1.0}}, "sensitivity: no bar could notice a rate that is cut down"),
+        ({"sensitivity": [{"link": "ethernet"}]}, "sensitivity.0.link: got 'ethernet', but no topology has a link"),
+        ({"hold_out": ["ranks"]}, "hold_out: got 'ranks', which is '2' in all 8 cases: nothing would"),
+    ],
+)
+def test_what_could_judge_nothing_is_refused(change: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_suite({**load_toml(find_suite("quick")), **change}, "mine.toml")
+    assert f"mine.toml: {told}" in "\n".join(caught.value.problems)

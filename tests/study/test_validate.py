@@ -12,7 +12,7 @@ from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
 from simgnn.cli.validate import CommandBackend
 from simgnn.errors import BackendError, ConfigError
-from simgnn.report.validation import print_scoreboard, write_report
+from simgnn.report.validation import closing_lines, print_scoreboard, write_report
 from simgnn.study.kept import truth_folder
 from simgnn.study.results import Scoreboard
 from simgnn.study.scoreboard import ROOFLINE, SIMULATOR
@@ -240,6 +240,36 @@ def test_a_suite_that_fails_anyhow_must_still_notice_more_than_noise(tmp_path: P
     board = validate(small_suite(**changes), tmp_path / "small", Pretended(factor=0.9))
     assert not board.holds
     assert [entry.worse for entry in board.sensitivity] == [True, False]
+    assert [entry.why for entry in board.sensitivity] == [
+        None,
+        "bars that fail with it fail without it too, and errors of the cases that it changes grow within noise",
+    ]
+    assert any(line.startswith("not noticed: 0.99 of the rate of ethernet links: ") for line in closing_lines(board))
+
+
+def test_what_cannot_be_told_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Pretended()
+    honest = backend.run
+    monkeypatch.setattr(backend, "run", lambda *a: honest(*a).model_copy(update={"epoch_s_median": 0.01}))
+    suite = small_suite(bars={"tau": 0.5, "regret": 0.1}, group_bars=[], sensitivity=[], repeats=1)
+    board = validate(suite, tmp_path / "small", backend)
+    assert [(verdict.bar, verdict.figure, verdict.holds) for verdict in board.verdicts] == [
+        ("tau", None, False),
+        ("regret", None, False),
+    ]
+    assert "all: tau cannot be told, so its bar does not hold: no two of its measured medians differ by more than" in (
+        "\n".join(board.notes)
+    )
+    assert any(note.startswith("all: regret cannot be told") for note in board.notes)
+
+
+def test_bars_that_are_too_wide_to_notice_are_told(tmp_path: Path) -> None:
+    suite = small_suite(bars={"median_error": 0.95}, group_bars=[], repeats=1)
+    board = validate(suite, tmp_path / "small", Pretended())
+    assert not board.holds
+    assert [entry.why for entry in board.sensitivity] == [
+        "every bar on times holds with it too: the bars are too wide, or the cases use it too little"
+    ]
 
 
 def test_what_would_stop_the_runs_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
