@@ -1,12 +1,13 @@
 """``simgnn calibrate``: measure this machine with the executor's micro-benchmarks and fit its hardware profile."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simgnn.cli.calibrate_measure import forget_kept, kept_samples, measure_groups, torchrun_place
+from simgnn.cli.calibrate_measure import forget_kept, kept_samples, measure_groups, one_at_a_time, torchrun_place
 from simgnn.cli.console import Reporter, note, print_json, print_table
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.errors import ConfigError
@@ -82,30 +83,32 @@ def command(
         check_output_folder(samples, "--samples")
     if pool:
         _check_alone(quick, ranks, samples, fresh, passes, under_torchrun=place is not None)
-        files = kept_samples(pool)
-    else:
-        try:
-            files = measure_groups(
-                quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes
-            )
-        except KeyboardInterrupt:
-            note("nothing is written; what was measured is kept for a day: the same command goes on from there")
-            raise
-    if not leads:
-        return
-    calibration = _fit(files, Reporter(quiet=as_json))
-    named = out or last.parent / "calibration" / f"{calibration.profile.meta.name}.toml"
-    for path in [named] if out else [named, last]:
-        make_parent(path)
-        save_profile(calibration.profile, path)
-    if report:
-        from simgnn.report.calibration import write_report
+    with one_at_a_time() if leads and not pool else nullcontext():
+        if pool:
+            files = kept_samples(pool)
+        else:
+            try:
+                files = measure_groups(
+                    quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes
+                )
+            except KeyboardInterrupt:
+                note("nothing is written; what was measured is kept for a day: the same command goes on from there")
+                raise
+        if not leads:
+            return
+        calibration = _fit(files, Reporter(quiet=as_json))
+        named = out or last.parent / "calibration" / f"{calibration.profile.meta.name}.toml"
+        for path in [named] if out else [named, last]:
+            make_parent(path)
+            save_profile(calibration.profile, path)
+        if report:
+            from simgnn.report.calibration import write_report
 
-        page = page or named.with_suffix(".html")
-        make_parent(page)
-        write_report(calibration, files, page)
-    if not pool:
-        forget_kept(quick)
+            page = page or named.with_suffix(".html")
+            make_parent(page)
+            write_report(calibration, files, page)
+        if not pool:
+            forget_kept(quick)
     if as_json:
         told = {"curves": _curve_rows(calibration), "network": _network_rows(calibration)}
         print_json({"profile": str(named), "report": None if page is None else str(page), **told})
@@ -168,8 +171,9 @@ def measure_machine(
     quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None = None, passes: int = 1
 ) -> "Calibration":
     """Measure with each number of ranks, one after another, and fit. ``samples``: folder that keeps the raw samples."""
-    calibration = _fit(measure_groups(quick, ranks, reporter, samples, False, passes), reporter)
-    forget_kept(quick)
+    with one_at_a_time():
+        calibration = _fit(measure_groups(quick, ranks, reporter, samples, False, passes), reporter)
+        forget_kept(quick)
     return calibration
 
 

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simgnn.cli.console import Counter, Reporter
 from simgnn.cli.engine import check_executor, end_session, start_session
 from simgnn.errors import BackendError, ConfigError
+from simgnn.locks import locked_folder
 
 if TYPE_CHECKING:
     from simgnn.analysis.fit_samples import SampleFile
@@ -49,6 +51,11 @@ def kept_folder() -> Path:
     from simgnn.hardware.library import calibration_path
 
     return calibration_path().parent / "calibrating"
+
+
+def one_at_a_time() -> AbstractContextManager[None]:
+    """Two calibrations would take one another's work for slowness of the machine, and mix what they keep."""
+    return locked_folder(kept_folder().parent, "calibrate", "end it")
 
 
 def forget_kept(quick: bool) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from simgnn.cli.console import Reporter
 from simgnn.cli.engine import check_executor, epoch_of, start_executor
+from simgnn.locks import locked_folder
 
 if TYPE_CHECKING:
     from simgnn.experiment.prepare import Prepared
@@ -70,7 +71,8 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
             else:
                 counter.at(progress[0], progress[2])
 
-        start_executor(directory, list(arguments), tell)
+        with locked_folder(directory, "--out"):
+            start_executor(directory, list(arguments), tell)
     run = RunDirectory(directory)
     result = read_result(run.result)
     if result.status == "ok":

@@ -13,6 +13,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.prepare import Prepared, with_default_cluster
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, save_profile
+from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder
 from simgnn.policies.base import Policy
 from simgnn.program.digest import program_digest
@@ -46,6 +47,8 @@ def check_free(directory: Path, force: bool) -> None:
         )
     if not is_run:
         raise ConfigError(f"--force: {directory} is not an earlier run directory, so it is not replaced; name another")
+    with locked_folder(directory, "--force"):  # held while a run trains in it
+        pass
 
 
 def write_run_directory(

@@ -9,6 +9,7 @@ from typing import Any
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, load_profile
+from simgnn.locks import LOCK
 from simgnn.outputs import check_output_folder
 from simgnn.partition.statsfile import save_stats
 from simgnn.program.digest import program_digest
@@ -45,7 +46,7 @@ def check_folder(suite: Suite, root: Path) -> None:
     if stored.is_file():
         if parse_suite(load_toml(stored), str(stored)) != suite:
             raise ConfigError(f"--out: {root} holds a validation of another suite; expected a folder of its own")
-    elif root.is_dir() and any(root.iterdir()):
+    elif root.is_dir() and any(entry.name != LOCK for entry in root.iterdir()):
         raise ConfigError(f"--out: got {root}, which is not empty and no validation; name another")
 
 

@@ -8,10 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.errors import BackendError, ConfigError
+from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder, make_parent
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
-from simgnn.study.freeze import check_declared, check_frozen, check_prepared, predict_all, prepare, testbed_file
+from simgnn.study.freeze import (
+    check_declared,
+    check_folder,
+    check_frozen,
+    check_prepared,
+    predict_all,
+    prepare,
+    testbed_file,
+)
 from simgnn.study.kept import load_bound
 from simgnn.study.results import Scoreboard
 from simgnn.study.runs_check import check_programs, check_runs
@@ -39,7 +48,12 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
     :class:`ConfigError` for a folder that holds something else or was tampered with, :class:`BackendError` for a run
     that fails or trains another program than the one that was predicted.
     """
-    folder = TruthFolder(root)
+    check_folder(suite, root)
+    with locked_folder(root, "--out"):
+        return _validate(suite, TruthFolder(root), backend)
+
+
+def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard:
     prepare(suite, folder, backend)
     predictions, frozen = read_predictions(folder.predictions), check_frozen(folder)
     digests = {found.case: found.program_digest for found in predictions}

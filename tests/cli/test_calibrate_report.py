@@ -1,6 +1,7 @@
 """What a calibration leaves behind: the profile, the page, and nothing at all when it is interrupted."""
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from simgnn.cli.main import invoke
 from simgnn.hardware.library import calibration_path
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
+from simgnn.locks import locked_folder
 
 
 def synthetic(ranks: int) -> dict[str, Any]:
@@ -115,6 +117,14 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
     assert invoke(["calibrate", "--ranks", "2"]) == 0
     assert calibration_path().is_file()
     assert not kept_folder().exists()
+
+
+def test_two_calibrations_never_run_at_once(measured: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    with locked_folder(calibration_path().parent, "calibrate"):
+        assert invoke(["calibrate", "--quick"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"is in use by process {os.getpid()}; wait for it, or end it" in told
+    assert not measured
 
 
 def test_kept_samples_of_several_calibrations_are_pooled_without_measuring(

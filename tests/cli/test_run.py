@@ -1,6 +1,7 @@
 """``simgnn run`` from the command line to the result: two real ranks over Gloo."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from simgnn.cli.main import invoke
 from simgnn.experiment.load import load_experiment
+from simgnn.locks import locked_folder
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
 
@@ -48,6 +50,21 @@ def test_a_run_can_be_prepared_for_torchrun(small: Path, tmp_path: Path, capsys:
     assert "--nnodes 2" in told
     assert "--nproc-per-node 2 -m executor run" in told
     assert not (tmp_path / "out" / "result.json").exists()
+
+
+def test_a_run_in_progress_is_neither_replaced_nor_resumed(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    arguments = ["run", str(small), "--ranks", "1", "--out", str(out)]
+    assert invoke([*arguments, "--prepare"]) == 0
+    before = sorted(out.rglob("*"))
+    with locked_folder(out, "--out"):
+        for option in ("--force", "--resume"):
+            capsys.readouterr()
+            assert invoke([*arguments, option]) == 2
+            assert f"is in use by process {os.getpid()}" in " ".join(capsys.readouterr().err.split())
+    assert sorted(out.rglob("*")) == before
 
 
 def test_resuming_needs_the_same_experiment_and_a_checkpoint(

@@ -1,6 +1,7 @@
 """A validation from draw to score: what comes before what, interruptions, tampering, scoring again."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
 from simgnn.cli.validate import CommandBackend
 from simgnn.errors import BackendError, ConfigError
+from simgnn.locks import locked_folder
 from simgnn.report.validation import closing_lines, print_scoreboard, write_report
 from simgnn.study.kept import truth_folder
 from simgnn.study.results import Scoreboard
@@ -286,6 +288,21 @@ def test_what_would_stop_the_runs_is_told_before_any_work(tmp_path: Path, monkey
         validate(small_suite(graphs=real, hold_out=[]), tmp_path / "small", backend)
     assert backend.events == []
     assert not (tmp_path / "small").exists()
+
+
+def test_two_validations_never_share_a_folder(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, backend = tmp_path / "small", Pretended()
+    with locked_folder(root, "--out"):
+        with pytest.raises(ConfigError, match=f"--out: {root} is in use by process {os.getpid()}; wait for it"):
+            validate(small_suite(), root, backend)
+        assert invoke(["validate", "quick", "--out", str(root)]) == 2
+        assert f"in use by process {os.getpid()}" in " ".join(capsys.readouterr().err.split())
+    assert backend.events == []
+    assert not root.exists()
+    keep(finished[1], tmp_path / "kept")
+    assert not (tmp_path / "kept" / ".lock").exists()
 
 
 @pytest.mark.parametrize(("status", "error"), [(0, None), (1, None), (2, ConfigError), (3, BackendError)])
