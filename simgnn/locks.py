@@ -1,7 +1,10 @@
-"""A folder that one process at a time writes to."""
+"""A folder that one process at a time writes to, and one that goes with its process."""
 
 import fcntl
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +30,35 @@ def locked_folder(folder: Path, option: str, otherwise: str = "name another fold
             path.unlink(missing_ok=True)
             if made and folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+@contextmanager
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """A temporary folder that is removed in the end. Those of processes that were killed are removed first: they are
+    this user's, and their lock is held by nobody."""
+    _sweep(prefix)
+    # it gets the name by which it is found only once it is locked
+    made = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
+    with (made / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        folder = made.rename(made.with_name(made.name.removeprefix(".")))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+def _sweep(prefix: str) -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        try:
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                continue
+            with (folder / LOCK).open("r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+        except OSError:  # without a lock, or held: perhaps not ours to remove
+            continue
 
 
 @contextmanager

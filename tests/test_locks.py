@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simgnn.errors import ConfigError
-from simgnn.locks import LOCK, locked_folder
+from simgnn.locks import LOCK, locked_folder, scratch_folder
 
 
 def test_one_holds_a_folder_at_a_time(tmp_path: Path) -> None:
@@ -53,3 +53,25 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be written"), locked_folder(tmp_path / "file" / "out", "--out"):
         pass
+
+
+def test_scratch_of_a_killed_process_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = (
+        "import sys, tempfile, time; from simgnn.locks import scratch_folder; tempfile.tempdir = sys.argv[1]\n"
+        "with scratch_folder('simgnn-test-') as made: print(made, flush=True); time.sleep(60)"
+    )
+    (tmp_path / "simgnn-test-theirs").mkdir()
+    (tmp_path / "simgnn-test-file").touch()
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        stale = Path(other.stdout.readline().strip())
+        with scratch_folder("simgnn-test-") as mine:
+            (mine / "samples.json").touch()
+            assert stale.is_dir(), "its process lives"
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    assert stale.is_dir()
+    with scratch_folder("simgnn-test-") as mine:
+        assert {path.name for path in tmp_path.iterdir()} == {mine.name, "simgnn-test-theirs", "simgnn-test-file"}
+    assert {path.name for path in tmp_path.iterdir()} == {"simgnn-test-theirs", "simgnn-test-file"}

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simgnn.cli.console import Counter, Reporter
 from simgnn.cli.engine import check_executor, end_session, start_session
 from simgnn.errors import BackendError, ConfigError
-from simgnn.locks import locked_folder
+from simgnn.locks import locked_folder, scratch_folder
 
 if TYPE_CHECKING:
     from simgnn.analysis.fit_samples import SampleFile
@@ -95,8 +94,8 @@ def measure_groups(
     elif place.local_rank == 0:
         tell_if_busy(Reporter())  # of its own host, of which rank 0 sees nothing
     files = []
-    with tempfile.TemporaryDirectory(prefix="simgnn-calibrate-") as scratch:
-        folder = Path(scratch) if samples is None else samples
+    with scratch_folder("simgnn-calibrate-") as scratch:
+        folder = scratch if samples is None else samples
         folder.mkdir(parents=True, exist_ok=True)
         with reporter.counting("calibrating", 1, share=True) as counter:
             through = _Through(counter, len(groups) * passes)
