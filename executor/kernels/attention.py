@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from executor.kernels import attention_kernels as kernels
 from executor.kernels.balance import default_threads
-from executor.kernels.launch import launch
+from executor.kernels.launch import even_parts, launch
 from executor.kernels.structure import Structure
 from executor.kernels.views import array, compiled_for
 
@@ -173,3 +173,31 @@ def _remote(inner: torch.Tensor, halo: torch.Tensor | None) -> NDArray[Any]:
     if halo is None:
         return np.empty((0, inner.shape[1]), array(inner).dtype)
     return array(halo.contiguous())
+
+
+def quotient(sums: torch.Tensor, heads: int) -> torch.Tensor:
+    """N / D, [n, H d], from [N | D]; no autograd."""
+    width = sums.shape[1] - heads
+    out = sums.new_empty((len(sums), width))
+    if not compiled_for(sums):
+        shape = (len(sums), heads, width // heads)
+        return torch.div(sums[:, :width].view(shape), sums[:, width:, None], out=out.view(shape)).flatten(1)
+    arguments = (array(sums), array(out))
+    launch(kernels.quotients, kernels.quotients_parallel, arguments, even_parts(len(out), default_threads()))
+    return out
+
+
+def quotient_backward(gradient: torch.Tensor, sums: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """Gradient of [N | D] from that of :func:`quotient`'s ``result``."""
+    gradient, width = gradient.contiguous(), result.shape[1]
+    out = torch.empty_like(sums)
+    if not compiled_for(sums):
+        shape = (len(sums), sums.shape[1] - width, -1)
+        of_sums = gradient.view(shape) / sums[:, width:, None]
+        out[:, :width] = of_sums.flatten(1)
+        out[:, width:] = -(of_sums * result.view(shape)).sum(2)
+        return out
+    arguments = (array(gradient), array(sums), array(result), array(out))
+    parts = even_parts(len(out), default_threads())
+    launch(kernels.quotient_gradients, kernels.quotient_gradients_parallel, arguments, parts)
+    return out

@@ -11,8 +11,8 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from executor.kernels.columns import add_columns
 from executor.kernels.launch import launch
-from executor.kernels.vector import BLOCK_VECTORS, VECTOR_BYTES, accumulate
 
 Floats = NDArray[Any]
 
@@ -21,42 +21,13 @@ Floats = NDArray[Any]
 def _serial(  # type: ignore[no-untyped-def]
     indptr, indices, values, inner, halo, source_scale, destination_scale, own_scale, one, out, first, last
 ):
-    width = out.shape[1]
-    lanes = VECTOR_BYTES // out.itemsize
     for i in range(first, last):
-        begin, end = indptr[i], indptr[i + 1]
         start = own_scale[i] if len(own_scale) > 0 else one - one
         factor = destination_scale[i] if len(destination_scale) > 0 else one
-        column = 0
-        while column < width:
-            block = BLOCK_VECTORS * lanes
-            while block > width - column:
-                block //= 2
-            if block < width - column and 2 * block <= min(width, BLOCK_VECTORS * lanes):
-                # what is left fits one larger block that ends with the row: a few columns are computed twice, to the
-                # same values, instead of in several narrow blocks
-                block *= 2
-                column = width - block
-            c = column
-            if block == 16 * lanes:
-                accumulate(16, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            elif block == 8 * lanes:
-                accumulate(8, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            elif block == 4 * lanes:
-                accumulate(4, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            elif block == 2 * lanes:
-                accumulate(2, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            elif block == lanes:
-                accumulate(1, 0, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            elif 2 * block == lanes:
-                accumulate(1, 1, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            elif 4 * block == lanes:
-                accumulate(1, 2, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            elif 8 * block == lanes:
-                accumulate(1, 3, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            else:
-                accumulate(1, 4, inner, halo, indices, values, source_scale, start, i, begin, end, c, factor, out)
-            column += block
+        add_columns(
+            indices, values, inner, halo, source_scale, start, i, indptr[i], indptr[i + 1], factor, out,
+            0, out.shape[1],
+        )  # fmt: skip
 
 
 @njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]

@@ -1,4 +1,5 @@
-"""One intrinsic for Numba: add up the rows that a row's edges point at, with the sums held in vector registers.
+"""Intrinsics for Numba: add up the rows that a row's edges point at, with the sums held in vector registers; multiply
+two rows element by element and add that up.
 
 Numba writes the running sum of ``out[i] += x[j]`` to memory for every edge and checks at run time whether the arrays
 overlap. Both vanish when the loop over edges is emitted as LLVM vector code: the sums of a block of columns live in
@@ -171,3 +172,95 @@ class _Emitter:
         return self.builder.shuffle_vector(
             first, undefined, ir.Constant(ir.VectorType(_I32, self.lanes), [0] * self.lanes)
         )
+
+
+@intrinsic
+def products(typingctx, one, i, other, j, column, width):  # type: ignore[no-untyped-def]
+    """Sum over ``width`` columns c from ``column`` of one[i, c] * other[j, c]: both [n, F], C-contiguous, of one dtype.
+
+    Full registers come first, then what is left in halves, quarters, ...: as Numba writes the loop, one product waits
+    for the one before. The order of the sum depends on width and processor alone.
+    """
+    signature = one.dtype(one, types.intp, other, types.intp, types.intp, types.intp)
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return _Products(context, builder, signature.args, args).emit()
+
+    return signature, codegen
+
+
+class _Products:
+    """Writes the loops of :func:`products`."""
+
+    def __init__(self, context: Any, builder: Any, kinds: Any, args: Any) -> None:
+        self.builder = builder
+        self.item = kinds[0].dtype.bitwidth // 8
+        self.element = context.get_value_type(kinds[0].dtype)
+        self.width = args[5]
+        offset = builder.mul(args[4], ir.Constant(_I64, self.item))
+
+        def base(position: int) -> Any:
+            array = context.make_array(kinds[position])(context, builder, args[position])
+            row = builder.mul(args[position + 1], builder.extract_value(array.strides, 0))
+            return builder.add(builder.ptrtoint(array.data, _I64), builder.add(row, offset))
+
+        self.rows = base(0), base(2)
+
+    def emit(self) -> Any:
+        done, total = ir.Constant(_I64, 0), ir.Constant(self.element, 0.0)
+        lanes = VECTOR_BYTES // self.item
+        while lanes:
+            done, total = self._stretch(lanes, done, total)
+            lanes //= 2
+        return total
+
+    def _stretch(self, lanes: int, done: Any, total: Any) -> tuple[Any, Any]:
+        """Columns after ``done`` that fill whole registers of ``lanes``: how many are done then, and the total."""
+        builder, size = self.builder, ir.Constant(_I64, lanes)
+        vector = ir.VectorType(self.element, lanes)
+        before = builder.block
+        body, reduced, after = (builder.append_basic_block(name) for name in ("columns", "reduced", "after"))
+
+        def more(column: Any) -> Any:
+            return builder.icmp_signed("<=", builder.add(column, size), self.width)
+
+        builder.cbranch(more(done), body, after)
+        builder.position_at_end(body)
+        column, sums = builder.phi(_I64), builder.phi(vector)
+        column.add_incoming(done, before)
+        sums.add_incoming(ir.Constant(vector, [0.0] * lanes), before)
+        one, other = (self._load(row, column, vector) for row in self.rows)
+        added = builder.fadd(sums, builder.fmul(one, other, flags=("contract",)), flags=("contract",))
+        next_column = builder.add(column, size)
+        column.add_incoming(next_column, body)
+        sums.add_incoming(added, body)
+        builder.cbranch(more(next_column), body, reduced)
+
+        builder.position_at_end(reduced)
+        larger = builder.fadd(total, self._total(added, lanes))
+        builder.branch(after)
+
+        builder.position_at_end(after)
+        found = builder.phi(_I64), builder.phi(self.element)
+        for value, old, new in zip(found, (done, total), (next_column, larger), strict=True):
+            value.add_incoming(old, before)
+            value.add_incoming(new, reduced)
+        return found
+
+    def _load(self, row: Any, column: Any, vector: Any) -> Any:
+        address = self.builder.add(row, self.builder.mul(column, ir.Constant(_I64, self.item)))
+        loaded = self.builder.load(self.builder.inttoptr(address, vector.as_pointer()))
+        loaded.align = self.item
+        return loaded
+
+    def _total(self, sums: Any, lanes: int) -> Any:
+        """Sum of a register's lanes, half added to half."""
+        builder = self.builder
+        while lanes > 1:
+            lanes //= 2
+            halves = []
+            for first in (0, lanes):
+                mask = ir.Constant(ir.VectorType(_I32, lanes), list(range(first, first + lanes)))
+                halves.append(builder.shuffle_vector(sums, ir.Constant(sums.type, ir.Undefined), mask))
+            sums = builder.fadd(*halves)
+        return builder.extract_element(sums, ir.Constant(_I32, 0))

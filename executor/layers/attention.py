@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.kernels.attention import Attention, Scores
+from executor.kernels.attention import Attention, Scores, quotient, quotient_backward
 from executor.layers.builtin import Layer
 from executor.layers.local import LocalAdjacency
 from executor.layers.sampled import SampledBlock
@@ -225,10 +225,8 @@ def _add_through(into: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tens
 class _Quotient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, aggregated: torch.Tensor, heads: int) -> torch.Tensor:
-        width = aggregated.shape[1] - heads
-        weights = aggregated[:, width:, None]
-        result = (aggregated[:, :width].view(len(aggregated), heads, width // heads) / weights).flatten(1)
-        ctx.heads = heads
+        aggregated = aggregated.contiguous()
+        result = quotient(aggregated, heads)
         ctx.save_for_backward(aggregated, result)
         return result
 
@@ -236,10 +234,4 @@ class _Quotient(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         aggregated, result = ctx.saved_tensors
-        heads, width = ctx.heads, result.shape[1]
-        found = torch.empty_like(aggregated)
-        shape = (len(aggregated), heads, width // heads)
-        of_sums = gradient.view(shape) / aggregated[:, width:, None]
-        found[:, :width] = of_sums.flatten(1)
-        found[:, width:] = -(of_sums * result.view(shape)).sum(2)
-        return found, None
+        return quotient_backward(gradient, aggregated, result), None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from layer_cases import adjacency, graph, layer, randn, split
 
-from executor.kernels.attention import SLOPE, Attention, Scores
+from executor.kernels.attention import SLOPE, Attention, Scores, quotient, quotient_backward
 from executor.kernels.structure import Structure
 from executor.layers import LocalAdjacency
 from executor.layers.attention import GAT
@@ -117,6 +117,41 @@ def _parts(
     of_inner, of_halo, of_scores = kernel.backward(gradient, inner, halo, scores, maximum)
     assert of_halo is not None
     return [of_inner, of_halo, of_scores.source, of_scores.target]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("heads", "part"), [(1, 1), (1, 40), (3, 5), (4, 16), (2, 71)])
+def test_quotients_and_their_gradients_are_those_of_autograd(
+    heads: int, part: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr("executor.kernels.attention.compiled_for", lambda rows: False)
+    sums = (randn(20, heads * part + heads).abs() + 0.5).requires_grad_()
+    expected = (sums[:, : heads * part].view(20, heads, part) / sums[:, heads * part :, None]).flatten(1)
+    result = quotient(sums.detach(), heads)
+    torch.testing.assert_close(result, expected)
+    above = randn(20, heads * part, seed=3)
+    (wanted,) = torch.autograd.grad(expected, sums, above)
+    torch.testing.assert_close(quotient_backward(above, sums.detach(), result), wanted)
+
+
+@pytest.mark.parametrize("part", [1, 7, 16, 40, 71])
+def test_heads_of_any_width_fill_registers(part: int) -> None:
+    """Sums and products are made in registers of halved widths: each width against the form for other devices."""
+    csr, _ = split(graph(symmetric=False), 20)
+    structure, heads = Structure.from_csr(csr), 2
+    kernel = Attention(structure, structure.transposed(), 12)
+    rows, gradient = randn(csr.columns, heads * part), randn(20, heads * (part + 1), seed=5)
+    scores = Scores(randn(csr.columns, heads, seed=1), randn(20, heads, seed=2))
+    maximum = kernel.maximum(scores).nan_to_num(neginf=0.0)
+    found = [kernel.forward(rows[:20], rows[20:], scores, maximum)]
+    found += _parts(kernel, gradient, rows[:20], rows[20:], scores, maximum)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("executor.kernels.attention.compiled_for", lambda rows: False)
+        wanted = [kernel.forward(rows[:20], rows[20:], scores, maximum)]
+        wanted += _parts(kernel, gradient, rows[:20], rows[20:], scores, maximum)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
