@@ -1,6 +1,7 @@
 """``python -m simgnn.analysis.fit_nccl_command``: measured NCCL tables in, collectives of a profile or scores out."""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from simgnn.analysis.fit_nccl_score import Score, interpolation, left_out
 from simgnn.analysis.fit_nccl_tables import Table, find_tables, read_tables
 from simgnn.errors import SimgnnError
 from simgnn.hardware.profile import load_profile
-from simgnn.tomlfile import without_none
+from simgnn.hardware.quantities import Points, Strict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,22 +43,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _toml(gpu: str, tables: Sequence[Table], across_hosts: bool) -> str:
-    import tomli_w
-
     fitted = fit_machine(tables, gpu, across_hosts)
-    table = {
-        "collectives": [without_none(entry.model_dump(exclude_defaults=True)) for entry in fitted.entries],
-        "choices": [without_none(choice.model_dump(exclude_defaults=True)) for choice in fitted.choices],
-    }
-    links = {}
+    found: list[tuple[str, Strict]] = [("[[backends.nccl.choices]]", choice) for choice in fitted.choices]
+    found += [("[[backends.nccl.collectives]]", entry) for entry in fitted.entries]
+    parts = ["\n".join([head, *_lines(value)]) for head, value in found]
     for one in tables:
         if (one.gpu, one.collective) == (gpu, "send_recv"):
             floor, bandwidth, efficiency = fit_messages(one)
-            found = {"floor": floor, "message_bandwidth": bandwidth, "efficiency": efficiency}
-            links[one.scope] = {
-                name: without_none(value.model_dump(exclude_defaults=True)) for name, value in found.items()
-            }
-    return tomli_w.dumps({"backends": {"nccl": table}, "messages": links})
+            told = {"message_bandwidth": bandwidth, "efficiency": efficiency}
+            lines = [line for name, value in told.items() for line in _key(name, value)]
+            where = "inside a host" if one.scope == "host" else "across hosts"
+            parts += [
+                "\n".join([f"# of the link {where}, [links.NAME]", *lines]),
+                f"# [backends.nccl], by messages {where}\nmessage = {{ floor = {_inline(floor)} }}",
+            ]
+    return "\n\n".join(parts)
+
+
+def _lines(value: Strict) -> list[str]:
+    """A table of a profile, a line a key, a point a line."""
+    return [line for name in type(value).model_fields for line in _key(name, getattr(value, name), value)]
+
+
+def _key(name: str, value: object, table: Strict | None = None) -> list[str]:
+    held = value if table is None else table.model_dump(exclude_defaults=True).get(name)
+    if held is None:
+        return []
+    if isinstance(value, Points):
+        rows = value.model_dump(exclude_defaults=True)
+        points = rows.pop("points")
+        head = _inline(rows).removesuffix(" }")
+        return [f"{name} = {head}, points = [", *(f"    {_inline(point)}," for point in points), "] }"]
+    return [f"{name} = {_inline(held)}"]
+
+
+def _inline(value: object) -> str:
+    if isinstance(value, Strict):
+        value = value.model_dump(exclude_defaults=True)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_inline(one)}" for key, one in value.items() if one is not None) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    # what TOML holds besides, JSON writes alike
+    return json.dumps(value)
 
 
 def _scores(gpu: str, name: str, tables: Sequence[Table], across_hosts: bool) -> str:

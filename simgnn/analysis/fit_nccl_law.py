@@ -60,10 +60,14 @@ class Law:
 
     def hops(self, table: Table, algorithm: Algorithm) -> Floats:
         """Hops [n] that follow one another in a call."""
-        count = steps("allreduce", algorithm, table.ranks)
+        return self.hops_at(table.nbytes, table.ranks, algorithm)
+
+    def hops_at(self, nbytes: Floats, ranks: int, algorithm: Algorithm) -> Floats:
+        """Hops [n] of calls with buffers of ``nbytes`` [n]."""
+        count = steps("allreduce", algorithm, ranks)
         if self.chunk is None or algorithm != "ring":
-            return np.full(len(table.nbytes), float(count))
-        return (count + 1) * (np.ceil(table.nbytes / table.ranks / self.chunk) + FIRST_ROUND)
+            return np.full(len(nbytes), float(count))
+        return (count + 1) * (np.ceil(nbytes / ranks / self.chunk) + FIRST_ROUND)
 
     def hops_s(self, table: Table, algorithm: Algorithm) -> Floats:
         """Seconds [n] of the hops of a call."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simgnn.analysis.fit_nccl import Fitted, fit_scope
 from simgnn.analysis.fit_nccl_choice import LARGE_BYTES
+from simgnn.analysis.fit_nccl_entries import Fitted, fit_scope
 from simgnn.analysis.fit_nccl_law import fit_law
 from simgnn.analysis.fit_nccl_tables import Floats, Table
 from simgnn.errors import HardwareError

@@ -107,7 +107,7 @@ def price_collective(
         beside = [0.0 if measured_so else busy / rails(chosen, least) for busy in on_links]
         seconds = [max(pair) for pair in zip(beside, library, strict=True)]
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
-        spread = spread if exact else chosen.carried_spread
+        spread = spread if exact else chosen.carried_spread_at(nbytes)
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
     flows = []
     for number, pairs in enumerate(rounds):

@@ -112,6 +112,13 @@ class Ports(Strict):
     receive: Bandwidth
 
 
+class Step(Strict):
+    """From ``size`` bytes on, ``share`` holds, up to the next step."""
+
+    size: BytesOrNone
+    share: Factor
+
+
 class Collective(Strict):
     """One collective: floor + hops x hop + bytes moved / bus bandwidth x (1 + fill / steps) x residual(bytes) seconds.
 
@@ -130,7 +137,7 @@ class Collective(Strict):
     ``fill``: the part of a step by which a pass is longer than its steps (None: none). ``sizes``: the regime of bytes
     of the buffer, from the first up to but not with the second, that this entry is for, such as those of one
     ``protocol`` of NCCL. ``per`` says what the residual counts: bytes of the buffer, or bytes that one rail moves, fill
-    included, which carries over to other group sizes: ``carried_spread`` is the spread at those.
+    included, which carries over to other group sizes: ``carried_spread`` is the spread at those, by size of the buffer.
     """
 
     kind: CollectiveKind
@@ -147,7 +154,7 @@ class Collective(Strict):
     ranks_per_rail: Ranks | None = None
     inside: Bandwidth | None = None
     fill: Ratio | None = None
-    carried_spread: Ratio | None = None
+    carried_spread: Annotated[tuple[Step, ...], Field(min_length=1)] | None = None
     ranks: Annotated[tuple[Ranks, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -162,14 +169,16 @@ class Collective(Strict):
             raise ValueError(f"bus_bandwidth and residual: a {self.kind} has none; its bytes are priced as messages")
         if self.sizes is not None and not self.sizes[0] < self.sizes[1]:
             raise ValueError("sizes: expected the smaller first, and two that differ")
+        if any(later.size <= earlier.size for earlier, later in pairwise(self.carried_spread or ())):
+            raise ValueError("carried_spread: expected sizes that ascend, none twice")
         return self
 
-
-class Step(Strict):
-    """From ``size`` bytes on, ``share`` holds, up to the next step."""
-
-    size: BytesOrNone
-    share: Factor
+    def carried_spread_at(self, nbytes: float) -> float | None:
+        """The spread at a group size that was not measured; below the first step that of the first."""
+        if self.carried_spread is None:
+            return None
+        held = [step for step in self.carried_spread if step.size <= nbytes]
+        return (held[-1] if held else self.carried_spread[0]).share
 
 
 class Choice(Strict):

@@ -79,8 +79,9 @@ def _call(question: Question, machine: Machine) -> list[Told]:
     entry, exact = find_collective(machine, question.op, question.backend, range(machine.ranks), nbytes)
     key = f"backends.{library}.{question.op}"
     told = list(_walk(key, entry))
-    if not exact and entry.carried_spread is not None:
-        told.append(Told(f"{key}.carried_spread", entry.floor.source, entry.carried_spread))
+    carried = None if exact else entry.carried_spread_at(nbytes)
+    if carried is not None:
+        told.append(Told(f"{key}.carried_spread", entry.floor.source, carried))
     return told
 
 

@@ -161,7 +161,8 @@ class Origins:
                 most = parts.call_s.setdefault(call, np.zeros(machine.ranks))
                 most[list(members)] = self._call_s(compiled, members, turn)
                 if entry.bus_bandwidth is not None:
-                    told += [entry.bus_bandwidth.spread, None if exact else entry.carried_spread]
+                    handed = self._handed(compiled, members, turn)
+                    told += [entry.bus_bandwidth.spread, None if exact else entry.carried_spread_at(handed)]
             here = self._number(Origin(f"{kind.value} over {name}", _largest(told), None))
             parts.shares.setdefault(here, np.zeros(machine.ranks))[list(members)] = 1.0
         return parts

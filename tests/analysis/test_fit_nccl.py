@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.fit_nccl import fit_machine, fit_messages
+from simgnn.analysis.fit_nccl import fit_machine, fit_messages, predict_left_out
 from simgnn.analysis.fit_nccl_choice import choice_of, fit_choice, taken
 from simgnn.analysis.fit_nccl_command import main
+from simgnn.analysis.fit_nccl_entries import Fitted, fit_scope, switches
 from simgnn.analysis.fit_nccl_law import ROUND_BYTES, fit_law
 from simgnn.analysis.fit_nccl_score import interpolation, left_out, predict
 from simgnn.analysis.fit_nccl_tables import COLUMNS, Table, find_tables, read_tables
 from simgnn.errors import HardwareError
 from simgnn.hardware.collectives import FIRST_ROUND
 from simgnn.hardware.links import Collective
+from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile, load_profile
 
 SIZES = np.unique(np.concatenate([np.arange(8192, 2**20, 16384), np.arange(2**20, 2**26 + 1, 2**18)])).astype(float)
@@ -68,16 +70,16 @@ def test_held_out_sizes_and_rank_counts_of_a_lawful_machine_are_predicted(dgx: P
     tables = [ring(2), ring(4), ring(8)]
     assert max(score.mean for score in interpolation(dgx, tables)) < 0.02
     # the invented small sizes follow no law but their floor
-    assert max(score.mean_from(ROUND_BYTES, 2.0**30) for score in left_out({"made": dgx}, tables)) < 0.03
+    assert max(score.mean_from(ROUND_BYTES, 2.0**30) for score in left_out({"made": dgx}, tables)) < 0.01
 
 
 def test_where_times_jump_the_algorithm_changed() -> None:
     tables = [crossing(2, 1), crossing(4, 2), crossing(8, 4)]
     choice = fit_choice(tables, "cluster")
     assert choice is not None
-    for ranks, switches in ((4, [23, 24, 26]), (8, [22])):
+    for ranks, expected in ((4, [23, 24, 26]), (8, [22])):
         ways = [choice.algorithm(ranks, 2.0**power) for power in range(18, 27)]
-        assert [power for power in range(19, 27) if ways[power - 18] != ways[power - 19]] == switches
+        assert [power for power in range(19, 27) if ways[power - 18] != ways[power - 19]] == expected
     assert {choice.algorithm(2, size) for size in SIZES} == {"ring"}
     assert fit_choice(tables, "host") is None
 
@@ -123,6 +125,51 @@ def test_a_group_that_was_measured_goes_by_its_own_table(dgx: Profile) -> None:
     assert {entry.ranks for entry in fitted.entries} == {(2,), (4,), (8,), (2, 4, 8)}
     for one in (one.where(one.nbytes >= ROUND_BYTES) for one in tables):
         assert predict(dgx, fitted, one) == pytest.approx(one.seconds, rel=0.1)
+
+
+def bursts(seed: int) -> np.ndarray:
+    """Times of which runs of neighbouring sizes are three times as long as the bytes take, by chance."""
+    runs = np.random.default_rng(seed).random(len(SIZES) // 8 + 1) < 0.4
+    return (FLOOR + SIZES / BUS) * np.where(np.repeat(runs, 8)[: len(SIZES)] & (SIZES < 2**21), 3.0, 1.0)
+
+
+def test_waits_by_chance_do_not_make_a_curve_fall(dgx: Profile) -> None:
+    tables = [table(2, 2, bursts(1)), table(4, 4, 2.0 * bursts(2))]
+    fitted = fit_machine(tables, "made", across_hosts=False)
+    machine = Machine.place(with_entries(dgx, fitted), [0] * 8)
+    for ranks in (2, 4, 3, 8):
+        sizes = 2.0 ** np.arange(8.0, 27.0, 0.1)
+        times = [machine.collective("allreduce", "nccl", size, range(ranks)).seconds_alone for size in sizes]
+        assert np.all(np.diff(times) > -0.01 * np.array(times[:-1])), ranks
+    # a group of another size lies between the tables, which differ by a factor of two
+    at = [machine.collective("allreduce", "nccl", 20000.0, range(ranks)).seconds_alone for ranks in (2, 3, 4)]
+    assert at[0] * 1.2 < at[1] < at[2] / 1.1
+
+
+def test_a_protocol_that_changes_across_hosts_is_kept_and_inside_a_host_is_none() -> None:
+    seconds = (40e-6 + SIZES / 2e9) * np.where(SIZES < 400e3, 1.6, 0.9)
+    (at,) = switches(table(2, 1, seconds))
+    assert at == SIZES[SIZES >= 400e3][0]
+    entries = fit_scope([table(2, 1, seconds)], fit_law([table(2, 1, seconds)], "cluster")).entries
+    assert [entry.protocol for entry in entries] == ["ll", "simple"]
+    assert switches(table(2, 1, 40e-6 + SIZES / 2e9)) == ()
+    assert switches(table(2, 2, seconds)) == ()
+
+
+def test_what_is_carried_over_is_as_wide_as_rank_counts_left_out_are_missed() -> None:
+    fitted = fit_machine([ring(2, hop=0.0), ring(4, hop=0.0)], "made", across_hosts=False)
+    far = fit_machine([ring(2, hop=0.0), ring(4, hop=0.0, bus=BUS / 1.5)], "made", across_hosts=False)
+    several = [[entry for entry in made.entries if entry.ranks == (2, 4)] for made in (fitted, far)]
+    assert [len(found) for found in several] == [3, 3]
+    assert all(entry.carried_spread_at(2.0**25) < 0.01 for entry in several[0])
+    assert several[1][-1].carried_spread_at(2.0**25) == pytest.approx(np.log(1.5) / 1.645, rel=0.15)
+    assert [step.size for step in several[1][-1].carried_spread or ()] == [2.0**22, 2.0**24]
+    assert all(entry.carried_spread is None for entry in fitted.entries if entry.ranks != (2, 4))
+
+
+def with_entries(profile: Profile, fitted: Fitted) -> Profile:
+    backend = profile.backends["nccl"].model_copy(update={"collectives": fitted.entries, "choices": fitted.choices})
+    return profile.model_copy(update={"backends": {**profile.backends, "nccl": backend}})
 
 
 def write(folder: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> Path:
@@ -185,17 +232,33 @@ def test_measured_rank_counts_left_out(measured: tuple[Table, ...], dgx: Profile
     """Each table, and what it reaches where rates decide; the bounds keep what was reached from getting worse."""
     scores = {score.table: score for score in left_out({"a100": dgx, "h100": load_profile("dgx-h100")}, measured)}
     for name, mean, large in [
-        ("a100_all_reduce_2ranks_1perhost", 0.075, 0.035),
+        ("a100_all_reduce_2ranks_1perhost", 0.06, 0.035),
         ("a100_all_reduce_4ranks_2perhost", 0.09, 0.03),
         ("a100_all_reduce_8ranks_4perhost", 0.16, 0.15),  # two rails carry less than twice what one does
-        ("a100_all_reduce_2ranks_2perhost", 0.135, 0.04),
-        ("a100_all_reduce_4ranks_4perhost", 0.13, 0.03),
-        ("h100_all_reduce_2ranks_2perhost", 0.14, 0.03),
+        ("a100_all_reduce_2ranks_2perhost", 0.105, 0.04),
+        ("a100_all_reduce_4ranks_4perhost", 0.12, 0.03),
+        ("h100_all_reduce_2ranks_2perhost", 0.125, 0.03),
         ("h100_all_reduce_4ranks_4perhost", 0.09, 0.03),
     ]:
         assert scores[name].mean <= mean, name
         assert scores[name].mean_from(2.0**24, 2.0**30) <= large, name
-    assert np.mean([score.mean for score in scores.values()]) <= 0.11
+    assert np.mean([score.mean for score in scores.values()]) <= 0.1
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(("name", "gpu"), [("dgx-a100-2", "a100"), ("dgx-h100", "h100")])
+def test_intervals_of_shipped_profiles_cover_left_out_tables(measured: tuple[Table, ...], name: str, gpu: str) -> None:
+    """As often as they say, below 256 KiB as well as above."""
+    entries = [one for one in load_profile(name).backends["nccl"].collectives if one.carried_spread is not None]
+    for scope in sorted({entry.scope for entry in entries}):
+        ring = [entry for entry in entries if entry.scope == scope and entry.algorithm == "ring"]
+        mine = [one for one in measured if (one.gpu, one.collective, one.scope) == (gpu, "all_reduce", scope)]
+        sizes = np.concatenate([one.nbytes for one in mine])
+        logs = np.concatenate([np.log(one.seconds / predict_left_out(measured, one)) for one in mine])
+        steps = [step for entry in ring for step in entry.carried_spread or ()]
+        for step, end in zip(steps, [*[step.size for step in steps[1:]], np.inf], strict=True):
+            band = (sizes >= step.size) & (sizes < end)
+            assert 0.85 <= np.mean(np.abs(logs[band]) <= 1.645 * step.share) <= 0.95, (scope, step)
 
 
 @pytest.mark.realdata

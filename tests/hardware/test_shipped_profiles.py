@@ -1,5 +1,6 @@
 """The shipped profiles: each holds all that a full run needs, and predicts what is published of its machine."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from simgnn.cli.main import app
 from simgnn.graph.locality import BINS
 from simgnn.hardware.check import price_problems
+from simgnn.hardware.communication import find_collective
 from simgnn.hardware.devices import Curve, Device
 from simgnn.hardware.library import shipped_folder
 from simgnn.hardware.machine import Machine
@@ -224,7 +226,7 @@ def test_an_unmeasured_group_takes_its_rails_and_is_flagged() -> None:
         assert price.extrapolated == (each == 8)
         assert price.source == "measured"
         assert price.spread is not None
-        assert (price.spread == 0.12) == (each == 8)
+        assert (price.spread > 0.05) == (each == 8)
     # twice the rails carry nearly the same bytes; hops and the way inside the hosts do not get shorter
     assert 1.3 < seconds[4] / seconds[8] < 2.0
     inside = place("dgx-a100")
@@ -233,10 +235,40 @@ def test_an_unmeasured_group_takes_its_rails_and_is_flagged() -> None:
     assert inside.collective("allreduce", "nccl", 2 * nbytes, range(4)).extrapolated
 
 
-@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-a100-2"])
-def test_a_larger_allreduce_never_takes_much_less_time(name: str) -> None:
-    """Fitted residuals follow the tables, whose small sizes are noisy; from 2 MiB on time grows with the size."""
-    machine = place(name)
-    for ranks in (2, 4, 8):
-        times = [machine.collective("allreduce", "nccl", 2.0**k, range(ranks)).seconds_alone for k in range(21, 28)]
-        assert times == sorted(times)
+@pytest.mark.parametrize("name", [name for name in SHIPPED if "nccl" in load_profile(name).backends])
+@pytest.mark.parametrize("kind", ["allreduce", "broadcast", "allgather", "send"])
+def test_more_bytes_never_take_less_time(name: str, kind: str) -> None:
+    """But across hosts, where NCCL changes its algorithm or, as measured of just this group, its protocol."""
+    profile = load_profile(name)
+    nbytes = 2.0 ** np.arange(3.0, 30.01, 0.125)
+    most_hosts, room = CLUSTERS[name]
+    for ranks, each in itertools.product(range(2, 17), {1, 2, 4, room}):
+        hosts = [rank // each for rank in range(ranks)]
+        if hosts[-1] >= most_hosts or each > room:
+            continue
+        machine = Machine.place(profile, hosts)
+        if kind == "send":
+            messages = [machine.message(0, ranks - 1, size, "nccl") for size in nbytes]
+            ways = [None] * len(nbytes)
+            times = [one.latency_s + size / one.rate_bytes_per_s for one, size in zip(messages, nbytes, strict=True)]
+        else:
+            ways = [find_collective(machine, kind, "nccl", range(ranks), size) for size in nbytes]
+            times = [machine.collective(kind, "nccl", size, range(ranks)).seconds_alone for size in nbytes]
+        longest = 0.0
+        for place, (seconds, way) in enumerate(zip(times, ways, strict=True)):
+            before = ways[place - 1]
+            if hosts[-1] and place and way is not None and before is not None:
+                switched = way[0].algorithm != before[0].algorithm or (way[1] and way[0] != before[0])
+                longest = 0.0 if switched else longest
+            assert seconds > 0.97 * longest, (ranks, each, nbytes[place])
+            longest = max(longest, seconds)
+
+
+def test_a_group_that_was_not_measured_is_no_mixture_of_tables_and_says_how_little_is_known() -> None:
+    """2 GPUs took 7 us for 2 KiB, 4 took 38: one curve through both fell from 37 to 6 us within an octave."""
+    machine = place("dgx-h100")
+    prices = [machine.collective("allreduce", "nccl", size, range(8)) for size in (2048, 3072, 2.0**20, 2.0**26)]
+    assert prices[0].seconds_alone == pytest.approx(prices[1].seconds_alone, rel=0.05)
+    spreads = [price.spread for price in prices]
+    assert all(spread is not None for spread in spreads)
+    assert spreads[0] > 0.5 > 0.3 > spreads[2] > 0.1 > 0.04 > spreads[3] > 0.01
