@@ -162,7 +162,7 @@ class GIN(Layer):
         assert not spec.has_prepare, "GIN sums rows before its MLP"
         hidden = spec.hidden or spec.width_out
         self.mlp = nn.Sequential(nn.Linear(spec.width_in, hidden), nn.ReLU(), nn.Linear(hidden, spec.width_out))
-        self._totals: dict[tuple[int, int], torch.Tensor] = {}
+        self._totals: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
@@ -184,7 +184,6 @@ class GIN(Layer):
         """The constant sum of two sparse matrices, made once."""
         key = (aggregated.values().data_ptr(), own.values().data_ptr())
         if key not in self._totals:
-            self.operand(aggregated)
-            self.operand(own)
-            self._totals[key] = from_scipy((to_scipy(aggregated) + to_scipy(own)).tocsr(), own.dtype).to(own.device)
-        return self._totals[key]
+            total = from_scipy((to_scipy(aggregated) + to_scipy(own)).tocsr(), own.dtype).to(own.device)
+            self._totals[key] = (total, aggregated, own)  # addresses name them, so they are kept alive
+        return self._totals[key][0]

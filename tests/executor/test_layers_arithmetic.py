@@ -98,6 +98,13 @@ def test_a_constant_aggregate_gets_no_gradient():
     assert made.weight.grad is not None
 
 
+def test_gin_keeps_a_transpose_of_the_rows_that_it_multiplies_only():
+    made = layer("gin", 6, 5, "aggregate-first", sparse_input=True)
+    own, summed = (torch.eye(6, dtype=torch.float64).to_sparse_csr() for _ in range(2))
+    torch.testing.assert_close(made.update(summed, own), made.update(*(2 * [torch.eye(6, dtype=torch.float64)])))
+    assert len(made._constants) == 1
+
+
 def test_symmetric_graph_without_halo_shares_its_arrays_with_the_transpose():
     assert (one := adjacency(graph())).transpose is one.structure
     assert (other := adjacency(graph(symmetric=False))).transpose is not other.structure
