@@ -85,7 +85,8 @@ def learned_values(plan: RunPlan, optimizer: FlatOptimizer) -> dict[str, Value]:
 def learned_buffers(plan: RunPlan) -> frozenset[str]:
     """Buffers that modules and optimizer hold: ops name them, but do not hand them over."""
     kinds = ("parameters", "gradients", "optimizer")
-    return frozenset(name for name in plan.program.buffers if name.split("/")[0] in kinds)
+    buffers = plan.program.buffers.values()
+    return frozenset(buffer.name for buffer in buffers if buffer.inner or buffer.name.split("/")[0] in kinds)
 
 
 def _blocks(plan: RunPlan, world: World, dtype: torch.dtype) -> BlockAdjacency | None:

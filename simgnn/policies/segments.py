@@ -5,6 +5,7 @@ from typing import Literal
 
 from simgnn.model import costs
 from simgnn.model.costs import Piece, RowSet
+from simgnn.model.inner import reversing_rows, saved_rows
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import work_of
 from simgnn.policies.minibatch import VERTICES
@@ -88,6 +89,48 @@ class Segments:
             layer=layer.index, phase="backward", module=f"layers.{layer.index}.{segment}",
             reverses=f"forward/{layer.index}/{segment}", gradients=gradients, options=options or {},
         )  # fmt: skip
+
+    def update(self, layer: LayerSpec, reads: Sequence[str], hidden: str, summed: RowSet[Size]) -> None:
+        """Forward of ``update``, from the sums (rows ``summed``) and, where the layer uses them, own rows."""
+        work = self.builder.work(self.work(layer, "update", costs.update(layer, summed, self.own_rows(layer))))
+        self.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden, *self._saved(layer, summed)], work)
+
+    def reverse_update(
+        self, layer: LayerSpec, summed: RowSet[Size], own: str, through: bool, own_gradient: bool
+    ) -> None:
+        """Its reverse: gradients of the sums where they are needed (``through``), and of the rows in ``own``."""
+        builder, rows, index = self.builder, self.names.rows, layer.index
+        gradients, writes = {f"d/hidden/{index}": f"hidden/{index}"}, []
+        if through:
+            writes.append(builder.buffer(f"d/aggregated/{index}", rows, layer.aggregated_width))
+            gradients[f"d/aggregated/{index}"] = f"aggregated/{index}"
+        if own_gradient:
+            writes.append(builder.buffer(f"d/own/{index}", rows, layer.width_in))
+            gradients[f"d/own/{index}"] = own
+        saved = self._saved(layer, summed)
+        for name, width in reversing_rows(layer).items():
+            writes.append(builder.buffer(f"d/saved/{index}/{name}", rows, width, inner=True))
+            gradients[writes[-1]] = f"saved/{index}/{name}"
+        pieces = costs.update_backward(layer, summed, self.own_rows(layer), through, own_gradient)
+        reads = [f"d/hidden/{index}", f"aggregated/{index}", *([own] if layer.uses_own_rows else [])]
+        self.reverse(
+            layer, "update", OpKind.TRANSFORM, [*reads, f"hidden/{index}", *saved], writes,
+            builder.work(self.work(layer, "update/backward", pieces)), gradients,
+            {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {},
+        )  # fmt: skip
+
+    def _saved(self, layer: LayerSpec, summed: RowSet[Size]) -> list[str]:
+        """Buffers of what the update leaves for its reverse."""
+        builder, found = self.builder, []
+        for name, width in saved_rows(layer, layer.sparse_input and summed.nonzeros is None).items():
+            buffer = f"{self.names.prefix}saved/{layer.index}/{name}"
+            if name == "total" and summed.nonzeros is not None:
+                # of constant rows, made once: it stores values where own rows or in-neighbours do, as is counted there
+                entry = 4 + builder.item_bytes
+                found.append(builder.buffer(buffer, summed.nonzeros, entry, "uint8", persistent=True, inner=True))
+            else:
+                found.append(builder.buffer(buffer, self.names.rows, width, inner=True))
+        return found
 
     @staticmethod
     def _learns(layer: LayerSpec, segment: str) -> bool:

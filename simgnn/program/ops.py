@@ -26,6 +26,7 @@ class Buffer:
     """Rows of one width. ``persistent`` ones live for the whole run, others from their first write to their last read.
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
+    ``inner``: a module holds it; ops name it for the memory that it takes, and hand nothing over.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Buffer:
     depth: int = 1
     ring: Ring = "epoch"
     persistent: bool = False
+    inner: bool = False
 
     @property
     def row_bytes(self) -> int:

@@ -24,7 +24,8 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     - A backward op that multiplies by the incoming gradient of an activation (every layer's update but the last's)
       holds that gradient, masked; where one of the gradients that it writes is just that, it is no more.
     - A backward op holds the gradients of its parameters before they are added to theirs: of all its products at once,
-      or, where own and halo rows are prepared apart, of the larger.
+      or of the larger, where one is reversed after the other: own and halo rows that are prepared apart, and products
+      of products, between which there are rows inside the module.
     - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
       after the other.
     - A loss holds LOSS_COPIES tensors of its rows.
@@ -44,7 +45,8 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
         return np.max(copies, axis=0) if copies else total
     outgoing = set(op.gradients) & {access.buffer for access in op.writes}
     learned = _parameter_gradients(sizes, op, epoch, step)
-    if op.reverses.endswith("/prepare") and learned:
+    in_turn = op.reverses.endswith("/prepare") or any(program.buffers[name].inner for name in outgoing)
+    if in_turn and learned:
         total += np.max(learned, axis=0)
     elif learned:
         total += np.sum(learned, axis=0)
@@ -93,7 +95,8 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
       edge weights: at most one a source and three a row.
     - Of every route along which rows are packed or added: the local rows that it names, int64.
     - Positions (int64) of training, validation and test rows: at most one a row of the loss.
-    - Of sparse input rows: their transpose, and the row pointers (int32) of both.
+    - Of sparse input rows that are multiplied: their transpose, and the row pointers (int32) of both. Where a module
+      adds up what it reads, that is its sum.
     """
     kept: dict[str, IntArray] = {}
     for template, op in program.ops:
@@ -105,7 +108,9 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
             if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer
                 kept["rows of the splits"] = 8 * sizes.at_most(program.buffers[op.reads[0].buffer].rows, 0, 0, op.name)
             if piece.primitive == "sparse_matmul":
-                for name in (a.buffer for a in op.reads if program.buffers[a.buffer].dtype == "uint8"):
+                named = {a.buffer: program.buffers[a.buffer] for a in op.reads + op.writes}
+                sparse = [buffer for buffer in named.values() if buffer.dtype == "uint8"]
+                for name in (b.name for b in sparse if b.inner or not any(other.inner for other in sparse)):
                     pointers = 4 * (at["rows"] + at["sources"])
                     kept[f"{name} transposed"] = _bytes(program, sizes, name, 0, 0) + pointers
         if op.route is not None and op.kind in (OpKind.COPY, OpKind.ADD):

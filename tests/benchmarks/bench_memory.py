@@ -1,6 +1,7 @@
-"""Peak memory of a rank: predicted against measured, over graphs, models, widths and numbers of ranks.
+"""Peak memory of a rank: predicted against measured, over graphs, systems, models, widths and numbers of ranks.
 
     python tests/benchmarks/bench_memory.py --ranks 1 2 4 --hidden 64 256
+    python tests/benchmarks/bench_memory.py --systems vanilla cagnet distdgl --models gin gat
 
 Every case is planned once, simulated, and trained for two epochs in fresh processes, evaluated after the second.
 Memory is no time, so other work on the machine does not matter. Ends with status 1 where a case misses the bar (the
@@ -42,9 +43,9 @@ GRAPHS = {
 }
 
 
-def measure(settings: list[str], ranks: int, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+def measure(settings: list[str], ranks: int, folder: Path, system: str = "vanilla") -> tuple[np.ndarray, np.ndarray]:
     """Predicted and measured peak bytes of each rank, int64 [P] each."""
-    experiment = load_experiment("vanilla", ["train.epochs=2", "train.eval_every=2", *settings])
+    experiment = load_experiment(system, ["train.epochs=2", "train.eval_every=2", *settings])
     prepared = prepare(experiment.with_cluster(1, ranks), need_graph=True, cache=folder / "cache")
     profile = load_profile(PROFILE)
     directory = write_run(prepared, profile, folder / "run", Reporter(quiet=True))
@@ -62,15 +63,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4])
-    parser.add_argument("--models", nargs="+", default=["gcn", "sage"])
+    parser.add_argument("--systems", nargs="+", default=["vanilla"])
+    parser.add_argument("--models", nargs="+", default=["gcn", "sage", "gin", "gat"])
     parser.add_argument("--hidden", nargs="+", type=int, default=[64, 256])
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of the experiment")
     options = parser.parse_args()
     data = os.environ.get("SIMGNN_DATA", "")
     errors = {}
-    print(f"{'case':34s} {'predicted':>10s} {'measured':>10s}  error of the fullest rank, of any rank")
-    for graph, ranks, model, hidden in product(options.graphs, options.ranks, options.models, options.hidden):
+    print(f"{'case':42s} {'predicted':>10s} {'measured':>10s}  error of the fullest rank, of any rank")
+    cases = product(options.graphs, options.systems, options.ranks, options.models, options.hidden)
+    for graph, system, ranks, model, hidden in cases:
         settings = [text.format(data=data) for text in GRAPHS[graph]]
         source = Path(settings[0].partition("=")[2])
         if source.suffix == ".npz" and not source.is_file():
@@ -78,12 +81,12 @@ def main() -> None:
             continue
         settings += [f"model.kind={model}", f"model.hidden={hidden}", f"model.layers={options.layers}", *options.set]
         with tempfile.TemporaryDirectory(prefix="simgnn-memory-") as scratch:
-            predicted, measured = measure(settings, ranks, Path(scratch))
-        name = f"{graph} P={ranks} {model} {hidden}"
+            predicted, measured = measure(settings, ranks, Path(scratch), system)
+        name = f"{graph} {system} P={ranks} {model} {hidden}"
         errors[name] = float(predicted.max() / measured.max() - 1)
         each = predicted / measured - 1
         print(
-            f"{name:34s} {predicted.max() / MIB:6.1f} MiB {measured.max() / MIB:6.1f} MiB  {errors[name]:+7.1%}"
+            f"{name:42s} {predicted.max() / MIB:6.1f} MiB {measured.max() / MIB:6.1f} MiB  {errors[name]:+7.1%}"
             f"  {each[np.argmax(np.abs(each))]:+7.1%}",
             flush=True,
         )

@@ -8,15 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.graph.load import load_graph
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
-from simgnn.program.storage import load_program
 from simgnn.record.result import read_result
-from simgnn.sim.simulate import simulate
-from tests.executor.runs import prepared_run
+from tests.benchmarks.bench_memory import BAR, measure
 
-BAR = 0.10
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.libc_ver()[0] != "glibc",
     reason="allocated memory can be told from what the allocator keeps with glibc on Linux only",
@@ -103,26 +97,27 @@ def test_freed_blocks_do_not_count_and_holes_of_the_heap_hide_none() -> None:
     assert float(words[4]) == pytest.approx(3 + 10, abs=0.3)
 
 
+RMAT = ["graph.source=synthetic:rmat", "graph.vertices=6000", "graph.edges=30000", "graph.feature_width=40"]
+COMMUNITIES = [
+    "graph.source=synthetic:communities", "graph.vertices=6000", "graph.edges=30000", "graph.feature_width=40",
+]  # fmt: skip
+THREE = ["model.layers=3", "model.hidden=48"]
+
+
 @pytest.mark.parametrize(
-    ("source", "ranks", "settings"),
+    ("system", "ranks", "settings"),
     [
-        ("synthetic:rmat", 1, ["model.kind=sage", "model.layers=3", "model.hidden=48"]),
-        ("synthetic:communities", 2, ["model.kind=gcn", "model.layers=2", "model.hidden=96", "partition.kind=metis"]),
+        ("vanilla", 1, [*RMAT, *THREE, "model.kind=sage"]),
+        ("vanilla", 2, [*COMMUNITIES, "model.kind=gcn", "model.layers=2", "model.hidden=96", "partition.kind=metis"]),
+        ("vanilla", 2, [*COMMUNITIES, *THREE, "model.kind=gin"]),
+        ("vanilla", 2, [*RMAT, *THREE, "model.kind=gat"]),
     ],
 )
-def test_a_ranks_peak_is_predicted_within_a_tenth(source: str, ranks: int, settings: list[str], tmp_path: Path) -> None:
-    graph = load_graph(source, options={"vertices": 6000, "edges": 30_000, "feature_width": 40, "classes": 5}, seed=3)
-    settings = ["train.dtype=float32", "train.epochs=2", "train.eval_every=2", *settings]
-    folder = prepared_run(graph, tmp_path / "run", ranks, *settings)
-    command = [sys.executable, "-m", "executor", "run", str(folder), "--device", "cpu"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert run.returncode == 0, run.stderr
-    result = read_result(folder / "result.json")
+def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, settings: list[str], tmp_path: Path) -> None:
+    predicted, measured = measure(["graph.classes=5", *settings], ranks, tmp_path, system)
+    result = read_result(tmp_path / "run" / "result.json")
     assert result.environment["peak_memory"].startswith("VmHWM of the first epoch")
     assert result.idle_memory_bytes is not None
     assert min(result.idle_memory_bytes) > 2**26, "an interpreter with torch in it"
-    program = load_program(folder / "plan")
-    machine = Machine.place(load_profile("cpu-100gbe-8"), program.hosts)
-    predicted = simulate(program, machine, epochs=2, evaluate_every=2).memory.both
-    error = predicted / np.asarray(result.peak_memory_bytes) - 1
+    error = predicted / measured - 1
     assert np.abs(error).max() < BAR, f"errors {error}"

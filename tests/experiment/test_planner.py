@@ -219,3 +219,25 @@ def test_a_layer_that_declares_no_work_has_none(tmp_path, monkeypatch) -> None:
 def test_work_that_cannot_be_read_is_the_users_fault(tmp_path, monkeypatch, body: str) -> None:
     with pytest.raises(ConfigError, match=r"model.kind = 'layer_.*work\('prepare'"):
         with_layer(tmp_path, monkeypatch, body)
+
+
+def inner_widths(result: Planned) -> dict[str, int]:
+    return {name: buffer.width for name, buffer in result.program.buffers.items() if buffer.inner}
+
+
+def test_rows_inside_an_update_are_buffers_that_no_op_hands_over() -> None:
+    dense = statistics(2, width=30)
+    assert inner_widths(planned(dense, "model.kind=gcn", "model.hidden=8")) == {}
+    assert inner_widths(planned(dense, "model.kind=gin", "model.hidden=8")) == {
+        "saved/1/total": 30, "saved/1/inside": 8, "saved/2/total": 8, "saved/2/inside": 4,
+        "d/saved/1/inside": 8, "d/saved/2/inside": 4,
+    }  # fmt: skip
+    assert inner_widths(planned(dense, "model.kind=gat", "model.hidden=8")) == {
+        "saved/1/mean": 8, "saved/2/mean": 4, "d/saved/1/mean": 8,
+    }  # fmt: skip
+
+
+def test_gins_sum_of_constant_sparse_rows_is_kept_and_stores_a_value_where_own_rows_or_neighbours_do() -> None:
+    result = planned(statistics(2, sparse=True), "model.kind=gin", "model.hidden=8")
+    total = result.program.buffers["saved/1/total"]
+    assert (total.rows, total.persistent) == (result.program.buffers["aggregated/1"].rows, True)

@@ -7,7 +7,7 @@ from sim.worlds import machine, run
 from simgnn.program.ops import Buffer, Stream, Work
 from simgnn.program.program import Calendar, Program
 from simgnn.sim.decided import Sizes
-from simgnn.sim.memory_work import work_space
+from simgnn.sim.memory_work import kept_beside, work_space
 
 ROWS, WIDE, NARROW = 1000, 64, 8
 
@@ -83,3 +83,26 @@ def test_a_gradient_that_is_written_as_it_is_masked_is_held_once() -> None:
     into = {"dy": "y", "dz": "z", "dx": "x"}
     assert sums("forward/1/update", "dz dx g", into, WEIGHTS, ROWS_GRADIENT) == 4 * WIDE * WIDE
     assert sums("forward/1/update", "dz g", into, SPARSE) == 4 * 500 * WIDE
+
+
+def test_products_of_products_hold_the_gradient_between_and_those_of_weights_in_turn() -> None:
+    ops = [op("forward/1/update", "transform", "compute", "x", "y saved", layer=1, module="layers.1.update"),
+           op("b", "transform", "compute", "dy x saved", "dx dsaved g", reverses="forward/1/update", layer=1,
+              gradients={"dy": "y", "dx": "x", "dsaved": "saved"},
+              work=(WEIGHTS, ROWS_GRADIENT, SPARSE, ROWS_GRADIENT)),
+           op("end", "optimize", "compute", "g", "g", layer=2)]  # fmt: skip
+    buffers = [*(Buffer(name, ROWS, WIDE) for name in ("x", "y", "dy", "dx")),
+               *(Buffer(name, ROWS, WIDE, inner=True) for name in ("saved", "dsaved")),
+               Buffer("g", 1, 1, persistent=True)]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+    assert work_space(made, Sizes(made), ops[1], 0, 0).tolist() == [4 * (500 + ROWS) * WIDE]
+
+
+def test_of_sparse_rows_that_a_module_adds_up_their_sum_is_kept_transposed() -> None:
+    product = (Work("sparse_matmul", {"nonzeros": 100, "rows": ROWS, "sources": 50, "width": 8, "item_bytes": 4}),)
+    ops = [op("a", "transform", "compute", "features summed", "y total", work=product)]
+    buffers = [Buffer("features", 4000, 1, "uint8", persistent=True), Buffer("summed", 5000, 1, "uint8"),
+               Buffer("total", 6000, 1, "uint8", persistent=True, inner=True), Buffer("y", ROWS, 8)]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+    assert kept_beside(made, Sizes(made))["total transposed"].tolist() == [6000 + 4 * (ROWS + 50)]
+    assert set(kept_beside(made, Sizes(made))) == {"total transposed"}

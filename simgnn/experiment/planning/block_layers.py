@@ -5,7 +5,7 @@ In a mini-batch, layer l of L sums over the block of hop L - l + 1, from the row
 Source: the common plan of sampled systems (specs/minibatch_common.md C9, C10).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from simgnn.model import costs
@@ -81,9 +81,7 @@ class BlockLayers:
         summed = segments.aggregate(layer, reads)
         hidden = builder.buffer(f"{names.prefix}hidden/{index}", names.rows, layer.width_out)
         reads = [summed, *([below] if layer.uses_own_rows else [])]
-        rows: RowSet[Size] = RowSet(names.rows)
-        work = builder.work(segments.work(layer, "update", costs.update(layer, rows, rows)))
-        segments.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden], work)
+        segments.update(layer, reads, hidden, RowSet(names.rows))
         segments.dropout(layer, "forward", "batch")
         return hidden
 
@@ -94,7 +92,7 @@ class BlockLayers:
         trained = self.learned_inputs or segments.needs_gradient(layer)
         through, own = trained or layer.has_prepare, trained and layer.uses_own_rows
         segments.dropout(layer, "backward", "batch")
-        self._reverse_update(layer, segments, through, own)
+        segments.reverse_update(layer, RowSet(names.rows), self.place(layer).below, through, own)
         if not through:
             return
         target = f"d/prepared/{index}" if layer.has_prepare else f"d/hidden/{index - 1}"
@@ -109,24 +107,6 @@ class BlockLayers:
                 builder.work([costs.pass_over(names.rows, layer.width_in, 3)]),
                 layer=index, phase="backward", options={"rows": "first"},
             )  # fmt: skip
-
-    def _reverse_update(self, layer: LayerSpec, segments: Segments, through: bool, own: bool) -> None:
-        builder, index, rows = self.builder, layer.index, segments.names.rows
-        gradients, writes = {f"d/hidden/{index}": f"hidden/{index}"}, []
-        if through:
-            writes.append(builder.buffer(f"d/aggregated/{index}", rows, layer.aggregated_width))
-            gradients[f"d/aggregated/{index}"] = f"aggregated/{index}"
-        if own:
-            writes.append(builder.buffer(f"d/own/{index}", rows, layer.width_in))
-            gradients[f"d/own/{index}"] = self.place(layer).below
-        saved = [f"aggregated/{index}", *([self.place(layer).below] if layer.uses_own_rows else []), f"hidden/{index}"]
-        held: RowSet[Size] = RowSet(rows)
-        pieces = costs.update_backward(layer, held, held, through, own)
-        options: Mapping[str, float] = {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {}
-        segments.reverse(
-            layer, "update", OpKind.TRANSFORM, [f"d/hidden/{index}", *saved], writes,
-            builder.work(segments.work(layer, "update/backward", pieces)), gradients, options,
-        )  # fmt: skip
 
     def _reverse_sum(self, layer: LayerSpec, segments: Segments, target: str) -> None:
         builder, index, names, source = self.builder, layer.index, segments.names, self._source(layer)

@@ -47,8 +47,7 @@ class FullGraphPlan:
         self.sums.forward(layer, source)
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [f"aggregated/{index}", *([segments.own(layer)] if layer.uses_own_rows else [])]
-        work = builder.work(segments.work(layer, "update", costs.update(layer, self._aggregated_rows(layer), own)))
-        segments.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden], work)
+        segments.update(layer, reads, hidden, self._aggregated_rows(layer))
         segments.dropout(layer, "forward", "epoch")
 
     def backward(self, layer: LayerSpec) -> None:
@@ -62,7 +61,7 @@ class FullGraphPlan:
         through = not layer.hoisted and (trained or layer.has_prepare)
         own_gradient = trained and layer.uses_own_rows
         segments.dropout(layer, "backward", "epoch")
-        self._reverse_update(layer, through, own_gradient)
+        segments.reverse_update(layer, self._aggregated_rows(layer), segments.own(layer), through, own_gradient)
         if not through:
             return
         target = f"d/prepared/{index}" if layer.has_prepare else below
@@ -73,24 +72,6 @@ class FullGraphPlan:
             self._reverse_prepare(layer, target, below, trained)
         if own_gradient:
             self._add_own(layer, below)
-
-    def _reverse_update(self, layer: LayerSpec, through: bool, own_gradient: bool) -> None:
-        segments, builder, rows, index = self.segments, self.builder, self.names.rows, layer.index
-        gradients, writes = {f"d/hidden/{index}": f"hidden/{index}"}, []
-        if through:
-            gradients[builder.buffer(f"d/aggregated/{index}", rows, layer.aggregated_width)] = f"aggregated/{index}"
-            writes.append(f"d/aggregated/{index}")
-        if own_gradient:
-            gradients[builder.buffer(f"d/own/{index}", rows, layer.width_in)] = segments.own(layer)
-            writes.append(f"d/own/{index}")
-        saved = [f"aggregated/{index}", *([segments.own(layer)] if layer.uses_own_rows else []), f"hidden/{index}"]
-        pieces = costs.update_backward(
-            layer, self._aggregated_rows(layer), segments.own_rows(layer), through, own_gradient
-        )
-        work = builder.work(segments.work(layer, "update/backward", pieces))
-        options = {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {}
-        reads = [f"d/hidden/{index}", *saved]
-        segments.reverse(layer, "update", OpKind.TRANSFORM, reads, writes, work, gradients, options)
 
     def _reverse_prepare(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
         segments, builder, index = self.segments, self.builder, layer.index
