@@ -175,6 +175,17 @@ def _remote(inner: torch.Tensor, halo: torch.Tensor | None) -> NDArray[Any]:
     return array(halo.contiguous())
 
 
+def scores_of(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Products of each head's part of a row [n, H d] with its vector [H, d]: [n, H]; no autograd."""
+    heads, part = vectors.shape
+    if not compiled_for(rows):
+        return torch.einsum("nhd,hd->nh", rows.view(len(rows), heads, part), vectors).contiguous()
+    out = rows.new_empty((len(rows), heads))
+    arguments = (array(rows), array(vectors.contiguous().view(1, -1)), array(out))
+    launch(kernels.row_scores, kernels.row_scores_parallel, arguments, even_parts(len(out), default_threads()))
+    return out
+
+
 def quotient(sums: torch.Tensor, heads: int) -> torch.Tensor:
     """N / D, [n, H d], from [N | D]; no autograd."""
     width = sums.shape[1] - heads

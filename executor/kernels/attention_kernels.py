@@ -23,6 +23,23 @@ def _leaky_gradient(above, value, slope):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def row_scores(rows, vectors, out, first, last):  # type: ignore[no-untyped-def]
+    """out[i, h] = product of part h of row i with that of ``vectors`` [1, F]."""
+    heads = out.shape[1]
+    part = rows.shape[1] // heads
+    for i in range(first, last):
+        for h in range(heads):
+            out[i, h] = products(rows, i, vectors, 0, h * part, part)
+
+
+@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+def row_scores_parallel(rows, vectors, out, bounds):  # type: ignore[no-untyped-def]
+    """The same on several threads."""
+    for part in prange(len(bounds) - 1):
+        row_scores(rows, vectors, out, bounds[part], bounds[part + 1])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def maxima(indptr, indices, source, target, looped, slope, out, first, last):  # type: ignore[no-untyped-def]
     """out[i, h] = greatest score over the edges of row i."""
     heads = out.shape[1]

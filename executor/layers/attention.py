@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.kernels.attention import Attention, Scores, quotient, quotient_backward
+from executor.kernels.attention import Attention, Scores, quotient, quotient_backward, scores_of
 from executor.layers.builtin import Layer
 from executor.layers.local import LocalAdjacency
 from executor.layers.sampled import SampledBlock
@@ -76,7 +76,7 @@ class GAT(Layer):
         """Maxima [n, heads] and sums [n, out + heads] of own rows over one more block of sources, from ``prepared`` own
         rows, the block's ``rows`` [m, out] and both so far (None: nothing was summed yet), whose weights become
         relative to the new maxima: a running softmax."""
-        scores = Scores(_per_head(rows, self.attention_source), _per_head(prepared, self.attention_target))
+        scores = Scores(scores_of(rows, self.attention_source), scores_of(prepared, self.attention_target))
         greatest = kernel.maximum(scores)
         if maximum is not None:
             greatest = torch.maximum(greatest, maximum)
@@ -94,7 +94,7 @@ class GAT(Layer):
     def block_payload(self, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
         """What ranks that hold sources need of a target row to reverse its sums, [n, out + 3 heads]: the gradient of
         sums and weights, its score, its maximum."""
-        return torch.cat((gradient, _per_head(prepared, self.attention_target), maximum), 1)
+        return torch.cat((gradient, scores_of(prepared, self.attention_target), maximum), 1)
 
     @torch.no_grad()
     def block_gradients(
@@ -105,7 +105,7 @@ class GAT(Layer):
         gradients of the targets' scores, [m, heads]."""
         heads, width = self.spec.heads, self.spec.width_out
         gradient, target, maximum = (part.contiguous() for part in payload.split([width + heads, heads, heads], 1))
-        scores = Scores(_per_head(prepared, self.attention_source), target)
+        scores = Scores(scores_of(prepared, self.attention_source), target)
         of_rows, _, of = kernel.backward(gradient, prepared, None, scores, maximum)
         return of_rows, of.source, of.target
 
@@ -120,8 +120,8 @@ class GAT(Layer):
             of_target = torch.cat((of_target, *others)).view(-1, *of_target.shape).sum(0)
         total = of_rows.clone()
         for of, vectors in ((of_source, self.attention_source), (of_target, self.attention_target)):
-            _add_through(total, of, vectors)
-            part = _of_vector(of, prepared, vectors)
+            add_through(total, of, vectors)
+            part = gradient_of_vectors(of, prepared, vectors)
             vectors.grad = part if vectors.grad is None else vectors.grad.add_(part)
         return total
 
@@ -134,16 +134,10 @@ class GAT(Layer):
 
 
 def _scores(prepared: torch.Tensor, halo: torch.Tensor | None, source: torch.Tensor, target: torch.Tensor) -> Scores:
-    of_source = _per_head(prepared, source)
+    of_source = scores_of(prepared, source)
     if halo is not None:
-        of_source = torch.cat((of_source, _per_head(halo, source)))
-    return Scores(of_source, _per_head(prepared, target))
-
-
-def _per_head(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Products of each head's part of a row with its vector, [n, H]."""
-    heads, part = vectors.shape
-    return torch.einsum("nhd,hd->nh", rows.view(len(rows), heads, part), vectors).contiguous()
+        of_source = torch.cat((of_source, scores_of(halo, source)))
+    return Scores(of_source, scores_of(prepared, target))
 
 
 class _Attend(torch.autograd.Function):
@@ -169,13 +163,13 @@ class _Attend(torch.autograd.Function):
         scores = _scores(prepared, halo, source, target)
         inner, remote, of = ctx.kernel.backward(gradient, prepared, halo, scores, maximum)
         own = of.source[: len(prepared)]
-        of_source = _of_vector(own, prepared, source)
-        _add_through(inner, own, source)
-        _add_through(inner, of.target, target)
+        of_source = gradient_of_vectors(own, prepared, source)
+        add_through(inner, own, source)
+        add_through(inner, of.target, target)
         if halo is not None and remote is not None:
-            of_source += _of_vector(of.source[len(prepared) :], halo, source)
-            _add_through(remote, of.source[len(prepared) :], source)
-        return None, inner, remote, None, of_source, _of_vector(of.target, prepared, target)
+            of_source += gradient_of_vectors(of.source[len(prepared) :], halo, source)
+            add_through(remote, of.source[len(prepared) :], source)
+        return None, inner, remote, None, of_source, gradient_of_vectors(of.target, prepared, target)
 
 
 class _AttendSources(torch.autograd.Function):
@@ -205,19 +199,25 @@ class _AttendSources(torch.autograd.Function):
         scores = _scores(own, halo, source, target)
         inner, remote, of = ctx.block.attention(reverse=True).backward(gradient, own, halo, scores, maximum)
         every = inner if remote is None else torch.cat((inner, remote))
-        _add_through(every, of.source, source)
-        _add_through(every[:rows], of.target, target)
-        return None, every, None, _of_vector(of.source, prepared, source), _of_vector(of.target, own, target)
+        add_through(every, of.source, source)
+        add_through(every[:rows], of.target, target)
+        return (
+            None,
+            every,
+            None,
+            gradient_of_vectors(of.source, prepared, source),
+            gradient_of_vectors(of.target, own, target),
+        )
 
 
-def _of_vector(gradient: torch.Tensor, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Gradient of the vectors of :func:`_per_head`, [H, d]."""
+def gradient_of_vectors(gradient: torch.Tensor, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Gradient of the vectors of :func:`~executor.kernels.attention.scores_of`, [H, d]."""
     heads, part = vectors.shape
     return torch.einsum("nh,nhd->hd", gradient, rows.view(len(rows), heads, part))
 
 
-def _add_through(into: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor) -> None:
-    """Add the gradient of the rows of :func:`_per_head`."""
+def add_through(into: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor) -> None:
+    """Add the gradient of the rows of :func:`~executor.kernels.attention.scores_of`."""
     heads, part = vectors.shape
     into.view(len(into), heads, part).addcmul_(gradient[:, :, None], vectors)
 

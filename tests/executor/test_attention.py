@@ -7,7 +7,7 @@ import pytest
 import torch
 from layer_cases import adjacency, graph, layer, randn, split
 
-from executor.kernels.attention import SLOPE, Attention, Scores, quotient, quotient_backward
+from executor.kernels.attention import SLOPE, Attention, Scores, quotient, quotient_backward, scores_of
 from executor.kernels.structure import Structure
 from executor.layers import LocalAdjacency
 from executor.layers.attention import GAT
@@ -133,6 +133,14 @@ def test_quotients_and_their_gradients_are_those_of_autograd(
     above = randn(20, heads * part, seed=3)
     (wanted,) = torch.autograd.grad(expected, sums, above)
     torch.testing.assert_close(quotient_backward(above, sums.detach(), result), wanted)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_scores_are_products_of_each_head_with_its_vector(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr("executor.kernels.attention.compiled_for", lambda rows: False)
+    rows, vectors = randn(20, WIDTH), randn(HEADS, PART, seed=1)
+    torch.testing.assert_close(scores_of(rows, vectors), (rows.view(20, HEADS, PART) * vectors).sum(2))
 
 
 @pytest.mark.parametrize("part", [1, 7, 16, 40, 71])
