@@ -34,15 +34,16 @@ def predict(
     reporter: Reporter,
     chosen: "ChosenProfile | None" = None,
     activity: Path | None = None,
+    counted: Path | None = None,
 ) -> Prediction:
-    """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``.
+    """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``, and on
+    batches of the sizes in ``counted``.
 
     Raises :class:`ConfigError` for layers that declare no cost, and for decisions that no activity tells.
     """
     from simgnn.cli.activity import check_run, find_activity
     from simgnn.cli.prediction_result import prediction_result
     from simgnn.cli.profiles import choose_profile, default_cluster
-    from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import prepare
     from simgnn.hardware.machine import Machine
     from simgnn.program.stops import Stops
@@ -53,12 +54,9 @@ def predict(
     if activity is not None:
         check_run(experiment, activity)  # before minutes go into graph and partition
     check_machine(experiment, chosen)
-    prepared = prepare(experiment, default_cluster=default_cluster(chosen.profile), stage=reporter.stage)
-    if prepared.planned.undeclared:
-        raise ConfigError(
-            f"model.kind: got '{prepared.planned.undeclared[0]}', expected a layer that declares its cost, so that it "
-            "can be simulated: give the class a static method 'work' (README, 'Your own layer')"
-        )
+    cluster = default_cluster(chosen.profile)
+    prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=reporter.stage)
+    check_declared(prepared)
     found = find_activity(prepared, activity)
     threads = experiment.hardware.threads_per_rank
     hosts = prepared.experiment.rank_hosts()
@@ -76,6 +74,17 @@ def predict(
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
     result = prediction_result(prepared, chosen, simulation, spread, found)
     return Prediction(prepared, chosen, simulation, spread, result)
+
+
+def check_declared(prepared: "Prepared") -> None:
+    """Raise :class:`ConfigError` for layers that declare no cost."""
+    from simgnn.errors import ConfigError
+
+    if prepared.planned.undeclared:
+        raise ConfigError(
+            f"model.kind: got '{prepared.planned.undeclared[0]}', expected a layer that declares its cost, so that it "
+            "can be simulated: give the class a static method 'work' (README, 'Your own layer')"
+        )
 
 
 def check_machine(experiment: "Experiment", chosen: "ChosenProfile") -> None:

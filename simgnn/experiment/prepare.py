@@ -48,13 +48,14 @@ def prepare(
     default_cluster: tuple[int, int] | None = None,
     need_graph: bool = False,
     cache: Path | None = None,
+    counted: Path | None = None,
     stage: Callable[[str], None] = _silent,
 ) -> Prepared:
     """Load the graph, obtain its partition and its mini-batches (made once, then reused) and plan the program.
 
     ``default_cluster``: hosts and ranks per host where the experiment names none (the hardware profile's). ``base``:
-    folder of relative paths. ``need_graph``: refuse a statistics file, which nobody can train on. ``stage`` is told
-    what begins.
+    folder of relative paths. ``need_graph``: refuse a statistics file, which nobody can train on. ``counted``: sizes of
+    the batches beside a statistics file, by which they need not be estimated. ``stage`` is told what begins.
     Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
     """
     from simgnn.experiment.planner import check_trains, plan
@@ -72,12 +73,7 @@ def prepare(
         experiment, stats = _from_statistics(experiment, base)
         if not isinstance(experiment.batching, NeighbourSampling):
             return Prepared(experiment, stats, plan(experiment, stats))
-        from simgnn.experiment.batches import ESTIMATE_NOTE, ESTIMATED, estimate_batches
-
-        placement, sizes = estimate_batches(experiment, stats)
-        resolved = experiment.model_copy(update={"placement": placement})
-        stats = replace(stats, notes=(*stats.notes, ESTIMATE_NOTE))
-        return Prepared(resolved, stats, plan(resolved, stats, sizes), estimated=(ESTIMATED,))
+        return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
     check_cache(cache)
     if isinstance(experiment.batching, NeighbourSampling) and experiment.batching.storage is not None:
         from simgnn.sampling.presample import check_kept
@@ -158,6 +154,35 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
             f"partition in {path}: a statistics file holds one partition, which cannot be divided anew"
         )
     return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
+
+
+def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
+    """On mini-batches that are estimated."""
+    from simgnn.experiment.batches import ESTIMATE_NOTE, ESTIMATED, estimate_batches
+    from simgnn.experiment.planner import plan
+
+    placement, sizes = estimate_batches(experiment, stats)
+    resolved = experiment.model_copy(update={"placement": placement})
+    stats = replace(stats, notes=(*stats.notes, ESTIMATE_NOTE))
+    return Prepared(resolved, stats, plan(resolved, stats, sizes), estimated=(ESTIMATED,))
+
+
+def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) -> Prepared:
+    """On mini-batches that were drawn and counted before."""
+    from simgnn.experiment.planner import plan
+    from simgnn.sampling.sizesfile import load_sizes
+
+    sizes, hot_rows = load_sizes(counted)
+    of, wanted = sizes.local.shape[:2], (experiment.ranks, experiment.train.epochs)
+    if of != wanted:
+        raise ConfigError(
+            f"{counted}: sizes of batches of {of[0]} ranks in {of[1]} epochs, expected {wanted[0]} and {wanted[1]}: "
+            "prepare the experiment again"
+        )
+    placement = experiment.placement.model_copy(update={"hot_rows": hot_rows})
+    resolved = experiment.model_copy(update={"placement": placement})
+    stats = replace(stats, tables={**stats.tables, **sizes.locality})
+    return Prepared(experiment, stats, plan(resolved, stats, sizes))
 
 
 def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
