@@ -1,7 +1,5 @@
 """``simgnn validate``: score predictions against runs."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +9,13 @@ import typer
 from simgnn.cli.options import JsonOption, path_option
 
 if TYPE_CHECKING:
+    import subprocess
+
     from simgnn.cli.console import Reporter
     from simgnn.experiment.schema import Experiment
     from simgnn.hardware.profile import Profile
-    from simgnn.partition.stats import PartitionStats
     from simgnn.record.result import Result
-    from simgnn.study.backend import Predicted
+    from simgnn.study.backend import Counted, Predicted
 
 
 def command(
@@ -140,30 +139,51 @@ class CommandBackend:
 
     def declare(self, testbed: Path, base: Path, out: Path, measure_load: bool = False) -> None:
         """``executor testbed profile``; ``measure_load``: with what was measured inside."""
-        words = ["--measure-load"] if measure_load else []
-        _testbed("profile", str(testbed), "--base", str(base), "--out", str(out), *words)
+        from simgnn.cli.testbed import call_testbed
 
-    def prepare(self, experiment: "Experiment", out: Path) -> "PartitionStats":
+        words = ["--measure-load"] if measure_load else []
+        call_testbed("profile", str(testbed), "--base", str(base), "--out", str(out), *words)
+
+    def check(self, experiment: "Experiment") -> frozenset[str]:
+        """``simgnn run --prepare`` and the beginning of ``simgnn simulate``, nothing kept but the caches."""
+        from simgnn.cli.predict import check_declared
+        from simgnn.errors import ConfigError
+        from simgnn.experiment.prepare import prepare
+        from simgnn.record.activity import decisions_in
+
+        prepared = prepare(experiment, need_graph=True)
+        check_declared(prepared)
+        program = prepared.planned.program
+        if decisions_in(program) - set(experiment.freshness.scheduled(program, experiment.train.epochs)):
+            raise ConfigError(
+                f"freshness.kind: got '{experiment.freshness.label}', of which what is sent depends on values that "
+                "only training produces; expected one that needs no record of a run: nothing measured may flow into a "
+                "prediction"
+            )
+        return frozenset(work.primitive for _, op in program.ops for work in op.work)
+
+    def prepare(self, experiment: "Experiment", out: Path) -> "Counted":
         """``simgnn run --prepare``."""
         from simgnn.cli.engine import check_executor
         from simgnn.cli.train import write_run
         from simgnn.experiment.prepare import prepare
         from simgnn.hardware.profile import load_profile
+        from simgnn.study.backend import Counted
 
         check_executor()
         prepared = prepare(experiment, need_graph=True)
         assert experiment.hardware.profile is not None
         write_run(prepared, load_profile(experiment.hardware.profile), out, self._quiet, force=True)
-        return prepared.stats
+        return Counted.of(prepared)
 
-    def predict(self, experiment: "Experiment", profile: "Profile") -> "Predicted":
+    def predict(self, experiment: "Experiment", profile: "Profile", counted: Path | None = None) -> "Predicted":
         """``simgnn simulate``."""
         from simgnn.cli.predict import predict
         from simgnn.cli.profiles import ChosenProfile
         from simgnn.hardware.machine import Machine
         from simgnn.study.backend import Predicted
 
-        prediction = predict(experiment, self._quiet, ChosenProfile(profile, profile.meta.name, False))
+        prediction = predict(experiment, self._quiet, ChosenProfile(profile, profile.meta.name, False), counted=counted)
         threads = experiment.hardware.threads_per_rank
         hosts = prediction.prepared.experiment.rank_hosts()
         machine = Machine.place(profile, hosts, None if threads == "auto" else threads)
@@ -171,42 +191,49 @@ class CommandBackend:
 
     def check_testbed(self) -> None:
         """``executor testbed status``: 1 says that none is up."""
-        _testbed("status", fine=(0, 1))
+        from simgnn.cli.testbed import call_testbed
+
+        call_testbed("status", fine=(0, 1))
 
     def up(self, testbed: Path) -> None:
         """``executor testbed up --hold``: a process of its own takes it down, also when this one is killed."""
+        from simgnn.cli.testbed import check_ended, start_testbed
+
         said = []
         # Ctrl-C is answered here, and goes on to :meth:`down`
-        holder = self._holders[testbed] = _start_testbed("up", str(testbed), "--hold", holds=True)
+        holder = self._holders[testbed] = start_testbed("up", str(testbed), "--hold", holds=True)
         assert holder.stdout is not None
         for line in holder.stdout:
             said.append(line)
             if line.startswith("testbed '"):
                 return
         del self._holders[testbed]
-        _check_ended(holder, "".join(said), "up")
+        check_ended(holder, "".join(said), "up")
 
     def down(self, testbed: Path) -> None:
         """The end of what holds it; ``executor testbed down`` where nothing does."""
+        from simgnn.cli.testbed import call_testbed, check_ended
+
         holder = self._holders.pop(testbed, None)
         if holder is None:
-            _testbed("down", str(testbed))
+            call_testbed("down", str(testbed))
             return
         assert holder.stdin is not None
         assert holder.stdout is not None
         holder.stdin.close()
-        _check_ended(holder, holder.stdout.read(), "down")
+        check_ended(holder, holder.stdout.read(), "down")
 
     def run(self, directory: Path, testbed: Path | None) -> "Result":
         """``executor run``, here or in a testbed."""
         from simgnn.cli.engine import start_executor
+        from simgnn.cli.testbed import call_testbed
         from simgnn.record.result import read_result
         from simgnn.record.rundir import RunDirectory
 
         if testbed is None:
             start_executor(directory, [], lambda line: None)
         else:
-            _testbed("run", str(testbed), str(directory))
+            call_testbed("run", str(testbed), str(directory))
         return read_result(RunDirectory(directory).result)
 
     def canary(self) -> float:
@@ -214,47 +241,3 @@ class CommandBackend:
         from simgnn.study.canary import canary_seconds
 
         return canary_seconds()
-
-
-def _testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
-    """One call of the testbed; its own words when it ends with a status that is not ``fine``."""
-    process = _start_testbed(*arguments)
-    assert process.stdout is not None
-    try:
-        said = process.stdout.read()  # communicate() would end its standard input, and so the process
-        process.wait()
-    except BaseException:
-        process.terminate()  # it ends its ranks before it ends
-        process.wait()
-        raise
-    _check_ended(process, said, arguments[0], fine)
-
-
-def _start_testbed(*arguments: str, holds: bool = False) -> "subprocess.Popen[str]":
-    """A call that ends when this process does, however that ends; one that ``holds`` sees to that itself, and is out of
-    the reach of Ctrl-C."""
-    from simgnn.cli.engine import check_executor
-    from simgnn.lifeline import with_lifeline
-
-    check_executor()
-    return subprocess.Popen(
-        [sys.executable, "-m", "executor", "testbed", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=None if holds else with_lifeline(),
-        start_new_session=holds,
-    )
-
-
-def _check_ended(process: "subprocess.Popen[str]", said: str, what: str, fine: Sequence[int] = (0,)) -> None:
-    from simgnn.errors import BackendError, ConfigError
-
-    status = process.wait()
-    if status not in fine:
-        last = "\n".join(said.splitlines()[-10:])
-        if status == ConfigError.exit_status:
-            raise ConfigError(last.removeprefix("executor: error: "))
-        raise BackendError(f"testbed {what}: ended with status {status}:\n{last}")

@@ -53,6 +53,13 @@ def load_graph(
     return _finish(_read(source, prefix, rest, base, given), given, source)
 
 
+def check_source(source: str) -> None:
+    """Raise :class:`GraphError` for a path that is not there; whether it can be read is told when it is."""
+    prefix, _, rest = source.partition(":")
+    if prefix not in ("synthetic", "ogb", "stats"):
+        _find(rest if prefix in ("dgl", "pyg") and rest else source, None)
+
+
 def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping[str, Any]) -> Graph:
     symmetrise = bool(given.get("symmetrise", True))
     if prefix == "ogb" and rest:

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from simgnn.experiment.prepare import Prepared
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile
 from simgnn.partition.stats import PartitionStats
 from simgnn.program.program import Program
 from simgnn.record.result import Result
+from simgnn.sampling.sizes import BatchSizes
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,23 @@ class Predicted:
     machine: Machine
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What predicting a prepared experiment needs without its graph: statistics of the partition; on mini-batches the
+    sizes of every batch, and with how many hot rows they were counted."""
+
+    stats: PartitionStats
+    sizes: BatchSizes | None = None
+    hot_rows: int = 0
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> "Counted":
+        """Of an experiment that was prepared with its graph."""
+        assert prepared.partition is not None
+        stats, batches = prepared.partition.stats, prepared.batches
+        return cls(stats) if batches is None else cls(stats, batches.sizes, batches.placement.cached_rows)
+
+
 class Backend(Protocol):
     """Each of these is one command's work. They raise :class:`simgnn.errors.SimgnnError`."""
 
@@ -31,11 +50,15 @@ class Backend(Protocol):
     def declare(self, testbed: Path, base: Path, out: Path) -> None:
         """Write the profile of a testbed as its file declares it, on the devices of the profile ``base``."""
 
-    def prepare(self, experiment: Experiment, out: Path) -> PartitionStats:
-        """Write the run directory of an experiment, ready to be started; the statistics of its partition."""
+    def check(self, experiment: Experiment) -> frozenset[str]:
+        """Go through all that preparing and predicting an experiment takes short of a profile, and write no run
+        directory; the primitives of its work."""
 
-    def predict(self, experiment: Experiment, profile: Profile) -> Predicted:
-        """Simulate an experiment whose graph is a statistics file."""
+    def prepare(self, experiment: Experiment, out: Path) -> Counted:
+        """Write the run directory of an experiment, ready to be started."""
+
+    def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
+        """Simulate an experiment whose graph is a statistics file, on batches of the sizes in the file ``counted``."""
 
     def check_testbed(self) -> None:
         """Raise :class:`simgnn.errors.ConfigError` where this machine cannot have testbeds, before any work."""

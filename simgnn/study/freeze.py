@@ -12,12 +12,15 @@ from simgnn.hardware.profile import Profile, load_profile
 from simgnn.locks import LOCK
 from simgnn.outputs import check_output_folder
 from simgnn.partition.statsfile import save_stats
+from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.program.digest import program_digest
 from simgnn.record.provenance import versions
 from simgnn.record.result import write_text
-from simgnn.study.backend import Backend
+from simgnn.sampling.sizesfile import save_sizes
+from simgnn.study.backend import Backend, Predicted
 from simgnn.study.baselines import demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
+from simgnn.study.runnable import check_noticeable, check_runnable
 from simgnn.study.runs_check import is_duration
 from simgnn.study.suite import Slowed, Suite, Topology, parse_suite
 from simgnn.study.truth import (
@@ -76,7 +79,9 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     for case in suite.cases():
         _declare(suite.topology(case), case.ranks, folder, backend)
     _prepare_cases(suite, folder, backend)
-    write_rows(predict_all(suite, folder, backend, suite.sensitivity), PREDICTIONS_SCHEMA, folder.predictions)
+    predictions = predict_all(suite, folder, backend, suite.sensitivity)
+    check_noticeable(suite, predictions)
+    write_rows(predictions, PREDICTIONS_SCHEMA, folder.predictions)
     frozen = {
         "format": FORMAT,
         "frozen": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -86,15 +91,6 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         "prepared": {case.name: folder_digest(folder.work / case.name) for case in suite.cases()},
     }
     write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
-
-
-def check_runnable(suite: Suite, backend: Backend) -> None:
-    """Raise :class:`ConfigError` for what would stop the runs after all the work before them: graphs that are not here,
-    and testbeds on a machine that cannot have one."""
-    for case in suite.cases():
-        with_data_folder(case_experiment(suite.extends, suite.settings(case)))
-    if not all(topology.plain for topology in suite.topologies):
-        backend.check_testbed()
 
 
 def check_frozen(folder: TruthFolder) -> dict[str, Any]:
@@ -150,27 +146,21 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Seq
         path = folder.profile_of(topology.name, case.ranks, topology.plain)
         if path not in profiles:
             profiles[path] = load_profile(path)
+        profile_digest = file_digest(path)
         experiment = _from_stats(suite, case, folder.stats / f"{index[case.name]}.toml")
+        counted = folder.batches_of(case) if isinstance(experiment.batching, NeighbourSampling) else None
         backend.tell(f"predicting {number + 1}/{len(cases)}: {case.name}")
         variants: Mapping[str, Profile] = {AS_CALIBRATED: profiles[path]} | {
             what.label: slow_down(profiles[path], what) if affects(profiles[path], what) else profiles[path]
             for what in slowed
         }
         for variant, profile in variants.items():
-            found.append(_predict(case, topology, variant, experiment, profile, file_digest(path), backend))
+            predicted = backend.predict(experiment, profile, counted)
+            found.append(_prediction(case, topology, variant, profile_digest, predicted))
     return found
 
 
-def _predict(
-    case: Case,
-    topology: Topology,
-    variant: str,
-    experiment: Experiment,
-    profile: Profile,
-    digest: str,
-    backend: Backend,
-) -> Prediction:
-    predicted = backend.predict(experiment, profile)
+def _prediction(case: Case, topology: Topology, variant: str, profile_digest: str, predicted: Predicted) -> Prediction:
     needs = demand(predicted.program, predicted.machine)
     speeds = [1.0] * case.ranks
     speeds[-1] = topology.slow_last or 1.0
@@ -185,7 +175,7 @@ def _predict(
         roofline_s=roofline_s(needs),
         features=tuple(needs.features(speeds, topology.link, predicted.program.hosts)),
         program_digest=program_digest(predicted.program),
-        profile_digest=digest,
+        profile_digest=profile_digest,
     )
 
 
@@ -255,10 +245,13 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         if case.name in index and (folder.work / case.name).is_dir():
             continue
         backend.tell(f"preparing {number + 1}/{len(cases)}: {case.name}")
-        stats = backend.prepare(experiment_of(suite, case, folder), folder.work / case.name)
-        name = stats.digest[:16]
+        counted = backend.prepare(experiment_of(suite, case, folder), folder.work / case.name)
+        name = counted.stats.digest[:16]
         if not (folder.stats / f"{name}.toml").is_file():
-            save_stats(stats, folder.stats / f"{name}.toml")
+            save_stats(counted.stats, folder.stats / f"{name}.toml")
+        if counted.sizes is not None:
+            folder.batches_of(case).parent.mkdir(exist_ok=True)
+            save_sizes(counted.sizes, counted.hot_rows, folder.batches_of(case))
         index[case.name] = name
         write_toml(folder.stats_index, index)
 

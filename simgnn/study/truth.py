@@ -7,6 +7,7 @@ A folder of one validation::
                           taken before the first run
     profile.toml          the calibration; profiles/TOPOLOGY-P.toml: the same for each topology, as declared
     stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
+    batches/CASE.npz      sizes of a case's mini-batches, where it has some
     predictions.parquet   one row a case and variant
     runs.parquet          one row a case and repeat
     bound.toml            written by hand where the runs are kept: the worst score that CI accepts
@@ -28,6 +29,7 @@ from simgnn.record.rundir import read_table, write_table
 from simgnn.study.cases import Case
 
 AS_CALIBRATED = "as calibrated"
+BATCHES = "batches"
 _CASE = [("graph", pa.string()), ("partition", pa.string()), ("ranks", pa.int32()), ("topology", pa.string()),
          ("experiment", pa.string())]  # fmt: skip
 _TIMES = [("epoch_s", pa.float64()), ("compute_s", pa.float64()), ("wait_s", pa.float64()),
@@ -154,8 +156,13 @@ class TruthFolder:
         return [path for path in (self.profile, *sorted((self.root / "profiles").glob("*.toml"))) if path.is_file()]
 
     def statistics(self) -> list[Path]:
-        """Every file of statistics of partitions, sorted; companions and the index too."""
-        return [path for path in sorted(self.stats.glob("*")) if path.is_file() and not path.name.startswith(".")]
+        """Every file of statistics of partitions, companions and the index too, and of sizes of batches; sorted."""
+        there = [*sorted(self.stats.glob("*")), *sorted((self.root / BATCHES).glob("*"))]
+        return [path for path in there if path.is_file() and not path.name.startswith(".")]
+
+    def batches_of(self, case: Case) -> Path:
+        """Sizes of a case's mini-batches."""
+        return self.root / BATCHES / f"{case.name}.npz"
 
     @property
     def work(self) -> Path:

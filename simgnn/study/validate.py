@@ -27,6 +27,7 @@ from simgnn.study.runs_check import check_programs, check_runs
 from simgnn.study.scoreboard import build_scoreboard
 from simgnn.study.suite import Suite, Topology, parse_suite
 from simgnn.study.truth import (
+    BATCHES,
     RUNS_SCHEMA,
     Measured,
     Prediction,
@@ -149,7 +150,7 @@ def keep(root: Path, out: Path) -> None:
 
 def _is_kept(at: Path, name: str, root: Path) -> bool:
     if at.resolve() == root.resolve():
-        return name in (*KEPT, "profiles", "stats")
+        return name in (*KEPT, "profiles", "stats", BATCHES)
     return not name.startswith(".")
 
 

@@ -310,7 +310,7 @@ def test_a_machine_without_testbeds_is_bad_input(
     status: int, error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"import sys; print('executor: error: testbed: no root'); sys.exit({status})"
-    monkeypatch.setattr("simgnn.cli.engine.check_executor", lambda: None)
+    monkeypatch.setattr("simgnn.cli.testbed.check_executor", lambda: None)
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda words, **options: real([sys.executable, "-c", script], **options))
     if error is None:

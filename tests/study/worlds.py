@@ -11,11 +11,12 @@ from simgnn.errors import BackendError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment
+from simgnn.hardware.devices import Curve
 from simgnn.hardware.profile import Profile, load_profile, save_profile
-from simgnn.partition.stats import PartitionStats
 from simgnn.partition.statsfile import load_stats, save_stats
 from simgnn.record.result import Result
-from simgnn.study.backend import Predicted
+from simgnn.sampling.sizesfile import save_sizes
+from simgnn.study.backend import Counted, Predicted
 from simgnn.study.suite import Suite, parse_suite
 from simgnn.tomlfile import write_toml
 
@@ -44,6 +45,16 @@ SUITE = {
 }
 
 
+def calibrated() -> Profile:
+    """What calibrating gives: a shipped profile, and what drawing batches costs, which none of them knows."""
+    profile = load_profile(PROFILE)
+    draws = Curve.model_validate({"primitive": "sample", "source": "assumed", "costs": {"edges": "10 ns/edge"}})
+    devices = {
+        name: device.model_copy(update={"curves": (*device.curves, draws)}) for name, device in profile.devices.items()
+    }
+    return profile.model_copy(update={"devices": devices})
+
+
 def small_suite(**changes: object) -> Suite:
     """The suite of this room, with keys changed."""
     return parse_suite({**SUITE, **changes}, "small.toml")
@@ -67,23 +78,29 @@ class Pretended:
 
     def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
         self.events.append("calibrate")
-        save_profile(load_profile(PROFILE), out)
+        save_profile(calibrated(), out)
 
     def declare(self, testbed: Path, base: Path, out: Path) -> None:
         self.events.append(f"declare {testbed.name}")
         save_profile(load_profile(base), out)
 
-    def prepare(self, experiment: Experiment, out: Path) -> PartitionStats:
+    def check(self, experiment: Experiment) -> frozenset[str]:
+        return self._inner.check(experiment)
+
+    def prepare(self, experiment: Experiment, out: Path) -> Counted:
         self.events.append(f"prepare {out.name}")
         prepared = prepare(experiment)
         out.mkdir()
-        save_stats(prepared.stats, out / "stats.toml")
+        counted = Counted.of(prepared)
+        save_stats(counted.stats, out / "stats.toml")
+        if counted.sizes is not None:
+            save_sizes(counted.sizes, counted.hot_rows, out / "batches.npz")
         write_toml(out / "experiment.toml", prepared.experiment.to_table())
-        return prepared.stats
+        return counted
 
-    def predict(self, experiment: Experiment, profile: Profile) -> Predicted:
+    def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
         self.events.append(f"predict {experiment.name}")
-        found = self._inner.predict(experiment, profile)
+        found = self._inner.predict(experiment, profile, counted)
         epoch_s = found.result.epoch_s_median
         assert epoch_s is not None
         result = found.result.model_copy(update={"epoch_s_median": epoch_s * self.slower})
@@ -108,7 +125,9 @@ class Pretended:
         graph = type(experiment.graph)(source=f"stats:{directory / 'stats.toml'}")
         assert load_stats(directory / "stats.toml").ranks == experiment.ranks
         replayed = experiment.model_copy(update={"graph": graph})
-        result = self._inner.predict(replayed, load_profile(experiment.hardware.profile)).result
+        batches = directory / "batches.npz"
+        counted = batches if batches.is_file() else None
+        result = self._inner.predict(replayed, load_profile(experiment.hardware.profile), counted).result
         assert result.epoch_s_median is not None
         took = result.epoch_s_median * self.factor * (1 + self.jitter * self._rng.uniform(-1, 1))
         return result.model_copy(update={"backend": "executor", "epoch_s_median": took})

@@ -1,0 +1,121 @@
+"""What would stop a validation is told before the calibration; systems on mini-batches are validated as others are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgnn.cli.console import Reporter
+from simgnn.cli.validate import CommandBackend
+from simgnn.errors import ConfigError
+from simgnn.hardware.profile import save_profile
+from simgnn.study.validate import keep, rescore, validate
+from tests.study.worlds import SUITE, Pretended, calibrated, small_suite
+
+GRAPH = {"source": "synthetic:communities", "vertices": 300, "edges": 1500}
+HERE: dict[str, Any] = {"topologies": [{"name": "here"}], "group_bars": [], "bars": {"median_error": 0.15}}
+BATCHES: dict[str, Any] = {
+    "extends": "rapidgnn",
+    "set": {"batching": {"batch_size": 40, "fanouts": [4, 4]}, "model": {"hidden": 8}},
+    "graphs": [{"name": "small", "set": {"graph": {**GRAPH, "classes": 4, "feature_width": 8}}}],
+    "experiments": [
+        {"name": "cached"},
+        {"name": "asked", "set": {"communication": {"rows": "requested"}, "placement": {"hot_rows": 0}}},
+        {"name": "drawn", "set": {"batching": {"kind": "sampled", "batch_size": 40, "fanouts": [4, 4]},
+                                  "communication": {"rows": "requested"}, "placement": {"hot_rows": 0},
+                                  "schedule": {"staged": "blocks"}}},
+    ],
+    "partitions": [{"name": "metis", "set": {"partition": {"kind": "metis"}}}],
+    "hold_out": ["experiment"],
+    **HERE,
+}  # fmt: skip
+
+
+def refused(tmp_path: Path, **changes: object) -> list[str]:
+    """What a suite is refused for, before anything is measured or written."""
+    backend = Pretended()
+    with pytest.raises(ConfigError) as caught:
+        validate(small_suite(**changes), tmp_path / "small", backend)
+    assert not {"calibrate", "canary", "prepare", "predict", "run"} & set(backend.names())
+    assert not (tmp_path / "small").exists()
+    return list(caught.value.problems)
+
+
+def test_graphs_that_are_not_here_are_told_before_any_work(tmp_path: Path) -> None:
+    graphs = [
+        {"name": "gone", "set": {"graph": {"source": str(tmp_path / "gone.npz")}}},
+        {"name": "numbers", "set": {"graph": {"source": "stats:numbers.toml"}}},
+        {"name": "there", "set": {"graph": GRAPH}},
+    ]
+    found = refused(tmp_path, graphs=graphs, **HERE)
+    assert len(found) == 2
+    assert "gone.npz' not found" in found[0]
+    assert "(2 of 6 cases, the first gone-random-P2-here-narrow)" in found[0]
+    assert "graph.source: got 'stats:numbers.toml', expected a graph" in found[1]
+
+
+def test_what_planning_refuses_is_told_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "broken.npz").write_text("no archive")
+    graphs = [
+        {"name": "broken", "set": {"graph": {"source": str(tmp_path / "broken.npz")}}},
+        {"name": "plain", "set": {"graph": {**GRAPH, "vertices": 1}}},
+    ]
+    found = refused(tmp_path, graphs=graphs, **HERE)
+    assert len(found) == 2
+    assert "broken.npz" in found[0]
+    assert all("(2 of 4 cases, the first" in line for line in found)
+
+
+def test_a_system_that_needs_a_record_is_told_before_any_work(tmp_path: Path) -> None:
+    partitions = [{"name": "ebv", "set": {"partition": {"kind": "ebv"}}}]
+    (told,) = refused(tmp_path, extends="cdfgnn", partitions=partitions)
+    assert "freshness.kind: got 'adaptive-vertex', of which what is sent depends on values that only training" in told
+    assert "(8 of 8 cases, the first small-ebv-P2-here-narrow)" in told
+
+
+def test_a_rate_that_no_case_uses_is_told_before_any_work(tmp_path: Path) -> None:
+    (told,) = refused(tmp_path, sensitivity=[{"primitive": "*"}, {"primitive": "sample"}])
+    assert told.startswith("sensitivity.1.primitive: got 'sample', which no case uses")
+    assert "spmm" in told
+
+
+def test_a_kind_of_link_that_no_case_uses_is_told_before_the_first_run(tmp_path: Path) -> None:
+    backend = Pretended()
+    with pytest.raises(ConfigError, match=r"sensitivity\.0: half the rate of nvlink links changes no prediction"):
+        validate(small_suite(sensitivity=[{"link": "nvlink"}], **HERE), tmp_path, backend)
+    assert "run" not in backend.names()
+    assert not (tmp_path / "frozen.json").exists()
+
+
+def test_mini_batches_are_predicted_from_what_was_counted(tmp_path: Path) -> None:
+    backend, root = Pretended(), tmp_path / "small"
+    board = validate(small_suite(**BATCHES), root, backend)
+    assert {line.case.experiment: line.error for line in board.cases} == dict.fromkeys(
+        ("cached", "asked", "drawn"), pytest.approx(1 / 1.1 - 1, abs=0.01)
+    )
+    assert len(list((root / "batches").glob("*.npz"))) == 3
+    assert {name for name in json.loads((root / "frozen.json").read_text())["digests"] if "batches/" in name}
+    keep(root, tmp_path / "kept")
+    assert rescore(tmp_path / "kept", Pretended()).as_dict() == board.as_dict()
+    changed = next((tmp_path / "kept" / "batches").glob("*.npz"))
+    changed.write_bytes(b"")
+    with pytest.raises(ConfigError, match=f"batches/{changed.name} changed after it was frozen"):
+        rescore(tmp_path / "kept", Pretended())
+
+
+class Quick(CommandBackend):
+    """The commands' own work, without a calibration."""
+
+    def calibrate(self, ranks: object, quick: bool, passes: int, out: Path) -> None:
+        save_profile(calibrated(), out)
+
+
+@pytest.mark.parametrize("system", ["rapidgnn", "distdgl"])
+def test_mini_batches_train_the_program_that_was_predicted(system: str, tmp_path: Path) -> None:
+    layers = {"rapidgnn": 2, "distdgl": 3}[system]
+    settings = {"batching": {"batch_size": 40, "fanouts": [4] * layers}, "model": {"hidden": 8}}
+    plain = {"hold_out": [], "repeats": 1, "epochs": 2, "sensitivity": []}
+    whole = SUITE | BATCHES | plain | {"extends": system, "set": settings, "experiments": [{"name": "own"}]}
+    board = validate(small_suite(**whole), tmp_path / "small", Quick(Reporter(quiet=True)))
+    assert [line.repeats for line in board.cases] == [1]
