@@ -30,9 +30,13 @@ def main(arguments: list[str]) -> None:
             (options.cgroup / "cgroup.procs").write_text(str(os.getpid()))
         os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
         _join_namespace(NAMESPACES / options.namespace)
-        os.execvp(options.command[0], options.command)
     except OSError as error:
         sys.exit(f"executor: error: testbed: entering {options.namespace} failed ({error}); bring it up again")
+    program = options.command[0]
+    try:
+        os.execvp(program, options.command)
+    except OSError as error:
+        sys.exit(f"executor: error: testbed: '{program}' cannot be started ({error.strerror}); name another command")
 
 
 def _join_namespace(path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from executor.testbed import lifecycle, network
+from executor.testbed import lifecycle, network, runs
 from executor.testbed.declaration import Declaration
 from executor.testbed.places import namespace_of
 from executor.testbed.runs import run
@@ -18,11 +18,13 @@ from executor.testbed.state import Record
 from simgnn.errors import BackendError, ConfigError
 from simgnn.lifeline import with_lifeline
 from simgnn.record.result import read_result
-from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file
+from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
 from tests.executor.runs import prepared_run, small_graph
 
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")
-__all__ = ["clean"]
+__all__ = ["clean", "quotas"]
+ROOT = Path(runs.__file__).parents[2]
+ALONE = {"hosts": 1, "ranks_per_host": 1}
 
 
 def test_a_run_gives_the_numbers_of_a_normal_run(tmp_path: Path) -> None:
@@ -53,6 +55,65 @@ def test_a_run_prepared_for_other_hosts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"prepared for 2 ranks on 1 host\(s\), expected 2 host\(s\) of 1"):
         run(declared, prepared_run(small_graph(), tmp_path / "run", 2), [])
     assert Record.read(declared.name) is None
+
+
+def test_slow_ranks_wait_without_spinning_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotas: None
+) -> None:
+    """A quota is shared by the threads of a rank: one that spins takes the time of the one that it waits for."""
+    declared = bed(slow={"1": 0.5})
+    tell = "import os; os.write(1, f'{os.environ[\"RANK\"]} {os.environ.get(\"OMP_WAIT_POLICY\")}\\n'.encode())"
+    words = command("exec", on_file(declared, tmp_path), "--", sys.executable, "-c", tell)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    said = [
+        subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, **more}).stdout
+        for more in ({}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "1000"})
+    ]
+    assert [dict(line.split() for line in text.splitlines()) for text in said] == [
+        {"0": "None", "1": "passive"},
+        {"0": "active", "1": "active"},
+        {"0": "None", "1": "None"},
+    ]
+
+
+def test_a_slow_rank_with_other_threads_than_its_quota_is_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread on a quota of half of two cores would not be slow at all."""
+    monkeypatch.setattr(runs, "usable_cores", lambda: (0, 1))
+    declared = Declaration.parse({**ALONE, "name": bed().name, "slow": {"0": 0.5}}, "bed")
+    root = prepared_run(small_graph(), tmp_path / "run", 1, "hardware.threads_per_rank=1")
+    with pytest.raises(ConfigError, match=r"hardware\.threads_per_rank: got 1, expected 2, or none: rank 0"):
+        run(declared, root, [])
+    assert Record.read(declared.name) is None
+
+
+@pytest.mark.parametrize("name", ["no-such-command", "./a-text"])
+def test_a_command_that_cannot_be_started_is_told_as_that(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a-text").write_text("not a program")
+    done = subprocess.run(
+        command("exec", on_file(bed(), tmp_path), "--", name), capture_output=True, text=True, timeout=LIMIT_S,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"executor: error: CMD: got '{name}', expected a program that is in PATH, or the path of a file that can be "
+        "started\n"
+    )
+
+
+def test_a_program_that_the_kernel_refuses_is_not_called_a_namespace(tmp_path: Path) -> None:
+    program = tmp_path / "a-program"
+    program.write_bytes(b"\x7fELF, but no more")
+    program.chmod(0o755)
+    done = subprocess.run(
+        command("exec", on_file(bed(ranks_per_host=1), tmp_path), "--", program), capture_output=True, text=True,
+        timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"'{program}' cannot be started (Exec format error)" in done.stderr
+    assert "entering" not in done.stderr
 
 
 class Running:
