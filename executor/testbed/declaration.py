@@ -26,6 +26,8 @@ BURST_FLOOR = 4096.0
 BURST_S = 0.2e-3
 """Default burst: bytes of this time, at least ``BURST_FLOOR``: the kernel wakes a shaper some 0.05 ms late, and a
 smaller burst loses what could have passed meanwhile; a larger one lets small messages through unshaped."""
+MOST_RATE = BURST_RANGE[1] / BURST_S
+"""Bytes per second, of which the default burst is the largest: no interface of a machine's own memory passes that."""
 LEAST_SHARE = 0.01
 
 
@@ -63,6 +65,8 @@ class Declaration(Strict):
             raise ValueError("got a rate, but a single host has no link; leave it out, or use hosts = 2")
         if link is not None and link < LEAST_RATE:
             raise ValueError(f"got {link * 8:.0f} bit/s, expected at least {LEAST_RATE * 8 / 1000:.0f} kbit/s")
+        if link is not None and link > MOST_RATE:
+            raise ValueError(f"got {link * 8 / 1e12:.4g} Tbit/s, expected at most {MOST_RATE * 8 / 1e12:.3g} Tbit/s")
         return link
 
     @field_validator("burst")

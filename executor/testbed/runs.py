@@ -77,7 +77,7 @@ def execute(declared: Declaration, command: Sequence[str]) -> int:
 
 
 def _check_threads(declared: Declaration, plan: RunPlan) -> None:
-    """A quota is a share of the cores that a rank's threads fill: with other threads it is no such share of its speed."""
+    """A quota is a share of the cores that a rank's threads fill: to other threads it is another share of their speed."""
     wanted = plan.threads_per_rank
     for place in rank_places(declared, usable_cores()):
         threads = threads_per_rank(None, declared.ranks_per_host, len(place.host.cores))

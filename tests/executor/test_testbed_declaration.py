@@ -64,6 +64,8 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         ({"queue": "lifo"}, "queue: got 'lifo', expected one of 'fair', 'fifo'"),
         ({"link": "1 bit/s"}, "expected at least 100 kbit/s"),
         ({"burst": "100 B"}, "burst: got '100 B', expected between '2 KiB' and '64 MiB'"),
+        ({"link": "3 Tbit/s"}, r"link: got 3 Tbit/s, expected at most 2\.68 Tbit/s"),
+        ({"link": "1e30 bit/s"}, r"link: got .* expected at most 2\.68 Tbit/s"),
         ({"slow": {"2": 0.5}}, "slow: got rank 2, expected one of 0 to 1"),
         ({"slow": {"1": 0.5, "01": 0.5}}, "rank 1 twice"),
         ({"slow": {"1": 0.0}}, "expected a share of full speed"),
@@ -99,6 +101,13 @@ def test_what_is_written_is_read_back_and_nobody_has_more_than_there_is(
     if hosts <= cores:  # no core belongs to two hosts
         sets = {place.host.number: set(place.host.cores) for place in places}
         assert len(set.union(*sets.values())) == sum(map(len, sets.values()))
+
+
+@given(rate=st.floats(1e5, 2.68e12))
+def test_what_is_computed_is_taken_back(rate: float) -> None:
+    """The record of a testbed spells the default burst out."""
+    table = declare(link=f"{rate!r} bit/s").to_table()
+    assert Declaration.parse(table, "record").to_table() == table
 
 
 def test_without_root_there_is_one_message(

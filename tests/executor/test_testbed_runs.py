@@ -62,7 +62,12 @@ def test_slow_ranks_wait_without_spinning_unless_the_user_says_otherwise(
 ) -> None:
     """A quota is shared by the threads of a rank: one that spins takes the time of the one that it waits for."""
     declared = bed(slow={"1": 0.5})
-    tell = "import os; os.write(1, f'{os.environ[\"RANK\"]} {os.environ.get(\"OMP_WAIT_POLICY\")}\\n'.encode())"
+    # one write a line: two ranks share the pipe
+    tell = (
+        "import json, os\n"
+        "told = [os.environ['RANK'], os.environ.get('OMP_WAIT_POLICY')]\n"
+        "os.write(1, (json.dumps(told) + '\\n').encode())\n"
+    )
     words = command("exec", on_file(declared, tmp_path), "--", sys.executable, "-c", tell)
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
@@ -70,10 +75,10 @@ def test_slow_ranks_wait_without_spinning_unless_the_user_says_otherwise(
         subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, **more}).stdout
         for more in ({}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "1000"})
     ]
-    assert [dict(line.split() for line in text.splitlines()) for text in said] == [
-        {"0": "None", "1": "passive"},
+    assert [dict(map(json.loads, text.splitlines())) for text in said] == [
+        {"0": None, "1": "passive"},
         {"0": "active", "1": "active"},
-        {"0": "None", "1": "None"},
+        {"0": None, "1": None},
     ]
 
 
