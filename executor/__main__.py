@@ -66,4 +66,6 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from simgnn.reader import ended_quietly
+
+    sys.exit(ended_quietly(main))

@@ -64,6 +64,18 @@ def limits(cores: float) -> tuple[int, int]:
     return period, max(LEAST_QUOTA_US, round(period * cores))
 
 
+def limits_of(folder: Path) -> tuple[int, int] | None:
+    """(period, quota) in microseconds of a group, as the kernel keeps them; None where it has none."""
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            period, quota = ((folder / f"cpu.cfs_{word}_us").read_text() for word in ("period", "quota"))
+        return int(period), int(quota)
+    except (OSError, ValueError):  # gone, or "max"
+        return None
+
+
 def find_controller(root: Path = Path("/")) -> Controller:
     """The CPU controller of this machine; version 2 where it has the CPU, else version 1.
 

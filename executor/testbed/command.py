@@ -16,7 +16,7 @@ USAGE = """\
 python -m executor testbed up TESTBED.toml [--hold]   make its hosts (network namespaces), links and quotas
 python -m executor testbed run TESTBED.toml DIR       train what `simgnn run --prepare --out DIR` wrote, inside it
 python -m executor testbed exec TESTBED.toml -- CMD   run CMD once a rank, with torchrun's variables (micro-benchmarks)
-python -m executor testbed status [TESTBED.toml]      what is up (exit status 1: not up)
+python -m executor testbed status [TESTBED.toml]      what is up (exit status 1: not up, or not as the file says)
 python -m executor testbed profile TESTBED.toml [--base PROFILE] --out FILE [--measure-load]
                                                       hardware profile of what is declared
 python -m executor testbed down [TESTBED.toml]        remove all that was made, ending what runs in it
@@ -31,6 +31,7 @@ queue = "fair"           # in front of a link: connections in turn, as most Linu
 slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
 name = "testbed"         # tells several testbeds of one machine apart
 
+`up` replaces one of the same name that another file declared, and says so; `run` and `exec` refuse it.
 With --hold `up` stays and takes it down when its standard input ends: with whoever started it, however that ends.
 Needs root and iproute2 (but for profile without --measure-load). `run`, `exec` and --measure-load bring a testbed up
 that is not up, and take it down again. --measure-load adds to the profile what was measured inside, in half a minute:
@@ -41,7 +42,9 @@ how long a small message waits behind large ones on the link between hosts, and 
 def main(arguments: Sequence[str]) -> int:
     """Parse and carry out; the exit status."""
     options = _parse(arguments)
-    signal.signal(signal.SIGTERM, _interrupted)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has the latter ignored
+            signal.signal(number, _interrupted)
     try:
         return _carry_out(options)
     except SimgnnError as error:
@@ -81,20 +84,21 @@ def _carry_out(options: argparse.Namespace) -> int:
 
     declared = None if options.testbed is None else Declaration.load(options.testbed)
     if options.command == "status":
-        return _status(_names(declared), options.as_json)
+        return _status(_names(declared), declared, options.as_json)
     if options.command == "down":
-        for name in _names(declared):
-            removed = lifecycle.down(name)
-            print(f"testbed '{name}' is down" + ("" if removed else " (it was not up)"))
-        return 0
+        return _down(_names(declared))
     assert declared is not None
     if options.command == "profile":
         return _profile(declared, options.base, options.out, options.measure_load)
     if options.command == "up":
-        made = lifecycle.up(declared)
-        print(f"testbed '{declared.name}' is up" + ("" if made else " (it was before)"), flush=True)
+        made, differs = lifecycle.up(declared)
+        told = [f"testbed '{declared.name}' is up" + ("" if made else " (it was before)")]
+        if differs:
+            told = [f"{told[0]}; the one that was up is replaced, it differed:", *(f"  {line}" for line in differs)]
         if options.hold:
-            _hold(declared.name)
+            _hold(declared.name, told)
+        else:
+            print("\n".join(told), flush=True)
         return 0
     from executor.testbed.runs import execute, run
 
@@ -103,11 +107,29 @@ def _carry_out(options: argparse.Namespace) -> int:
     return run(declared, options.directory, ["--device", "cpu", *(["--resume"] if options.resume else [])])
 
 
-def _hold(name: str) -> None:
-    """Keep a testbed until standard input ends, or this process is interrupted."""
+def _down(names: Sequence[str]) -> int:
+    """Take all down, also after one that cannot be; what happened is told at the end, whoever may still read it."""
+    from executor.testbed import lifecycle
+
+    told, faults = [], []
+    for name in names:
+        try:
+            told.append(f"testbed '{name}' is down" + ("" if lifecycle.down(name) else " (it was not up)"))
+        except SimgnnError as error:
+            faults.append(error)
+    if told:
+        print("\n".join(told))
+    for fault in faults:
+        print(f"executor: error: {fault}", file=sys.stderr)
+    return max((fault.exit_status for fault in faults), default=0)
+
+
+def _hold(name: str, told: Sequence[str]) -> None:
+    """Keep a testbed until standard input ends, this process is interrupted, or nobody reads that it is up."""
     from executor.testbed import lifecycle
 
     try:
+        print("\n".join(told), flush=True)
         wait_for_end()
     finally:
         lifecycle.down(name)
@@ -145,10 +167,10 @@ def _names(declared: Declaration | None) -> list[str]:
     return recorded_names() if declared is None else [declared.name]
 
 
-def _status(names: Sequence[str], as_json: bool) -> int:
+def _status(names: Sequence[str], declared: Declaration | None, as_json: bool) -> int:
     from executor.testbed.lifecycle import status
 
-    found = [status(name) for name in names]
+    found = [status(name, declared) for name in names]
     if as_json:
         print(json.dumps(found, indent=2))
     elif not found:
@@ -156,7 +178,7 @@ def _status(names: Sequence[str], as_json: bool) -> int:
     else:
         for entry in found:
             print("\n".join(_lines(entry)))
-    return 0 if found and all(entry["up"] for entry in found) else 1
+    return 0 if found and all(entry["up"] and not entry["differs"] for entry in found) else 1
 
 
 def _lines(entry: Mapping[str, Any]) -> list[str]:
@@ -165,6 +187,7 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
     lines += [f"  fault: {fault}" for fault in entry["faults"]]
     if entry["faults"]:
         lines.append("  remove what is left with: python -m executor testbed down")
+    lines += [f"  not as this file declares it: {difference}" for difference in entry["differs"]]
     declared = entry.get("declared", {})
     for host in entry["hosts"]:
         link = ""

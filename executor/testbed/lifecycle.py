@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from executor.testbed import cgroups, network
 from executor.testbed.declaration import Declaration
@@ -20,35 +20,50 @@ LOCK_PATIENCE_S = 20.0
 POLL_S = 0.02
 
 
-def up(declared: Declaration) -> bool:
-    """Bring a testbed about; whether anything had to be made. One of the same name that differs is replaced.
+class Made(NamedTuple):
+    """Whether anything had to be ``made``, and in what that ``differs`` from a testbed of the same name that was up
+    and was replaced; empty where none was."""
+
+    made: bool
+    differs: tuple[str, ...] = ()
+
+
+def up(declared: Declaration) -> Made:
+    """Bring a testbed about. One of the same name that differs is replaced.
 
     Raises :class:`~simgnn.errors.ConfigError` without root, iproute2 or a CPU controller, and :class:`BackendError`
     where something of the same name is there that is not ours, or where it is in use.
     """
     network.require_tools()
     with locked(declared.name):
-        return make(declared)
+        return make(declared, replace=True)
 
 
-def make(declared: Declaration) -> bool:
-    """:func:`up` for a process that holds the testbed already."""
+def make(declared: Declaration, replace: bool) -> Made:
+    """:func:`up` for a process that holds the testbed already. Raises :class:`BackendError` where one of the same name
+    is up that differs, unless it may ``replace`` it; what is left of one is always replaced."""
     cores = usable_cores()
-    found = Record.read(declared.name)
-    if found is not None:
-        if found.declared == declared.to_table() and found.cores == cores and not faults(declared, found):
-            return False
-        remove(found)
+    found, differs = Record.read(declared.name), []
+    if found is not None and not faults(found):
+        differs = differences(declared, found)
+        if not differs:
+            return Made(False)
+        if not replace:
+            raise BackendError(
+                f"testbed: '{declared.name}' is up, but not as this file declares it ({'; '.join(differs)}): "
+                "replace it with testbed up, remove it with testbed down, or give this one another 'name'"
+            )
     hosts, ranks = host_places(declared, cores), rank_places(declared, cores)
     namespaces = network.namespaces_of(declared, hosts)
     slow = [place for place in ranks if place.quota_cores is not None]
     controller = cgroups.find_controller() if slow else None
     folders: list[Path] = []
-    switch = None
     if controller is not None:
         folders = [controller.folder(group) for group in (group_of(declared.name), *(p.cgroup for p in slow))]
-        switch = controller.switched_on()
-    _refuse_foreign(namespaces, folders)
+    _refuse_foreign(namespaces, folders, found)
+    if found is not None:
+        remove(found)
+    switch = None if controller is None else controller.switched_on()
     record = Record(
         declared.name,
         declared.to_table(),
@@ -70,7 +85,25 @@ def make(declared: Declaration) -> bool:
     except BaseException:
         remove(record)
         raise
-    return True
+    return Made(True, tuple(differs))
+
+
+def differences(declared: Declaration, record: Record) -> list[str]:
+    """In what a testbed that was made differs from a declaration, key by key; empty where it is the same."""
+    up, wanted = record.declared, declared.to_table()
+    lines = [
+        f"{key}: up {_shown(up.get(key))}, declared {_shown(wanted.get(key))}"
+        for key in dict.fromkeys((*wanted, *up))
+        if up.get(key) != wanted.get(key)
+    ]
+    cores = usable_cores()
+    if record.cores != cores:
+        lines.append(f"cores: up {_shown(list(record.cores))}, this process may use {_shown(list(cores))}")
+    return lines
+
+
+def _shown(value: object) -> str:
+    return "none" if value in (None, {}) else repr(value)
 
 
 def down(name: str) -> bool:
@@ -111,27 +144,47 @@ def remove(record: Record) -> None:
         raise BackendError("\n".join([*failures, f"testbed: '{record.name}' is not wholly removed: down again"]))
 
 
-def faults(declared: Declaration, record: Record) -> list[str]:
+def faults(record: Record) -> list[str]:
     """What a testbed lacks of what its record says; empty when it is up."""
+    declared = _declared(record)
     absent = [namespace for namespace in record.namespaces if not network.exists(namespace)]
     absent += [folder for folder in record.cgroups if not Path(folder).is_dir()]
     wrong = [f"{name} is gone" for name in absent]
     if not record.complete:
         wrong.append("it was not made to its end")
     elif not absent:
-        ends = network.unshaped(declared, host_places(declared, record.cores))
-        wrong += [f"{end} is not shaped as declared" for end in ends]
+        hosts = host_places(declared, record.cores)
+        wrong += [f"{end} is not connected as declared" for end in network.unconnected(hosts)]
+        wrong += [f"{end} is not shaped as declared" for end in network.unshaped(declared, hosts)]
+        wrong += _wrong_quotas(declared, record)
     return wrong
 
 
-def status(name: str) -> dict[str, Any]:
-    """What a testbed consists of and whether it is ``up``; plain values, as JSON writes them."""
+def _wrong_quotas(declared: Declaration, record: Record) -> list[str]:
+    """Ranks whose quota, as the kernel keeps it, is another than the declared one."""
+    wrong = []
+    for place in rank_places(declared, record.cores):
+        if place.quota_cores is not None:
+            folder = next(Path(folder) for folder in record.cgroups if folder.endswith(f"/{place.cgroup}"))
+            period, quota = cgroups.limits(place.quota_cores)
+            if cgroups.limits_of(folder) != (period, quota):
+                wrong.append(f"rank {place.rank} has another quota than declared ({folder})")
+    return wrong
+
+
+def _declared(record: Record) -> Declaration:
+    return Declaration.parse(record.declared, f"the record of '{record.name}'")
+
+
+def status(name: str, wanted: Declaration | None = None) -> dict[str, Any]:
+    """What a testbed consists of, whether it is ``up``, how it ``differs`` from the ``wanted`` one; plain values, as
+    JSON writes them."""
     network.require_tools()
     record = Record.read(name)
     if record is None:
-        return {"name": name, "up": False, "faults": [], "hosts": [], "ranks": []}
-    declared = Declaration.parse(record.declared, f"the record of '{name}'")
-    wrong = faults(declared, record)
+        return {"name": name, "up": False, "faults": [], "differs": [], "hosts": [], "ranks": []}
+    declared = _declared(record)
+    wrong = faults(record)
     hosts = [
         {**asdict(host), "processes": sorted(network.processes(host.namespace))}
         for host in host_places(declared, record.cores)
@@ -142,15 +195,17 @@ def status(name: str) -> dict[str, Any]:
     ]
     return {
         "name": name, "up": not wrong, "in_use": is_locked(name), "faults": wrong,
+        "differs": [] if wanted is None else differences(wanted, record),
         "declared": declared.to_table(),
         "hosts": hosts, "ranks": ranks, "cgroups": list(record.cgroups),
     }  # fmt: skip
 
 
-def _refuse_foreign(namespaces: list[str], folders: list[Path]) -> None:
+def _refuse_foreign(namespaces: list[str], folders: list[Path], record: Record | None) -> None:
     """What is there without a record is not ours to remove or to use."""
-    there = [f"namespace {name}" for name in namespaces if network.exists(name)]
-    there += [f"cgroup {folder}" for folder in folders if folder.exists()]
+    ours = () if record is None else (*record.namespaces, *record.cgroups)
+    there = [f"namespace {name}" for name in namespaces if name not in ours and network.exists(name)]
+    there += [f"cgroup {folder}" for folder in folders if str(folder) not in ours and folder.exists()]
     if there:
         raise BackendError(
             f"testbed: {', '.join(there)}: already there, but no record says that a testbed made it; "

@@ -24,6 +24,9 @@ BUCKET = "tbf"
 QUEUE_BYTES = 16 << 20
 """Room behind a shaper: more than a socket holds unsent, so that packets wait and none is dropped."""
 PREFIX_LENGTH = 24
+TICK_S = 64e-9
+BURST_TOLD_S = 1.1e-6
+"""``tc`` tells a burst rounded down to a microsecond of the rate."""
 
 
 def require_tools() -> None:
@@ -106,6 +109,22 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
         _shape(declared, namespace, interface)
 
 
+def unconnected(hosts: Sequence[HostPlace]) -> list[str]:
+    """Hosts' interfaces that are down, or have another address or packet size than they were given, for people."""
+    return [f"{host.interface} in {host.namespace}" for host in hosts if not _is_connected(host)]
+
+
+def _is_connected(host: HostPlace) -> bool:
+    try:
+        found = json.loads(call("ip", "-j", "-n", host.namespace, "addr", "show", "dev", host.interface))[0]
+        if "UP" not in found["flags"] or found.get("operstate") == "DOWN":
+            return False
+        addresses = [(entry["local"], entry["prefixlen"]) for entry in found["addr_info"] if entry["family"] == "inet"]
+        return host.address is None or (addresses == [(host.address, PREFIX_LENGTH)] and found["mtu"] == MTU_BYTES)
+    except (BackendError, ValueError, LookupError):  # nothing there, or something else
+        return False
+
+
 def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
     """What does not send at the declared rate and from the declared queue (or is not there), for people."""
     return [
@@ -121,12 +140,20 @@ def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
         shaper, *inside = sorted(found, key=lambda entry: not entry.get("root", False))
         if shaper["kind"] != BUCKET or shaper["options"].get("rate") != round(declared.link or 0.0):
             return False
+        if abs(shaper["options"]["burst"] - _burst_told(declared)) > BURST_TOLD_S * shaper["options"]["rate"]:
+            return False
         queues = [(entry["kind"], entry["handle"], entry.get("parent")) for entry in inside]
         if declared.queue == "fifo":
             return not queues
         return queues == [(DISCIPLINE, CHILD, PARENT)] and _takes_turns(namespace, interface)
     except (BackendError, ValueError, KeyError):  # nothing there, or something else
         return False
+
+
+def _burst_told(declared: Declaration) -> float:
+    """What ``tc`` tells of the declared burst: the time that it takes, in 32 bits of ticks, times the rate. The kernel
+    itself keeps the bytes."""
+    return round(declared.burst_bytes()) % (2**32 * TICK_S * round(declared.link or 0.0))
 
 
 def _takes_turns(namespace: str, interface: str) -> bool:

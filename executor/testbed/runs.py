@@ -77,7 +77,7 @@ def execute(declared: Declaration, command: Sequence[str]) -> int:
 
 
 def _check_threads(declared: Declaration, plan: RunPlan) -> None:
-    """A quota is a share of the cores that a rank's threads fill: to other threads it is another share of their speed."""
+    """A quota is a share of the cores that a rank's threads fill: not of the speed of fewer."""
     wanted = plan.threads_per_rank
     for place in rank_places(declared, usable_cores()):
         threads = threads_per_rank(None, declared.ranks_per_host, len(place.host.cores))
@@ -98,7 +98,7 @@ def _held(declared: Declaration) -> Iterator[tuple[Record, tuple[RankPlace, ...]
     """The record and the places of a testbed that is up, for this process alone; taken down if it was not up before."""
     network.require_tools()
     with locked(declared.name):
-        made = lifecycle.make(declared)
+        made = lifecycle.make(declared, replace=False).made
         record = Record.read(declared.name)
         assert record is not None
         try:

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from simgnn.errors import SimgnnError
+from simgnn.reader import READER_GONE, ended_quietly
 
 STATUSES = (0, 1, 2, 3)
 """Ok, anything else, bad input, out of memory predicted."""
@@ -109,9 +110,10 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 ok, 2 bad input, 3 out of memory predicted, 1 anything else."""
+    """Run the command line and exit: 0 ok, 2 bad input, 3 out of memory predicted, 141 where nobody reads on what it
+    prints, 1 anything else."""
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(invoke(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(ended_quietly(lambda: invoke(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
@@ -125,6 +127,8 @@ def invoke(arguments: Sequence[str]) -> int:
         typer.main.get_command(app).main(list(arguments), prog_name="simgnn", standalone_mode=True)
     except SystemExit as stop:
         code = 0 if stop.code is None else stop.code
+        if isinstance(stop.__context__, BrokenPipeError):  # which typer has caught
+            return READER_GONE
         if code == INTERRUPTED:  # so typer ends a command, without a word
             _tell("interrupted")
         return code if code in STATUSES and isinstance(code, int) else 1

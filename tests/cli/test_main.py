@@ -9,6 +9,7 @@ import pytest
 
 from simgnn.cli import main
 from simgnn.cli.main import COMMANDS, invoke
+from simgnn.reader import ended_quietly
 
 HEAVY = ("torch", "dgl", "simpy", "pandas", "numba", "scipy", "pyarrow", "numpy", "networkx")
 START_LIMIT_S = 0.6
@@ -96,3 +97,46 @@ def test_a_profile_and_its_report_are_two_files(capsys: pytest.CaptureFixture[st
     assert invoke(["calibrate", "--quick", "--out", same, "--report", same]) == 2
     assert "expected two files" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simgnn.cli.main", "systems", "list"),
+        ("simgnn.cli.main", "hardware", "show", "vm-epyc-2", "--json"),
+        ("simgnn.cli.main", "hardware", "time", "dgx-a100", "allreduce", "--bytes", "1MiB", "--ranks", "8", "--json"),
+        ("simgnn.cli.main", "--help"),
+    ],
+)
+def test_a_command_whose_reader_has_gone_ends_without_a_word(words: tuple[str, ...]) -> None:
+    """As ``head`` goes once it has its lines: no traceback, and the status of what SIGPIPE has ended."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([sys.executable, "-m", *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_reader_that_has_all_it_wants_changes_no_status() -> None:
+    script = (
+        "import sys\nfrom simgnn.reader import ended_quietly\n"
+        "sys.exit(ended_quietly(lambda: [print('all', flush=True), sys.stdin.read(), 3][-1]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"all\n"
+        process.stdout.close()
+        process.stdin.close()
+        assert process.wait() == 3
+
+
+def test_a_broken_pipe_to_anything_else_is_a_fault() -> None:
+    def broken() -> int:
+        raise BrokenPipeError("of a child")
+
+    with pytest.raises(BrokenPipeError, match="of a child"):
+        ended_quietly(broken)
+    assert ended_quietly(lambda: 3) == 3

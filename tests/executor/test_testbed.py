@@ -10,7 +10,8 @@ from typing import Literal
 import pytest
 
 from executor.testbed import lifecycle, network
-from executor.testbed.cgroups import find_controller
+from executor.testbed.cgroups import find_controller, limits_of
+from executor.testbed.command import main
 from executor.testbed.places import namespace_of
 from executor.testbed.queues import CHILD, PARENT
 from executor.testbed.state import FOLDER, Record, locked
@@ -24,8 +25,8 @@ __all__ = ["clean", "quotas"]
 def test_up_is_idempotent_and_down_leaves_nothing() -> None:
     declared = bed()
     assert lifecycle.status(declared.name)["up"] is False
-    assert lifecycle.up(declared) is True
-    assert lifecycle.up(declared) is False
+    assert lifecycle.up(declared).made
+    assert not lifecycle.up(declared).made
     found = lifecycle.status(declared.name)
     assert found["up"]
     assert [host["namespace"] for host in found["hosts"]] == [
@@ -41,9 +42,115 @@ def test_up_is_idempotent_and_down_leaves_nothing() -> None:
 def test_another_declaration_replaces_the_first() -> None:
     lifecycle.up(bed())
     changed = bed(link="50 Mbit/s")
-    assert lifecycle.up(changed) is True
+    assert lifecycle.up(changed) == (True, ("link: up '12.5 MB/s', declared '6.25 MB/s'",))
     assert lifecycle.status(changed.name)["declared"]["link"] == "6.25 MB/s"
     assert not network.unshaped(changed, lifecycle.host_places(changed, (0,)))
+
+
+def test_what_differs_from_the_file_is_told_and_what_runs_refuses_it(tmp_path: Path, quotas: None) -> None:
+    declared, changed = bed(slow={"1": 0.5}), bed(link="50 Mbit/s", queue="fifo")
+    path = on_file(declared, tmp_path)
+    assert subprocess.run(command("up", path), capture_output=True, text=True).stdout == (
+        f"testbed '{declared.name}' is up\n"
+    )
+    same = subprocess.run(command("status", path), capture_output=True, text=True)
+    assert (same.returncode, "not as this file" in same.stdout) == (0, False)
+    differences = [
+        "link: up '12.5 MB/s', declared '6.25 MB/s'",
+        "queue: up 'fair', declared 'fifo'",
+        "slow: up {'1': 0.5}, declared none",
+    ]
+    on_file(changed, tmp_path)
+    told = subprocess.run(command("status", path), capture_output=True, text=True)
+    assert told.returncode == 1
+    assert [line for line in told.stdout.splitlines() if "not as this file" in line] == [
+        f"  not as this file declares it: {line}" for line in differences
+    ]
+    refused = subprocess.run(command("exec", path, "--", "true"), capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert f"is up, but not as this file declares it ({'; '.join(differences)})" in refused.stderr
+    assert not lifecycle.status(declared.name, declared)["differs"], "it stays as it was"
+    replaced = subprocess.run(command("up", path), capture_output=True, text=True).stdout
+    assert replaced.splitlines() == [
+        f"testbed '{declared.name}' is up; the one that was up is replaced, it differed:",
+        *(f"  {line}" for line in differences),
+    ]
+    assert subprocess.run(command("status", path), capture_output=True).returncode == 0
+
+
+def test_a_burst_a_quota_an_address_that_somebody_changed_are_faults(quotas: None) -> None:
+    declared = bed(slow={"1": 0.5})
+    lifecycle.up(declared)
+    first, second = (namespace_of(declared.name, host) for host in (0, 1))
+    bucket = ("tbf", "rate", "100mbit", "burst", "8kb", "limit", "16777216b")
+    network.call("tc", "-n", first, "qdisc", "change", "dev", "eth0", "handle", "1:", *bucket)
+    folder = find_controller().folder(f"simgnn-{declared.name}/rank1")
+    period, quota = limits_of(folder) or (0, 0)
+    (folder / "cpu.max").write_text("max") if (folder / "cpu.max").exists() else (
+        folder / "cpu.cfs_quota_us"
+    ).write_text(str(quota // 2))
+    assert period == 10_000
+    network.call("ip", "-n", second, "addr", "add", "10.77.0.9/24", "dev", "eth0")
+    assert lifecycle.status(declared.name)["faults"] == [
+        f"eth0 in {second} is not connected as declared",
+        f"eth0 in {first} is not shaped as declared",
+        f"rank 1 has another quota than declared ({folder})",
+    ]
+    network.call("ip", "-n", second, "link", "set", "eth0", "down")
+    assert f"eth0 in {first} is not connected as declared" in lifecycle.status(declared.name)["faults"]
+    assert lifecycle.up(declared).made
+    assert lifecycle.status(declared.name)["up"]
+
+
+def test_what_cannot_be_made_leaves_what_is_up(tmp_path: Path) -> None:
+    """A changed file that asks for what another already has is refused before anything is removed."""
+    declared, taken = bed(), namespace_of(bed().name, 2)
+    lifecycle.up(declared)
+    network.make_namespace(taken)
+    try:
+        with pytest.raises(BackendError, match=f"namespace {taken}: already there"):
+            lifecycle.up(bed(hosts=3))
+        assert lifecycle.status(declared.name, declared)["up"]
+    finally:
+        network.remove_namespace(taken)
+
+
+def test_commands_whose_reader_has_gone_do_what_they_were_told(tmp_path: Path) -> None:
+    """``up`` is up, ``up --hold`` has nobody to hold it for, ``down`` takes all down, and none says a word."""
+
+    def unread(*words: object) -> tuple[int, str]:
+        read, write = os.pipe()
+        os.close(read)
+        held = subprocess.run(
+            command(*words), stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S
+        )
+        os.close(write)
+        return held.returncode, held.stderr
+
+    first, second = bed(), bed(1)
+    assert unread("up", on_file(first, tmp_path)) == (141, "")
+    assert lifecycle.status(first.name)["up"]
+    assert unread("up", on_file(second, tmp_path), "--hold") == (141, "")
+    assert Record.read(second.name) is None
+    lifecycle.up(second)
+    assert unread("status") == (141, "")
+    assert unread("down") == (141, "")
+    assert Record.read(first.name) is Record.read(second.name) is None
+
+
+def test_down_goes_on_after_one_that_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = bed(), bed(1)
+    lifecycle.up(first)
+    lifecycle.up(second)
+    monkeypatch.setattr(lifecycle, "LOCK_PATIENCE_S", 0.1)
+    with locked(first.name):
+        assert main(["down"]) == 1
+    told = capsys.readouterr()
+    assert told.out == f"testbed '{second.name}' is down\n"
+    assert f"'{first.name}' is in use by process {os.getpid()}" in told.err
+    assert Record.read(second.name) is None
 
 
 def test_what_was_taken_away_is_a_fault_and_is_made_again() -> None:
@@ -55,7 +162,7 @@ def test_what_was_taken_away_is_a_fault_and_is_made_again() -> None:
     assert found["faults"] == [f"eth0 in {namespace_of(declared.name, 1)} is not shaped as declared"]
     network.remove_namespace(namespace_of(declared.name, 0))
     assert f"{namespace_of(declared.name, 0)} is gone" in lifecycle.status(declared.name)["faults"]
-    assert lifecycle.up(declared) is True
+    assert lifecycle.up(declared).made
     assert lifecycle.status(declared.name)["up"]
 
 
@@ -79,7 +186,7 @@ def test_the_queue_in_front_of_a_link_is_the_declared_one(queue: Literal["fair",
         assert network.unshaped(declared, places) == wrong[:1]
         network.call("tc", "-n", second, "qdisc", "replace", "dev", "eth0", "root", "pfifo")
     assert network.unshaped(declared, places) == wrong
-    assert lifecycle.up(declared) is True
+    assert lifecycle.up(declared).made
     assert not network.unshaped(declared, places)
 
 
@@ -172,7 +279,7 @@ def test_up_that_was_killed_in_the_middle_is_cleaned_up(monkeypatch: pytest.Monk
     assert network.exists(namespace_of(declared.name, 0))
     assert lifecycle.status(declared.name)["faults"] == ["it was not made to its end"]
     if again == "up":
-        assert lifecycle.up(declared) is True
+        assert lifecycle.up(declared).made
         assert lifecycle.status(declared.name)["up"]
     lifecycle.down(declared.name)
     assert not network.exists(namespace_of(declared.name, 0))

@@ -78,9 +78,9 @@ def test_what_is_up_has_the_declared_queue() -> None:
     assert sum(line.startswith("class htb") for line in shown) == QUEUES
     call("tc", "-n", host, "qdisc", "del", "dev", INTERFACE, "parent", "1:1")
     assert lifecycle.status(declared.name)["faults"] == [f"{INTERFACE} in {host} is not shaped as declared"]
-    assert lifecycle.up(declared), "it is made anew"
-    assert not lifecycle.up(bed()), "it stays"
-    assert lifecycle.up(bed(queue="fifo")), "another queue is another testbed"
+    assert lifecycle.up(declared).made, "it is made anew"
+    assert not lifecycle.up(bed()).made, "it stays"
+    assert lifecycle.up(bed(queue="fifo")).made, "another queue is another testbed"
 
 
 @real
