@@ -13,6 +13,7 @@ import torch
 from scipy import sparse
 
 from executor.kernels.aggregation import Aggregation, kernel_named
+from executor.kernels.attention import Attention
 from executor.kernels.sparse import SparseRows, from_scipy
 from executor.kernels.structure import Scaling, Structure
 from executor.microbench.pool import Pool
@@ -61,13 +62,23 @@ class Subject:
         return tuple(reuse_profile(self.csr).tolist()), tuple(reuse_profile(turned).tolist())
 
     @cached_property
+    def structures(self) -> tuple[Structure, Structure]:
+        """Edges by row, and by source."""
+        structure = Structure.from_csr(self.csr, self.device)
+        return structure, structure.transposed()
+
+    @cached_property
+    def attention(self) -> Attention:
+        """Attention over the same edges, with self loops, as training builds it."""
+        return Attention(*self.structures, looped=self.csr.rows)
+
+    @cached_property
     def kernel(self) -> Aggregation:
         """The aggregation kernel that training takes on this device."""
-        structure = Structure.from_csr(self.csr, self.device)
         columns, rows = self.csr.columns, self.csr.rows
         scale = torch.rand(columns, generator=torch.Generator().manual_seed(columns)).add_(0.5).to(self.device)
         scaling = Scaling(source=scale, destination=scale[:rows].clone(), own=scale[:rows].clone())
-        return kernel_named(None, self.device)(structure, structure.transposed(), scaling, None)
+        return kernel_named(None, self.device)(*self.structures, scaling, None)
 
 
 def stream_subject(spec: StreamSpec, seed: int, device: torch.device) -> Subject:

@@ -12,6 +12,7 @@ from executor.microbench.aggregation import (
     spmm_probes,
     stream_subject,
 )
+from executor.microbench.attention import attention_probes, score_probes
 from executor.microbench.coding import coding_probes, select_probes
 from executor.microbench.dense import (
     copy_probes,
@@ -35,7 +36,8 @@ Widths = tuple[int, ...]
 @dataclass(frozen=True)
 class Suite:
     """Sizes of one calibration. Shapes are (rows, inner, outer), (rows, width) or (rows, width, sources); ``sparse``:
-    (rows, features, stored values a row, width); ``codes``: (rows, width, bits); ``draws``: :data:`Draw`. ``alone``:
+    (rows, features, stored values a row, width); ``codes``: (rows, width, bits); ``draws``: :data:`Draw`; ``attended``:
+    place of a graph and (width, heads) over it; ``scores``: (rows, width, heads). ``alone``:
     how long one rank is measured while the others wait. ``longest_s``: of a single message or collective between hosts;
     larger ones are left out."""
 
@@ -51,6 +53,8 @@ class Suite:
     selects: Sequence[tuple[int, int]]
     codes: Sequence[tuple[int, int, int]]
     draws: Sequence[Draw]
+    attended: Sequence[tuple[int, Sequence[tuple[int, int]]]]
+    scores: Sequence[tuple[int, int, int]]
     messages: Sequence[int]
     collectives: Sequence[int]
     compute: Plan
@@ -144,9 +148,32 @@ FULL = Suite(
         ("rmat", 65_536, 500_000, 10_000, 10),
         ("rmat", 65_536, 500_000, 30_000, 5),
     ),
+    attended=(
+        (0, ((16, 1), (64, 4))),
+        (1, ((8, 8), (40, 1), (128, 4))),
+        (2, ((16, 1), (64, 8))),
+        (3, ((40, 1), (128, 4))),
+        (4, ((16, 4), (64, 1), (256, 4))),
+        (5, ((64, 4),)),
+        (6, ((64, 4), (256, 1))),
+        (7, ((16, 1), (64, 4), (256, 8))),
+        (8, ((40, 1), (128, 4))),
+        (9, ((16, 4), (256, 2))),
+        (10, ((64, 4), (128, 1))),
+    ),
+    scores=(
+        (16, 16, 1),
+        (1_000, 64, 4),
+        (5_000, 256, 4),
+        (17_000, 40, 1),
+        (17_000, 256, 8),
+        (60_000, 64, 8),
+        (85_000, 64, 1),
+        (85_000, 256, 4),
+    ),
     messages=tuple(4**power * KIB for power in range(9)),
     collectives=(32, KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB),
-    compute=Plan(budget_s=70.0, least=3, most=15),
+    compute=Plan(budget_s=95.0, least=3, most=15),
     communicate=Plan(budget_s=20.0, least=5, most=25),
     alone=Plan(budget_s=20.0, least=2, most=5),
     longest_s=0.5,
@@ -190,6 +217,8 @@ QUICK = Suite(
         ("rmat", 16_384, 100_000, 1_000, 15),
         ("rmat", 16_384, 100_000, 8_000, 5),
     ),
+    attended=(),  # its kernels alone would take what is left of 20 seconds to compile: results say that it is missing
+    scores=(),
     messages=(KIB, 16 * KIB, 256 * KIB, 2 * MIB, 8 * MIB),
     collectives=(32, 16 * KIB, 512 * KIB),
     compute=Plan(budget_s=5.0, least=2, most=6),
@@ -230,6 +259,12 @@ class Bench:
             *select_probes(pool, suite.selects, who),
             *coding_probes(pool, suite.codes, who),
             *sampling_probes(suite.draws, who),
+            *(
+                probe
+                for place, shapes in suite.attended
+                for probe in attention_probes(pool, self.subjects[place][0], shapes, profiled, who)
+            ),
+            *score_probes(pool, suite.scores, who),
         ]
 
 

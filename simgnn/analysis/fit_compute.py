@@ -32,6 +32,10 @@ TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "encode": ("call", "rows", "elements", "coded_bytes"),
         "decode": ("call", "rows", "elements", "coded_bytes"),
         "sample": ("call", "vertices", "edges"),
+        "attention_scores": ("call", "weights", "bytes", "beyond_bytes"),
+        "attention_maximum": ("call", "edges", "weights", "missed_bytes", "missed_rows"),
+        "attention_sums": ("call", "edges", "weights", "gathered_bytes", "missed_bytes", "missed_rows"),
+        "attention_gradients": ("call", "edges", "weights", "gathered_bytes", "missed_bytes", "missed_rows"),
     }
 )
 """Primitive -> features of its curve (``simgnn.hardware.features``). ``missed_bytes`` and ``beyond_bytes`` stand for
@@ -51,6 +55,10 @@ RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "encode": ("elements",),
         "decode": ("elements",),
         "sample": ("edges",),
+        "attention_scores": ("bytes", "heads"),
+        "attention_maximum": ("edges", "heads"),
+        "attention_sums": ("edges", "width", "heads"),
+        "attention_gradients": ("edges", "width", "heads"),
     }
 )
 """Primitive -> sizes or features whose measured range the curve keeps. Less work than measured costs a call, and so its
@@ -137,7 +145,8 @@ def _fit_level(
     seconds = np.array([sample.seconds for sample in samples])
     fit = solve(columns, seconds, f"{primitive}, {active} ranks at once", _groups(primitive, samples))
     costs = {name: float(f"{cost:.4g}") for name, cost in zip(names, fit.coefficients, strict=True) if cost > 0}
-    sizes = {name: np.array([sample.sizes.get(name, 0.0) for sample in samples]) for name in ("width", "nonzeros")}
+    ranged = ("width", "nonzeros", "heads")
+    sizes = {name: np.array([sample.sizes.get(name, 0.0) for sample in samples]) for name in ranged}
     ranges = {}
     for name in RANGED[primitive]:
         values = table[name] if name in table else sizes[name]
@@ -186,7 +195,7 @@ def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
 
 def _groups(primitive: str, samples: Sequence[Sample]) -> list[str] | None:
     """What is held out together: all probes of one graph, or of one shape of layer."""
-    if primitive == "spmm":
+    if primitive in ("spmm", "attention_maximum", "attention_sums", "attention_gradients"):
         return [sample.form.removesuffix("-reversed") for sample in samples]
     if primitive == "matmul":
         return [str(sorted(sample.sizes[name] for name in ("rows", "inner", "outer"))) for sample in samples]

@@ -73,6 +73,7 @@ def prediction_result(
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,
         extrapolated=[*prepared.estimated, *simulation.extrapolated],
+        assumed=list(simulation.assumed),
         transferred=found.transferred,
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simgnn.errors import HardwareError
 from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.routes import lay_out
+from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.hardware.topology import Topology, copies, expand_edges, node_kinds
 from simgnn.names import nearest
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 SOME_SYSTEMS = ("sample", "select", "encode", "decode")
 """Primitives that only some policies use: without a curve, programs of theirs are refused."""
-TRAINING_PRIMITIVES = tuple(primitive for primitive in PRIMITIVES if primitive not in SOME_SYSTEMS)
+TRAINING_PRIMITIVES = tuple(name for name in PRIMITIVES if name not in (*SOME_SYSTEMS, *STAND_INS))
 """What full-graph training is priced from."""
 TRAINING_COLLECTIVES = ("allreduce", "exchange")
 

@@ -118,7 +118,7 @@ def grid(primitive: str) -> Grid:
     axes: dict[str, tuple[float, ...]] = {"rows": ROWS, "width": WIDTHS}
     if primitive == "matmul":
         axes = {"rows": ROWS, "inner": WIDTHS, "outer": WIDTHS}
-    elif primitive in ("spmm", "sparse_matmul"):
+    elif primitive in ("spmm", "sparse_matmul", "attention_maximum", "attention_sums", "attention_gradients"):
         axes["degree"] = DEGREES
     elif primitive == "optimizer":
         axes = {"elements": (*ROWS, 1e7)}
@@ -130,8 +130,10 @@ def grid(primitive: str) -> Grid:
         columns["nonzeros" if primitive == "sparse_matmul" else "edges"] = edges
         if primitive != "sample":
             columns["sources"] = columns["rows"]
-    if primitive == "elementwise":
+    if primitive in ("elementwise", "attention_scores"):
         columns["passes"] = np.full(len(columns["rows"]), 2.0)
+    if primitive.startswith("attention_"):
+        columns["heads"] = columns["width"] if primitive == "attention_maximum" else np.full(len(columns["rows"]), 4.0)
     if primitive in ("encode", "decode"):
         columns["row_bytes"] = 8 + columns["width"]  # a header, and a byte an element
     return MappingProxyType(columns)

@@ -28,6 +28,9 @@ select         rows, width                                 rows, bytes (of rows 
 encode         rows, width, row_bytes                      rows, elements, bytes (before), coded_bytes = rows x
                                                            row_bytes, beyond_bytes/C
 decode         rows, width, row_bytes                      the same
+attention_*    scores: rows, width, heads, passes          rows, weights = rows x heads, bytes, beyond_bytes/C
+...            maximum, sums, gradients: edges, rows,      edges, weights = edges x heads, rows, gathered_bytes,
+               width, heads [sources]                      written_bytes, missed_bytes/C, missed_rows/C
 =============  ==========================================  ============================================================
 
 Every primitive has ``call`` = 1. C is a cache of the device: ``missed_*/C`` counts edges whose source row was last read
@@ -68,6 +71,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "edges": "edges",
         "rows": "rows",
         "elements": "elements",
+        "weights": "elements",
         "vertices": "vertices",
     }
 )
@@ -78,6 +82,7 @@ SIZE_DIMENSIONS: Mapping[str, str] = MappingProxyType(
         "rows": "rows",
         "sources": "rows",
         "width": "elements",
+        "heads": "elements",
         "inner": "elements",
         "outer": "elements",
         "edges": "edges",
@@ -126,6 +131,15 @@ def _sparse_matmul(s: Sizes) -> dict[str, FloatArray]:
     }
 
 
+def _attention(s: Sizes) -> dict[str, FloatArray]:
+    return {**_sparse_matmul({**s, "nonzeros": s["edges"]}), "weights": s["edges"] * s["heads"]}
+
+
+def _attention_scores(s: Sizes) -> dict[str, FloatArray]:
+    read = s["rows"] * s["width"] * s["passes"] * s["item_bytes"]
+    return {"rows": s["rows"], "weights": s["rows"] * s["heads"], "bytes": read}
+
+
 def _elementwise(s: Sizes) -> dict[str, FloatArray]:
     elements = _elements(s)
     rows = s["rows"] if "rows" in s else np.zeros(1)
@@ -168,6 +182,9 @@ def _elements(s: Sizes) -> FloatArray:
     return s["elements"] if "elements" in s else s["rows"] * s["width"]
 
 
+_MISSES = ("missed_bytes", "missed_rows")
+_ATTENTION = _attention, ("edges", "rows", "weights", "gathered_bytes", "written_bytes"), _MISSES
+
 _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, ...], tuple[str, ...]]] = (
     MappingProxyType(
         {  # primitive: (features, their names, names that exist for each cache)
@@ -176,16 +193,8 @@ _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, 
                 ("flops", "input_bytes", "weight_bytes", "output_bytes", "bytes", "crossed_bytes"),
                 ("beyond_bytes",),
             ),
-            "spmm": (
-                _spmm,
-                ("edges", "rows", "gathered_bytes", "written_bytes", "index_bytes"),
-                ("missed_bytes", "missed_rows"),
-            ),
-            "sparse_matmul": (
-                _sparse_matmul,
-                ("edges", "rows", "gathered_bytes", "written_bytes"),
-                ("missed_bytes", "missed_rows"),
-            ),
+            "spmm": (_spmm, ("edges", "rows", "gathered_bytes", "written_bytes", "index_bytes"), _MISSES),
+            "sparse_matmul": (_sparse_matmul, ("edges", "rows", "gathered_bytes", "written_bytes"), _MISSES),
             "elementwise": (_elementwise, ("elements", "rows", "bytes"), ("beyond_bytes",)),
             "copy": (_copy, ("bytes",), ("beyond_bytes",)),
             "gather": (_gather, ("rows", "bytes"), ("beyond_bytes",)),
@@ -196,6 +205,10 @@ _FORMS: Mapping[str, tuple[Callable[[Sizes], dict[str, FloatArray]], tuple[str, 
             "select": (_select, ("rows", "bytes"), ("beyond_bytes",)),
             "encode": (_code, ("rows", "elements", "bytes", "coded_bytes"), ("beyond_bytes",)),
             "decode": (_code, ("rows", "elements", "bytes", "coded_bytes"), ("beyond_bytes",)),
+            "attention_scores": (_attention_scores, ("rows", "weights", "bytes"), ("beyond_bytes",)),
+            "attention_maximum": _ATTENTION,
+            "attention_sums": _ATTENTION,
+            "attention_gradients": _ATTENTION,
         }
     )
 )

@@ -34,6 +34,7 @@ def _work(primitive: str, help: str, **sizes: int | None) -> Form:
 
 
 _SUM = {"edges": None, "rows": None, "width": None, "sources": 0}
+_ATTEND = {**_SUM, "heads": None}
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "allreduce": Form({"bytes": None}, moves="collective", help="--bytes of the buffer"),
@@ -60,6 +61,14 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "encode": _work("encode", "--rows --width --row-bytes", rows=None, width=None, row_bytes=None),
         "decode": _work("decode", "--rows --width --row-bytes", rows=None, width=None, row_bytes=None),
         "sample": _work("sample", "--vertices --edges", vertices=None, edges=None),
+        "attention_scores": _work(
+            "attention_scores", "--rows --width --heads [--passes 1]", rows=None, width=None, heads=None, passes=1
+        ),
+        "attention_maximum": _work(
+            "attention_maximum", "--edges --rows --width (that of heads) --heads [--sources]", **_ATTEND
+        ),
+        "attention_sums": _work("attention_sums", "--edges --rows --width --heads [--sources]", **_ATTEND),
+        "attention_gradients": _work("attention_gradients", "the same, of the reverse", **_ATTEND),
     }
 )
 """Every op that can be asked for. Sizes as :mod:`simgnn.hardware.features` and the collectives define them."""
@@ -117,7 +126,7 @@ def read_question(
         faults.append(f"--to: got rank {sizes['to']}, which also sends; expected another rank than --from")
     if faults:
         raise ConfigError(faults)
-    if form.primitive in ("spmm", "sparse_matmul") and "sources" not in given:
+    if "sources" in form.sizes and "sources" not in given:
         sizes["sources"] = sizes["rows"]
     rows = None if matrix is None else tuple(tuple(int(entry) for entry in row) for row in matrix)
     if form.moves == "exchange":

@@ -12,6 +12,7 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.devices import Curve, Device
 from simgnn.hardware.features import PRIMITIVES, FloatArray, features
 from simgnn.hardware.quantities import Source
+from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.names import nearest
 
 RANGE_SLACK = 1e-6
@@ -82,6 +83,11 @@ def _share(device: Device, concurrency: int, threads: int) -> float:
     return min(float(threads), device.cores.value / concurrency)
 
 
+def stands_in(device: Device, primitive: str) -> bool:
+    """Whether a device has no measurement of a primitive, and other work stands in for it."""
+    return primitive in STAND_INS and not device.curves_of(primitive)
+
+
 def price_work(
     device: Device,
     name: str,
@@ -94,8 +100,11 @@ def price_work(
     """Seconds of n pieces of work on one device; sizes and locality as :func:`simgnn.hardware.features.features`.
 
     Work of no size (its features but ``call`` all zero) still costs a call. Flagged ``extrapolated``: a level that was
-    not measured, a size or a feature outside its measured range, and cache misses without a locality profile.
+    not measured, a size or a feature outside its measured range, cache misses without a locality profile, and work
+    for which another stands in (its source then is "assumed").
     """
+    if stands_in(device, primitive):
+        return _price_stand_in(device, name, primitive, sizes, locality, concurrency, threads)
     level = choose_level(device, name, primitive, concurrency, threads)
     curve = level.curve
     cores = None if device.cores is None else device.cores.value
@@ -113,3 +122,20 @@ def price_work(
             outside = (measured < low * (1 - RANGE_SLACK)) | (measured > high * (1 + RANGE_SLACK))
             extrapolated = extrapolated | outside
     return Prices(seconds * level.factor, curve.spread, extrapolated, curve.source)
+
+
+def _price_stand_in(
+    device: Device,
+    name: str,
+    primitive: str,
+    sizes: Mapping[str, ArrayLike],
+    locality: ArrayLike | None,
+    concurrency: int,
+    threads: int,
+) -> Prices:
+    table = dict(zip(sizes, np.broadcast_arrays(*map(np.atleast_1d, sizes.values())), strict=True))
+    table.setdefault("item_bytes", np.array(4.0))
+    pieces = STAND_INS[primitive](table)
+    prices = [price_work(device, name, *piece, locality, concurrency, threads) for piece in pieces]
+    seconds = sum((price.seconds for price in prices), np.zeros(1))
+    return Prices(seconds, None, np.ones(len(seconds), dtype=bool), "assumed")

@@ -76,68 +76,66 @@ def aggregate(edges: T, rows: T, sources: T, width: int) -> list[Piece[T]]:
     return [Piece("spmm", {"edges": edges, "rows": rows, "sources": sources, "width": width})]
 
 
+def scores(layer: LayerSpec, rows: T, passes: int) -> Piece[T]:
+    """``passes`` over prepared rows that make their scores, [rows, heads], or reverse them: each reads a row, and may
+    write it where it lies."""
+    sizes: dict[str, T | int] = {"rows": rows, "width": layer.prepared_width, "heads": layer.heads, "passes": passes}
+    return Piece("attention_scores", sizes)
+
+
+def _attend(primitive: str, layer: LayerSpec, edges: T, rows: T, sources: T, width: int) -> Piece[T]:
+    """A pass over edges that makes something of width ``width`` for each of ``rows``, from rows picked by an index."""
+    sizes: dict[str, T | int] = {"edges": edges, "rows": rows, "sources": sources, "width": width}
+    return Piece(primitive, {**sizes, "heads": layer.heads})
+
+
 def attention_maximum(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
     """Scores of sources and targets, then the greatest of each row and head."""
-    return [
-        pass_over(sources, layer.prepared_width, 1),
-        pass_over(rows, layer.prepared_width, 1),
-        *aggregate(edges, rows, sources, layer.heads),
-    ]
+    greatest = _attend("attention_maximum", layer, edges, rows, sources, layer.heads)
+    return [scores(layer, sources, 1), scores(layer, rows, 1), greatest]
 
 
 def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """What ``aggregate`` does: sums of source rows; with attention scores, weights and weighted rows.
-
-    The exponential of an edge's weight is counted as passes over it; nobody has measured attention yet.
-    """
+    """What ``aggregate`` does: sums of source rows; with attention scores, weights and weighted rows."""
     if not layer.attends:
         return aggregate(edges, rows, sources, layer.prepared_width)
-    return [
-        pass_over(sources, layer.prepared_width, 1),
-        pass_over(rows, layer.prepared_width, 1),
-        *aggregate(edges, rows, sources, layer.aggregated_width),
-        pass_over(edges, layer.heads, EXPONENTIAL_PASSES),
-    ]
+    summed = _attend("attention_sums", layer, edges, rows, sources, layer.prepared_width)
+    return [scores(layer, sources, 1), scores(layer, rows, 1), summed]
 
 
 def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """Its reverse. With attention: gradients of scores by target and of rows by source, each of which reads a row an
-    edge and computes its weight; then those of the attention's parameters, and of rows through scores."""
+    """Its reverse. With attention: gradients of scores by target and of rows by source; then those of the attention's
+    parameters, and of rows through scores, which are both read again and scored anew."""
     if not layer.attends:
         return aggregate(edges, sources, rows, layer.prepared_width)
-    return [
-        *aggregate(edges, rows, sources, layer.aggregated_width),
-        *aggregate(edges, sources, rows, layer.aggregated_width),
-        pass_over(edges, layer.heads, 2 * EXPONENTIAL_PASSES),
-        pass_over(sources, layer.prepared_width, 3),
-        pass_over(rows, layer.prepared_width, 3),
-    ]
+    reversed_ = _attend("attention_gradients", layer, edges, sources, rows, layer.prepared_width)
+    return [reversed_, scores(layer, sources, 3), scores(layer, rows, 3)]
 
 
 def attended_block(layer: LayerSpec, edges: T, rows: T, sources: T, added: bool) -> list[Piece[T]]:
     """Attention over one more block of ``sources`` rows: scores, maxima, weighted sums; where they are ``added`` to
     earlier sums, those times the change of their weights."""
     pieces: list[Piece[T]] = [
-        pass_over(sources, layer.prepared_width, 1),
-        pass_over(rows, layer.prepared_width, 1),
-        *aggregate(edges, rows, sources, layer.heads),
-        *aggregate(edges, rows, sources, layer.aggregated_width),
-        pass_over(edges, layer.heads, EXPONENTIAL_PASSES),
+        *attention_maximum(layer, edges, rows, sources),
+        _attend("attention_sums", layer, edges, rows, sources, layer.prepared_width),
     ]
     return [*pieces, pass_over(rows, layer.aggregated_width, 3)] if added else pieces
 
 
 def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, added: bool) -> list[Piece[T]]:
     """Its reverse for the ``rows`` that were sources, towards one more block of ``targets``: what arrives is taken
-    apart, scores by both ends and rows, each of which reads a row an edge and computes its weight."""
+    apart, then come scores by both ends and rows."""
     pieces: list[Piece[T]] = [
         pass_over(targets, layer.aggregated_width + 2 * layer.heads, 2),
-        pass_over(rows, layer.prepared_width, 1),
-        *aggregate(edges, targets, rows, layer.aggregated_width),
-        *aggregate(edges, rows, targets, layer.aggregated_width),
-        pass_over(edges, layer.heads, 2 * EXPONENTIAL_PASSES),
+        scores(layer, rows, 1),
+        _attend("attention_gradients", layer, edges, rows, targets, layer.prepared_width),
     ]
     return [*pieces, pass_over(rows, layer.aggregated_width, 3)] if added else pieces
+
+
+def block_scores_backward(layer: LayerSpec, rows: T) -> list[Piece[T]]:
+    """Gradients of rows through the scores of both ends, and of both vectors, once all blocks have come."""
+    return [pass_over(rows, layer.prepared_width, 2), scores(layer, rows, 4)]
 
 
 def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piece[T]]:
@@ -190,7 +188,7 @@ def update_backward(
     if layer.gradient_limit:
         pieces.append(pass_over(rows, layer.width_out, 3))  # its norm, then scaled
     if layer.attends:  # through the quotient, to sums and weights
-        pieces.append(pass_over(rows, layer.width_out, 4))
+        pieces.append(pass_over(rows, layer.width_out, 3))
     if layer.kind == "gin":
         pieces += product_backward(RowSet(rows), layer.hidden, layer.width_out, True)
         pieces.append(pass_over(rows, layer.hidden, 3))

@@ -51,12 +51,12 @@ class ProgramBuilder:
         return name
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
-        """Pieces of a cost as priced work; ``locality`` goes to the aggregations among them."""
+        """Pieces of a cost as priced work; ``locality`` goes to those over edges among them."""
         return tuple(
             Work(
                 piece.primitive,
                 {**piece.sizes, "item_bytes": self.item_bytes},
-                piece.locality or (locality if piece.primitive == "spmm" else None),
+                piece.locality or (locality if "edges" in piece.sizes else None),
             )
             for piece in pieces
         )

@@ -74,6 +74,8 @@ class Work:
     ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows, width): rows added to rows picked by an
     index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges); ``select`` (rows, width):
     rows compared with others; ``encode``, ``decode`` (rows, width, row_bytes): rows to, from ``row_bytes`` bytes each.
+    Of attention: ``attention_scores`` (rows, width, heads, passes): scores of rows, and their reverse; over edges
+    ``attention_maximum``, ``attention_sums``, ``attention_gradients`` (edges, rows, sources, width, heads).
     All have ``item_bytes`` too, the size of an element.
     ``locality`` names the table of the partition that tells how local the index stream is.
     """

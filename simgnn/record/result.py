@@ -143,6 +143,9 @@ class Result(BaseModel):
         default=None, description="of a prediction: what a recorded run reached, at the predicted ends of its epochs"
     )
     extrapolated: list[str] = Field(default_factory=list)
+    assumed: list[str] = Field(
+        default_factory=list, description="work that the hardware profile has no measurement of: other work stands in"
+    )
     transferred: bool = False
     uncalibrated: bool = False
     synthetic: list[str] = Field(default_factory=list)
@@ -160,6 +163,11 @@ class Result(BaseModel):
         if self.uncalibrated:
             told.append(
                 f"uncalibrated: the times of '{self.hardware}' were not measured on the machine that it describes"
+            )
+        if self.assumed:
+            told.append(
+                f"assumed: '{self.hardware}' has no measurement of {', '.join(self.assumed)}: sums and passes stand in "
+                "for them, as which attention came out several times too fast; run `simgnn calibrate` (without --quick)"
             )
         if self.extrapolated:
             names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")

@@ -102,7 +102,7 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
     for template, op in program.ops:
         for piece in op.work:
             at = {name: sizes.at_most(size, 0, 0, op.name) for name, size in piece.sizes.items()}
-            if piece.primitive == "spmm" and op.reverses is None and template != EVALUATE:
+            if piece.primitive in ("spmm", "attention_sums") and op.reverses is None and template != EVALUATE:
                 degrees, scalings = 8 * at["sources"], at["item_bytes"] * (at["sources"] + 3 * at["rows"])
                 kept[f"adjacency of {piece.sizes['sources']}"] = degrees + scalings
             if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer

@@ -27,6 +27,10 @@ _KINDS = {
     "gather": OpKind.SELECT,
     "scatter_add": OpKind.ADD,
     "optimizer": OpKind.OPTIMIZE,
+    "attention_scores": OpKind.TRANSFORM,
+    "attention_maximum": OpKind.AGGREGATE,
+    "attention_sums": OpKind.AGGREGATE,
+    "attention_gradients": OpKind.AGGREGATE,
     "encode": OpKind.ENCODE,
     "decode": OpKind.DECODE,
 }

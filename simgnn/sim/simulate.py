@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import BackendError
 from simgnn.hardware.machine import Machine
+from simgnn.hardware.pricing import stands_in
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
@@ -44,8 +45,9 @@ class Simulation:
     training time of each epoch. ``compute_s``, ``wait_s``, ``comm_total_s``, ``comm_exposed_s`` float64 [epochs, P]:
     formulas in :func:`simgnn.sim.measures.rank_ticks`. ``status``: "oom" when ``memory.out_of_memory`` says where
     memory runs out; the times are then those of a machine with enough. Names of ops that were priced outside what was
-    measured: ``extrapolated``; whose messages flowed in bundles (:mod:`simgnn.sim.bundles`): ``bundled``. ``copied``:
-    (first epoch, how many) that were fast-forwarded.
+    measured: ``extrapolated``; whose messages flowed in bundles (:mod:`simgnn.sim.bundles`): ``bundled``. ``assumed``:
+    primitives for which others stood in (:mod:`simgnn.hardware.stand_ins`). ``copied``: (first epoch, how many) that
+    were fast-forwarded.
     """
 
     compiled: Compiled
@@ -61,6 +63,7 @@ class Simulation:
     status: Literal["ok", "oom"]
     message: str
     extrapolated: tuple[str, ...]
+    assumed: tuple[str, ...]
     uncalibrated: bool
     bundled: tuple[str, ...]
     copied: tuple[tuple[int, int], ...]
@@ -183,10 +186,18 @@ def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[
         status="ok" if memory.out_of_memory is None else "oom",
         message="" if memory.out_of_memory is None else str(memory.out_of_memory),
         extrapolated=tuple(sorted(engine.pricer.flagged)),
+        assumed=_assumed(program, machine),
         uncalibrated=_uncalibrated(machine),
         bundled=tuple(sorted(engine.pricer.bundled)),
         copied=copied,
     )
+
+
+def _assumed(program: Program, machine: Machine) -> tuple[str, ...]:
+    """Primitives of a program that a device of a rank has no measurement of, where others stand in."""
+    devices = [machine.profile.devices[name] for name in dict.fromkeys(machine.types)]
+    asked = dict.fromkeys(piece.primitive for _, op in program.ops for piece in op.work)
+    return tuple(name for name in asked if any(stands_in(device, name) for device in devices))
 
 
 def _uncalibrated(machine: Machine) -> bool:

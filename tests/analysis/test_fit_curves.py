@@ -40,7 +40,12 @@ TRUTH: Mapping[str, Mapping[str, float]] = {
     "encode": {"call": 1e-5, "elements": 2e-9, "coded_bytes": 1e-9},
     "decode": {"call": 1e-5, "rows": 5e-9, "elements": 1e-9},
     "sample": {"call": 5e-5, "vertices": 5e-8, "edges": 2e-8},
-}
+    "attention_scores": {"call": 1e-5, "weights": 5e-9, "bytes": 5e-11, "beyond_bytes/L2": 5e-11},
+    "attention_maximum": {"call": 1e-5, "edges": 1e-9, "weights": 2e-9, "missed_bytes/L3": 2e-10},
+    "attention_sums": {"call": 2e-5, "weights": 1e-8, "gathered_bytes": 4e-11, "missed_bytes/L2": 1e-10},
+    "attention_gradients": {"call": 3e-5, "edges": 3e-9, "weights": 2e-8, "gathered_bytes": 8e-11,
+                            "missed_bytes/L3": 3e-10},
+}  # fmt: skip
 SIZES = {
     "matmul": ("rows", "inner", "outer"),
     "spmm": ("edges", "rows", "sources", "width"),
@@ -55,9 +60,13 @@ SIZES = {
     "encode": ("rows", "width", "row_bytes"),
     "decode": ("rows", "width", "row_bytes"),
     "sample": ("vertices", "edges"),
+    "attention_scores": ("rows", "width", "heads", "passes"),
+    "attention_maximum": ("edges", "rows", "sources", "width", "heads"),
+    "attention_sums": ("edges", "rows", "sources", "width", "heads"),
+    "attention_gradients": ("edges", "rows", "sources", "width", "heads"),
 }
 LARGEST = {"rows": 1e5, "inner": 512, "outer": 256, "edges": 2e6, "nonzeros": 1e6, "sources": 1e5, "width": 256,
-           "passes": 3, "elements": 1e6, "row_bytes": 512, "vertices": 1e5}  # fmt: skip
+           "passes": 3, "elements": 1e6, "row_bytes": 512, "vertices": 1e5, "heads": 16}  # fmt: skip
 
 
 def machine_samples(primitive: str, count: int, noise: float, active: int = 2, seed: int = 0) -> list[Sample]:
@@ -71,7 +80,7 @@ def machine_samples(primitive: str, count: int, noise: float, active: int = 2, s
             sizes["rows"] *= 10  # enough of them exceed the caches
         sizes["item_bytes"] = 4.0
         locality = None
-        if primitive in ("spmm", "sparse_matmul"):
+        if "sources" in SIZES[primitive]:
             locality = tuple(np.cumsum(generator.dirichlet(np.ones(33)))[:32].tolist())
         found = features(primitive, sizes, locality, share)
         seconds = sum(cost * float(found[name][0]) for name, cost in TRUTH[primitive].items())

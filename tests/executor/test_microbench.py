@@ -18,6 +18,8 @@ from executor.microbench.timing import Probe, expected, samples_of
 from executor.microbench.world import World
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.errors import HardwareError
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.prepare import prepare
 from simgnn.graph.locality import reuse_profile
 
 
@@ -203,3 +205,32 @@ def test_drawing_is_measured_by_what_it_draws() -> None:
     first, second = run(), run()
     assert len(first.blocks[0].sources) == len(second.blocks[0].sources) == few.sizes["edges"]
     assert not np.array_equal(first.vertices, second.vertices)  # another draw each time
+
+
+def test_attention_is_measured_wherever_a_plan_asks_for_it() -> None:
+    """A full calibration has probes of every primitive of GAT's plans, with profiles of its index streams."""
+    from executor.microbench.suite import FULL, QUICK, Bench
+    from simgnn.hardware.stand_ins import STAND_INS
+
+    plan = load_experiment("vanilla", ["model.kind=gat", "cluster.ranks_per_host=2", "graph.source=synthetic:rmat"])
+    asked = {piece.primitive for _, op in prepare(plan).planned.program.ops for piece in op.work}
+    assert set(STAND_INS) <= asked
+    small = StreamSpec(100, 120, 4), (16,)
+    attended, scores = ((0, ((16, 1), (24, 3))),), ((16, 8, 2),)
+    suite = replace(
+        FULL, pool_items=1 << 20, graphs=(small,), attended=attended, scores=scores, draws=(), sparse=()
+    )  # fmt: skip
+    world = world_of((0,))
+    probes = {(probe.primitive, probe.form, tuple(probe.sizes.items())): probe for probe in
+              Bench(suite, world).compute_probes() if probe.primitive in STAND_INS}  # fmt: skip
+    assert {name for name, *_ in probes} == set(STAND_INS)
+    for (name, *_), probe in probes.items():
+        run = probe.make(world)
+        assert run is not None
+        run()
+        assert (probe.locality is None) == (name == "attention_scores")
+    over = [place for place, _ in FULL.attended]
+    assert over == sorted(set(over))
+    assert max(over) < len(FULL.graphs)
+    assert all(width % heads == 0 for _, shapes in FULL.attended for width, heads in shapes)
+    assert not QUICK.attended, "results of a quick calibration say that attention is missing"

@@ -16,6 +16,7 @@ from simgnn.errors import ConfigError, HardwareError
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import FORMS, read_question, spread_ranks
 from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.sim.hostpath import host_path
 from simgnn.sim.one_op import time_op
 
@@ -227,6 +228,8 @@ def test_screen_and_json_tell_source_interval_and_flags(capsys: pytest.CaptureFi
 def test_every_op_has_a_time_on_a_shipped_profile(op: str) -> None:
     if op == "sample":
         pytest.skip("no shipped profile has a curve of 'sample': full-graph training samples nothing")
+    if op in STAND_INS:
+        pytest.skip("no shipped profile has a curve of attention: the next test asks for one")
     profile = load_profile("a800-pcie-ib-2x8")
     given_sizes = {
         name: "1000 B" if name in ("bytes", "row_bytes") else "100"
@@ -236,6 +239,14 @@ def test_every_op_has_a_time_on_a_shipped_profile(op: str) -> None:
     given_sizes = {k: v for k, v in given_sizes.items() if k not in ("from", "to", "root", "crossed")}
     question = read_question(op, {**given_sizes, **({"bytes": "1 kB"} if op == "exchange" else {})}, ranks=4)
     assert time_op(question, Machine.place(profile, spread_ranks(profile, question.ranks))).seconds > 0
+
+
+@pytest.mark.parametrize("op", sorted(STAND_INS))
+def test_attention_that_nobody_measured_has_no_time_of_its_own(op: str) -> None:
+    profile = load_profile("a800-pcie-ib-2x8")
+    question = read_question(op, {name: "100" for name, size in FORMS[op].sizes.items() if size is None})
+    with pytest.raises(HardwareError, match=f"no curve of '{op}'.*measure one with `simgnn calibrate`"):
+        time_op(question, Machine.place(profile, spread_ranks(profile, 1)))
 
 
 def test_every_fault_of_a_question_is_told_at_once() -> None:

@@ -28,6 +28,10 @@ SIZES = {
     "select": {"rows": 100, "width": 16},
     "encode": {"rows": 100, "width": 16, "row_bytes": 24},
     "decode": {"rows": 100, "width": 16, "row_bytes": 24},
+    "attention_scores": {"rows": 100, "width": 16, "heads": 4, "passes": 3},
+    "attention_maximum": {"edges": 1000, "rows": 100, "sources": 200, "width": 4, "heads": 4},
+    "attention_sums": {"edges": 1000, "rows": 100, "sources": 200, "width": 16, "heads": 4},
+    "attention_gradients": {"edges": 1000, "rows": 200, "sources": 100, "width": 16, "heads": 4},
 }
 
 
@@ -52,6 +56,12 @@ def test_features_in_closed_form() -> None:
     assert value("select", "bytes") == 2 * 100 * 16 * 4
     assert value("encode", "coded_bytes") == value("decode", "coded_bytes") == 2400
     assert value("encode", "elements") == 1600
+    assert value("attention_scores", "bytes") == 100 * 16 * 4 * 3
+    assert value("attention_scores", "weights") == 100 * 4
+    for primitive in ("attention_maximum", "attention_sums", "attention_gradients"):
+        assert value(primitive, "weights") == 1000 * 4
+        assert value(primitive, "gathered_bytes") == 1000 * SIZES[primitive]["width"] * 4
+        assert value(primitive, "weights", heads=8) == 2 * value(primitive, "weights")
 
 
 @pytest.mark.parametrize("primitive", PRIMITIVES)
@@ -194,6 +204,46 @@ def test_a_missing_curve_names_device_primitive_and_remedy(server: Profile) -> N
         machine.work_seconds(0, "gather", {"rows": 1, "width": 1})
     for part in ("devices.fast.curves", "'gather'", "simgnn calibrate"):
         assert part in str(caught.value)
+
+
+def test_work_that_is_not_measured_is_priced_by_what_stands_in_and_says_so() -> None:
+    rates = {"spmm": {"gathered_bytes": 2e-9, "missed_bytes/L2": 1e-8}, "elementwise": {"bytes": 1e-9}}
+    device = _cpu(*(Curve.of(name, costs, "assumed") for name, costs in rates.items()))
+    edges, rows, sources, width, heads = 1000.0, 100.0, 200.0, 16.0, 4.0
+    profile = np.linspace(0.1, 0.9, 16)
+
+    def seconds(primitive: str, **sizes: float) -> float:
+        return float(price_work(device, "cpu", primitive, sizes, profile, 1, 1).seconds[0])
+
+    over = {"edges": edges, "heads": heads, "width": width}
+    forward = price_work(device, "cpu", "attention_sums", {**over, "rows": rows, "sources": sources}, profile, 1, 1)
+    expected = seconds("spmm", edges=edges, rows=rows, sources=sources, width=width + heads)
+    expected += seconds("elementwise", rows=edges, width=heads, passes=3)
+    assert forward.seconds[0] == pytest.approx(expected)
+    assert (forward.spread, forward.source, bool(forward.extrapolated[0])) == (None, "assumed", True)
+    backward = price_work(
+        device, "cpu", "attention_gradients", {**over, "rows": sources, "sources": rows}, profile, 1, 1
+    )
+    expected = seconds("spmm", edges=edges, rows=rows, sources=sources, width=width + heads)
+    expected += seconds("spmm", edges=edges, rows=sources, sources=rows, width=width + heads)
+    expected += seconds("elementwise", rows=edges, width=heads, passes=6)
+    assert backward.seconds[0] == pytest.approx(expected)
+    many = {name: np.array([size, 2 * size]) for name, size in over.items()}
+    both = price_work(device, "cpu", "attention_sums", {**many, "rows": rows, "sources": sources}, profile, 1, 1)
+    assert both.seconds[0] == pytest.approx(forward.seconds[0])
+    measured = Curve.of(
+        "attention_sums", {"weights": 1e-8}, "measured", spread=0.2, samples=9, range={"edges": (0, 9e9)}
+    )
+    known = device.model_copy(update={"curves": (*device.curves, measured)})
+    told = price_work(known, "cpu", "attention_sums", {**over, "rows": rows, "sources": sources}, profile, 1, 1)
+    assert told.seconds[0] == pytest.approx(edges * heads * 1e-8)
+    assert (told.spread, told.source, bool(told.extrapolated[0])) == (0.2, "measured", False)
+
+
+def _cpu(*curves: Curve) -> Device:
+    memory, cores = Size.of(1e9, "assumed"), CoreCount.of(1, "assumed")
+    caches = {"L2": Cache(size=Size.of(8.0 * KIB, "assumed"))}
+    return Device(kind="cpu", memory=memory, cores=cores, caches=caches, curves=curves)
 
 
 def test_a_missing_size_is_named() -> None:

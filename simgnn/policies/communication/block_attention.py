@@ -62,8 +62,7 @@ class BlockAttention:
         layer, builder, names, index = self.layer, self.builder, self.names, self.layer.index
         width = layer.aggregated_width + 2 * layer.heads
         payload = builder.buffer(f"d/payload/{index}", names.rows, width)
-        passes = ((layer.prepared_width, 1), (width, 2))
-        packing: list[costs.Piece[Size]] = [costs.pass_over(names.rows, *one) for one in passes]
+        packing: list[costs.Piece[Size]] = [costs.scores(layer, names.rows, 1), costs.pass_over(names.rows, width, 2)]
         builder.compute(
             names.train, f"backward/{index}/payload", OpKind.TRANSFORM,
             [f"d/aggregated/{index}", source, f"maximum/{index}", self._parameters], [payload], builder.work(packing),
@@ -101,7 +100,7 @@ class BlockAttention:
                 layer.heads * builder.item_bytes, layer=index, phase="backward",
             )  # fmt: skip
         # through both scores to the rows, and to both vectors
-        work = builder.work([costs.pass_over(names.rows, layer.prepared_width, 8)])
+        work = builder.work(costs.block_scores_backward(layer, names.rows))
         builder.compute(
             names.train, f"backward/{index}/scores", OpKind.TRANSFORM, [*reads, self._parameters],
             [state[0], f"gradients/{index}"], work, layer=index, phase="backward",
