@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from simgnn.errors import HardwareError
+from simgnn.hardware.problems import sentences
 
 
 class _Strict(BaseModel):
@@ -104,9 +105,7 @@ def read_samples(path: Path) -> SampleFile:
     except OSError as error:
         raise HardwareError(f"samples file {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise HardwareError(
-            f"{path} is not a samples file that this version reads: {where or 'document'}: {first['msg']}; "
+            f"{path} is not a samples file that this version reads: {sentences(SampleFile, error)[0]}; "
             "measure again with `simgnn calibrate`"
         ) from error

@@ -22,6 +22,17 @@ _EXPECTED = {
     "date_from_datetime_parsing": "a date, such as 2026-01-31",
     "date_type": "a date, such as 2026-01-31",
     "date_parsing": "a date, such as 2026-01-31",
+    "date_from_datetime_inexact": "a date, such as 2026-01-31",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "finite_number": "a finite number",
+    "string_too_short": "text that is not empty",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
 }
 
 
@@ -29,13 +40,18 @@ def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
     """One line for each fault of a table that should have become ``model``."""
     lines: list[str] = []
     for fault in error.errors(include_url=False):
-        if fault["type"] == UNREADABLE:
+        if fault["type"] == UNREADABLE or _follows(fault):
             continue
         path = tuple(part for part in fault["loc"] if part != "[key]")
         where = ".".join(str(part) for part in path)
         for text in _describe(model, path, dict(fault)).split("\n"):
             lines.append(f"{where}: {text}" if where else text)
     return list(dict.fromkeys(lines))
+
+
+def _follows(fault: Mapping[str, Any]) -> bool:
+    """Whether a list or a table is only too short because entries of it are wrong, which is told of them."""
+    return fault["type"] == "too_short" and bool(len(fault["input"]) >= fault["ctx"]["min_length"])
 
 
 def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[str, Any]) -> str:
@@ -48,20 +64,25 @@ def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[
         return f"missing{hint}"
     if kind == "value_error":
         return str(fault["msg"]).removeprefix("Value error, ")
+    if kind == "json_invalid":
+        return f"no JSON: {fault['ctx']['error']}"
     got = _shown(fault["input"])
     if kind == "literal_error":
         choices = _choices(_annotation(model, path))
-        listed = ", ".join(f"'{choice}'" for choice in choices) or fault["ctx"]["expected"]
-        hint = nearest(fault["input"], choices) if isinstance(fault["input"], str) else ""
+        listed = ", ".join(map(repr, choices)) or fault["ctx"]["expected"]
+        names = [choice for choice in choices if isinstance(choice, str)]
+        hint = nearest(fault["input"], names) if isinstance(fault["input"], str) else ""
         return f"got {got}, expected one of {listed}{hint}"
     if kind == "string_pattern_mismatch":
         return f"got {got}, expected a name: a letter, then letters, digits, or one of _ . + -"
     if kind in ("too_short", "too_long"):
-        return f"got {got}, expected {'more' if kind == 'too_short' else 'fewer'} entries: {fault['msg']}"
-    if kind == "greater_than_equal":
-        return f"got {got}, expected at least {fault['ctx']['ge']}"
-    if kind == "less_than_equal":
-        return f"got {got}, expected at most {fault['ctx']['le']}"
+        words, most = ("at least", "min_length") if kind == "too_short" else ("at most", "max_length")
+        count = fault["ctx"][most]
+        got = "an empty table" if isinstance(fault["input"], Mapping) and not fault["input"] else got
+        return f"got {got}, expected {words} {count} entr{'y' if count == 1 else 'ies'}"
+    if kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        return f"got {got}, expected {words} {fault['ctx'][name]}"
     return f"got {got}, expected {_EXPECTED.get(kind, fault['msg'])}"
 
 
@@ -126,8 +147,8 @@ def _required(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(name for name, field in model.model_fields.items() if field.is_required())
 
 
-def _choices(annotation: Any) -> tuple[str, ...]:
-    return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _is_model(annotation: Any) -> bool:
