@@ -8,9 +8,9 @@ from pydantic_core import PydanticCustomError
 
 from simgnn.hardware.features import PRIMITIVES, SIZE_DIMENSIONS, feature_names, unit_of
 from simgnn.hardware.problems import UNREADABLE
-from simgnn.hardware.quantities import CoreCount, Power, Ratio, Size, Source, Strict
+from simgnn.hardware.quantities import CoreCount, Power, Ratio, Size, Source, Strict, read_number
 from simgnn.names import nearest
-from simgnn.units import cost_of, format_quantity, parse
+from simgnn.units import cost_of, format_quantity
 
 Count = Annotated[StrictInt, Field(ge=1)]
 
@@ -75,7 +75,7 @@ class Curve(Strict):
                 faults.append(f"{name}: no feature of {primitive}{nearest(name, choices)}; known: {', '.join(choices)}")
                 continue
             try:
-                costs[name] = parse(text, cost_of(unit_of(name)))
+                costs[name] = read_number(text, cost_of(unit_of(name)))
             except ValueError as error:
                 faults.append(f"{name}: {error}")
         if not faults and not any(costs.values()):
@@ -100,7 +100,7 @@ class Curve(Strict):
                 faults.append(f"{name}: expected the smallest and the largest, such as ['16 {dimension}', ...]")
             else:
                 try:
-                    low, high = (parse(end, dimension) for end in ends)
+                    low, high = (read_number(end, dimension) for end in ends)
                 except ValueError as error:
                     faults.append(f"{name}: {error}")
                     continue
@@ -224,6 +224,13 @@ class Device(Strict):
         faults = []
         if self.kind == "cpu" and self.cores is None:
             faults.append("cores: missing; a CPU needs { value = '8 cores', source = '...' }")
+        idle, active = self.idle_power, self.active_power
+        if idle is not None and active is not None and idle.value > active.value:
+            told = [format_quantity(power.value, "W") for power in (idle, active)]
+            faults.append(
+                f"idle_power: got {told[0]}, which is above active_power, {told[1]}; expected a device at work to draw "
+                "no less than one that idles"
+            )
         seen: set[tuple[str, int, int]] = set()
         for curve in self.curves:
             key = (curve.primitive, curve.concurrency, curve.threads)

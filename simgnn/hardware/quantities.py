@@ -16,6 +16,24 @@ promises; assumed: neither, and results say so."""
 SOURCES: tuple[Source, ...] = ("measured", "published", "datasheet", "assumed")
 
 
+LARGEST, SMALLEST = 1e24, 1e-24
+"""In SI units; beyond them no machine has a number, and products of numbers overflow."""
+
+
+def read_number(text: Any, dimension: str, positive: bool = False) -> float:
+    """The SI number of a field's text; ``positive``: something is divided by it."""
+    number = parse(text, dimension)
+    if positive and number == 0:
+        raise ValueError(f"got '{text}', expected more than zero, such as '{example(dimension)}'")
+    if number > LARGEST or (positive and number < SMALLEST):
+        way, end = ("large", LARGEST) if number > LARGEST else ("small", SMALLEST)
+        raise ValueError(
+            f"got '{text}', which is too {way} for any machine; expected {'at most' if way == 'large' else 'at least'} "
+            f"{format_quantity(end, dimension)}"
+        )
+    return number
+
+
 class Strict(BaseModel):
     """A frozen table of a profile; keys that it does not know are refused."""
 
@@ -31,10 +49,7 @@ class Unit:
 
     def read(self, value: Any) -> float:
         """The SI number of a field's text."""
-        number = parse(value, self.dimension)
-        if self.positive and number == 0:
-            raise ValueError(f"got '{value}', expected more than zero, such as '{example(self.dimension)}'")
-        return number
+        return read_number(value, self.dimension, self.positive)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def write(number: float) -> str:

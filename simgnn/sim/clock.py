@@ -1,6 +1,6 @@
 """Simulated time: integer picoseconds. Seconds exist only at the edges (prices in, trace out)."""
 
-from simgnn.errors import BackendError
+from simgnn.errors import BackendError, HardwareError
 
 PICOSECONDS = 1_000_000_000_000
 """Ticks of the clock per second."""
@@ -12,9 +12,9 @@ DAY_S = 86_400
 def to_ps(seconds: float, what: str) -> int:
     """A duration in ticks, rounded to the nearest; ``what`` names it in the error for a price that is no duration."""
     if not 0.0 <= seconds < FOREVER_PS / PICOSECONDS:
-        raise BackendError(
-            f"{what} was priced at {seconds!r} s, expected a time between 0 and {FOREVER_PS // PICOSECONDS} s; "
-            f"look for a zero or missing rate in the hardware profile"
+        raise HardwareError(
+            f"{what} was priced at {seconds:.4g} s, expected a time between 0 and {FOREVER_PS // PICOSECONDS} s; "
+            f"look for a rate that is too low or a time that is too long in the hardware profile, or ask for less"
         )
     return round(seconds * PICOSECONDS)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simgnn.errors import BackendError
+from simgnn.errors import HardwareError
 from simgnn.hardware.links import Load
 from simgnn.sim.buckets import Buckets
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
@@ -109,7 +109,7 @@ class Network:
     def _check_capacity(self, links: Iterable[int]) -> None:
         for link in links:
             if not self._capacity[link] > 0.0:
-                raise BackendError(
+                raise HardwareError(
                     f"a message would cross link '{self._names[link]}', whose bandwidth is {self._capacity[link]} "
                     f"bytes/s; expected more than zero: give the link a bandwidth in the hardware profile, or a route "
                     f"around it"
@@ -289,7 +289,7 @@ class Network:
             if left_s < FOREVER_PS / PICOSECONDS:
                 raise too_long()
             crossed = (i for i in flows.paths.links(int(flows.path[starved])) if i < len(self._names))
-            raise BackendError(
+            raise HardwareError(
                 f"a message of {flows.remaining[starved]:.0f} bytes over {', '.join(self._names[i] for i in crossed)} "
                 f"would get {flows.rate[starved]:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of "
                 f"simulated time; expected bandwidth to spare: check the bandwidths in the hardware profile"

@@ -53,7 +53,7 @@ class OpTime:
 def time_op(question: Question, machine: Machine) -> OpTime:
     """Simulate one op, begun by all ranks of the machine at once when nothing else runs.
 
-    Raises :class:`HardwareError` for a price that the profile lacks, :class:`BackendError` for one beyond the clock.
+    Raises :class:`HardwareError` for a price that the profile lacks, or that is beyond the clock.
     """
     simulation = simulate(one_op_program(question, machine), machine, epochs=1)
     ended = np.zeros(machine.ranks)

@@ -62,6 +62,45 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda t: t["links"]["pcie"].update(duplx="full"),
         "links.pcie.duplx: unknown key (did you mean 'duplex'?)",
     ),
+    "idle above active": (
+        lambda t: t["devices"]["fast"]["idle_power"].update(value="300 W"),
+        "devices.fast: idle_power: got 300 W, which is above active_power, 250 W",
+    ),
+    "a number that overflows": (
+        lambda t: t["links"]["pcie"]["latency"].update(value="1e308 s"),
+        "links.pcie.latency.value: got '1e308 s', which is too large for any machine",
+    ),
+    "a rate too low to divide by": (
+        lambda t: t["links"]["pcie"]["bandwidth"].update(value="1e-308 B/s"),
+        "links.pcie.bandwidth.value: got '1e-308 B/s', which is too small for any machine",
+    ),
+    "a cost that overflows": (
+        lambda t: curve(t)["costs"].update(flops="1e-308 flop/s"),
+        "devices.fast.curves.0.costs: flops: got '1e-308 flop/s', which is too large for any machine",
+    ),
+    "an empty list": (
+        lambda t: t["links"]["pcie"]["efficiency"].update(points=[]),
+        "links.pcie.efficiency.points: got [], expected at least 1 entry",
+    ),
+    "an empty table": (
+        lambda t: t["topology"].update(hosts={}),
+        "topology.hosts: got an empty table, expected at least 1 entry",
+    ),
+    "too many entries": (
+        lambda t: host(t)["edges"][0].update(between=["left", "switch0", "switch1"]),
+        "topology.hosts.node.edges.0.between: got ['left', 'switch0', 'switch1'], expected at most 2 entries",
+    ),
+    "a time of day for a date": (
+        lambda t: t["meta"].update(date=3),
+        "meta.date: got 3, expected a date, such as 2026-01-31",
+    ),
+    "another format": (lambda t: t.update(format="1"), "format: got '1', expected one of 1"),
+    "spreads of sizes upside down": (
+        lambda t: t["backends"]["nccl"]["collectives"][0].update(
+            carried_spread=[{"size": "1 MB", "share": "2 %"}, {"size": "0 B", "share": "9 %"}]
+        ),
+        "carried_spread: expected sizes that ascend",
+    ),
     "unknown section": (lambda t: t.update(devcies={}), "devcies: unknown key (did you mean 'devices'?)"),
     "unknown link kind": (
         lambda t: t["links"]["pcie"].update(kind="pci"),
@@ -141,7 +180,10 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda t: host(t)["nodes"].update(left0="nic"),
         "topology.hosts.node: 2 things are called 'left0'",
     ),
-    "no devices": (lambda t: host(t).update(devices=[]), "topology.hosts.node.devices: got [], expected more entries"),
+    "no devices": (
+        lambda t: host(t).update(devices=[]),
+        "topology.hosts.node.devices: got [], expected at least 1 entry",
+    ),
     "count of zero": (
         lambda t: host(t).update(count=0),
         "topology.hosts.node.count: got 0, expected at least 1",
@@ -168,7 +210,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "load without a queue": (
         lambda t: t["links"]["pcie"].update(load=load()),
-        "links.pcie.load.queues: got [], expected more entries",
+        "links.pcie.load.queues: got [], expected at least 1 entry",
     ),
     "queue behind no message": (
         lambda t: t["links"]["pcie"].update(load=load(0)),
@@ -194,7 +236,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda t: t["backends"]["nccl"]["collectives"][1].update(algorithm="ring"),
         "'pairwise' belongs to 'exchange'",
     ),
-    "newer format": (lambda t: t.update(format=2), "format: got 2, expected one of '1'"),
+    "newer format": (lambda t: t.update(format=2), "format: got 2, expected one of 1"),
 }
 
 
@@ -205,6 +247,11 @@ def test_a_fault_is_told_with_its_place(name: str, table: Table) -> None:
     profile, problems = find_problems(table)
     assert profile is None
     assert any(told in problem for problem in problems), problems
+
+
+def test_a_list_whose_entries_are_wrong_is_not_called_empty_besides(table: Table) -> None:
+    table["backends"]["nccl"]["collectives"][0].update(ranks=[0])
+    assert find_problems(table)[1] == ["backends.nccl.collectives.0.ranks.0: got 0, expected at least 1"]
 
 
 def test_all_faults_at_once(table: Table) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.worlds import PS, flow_ends
-from simgnn.errors import BackendError
+from simgnn.errors import HardwareError
 from simgnn.sim.flowtable import FlowTable
 from simgnn.sim.maxmin import fill, smallest
 from simgnn.sim.network import WINDOW
@@ -116,13 +116,13 @@ def test_untouched_components_are_left_alone() -> None:
 
 
 def test_a_link_without_bandwidth_is_named() -> None:
-    with pytest.raises(BackendError, match=r"link 1.*expected more than zero"):
+    with pytest.raises(HardwareError, match=r"link 1.*expected more than zero"):
         flow_ends([1.0, 0.0], [((0, 1), 1.0)])
 
 
 def test_a_starved_link_is_finite_or_an_error() -> None:
     assert flow_ends([1e-3], [((0,), 1.0)]) == pytest.approx([1000.0])
-    with pytest.raises(BackendError, match="not end within"):
+    with pytest.raises(HardwareError, match="not end within"):
         flow_ends([1e-9], [((0,), 1.0)])
 
 
