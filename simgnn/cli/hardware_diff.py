@@ -19,11 +19,14 @@ def command(
     """
     from simgnn.cli.console import note, print_json, print_table
     from simgnn.hardware.difference import compare_profiles, furthest
+    from simgnn.hardware.library import find_profile
     from simgnn.hardware.profile import load_profile
 
     profiles = [load_profile(name) for name in (first, second)]
     difference = compare_profiles(*profiles)
     names = [profile.meta.name for profile in profiles]
+    if names[0] == names[1]:  # calibrations of one machine are called after it
+        names = [f"{name} ({find_profile(given)})" for name, given in zip(names, (first, second), strict=True)]
     beyond = furthest(difference.changes)
     if as_json:
         print_json(

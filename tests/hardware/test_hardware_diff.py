@@ -114,6 +114,7 @@ def test_screen_and_json(table: dict[str, Any], tmp_path: Path, capsys: pytest.C
     assert "beyond" in shown.out
     assert "differ by more than their spread: " in shown.err
     assert "spmm (1 x 1) x 2.00" in shown.err
+    assert (told["first"], told["second"]) == tuple(f"invented-server ({path})" for path in (before, after))
     assert invoke(["hardware", "diff", str(before), str(before)]) == 0
     assert "none of" in capsys.readouterr().err
     assert invoke(["hardware", "diff", str(before), "nowhere.toml"]) == 2
