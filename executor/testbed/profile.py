@@ -234,6 +234,7 @@ def _meta(declared: Declaration, base: Profile, loaded: bool) -> dict[str, Any]:
     return {
         **base.meta.model_dump(),
         "name": f"{base.meta.name}-{declared.name}",
+        "ranks_per_host": declared.ranks_per_host,
         "description": (
             f"testbed '{declared.name}' on {base.meta.name}: {declared.hosts} host(s) of {declared.ranks_per_host} "
             f"rank(s){rate}{slow}; devices as calibrated, links and quotas as declared{measured}"

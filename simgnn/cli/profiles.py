@@ -48,9 +48,8 @@ def known_profile(experiment: "Experiment") -> ChosenProfile | None:
 def default_cluster(profile: "Profile") -> tuple[int, int]:
     """Hosts and ranks per host of an experiment that names none: all hosts of the profile, with a rank on every device.
 
-    A machine whose cores are its device was calibrated with some numbers of ranks: the largest.
+    A machine whose cores are its device was calibrated with some numbers of ranks: the largest. A testbed declares it.
     """
     hosts = [host for _, host in profile.topology.host_names()]
     each = min(sum(placed.count for placed in host.devices) for host in hosts)
-    measured = max(profile.meta.calibrated_ranks, default=0) // len(hosts)
-    return len(hosts), max(each, measured, 1)
+    return len(hosts), profile.usual_ranks(each)

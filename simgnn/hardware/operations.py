@@ -180,26 +180,25 @@ def _matrix_faults(
         faults.append(f"--ranks: got {ranks}, but the matrix is of {count} ranks; expected the same, or no --ranks")
     wrong = next((entry for entry in chain(*matrix) if entry != int(entry) or not 0 <= entry <= LARGEST), None)
     if wrong is not None:
-        faults.append(f"--matrix: got {wrong}, expected whole numbers of bytes, none negative")
+        faults.append(f"--matrix: got {wrong:g}, expected whole numbers of bytes, 0 to {LARGEST:g}")
     return faults
 
 
 def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> tuple[int, ...]:
     """The host of each of ``ranks`` ranks (0: as many as fit): hosts are filled in order, a GPU a rank.
 
-    On CPUs a host takes as many ranks as it has processors or was calibrated with; more are spread evenly. ``per_host``
-    fixes the number. Raises :class:`HardwareError` for more ranks than the machine holds.
+    On CPUs a host takes as many ranks as a testbed declares, or as it has processors or was calibrated with; more are
+    spread evenly. ``per_host`` fixes the number. Raises :class:`HardwareError` for more ranks than the machine holds.
     """
     machines = profile.topology.host_names()
     if per_host is not None and per_host < 1:
         raise HardwareError(f"--ranks-per-host: got {per_host}, expected at least 1")
     room, flexible = [], True
-    measured = max(profile.meta.calibrated_ranks, default=0) // len(machines)
     for _, host in machines:
         kinds = [profile.devices[placed.type].kind for placed in host.devices for _ in placed.names()]
         gpus = kinds.count("gpu")
         flexible = flexible and not gpus
-        room.append(per_host or gpus or max(len(kinds), measured))
+        room.append(per_host or gpus or profile.usual_ranks(len(kinds)))
     if ranks > sum(room) and flexible and per_host is None:
         room = [-(-ranks // len(machines))] * len(machines)
     count = ranks or sum(room)

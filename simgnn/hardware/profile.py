@@ -63,6 +63,7 @@ BackendName = Literal["gloo", "nccl"]
 
 class Meta(Strict):
     """What the profile is of, and how it came about. ``calibrated_ranks``: rank counts measured; empty: never measured.
+    ``ranks_per_host``: ranks that a testbed declares on each host (None: nothing declares it).
 
     ``sources`` are the documents that published and datasheet numbers come from.
     """
@@ -72,6 +73,7 @@ class Meta(Strict):
     date: datetime.date
     versions: dict[StrictStr, StrictStr] = Field(default_factory=dict)
     calibrated_ranks: tuple[Annotated[StrictInt, Field(ge=1)], ...] = ()
+    ranks_per_host: Annotated[StrictInt, Field(ge=1)] | None = None
     sources: tuple[StrictStr, ...] = ()
 
 
@@ -91,6 +93,11 @@ class Profile(Strict):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def usual_ranks(self, devices: int) -> int:
+        """Ranks of a host with so many CPUs: as declared, else one a CPU or as many as were calibrated."""
+        measured = max(self.meta.calibrated_ranks, default=0) // len(self.topology.host_names())
+        return self.meta.ranks_per_host or max(devices, measured, 1)
 
     @property
     def calibrated(self) -> bool:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from executor.testbed.command import main
 from executor.testbed.declaration import Declaration
 from executor.testbed.profile import describe
+from simgnn.cli.profiles import default_cluster
 from simgnn.errors import HardwareError
 from simgnn.hardware.check import price_problems
 from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.machine import Machine
+from simgnn.hardware.operations import spread_ranks
 from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
 
 CACHED = 32e6
@@ -93,6 +95,18 @@ def test_one_host_without_slow_ranks_is_the_machine_itself() -> None:
     assert found.backends == base().backends
     machine = Machine.place(found, (0, 0))
     assert machine.message(0, 1, 1e6) == Machine.place(base(), (0, 0)).message(0, 1, 1e6)
+
+
+def test_ranks_lie_as_declared_however_many_the_machine_was_calibrated_with() -> None:
+    machine = base()
+    machine = machine.model_copy(update={"meta": machine.meta.model_copy(update={"calibrated_ranks": (1, 2, 4)})})
+    declared = Declaration.parse({"hosts": 2, "ranks_per_host": 1, "link": "1 Gbit/s"}, "bed")
+    found = describe(declared, machine)
+    assert spread_ranks(found, 0) == spread_ranks(found, 2) == (0, 1)
+    assert spread_ranks(found, 4) == (0, 0, 1, 1)
+    assert spread_ranks(found, 2, 2) == (0, 0)
+    assert default_cluster(found) == (2, 1)
+    assert default_cluster(machine) == (1, 4)
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(2, 1), (2, 2), (3, 1), (1, 4)])
