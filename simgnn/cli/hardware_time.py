@@ -1,5 +1,6 @@
 """``simgnn hardware time``: what one op takes on a machine."""
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,10 +30,11 @@ def command(
                       "of one rank; exchange: of every pair.", show_default=False,
                       rich_help_panel="Sizes of the op")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", metavar="P", help="Ranks that take part, host by host; "
-                     "default: one a device, on CPUs as many as were calibrated if these are more "
-                     "(aggregate, matmul...: each does the same work).",
+                     "default: one a device, on CPUs as many as were calibrated if these are more, of a testbed those "
+                     "that it declares (aggregate, matmul...: each does the same work).",
                      show_default=False)] = None,
-    per_host: Annotated[int | None, typer.Option("--ranks-per-host", metavar="N", help="Ranks on each host.",
+    per_host: Annotated[int | None, typer.Option("--ranks-per-host", metavar="N", help="Ranks on each host; "
+                        "default: as many as fit, of a testbed as it declares.",
                         show_default=False)] = None,
     threads: Annotated[int | None, typer.Option("--threads", metavar="N", help="CPU threads of each rank; default: the "
                        "device's cores divided evenly.", show_default=False)] = None,
@@ -102,16 +104,18 @@ def read_matrix(path: Path) -> list[list[int]]:
     """
     try:
         if path.suffix == ".npy":
+            import numpy as np
+
             from simgnn.npzfile import read_npy
 
-            table = read_npy(path)
+            table = read_npy(path) if path.stat().st_size else np.zeros((0, 0))
             if table.ndim != 2 or table.dtype.kind not in "iuf":
                 raise ConfigError(f"--matrix: {path} holds {table.dtype} {list(table.shape)}, expected numbers [P, P]")
             entries: list[list[Any]] = table.tolist()
         elif path.suffix == ".json":
             import json
 
-            entries = json.loads(path.read_text())
+            entries = json.loads(path.read_text() or "[]")
         else:
             lines = [line.strip() for line in path.read_text().splitlines()]
             entries = [
@@ -123,19 +127,26 @@ def read_matrix(path: Path) -> list[list[int]]:
         raise ConfigError(f"--matrix: {path} cannot be read: {error}") from None
     if not isinstance(entries, list) or not all(isinstance(row, list) for row in entries):
         raise ConfigError(f"--matrix: {path} holds no table, expected P rows of P numbers: bytes from i to j")
-    return [[_entry(value, path) for value in row] for row in entries]
+    if not entries:
+        raise ConfigError(f"--matrix: {path} is empty, expected P rows of P numbers: bytes from i to j")
+    return [
+        [_entry(value, f"{path}, row {i}, column {j}") for j, value in enumerate(row)] for i, row in enumerate(entries)
+    ]
 
 
-def _entry(value: Any, path: Path) -> int:
+def _entry(value: Any, where: str) -> int:
     from simgnn.units import parse
 
     try:
-        number = float(value) if not isinstance(value, str) or value.strip().replace(".", "").isdigit() else None
-        found = parse(value, "bytes") if number is None else number
-        if isinstance(value, bool) or found != int(found) or found < 0:
-            raise ValueError(f"got {value!r}, expected a whole number of bytes")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ConfigError(f"--matrix: {path}: {error}") from None
+        bare = float(value)
+    except (ValueError, TypeError, OverflowError):
+        bare = None
+    try:
+        found = parse(value, "bytes") if bare is None else bare
+    except ValueError as error:
+        raise ConfigError(f"--matrix: {where}: {error}") from None
+    if isinstance(value, bool) or not (0 <= found < inf) or found != int(found):
+        raise ConfigError(f"--matrix: {where}: got {value}, expected a whole number of bytes, none negative")
     return int(found)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simgnn.cli.hardware_time import read_matrix
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError, HardwareError
 from simgnn.hardware.machine import Machine
@@ -19,6 +20,7 @@ from simgnn.hardware.profile import Profile, load_profile
 from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.sim.hostpath import host_path
 from simgnn.sim.one_op import time_op
+from simgnn.tomlfile import write_toml
 
 DATA = Path(__file__).parent / "data"
 SERVER = str(DATA / "invented-server.toml")
@@ -190,6 +192,51 @@ def test_malformed_matrices_are_refused(
     path.write_text(text)
     assert invoke(["hardware", "time", SERVER, "exchange", "--matrix", str(path)]) == 2
     assert "--matrix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("m.npy", np.array([[0.0, np.inf], [1.0, 0.0]]), "row 0, column 1: got inf, expected a whole number of bytes"),
+        ("m.npy", np.array([[0.0, 1.0], [np.nan, 0.0]]), "row 1, column 0: got nan, expected a whole number of bytes"),
+        ("m.json", "[[0, NaN], [1, 0]]", "row 0, column 1: got nan"),
+        ("m.csv", "0,-5\n1,0\n", "row 0, column 1: got -5, expected a whole number of bytes, none negative"),
+        ("m.csv", "0,1e300\n1,0\n", "got 1e+300, expected whole numbers of bytes, 0 to"),
+        *((name, "", f"{name} is empty, expected P rows of P numbers") for name in ("m.npy", "m.csv", "m.json")),
+        ("m.csv", "# only a comment\n", "m.csv is empty"),
+    ],
+)
+def test_what_is_wrong_with_a_matrix_is_said(
+    name: str, content: Any, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        np.save(path, content)
+    assert invoke(["hardware", "time", SERVER, "exchange", "--matrix", str(path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_bytes_of_a_matrix_may_have_an_exponent(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("0, 1e9\n2.5e3, 64 KiB\n")
+    assert read_matrix(path) == [[0, 10**9], [2500, 65536]]
+
+
+def test_a_price_beyond_the_clock_is_bad_input(
+    table: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table["backends"]["nccl"]["collectives"][0]["hop"]["value"] = "1e20 s"
+    table["links"]["infiniband"]["bandwidth"]["value"] = "1e-20 B/s"
+    path = tmp_path / "slow.toml"
+    write_toml(path, table)
+    for op, told in (
+        (["allreduce"], "was priced at"),
+        (["send", "--from", "0", "--to", "4"], "would get 1e-20 bytes/s"),
+    ):
+        assert invoke(["hardware", "time", str(path), *op, "--bytes", "1 MB"]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_matrix_reads_the_same_from_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
