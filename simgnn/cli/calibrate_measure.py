@@ -54,7 +54,10 @@ def kept_folder() -> Path:
 
 def one_at_a_time() -> AbstractContextManager[None]:
     """Two calibrations would take one another's work for slowness of the machine, and mix what they keep."""
-    return locked_folder(kept_folder().parent, "calibrate", "end it")
+    from simgnn.hardware.library import CACHE_NAME
+
+    otherwise = f"end it; if it is another machine's, name another folder ({CACHE_NAME})"
+    return locked_folder(kept_folder().parent, "calibrate", otherwise)
 
 
 def forget_kept(quick: bool) -> None:
