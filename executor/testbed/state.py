@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from simgnn.errors import BackendError
+from simgnn.errors import BackendError, ConfigError
 from simgnn.tomlfile import write_atomically
 
 FOLDER = "SIMGNN_TESTBED_STATE"
@@ -47,15 +47,18 @@ class Record:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise BackendError(f"testbed: its record {path} cannot be read ({error})") from error
-        if table.pop("format", None) != FORMAT:
-            raise BackendError(f"testbed: {path} is no record of this version (format {FORMAT})")
-        lists = {key: tuple(table[key]) for key in ("cores", "namespaces", "cgroups")}
-        return cls(**{**table, **lists})
+            raise BackendError(f"testbed: its record {path} cannot be read ({error}); {_by_hand(name)}") from error
+        if not isinstance(table, dict) or table.pop("format", None) != FORMAT:
+            raise BackendError(f"testbed: {path} is no record of this version (format {FORMAT}); {_by_hand(name)}")
+        try:
+            lists = {key: tuple(table[key]) for key in ("cores", "namespaces", "cgroups")}
+            return cls(**{**table, **lists})
+        except (KeyError, TypeError) as error:
+            raise BackendError(f"testbed: {path} is not a whole record ({error}); {_by_hand(name)}") from error
 
     def write(self) -> None:
         """Keep it, whole or not at all."""
-        state_folder().mkdir(parents=True, exist_ok=True)
+        _make_folder()
         write_atomically(_path(self.name), json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
 
     def finished(self) -> Self:
@@ -79,7 +82,7 @@ def locked(name: str, patience_s: float = 0.0) -> Iterator[None]:
 
     Raises :class:`BackendError` where another process still holds it after ``patience_s``.
     """
-    state_folder().mkdir(parents=True, exist_ok=True)
+    _make_folder()
     path = state_folder() / f"{name}.lock"
     end = time.monotonic() + patience_s
     with path.open("a+") as file:
@@ -112,6 +115,21 @@ def is_locked(name: str) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def _make_folder() -> None:
+    try:
+        state_folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{FOLDER}: got {state_folder()}, expected a folder that can be made and written ({error.strerror}); "
+            f"default: {DEFAULT_FOLDER}"
+        ) from error
+
+
+def _by_hand(name: str) -> str:
+    made = f"simgnn-{name}"
+    return f"remove what it made, if anything ({made}-* of ip netns list, cgroup {made}), then that file"
 
 
 def _path(name: str) -> Path:

@@ -135,7 +135,7 @@ class Running:
             stdin=subprocess.PIPE if follows else None,
             env={**(with_lifeline() if follows else os.environ), "PYTHONUNBUFFERED": "1"},
             # whoever starts the tests in the background of a shell has Ctrl-C ignored, and children inherit that
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)],
         )  # fmt: skip
         assert self.process.stdout is not None
         for _ in range(2 if root is None else 1):
@@ -176,7 +176,7 @@ def test_a_killed_run_leaves_what_down_removes_and_no_ranks(tmp_path: Path) -> N
     assert not network.exists(namespace_of(declared.name, 0))
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_takes_its_testbed_down(tmp_path: Path, sent: signal.Signals) -> None:
     declared = bed()
     running = Running(declared, tmp_path)
