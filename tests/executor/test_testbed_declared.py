@@ -99,3 +99,5 @@ def test_a_slow_rank_has_the_quota_of_the_profile(
     assert with_all.threads_per_rank[slow] == threads
     times = [one.work_seconds(slow, "matmul", WORK).seconds for one in (machine, with_all)]
     assert times[0] / times[1] == pytest.approx(threads / (quota / period))
+    if len(usable_cores()) >= declared.ranks:  # each rank has whole cores at full speed
+        assert times[0] / times[1] == pytest.approx(1 / share)
