@@ -65,7 +65,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
         ({"link": "1 bit/s"}, "expected at least 100 kbit/s"),
         ({"burst": "100 B"}, "burst: got '100 B', expected between '2 KiB' and '64 MiB'"),
         ({"link": "3 Tbit/s"}, r"link: got 3 Tbit/s, expected at most 2\.68 Tbit/s"),
-        ({"link": "1e30 bit/s"}, r"link: got .* expected at most 2\.68 Tbit/s"),
+        ({"link": "1e30 bit/s"}, "link: got '1e30 bit/s', which is too large for any machine"),
         ({"slow": {"2": 0.5}}, "slow: got rank 2, expected one of 0 to 1"),
         ({"slow": {"1": 0.5, "01": 0.5}}, "rank 1 twice"),
         ({"slow": {"1": 0.0}}, "expected a share of full speed"),
