@@ -167,7 +167,7 @@ class Result(BaseModel):
         if self.assumed:
             told.append(
                 f"assumed: '{self.hardware}' has no measurement of {', '.join(self.assumed)}: sums and passes stand in "
-                "for them, as which attention came out several times too fast; run `simgnn calibrate` (without --quick)"
+                "for them, by which epochs came out up to 28 % too short; run `simgnn calibrate` (without --quick)"
             )
         if self.extrapolated:
             names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")
