@@ -65,6 +65,7 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     root, buffer = op.root, context.program.buffers[op.writes[0].buffer]
     read, put = context.store.getter((op.reads or op.writes)[0]), context.store.setter(op.writes[0])
     place, dtype = context.store.place(buffer.name), TORCH_TYPES[buffer.dtype]
+    none = torch.empty((0, buffer.width), dtype=dtype, device=place)
     transfer, sizes = op.transfer, context.program.sizes
     versions = context.store.getter(op.writes[1]) if len(op.writes) > 1 else None
     put_sent = context.store.setter(op.writes[2]) if len(op.writes) > 2 and context.rank == root else None
@@ -73,12 +74,13 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
         if context.rank == root:
             wire = read(now).to(group.device).contiguous()
         else:
+            put(now, none)  # the block that it takes the place of goes first
             rows = 1 if transfer is None else int(sizes.per_rank(transfer.rows, now.epoch, max(now.step, 0))[root])
             wire = torch.empty((rows, buffer.width), dtype=dtype, device=group.device)
         if group.process_group is not None:
             dist.broadcast(wire, src=root, group=group.process_group)
         keeps = context.rank != root or context.store.rows(buffer.rows, now) > 0
-        put(now, (wire if keeps else wire[:0]).to(place))
+        put(now, wire.to(place) if keeps else none)  # no view of the rows, which would keep them all
         if versions is not None:
             versions(now)[root] = now.epoch
         if put_sent is not None:

@@ -37,7 +37,7 @@ class BlockEdges:
         self.rows, self.columns, self.first = csr.rows, csr.columns, first
         self.shift = 0 if first else csr.rows
         kind = np.int32 if self.shift + csr.columns <= np.iinfo(np.int32).max else np.int64
-        self.indptr = np.array(csr.indptr, dtype=np.int64)
+        self.indptr = np.asarray(csr.indptr, dtype=np.int64)
         self.indices = np.asarray(csr.indices).astype(kind) + kind(self.shift)
         self._bounds: dict[int, NDArray[np.int64]] = {}
 

@@ -30,6 +30,13 @@ class Structure:
             csr.columns,
         )
 
+    @classmethod
+    def sharing(cls, csr: CSR, device: torch.device) -> "Structure":
+        """A CSR whose arrays nobody changes; on the CPU they are taken as they are."""
+        arrays = (np.asarray(csr.indptr, dtype=np.int64), np.asarray(csr.indices))
+        pointers, indices = (torch.from_numpy(array).to(device) for array in arrays)
+        return cls(pointers, indices, csr.columns)
+
     @property
     def rows(self) -> int:
         """n, the number of destinations."""

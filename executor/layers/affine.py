@@ -11,6 +11,8 @@ from executor.layers.tape import Call, autograd
 from simgnn.model.spec import Activation
 
 Rows = torch.Tensor | SparseRows
+NORM_ELEMENTS = 2**16
+"""Elements of a gradient whose squares are added up at once."""
 
 
 class _Affine(torch.autograd.Function):
@@ -71,7 +73,10 @@ class _Affine(torch.autograd.Function):
 
 def clip_factor(gradient: torch.Tensor, limit: float) -> torch.Tensor:
     """min(1, limit / norm) of a gradient [n, F], a scalar of its dtype; the norm is summed up in float64."""
-    norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+    # on the CPU torch makes a float64 copy of what it sums
+    parts = gradient.flatten().split(NORM_ELEMENTS) if gradient.device.type == "cpu" else (gradient,)
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     return (limit / norm).clamp_(max=1.0).to(gradient.dtype)
 
 

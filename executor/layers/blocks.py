@@ -62,7 +62,7 @@ class BlockAdjacency:
         looped = len(self.degrees[self.rank]) if root == self.rank else 0
         csr = (self.backward if transposed else self.forward)[root]
         if id(csr) not in self._structures:
-            self._structures[id(csr)] = Structure.from_csr(csr, self._device)
+            self._structures[id(csr)] = Structure.sharing(csr, self._device)
             self._transposes[id(csr)] = self._structures[id(csr)].transposed()
         by_own_row, by_other = self._structures[id(csr)], self._transposes[id(csr)]
         both = (by_other, by_own_row) if transposed else (by_own_row, by_other)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from executor.layers import build_layers
-from executor.layers.affine import affine, clip_factor
+from executor.layers.affine import NORM_ELEMENTS, affine, clip_factor
 from simgnn.experiment.sections import TrainSection
 from simgnn.model.spec import LayerSpec
 
@@ -68,3 +68,19 @@ def test_every_layer_passes_its_limit_on(kind: str, order: str) -> None:
     ratio = found[1][found[0] != 0] / found[0][found[0] != 0]
     assert torch.allclose(ratio, ratio[0].expand_as(ratio), rtol=1e-9)
     assert 0 < float(ratio[0]) < 1
+
+
+def test_a_norm_is_summed_up_in_pieces_that_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch makes a float64 copy of what it sums on a CPU: of the gradient, that would be twice its memory."""
+    gradient, whole = torch.randn(1000, 200), torch.linalg.vector_norm
+    sizes: list[int] = []
+
+    def noted(part: torch.Tensor, **options: object) -> torch.Tensor:
+        sizes.append(part.numel())
+        return whole(part, **options)
+
+    monkeypatch.setattr(torch.linalg, "vector_norm", noted)
+    factor = clip_factor(gradient, 1.0)
+    assert max(sizes) <= NORM_ELEMENTS
+    assert sum(sizes[:-1]) == gradient.numel()
+    assert float(factor) == pytest.approx(1 / float(whole(gradient.double())), rel=1e-6)
