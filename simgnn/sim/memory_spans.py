@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import carried
-from simgnn.program.ops import ITEM_BYTES
+from simgnn.program.ops import ITEM_BYTES, Op
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray
 from simgnn.sim.decided import Sizes
@@ -79,7 +80,8 @@ class Spans:
 
 
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
-    """A stretch for each turn and rank and buffer that dies with its turn."""
+    """A stretch for each turn and rank and buffer that dies with its turn. What a rank broadcasts it reads where it is:
+    the buffer that others receive it in is not touched there."""
     kept = carried(program)
     names = tuple(sorted(name for name in program.buffers if name not in kept))
     number = {name: place for place, name in enumerate(names)}
@@ -92,6 +94,12 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
     counts = np.diff(start)[ticks["op_id"]]
     row = np.repeat(np.arange(len(counts)), counts)
     buffer = flat[start[ticks["op_id"][row]] + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)]
+    received = {op.writes[0].buffer for _, op in program.ops if op.kind is OpKind.BROADCAST and op.writes}
+    if received:
+        roots = np.array([-1 if (root := _root(op)) is None else root for _, op in program.ops])
+        elsewhere = np.isin(buffer, [number[name] for name in received if name in number])
+        kept_here = ~elsewhere | (roots[ticks["op_id"][row]] != ticks["rank"][row])
+        row, buffer = row[kept_here], buffer[kept_here]
     keys = [buffer, *(ticks[name][row] for name in ("rank", "step", "epoch"))]
     order = np.lexsort((ticks["issued"][row], *keys))
     fresh = np.ones(len(order), dtype=np.bool_)
@@ -125,6 +133,12 @@ def all_copies_bytes(sizes: Sizes, name: str, epoch: int, step: int) -> IntArray
     buffer = sizes.program.buffers[name]
     rows = sizes.at_most(buffer.rows, epoch, step, f"buffer {name}")
     return rows * (buffer.width * ITEM_BYTES[buffer.dtype] * buffer.depth)
+
+
+def _root(op: Op) -> int | None:
+    """The rank whose rows an op sends to all, or sums over as they arrive."""
+    block = op.options.get("block")
+    return op.root if op.kind is OpKind.BROADCAST else None if block is None else int(block)
 
 
 def _space(program: Program, name: str) -> str:

@@ -22,10 +22,12 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     """Bytes that an op holds on every rank while it runs, beside the buffers that it names; int64 [P].
 
     - A backward op that multiplies by the incoming gradient of an activation (every layer's update but the last's)
-      holds that gradient, masked; where one of the gradients that it writes is just that, it is no more.
+      holds that gradient, masked; where one of the gradients that it writes is just that, it is no more. A gradient
+      that is scaled down to a limit is held beside the one before it, before anything is made of it.
     - A backward op holds the gradients of its parameters before they are added to theirs: of all its products at once,
       or of the larger, where one is reversed after the other: own and halo rows that are prepared apart, and products
       of products, between which there are rows inside the module.
+    - A sum over a block of edges that adds to sums so far makes new ones beside them.
     - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
       after the other.
     - A loss holds LOSS_COPIES tensors of its rows.
@@ -38,6 +40,9 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
                     sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", "width", "item_bytes")
                 )
                 total += LOSS_COPIES * rows * width * item
+    if op.kind is OpKind.AGGREGATE:
+        for name in {access.buffer for access in op.reads} & {access.buffer for access in op.writes}:
+            total += _bytes(program, sizes, name, epoch, step)
     if op.kind is not OpKind.TRANSFORM:
         return total
     if op.reverses is None:
@@ -54,15 +59,19 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
         for access in op.writes:
             if access.buffer not in outgoing:
                 total += _bytes(program, sizes, access.buffer, epoch, step)
-    updates = (op.module or "").endswith(".update") or op.reverses.endswith("/update")
-    last = max((other.layer for _, other in program.ops), default=0)
+    if not (op.module or "").endswith(".update") and not op.reverses.endswith("/update"):
+        return total
+    masks = op.layer < max((other.layer for _, other in program.ops), default=0)
+    limits = bool(op.options.get("gradient_limit"))
     products = [piece for piece in op.work if piece.primitive == "matmul" and "crossed" not in piece.sizes]
     multiplies = any(piece.primitive.endswith("matmul") for piece in op.work)
-    if updates and op.layer < last and multiplies and len(products) >= len(outgoing):
-        for access in op.reads:
-            if access.buffer in op.gradients:
-                total += _bytes(program, sizes, access.buffer, epoch, step)
-    return total
+    incoming, written = (
+        sum((_bytes(program, sizes, name, epoch, step) for name in names), np.zeros(program.ranks, dtype=np.int64))
+        for names in ({access.buffer for access in op.reads} & set(op.gradients), outgoing)
+    )
+    if (masks or limits) and multiplies and len(products) >= len(outgoing):
+        total += incoming
+    return np.maximum(total, (masks + limits) * incoming - written) if limits else total
 
 
 def _parameter_gradients(sizes: Sizes, op: Op, epoch: int, step: int) -> list[IntArray]:
@@ -92,7 +101,8 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
     """Bytes that the executor keeps beside the buffers, by name, int64 [P] each.
 
     - Of every local adjacency that is trained on: in-degrees (int64) of all sources, and the scalings that stand for
-      edge weights: at most one a source and three a row.
+      edge weights: at most one a source and three a row. Of every block of edges: in-degrees of its sources, and, in
+      either direction, a scaling of its sources, which lie behind the sums so far, and one of rows.
     - Of every route along which rows are packed or added: the local rows that it names, int64.
     - Positions (int64) of training, validation and test rows: at most one a row of the loss.
     - Of sparse input rows that are multiplied: their transpose, and the row pointers (int32) of both. Where a module
@@ -102,7 +112,15 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
     for template, op in program.ops:
         for piece in op.work:
             at = {name: sizes.at_most(size, 0, 0, op.name) for name, size in piece.sizes.items()}
-            if piece.primitive in ("spmm", "attention_sums") and op.reverses is None and template != EVALUATE:
+            sums = piece.primitive in ("spmm", "attention_sums") and template != EVALUATE
+            if sums and "block" in op.options:
+                block, turned = op.options["block"], op.options.get("transposed", 0)
+                behind = at["rows"] if any(access in op.writes for access in op.reads) else 0
+                kept[f"degrees of block {block}"] = np.full_like(at["rows"], 8 * at["sources"])
+                if op.module is None:  # attention scales nothing
+                    scaled = behind + at["sources"] + at["rows"]
+                    kept[f"scalings of block {block}/{turned}"] = at["item_bytes"] * scaled
+            elif sums and op.reverses is None:
                 degrees, scalings = 8 * at["sources"], at["item_bytes"] * (at["sources"] + 3 * at["rows"])
                 kept[f"adjacency of {piece.sizes['sources']}"] = degrees + scalings
             if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer

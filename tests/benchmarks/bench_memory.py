@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from executor.launcher import launch
+from simgnn.cli.activity import find_activity
 from simgnn.cli.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
@@ -52,7 +53,10 @@ def measure(settings: list[str], ranks: int, folder: Path, system: str = "vanill
     if launch(directory, ["--device", "cpu"]) != 0:
         raise SystemExit(f"the run in {directory} failed")
     machine = Machine.place(profile, prepared.experiment.rank_hosts())
-    simulation = simulate(prepared.planned.program, machine, stats=prepared.stats, epochs=2, evaluate_every=2)
+    activity = find_activity(prepared, directory).activity
+    simulation = simulate(
+        prepared.planned.program, machine, stats=prepared.stats, epochs=2, evaluate_every=2, activity=activity
+    )
     measured = read_result(RunDirectory(directory).result).peak_memory_bytes
     assert measured is not None
     return simulation.memory.both, np.asarray(measured)

@@ -101,6 +101,7 @@ RMAT = ["graph.source=synthetic:rmat", "graph.vertices=6000", "graph.edges=30000
 COMMUNITIES = [
     "graph.source=synthetic:communities", "graph.vertices=6000", "graph.edges=30000", "graph.feature_width=40",
 ]  # fmt: skip
+LARGER = [*COMMUNITIES, "graph.vertices=20000", "graph.edges=150000"]
 THREE = ["model.layers=3", "model.hidden=48"]
 
 
@@ -111,6 +112,10 @@ THREE = ["model.layers=3", "model.hidden=48"]
         ("vanilla", 2, [*COMMUNITIES, "model.kind=gcn", "model.layers=2", "model.hidden=96", "partition.kind=metis"]),
         ("vanilla", 2, [*COMMUNITIES, *THREE, "model.kind=gin"]),
         ("vanilla", 2, [*RMAT, *THREE, "model.kind=gat"]),
+        ("cagnet", 2, [*RMAT, *THREE]),
+        pytest.param("cagnet", 2, [*LARGER, *THREE, "model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
+        pytest.param("cagnet", 3, [*COMMUNITIES, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
+        ("sancus", 2, [*COMMUNITIES, *THREE]),
     ],
 )
 def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, settings: list[str], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from programs.notation import op, program
 
 from sim.worlds import machine, run
-from simgnn.program.ops import Buffer, Stream, Work
+from simgnn.program.ops import Buffer, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program
 from simgnn.sim.decided import Sizes
 from simgnn.sim.memory_work import kept_beside, work_space
@@ -98,6 +98,14 @@ def test_products_of_products_hold_the_gradient_between_and_those_of_weights_in_
     assert work_space(made, Sizes(made), ops[1], 0, 0).tolist() == [4 * (500 + ROWS) * WIDE]
 
 
+def test_a_sum_that_adds_to_another_makes_a_new_one_beside_it() -> None:
+    ops = [op("first", "aggregate", "compute", "x", "y", options={"block": 0}),
+           op("second", "aggregate", "compute", "x y", "y", "first", options={"block": 1})]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"), [Buffer("x", ROWS, WIDE), Buffer("y", ROWS, NARROW)],
+                   [Stream("compute")], (0,))  # fmt: skip
+    assert [work_space(made, Sizes(made), one, 0, 0).tolist() for one in ops] == [[0], [4 * ROWS * NARROW]]
+
+
 def test_of_sparse_rows_that_a_module_adds_up_their_sum_is_kept_transposed() -> None:
     product = (Work("sparse_matmul", {"nonzeros": 100, "rows": ROWS, "sources": 50, "width": 8, "item_bytes": 4}),)
     ops = [op("a", "transform", "compute", "features summed", "y total", work=product)]
@@ -106,3 +114,44 @@ def test_of_sparse_rows_that_a_module_adds_up_their_sum_is_kept_transposed() -> 
     made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
     assert kept_beside(made, Sizes(made))["total transposed"].tolist() == [6000 + 4 * (ROWS + 50)]
     assert set(kept_beside(made, Sizes(made))) == {"total transposed"}
+
+
+def test_a_gradient_that_is_scaled_down_is_held_beside_the_masked_one() -> None:
+    ops = [op("forward/1/update", "transform", "compute", "z", "y", layer=1, module="layers.1.update"),
+           op("b", "transform", "compute", "dy", "dz", reverses="forward/1/update", gradients={"dy": "y", "dz": "z"},
+              layer=1, options={"gradient_limit": 1.0}),
+           op("end", "optimize", "compute", "dz", "dz", "b", layer=2)]  # fmt: skip
+    held = []
+    for narrow in (WIDE, NARROW):
+        buffers = [*(Buffer(name, ROWS, WIDE) for name in ("y", "dy")),
+                   *(Buffer(name, ROWS, narrow) for name in ("z", "dz"))]  # fmt: skip
+        made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+        held.append(int(work_space(made, Sizes(made), ops[1], 0, 0)[0]))
+    assert held == [4 * ROWS * WIDE, 4 * ROWS * (2 * WIDE - NARROW)]
+
+
+def test_of_blocks_of_edges_each_has_degrees_and_in_either_direction_scalings() -> None:
+    def sums(root: int, sources: int, turned: int, reads: str) -> Op:
+        piece = Work("spmm", {"edges": 9, "rows": ROWS, "sources": sources, "width": WIDE, "item_bytes": 4})
+        return op(f"{turned}/{root}", "aggregate", "compute", reads, "y", work=(piece,),
+                  options={"block": root, "transposed": turned})  # fmt: skip
+
+    ops = [sums(0, 700, 0, "x"), sums(1, 700, 0, "x y"), sums(0, 700, 1, "x"), sums(1, 700, 1, "x y")]
+    made = program("p", {"epoch": ops}, Calendar("epoch"), [Buffer("x", 700, WIDE), Buffer("y", ROWS, WIDE)],
+                   [Stream("compute")], (0, 0))  # fmt: skip
+    first, later = 4 * (700 + ROWS), 4 * (2 * ROWS + 700)
+    assert {name: found.tolist() for name, found in kept_beside(made, Sizes(made)).items()} == {
+        "degrees of block 0": [5600] * 2, "degrees of block 1": [5600] * 2,
+        "scalings of block 0/0": [first] * 2, "scalings of block 1/0": [later] * 2,
+        "scalings of block 0/1": [first] * 2, "scalings of block 1/1": [later] * 2,
+    }  # fmt: skip
+
+
+def test_a_rank_reads_what_it_broadcasts_where_it_is() -> None:
+    ops = [op("send", "broadcast", "comm", "x", "block", root=1, transfer=Transfer(4 * WIDE, ROWS)),
+           op("sum", "aggregate", "compute", "x block", "y", "send", options={"block": 1})]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"),
+                   [Buffer("x", ROWS, WIDE, persistent=True), Buffer("block", ROWS, WIDE), Buffer("y", ROWS, NARROW)],
+                   [Stream("compute"), Stream("comm", group="world")], (0, 0))  # fmt: skip
+    peaks = run(made, machine((0, 0))).memory.both
+    assert (peaks[0] - peaks[1], peaks[1]) == (4 * ROWS * WIDE, 4 * ROWS * (WIDE + NARROW))
