@@ -3,9 +3,10 @@
 On a GPU the caching allocator counts what it has handed out and what it keeps. glibc does not, and with its blocks kept
 for reuse (:mod:`executor.allocator`) the resident memory depends on how they happen to lie: the same run took 116 to
 179 MiB. So until the first training epoch has ended, which no time is taken from, every large block is mapped by itself
-and returned at once: the high-water mark of that epoch is the peak of allocated memory. Pages of files are taken out of
-it: code that is read on its first call, which ranks share and the system may drop. The peak of all later epochs, with
-blocks kept, is the resident one, the allocator's slack and pages of files included.
+and returned at once: the high-water mark of that epoch is the peak of allocated memory; so it is done once more for the
+first evaluation, which may hold more, and the higher counts. Pages of files are taken out of it: code that is read on
+its first call, which ranks share and the system may drop. Memory that the ranks of a host share counts on its first.
+The peak of all other epochs, with blocks kept, is the resident one, the allocator's slack and pages of files included.
 
 The idle process has loaded its libraries and its program, made its process groups and run every kernel once.
 """
@@ -53,9 +54,10 @@ class PeakMemory:
     """``baseline``: bytes resident in the idle process; ``idle``: of them those that are no pages of files.
     ``method`` tells how the peak was taken.
 
-    ``allocated``: peak of the first epoch with large blocks mapped; None: not possible here, or not yet known.
+    ``allocated``: peak with large blocks mapped; None: not possible here, or not yet known. ``resident``: highest so
+    far of what was resident before :meth:`start_again`.
     ``holes``: addresses of blocks that fill the heap's holes meanwhile. ``processes``: how many share this
-    machine's free memory.
+    machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
     """
 
     device: torch.device
@@ -65,9 +67,13 @@ class PeakMemory:
     allocated: int | None = None
     holes: list[int] = field(default_factory=list)
     processes: int = 1
+    first: bool = True
+    resident: int = 0
 
     @classmethod
-    def begin(cls, device: torch.device, settings: AllocatorSettings, processes: int = 1) -> "PeakMemory":
+    def begin(
+        cls, device: torch.device, settings: AllocatorSettings, processes: int = 1, first: bool = True
+    ) -> "PeakMemory":
         """Note the idle process; from now on map large blocks, where the allocator can be told so and back. Blocks of
         the set-up would else leave holes that count as allocated."""
         gc.collect()  # but no trimming of the heap: small objects of a run would take its pages anew, as if they grew
@@ -78,7 +84,8 @@ class PeakMemory:
             mapped = False
         holes = fill_holes() if mapped else []
         baseline = _status("VmRSS") or _usage()
-        return cls(device, baseline, baseline - (_status("RssFile") or 0), "", 0 if mapped else None, holes, processes)
+        idle = baseline - (_status("RssFile") or 0)
+        return cls(device, baseline, idle, "", 0 if mapped else None, holes, processes, first)
 
     def start(self) -> None:
         """Before the first epoch: forget the set-up."""
@@ -87,13 +94,26 @@ class PeakMemory:
             self.holes += fill_holes()
             _clear()
 
+    def start_again(self) -> bool:
+        """Before the first evaluation: map large blocks once more, where that was possible; :meth:`reset` ends it."""
+        if self.allocated is None:
+            return False
+        gc.collect()
+        self.resident = max(self.resident, _status("VmHWM") or 0)
+        _set(MEASURING)
+        release_free_memory()
+        self.holes += fill_holes()
+        _clear()
+        return True
+
     def reset(self) -> None:
         """After the first epoch: note its peak, keep blocks again with pages for it and :data:`SLACK`, and forget
         the peak so far. Ranks take different times to get these pages."""
         if self.allocated is not None:
-            peak = _status("VmHWM") or 0
-            # code is only ever read in addition, so no more of it can have been there at the peak
-            self.allocated = max(0, peak - (_status("RssFile") or 0) - self.idle)
+            # of code and of shared rows more is only ever touched, so no more can have been there at the peak
+            elsewhere = (_status("RssFile") or 0) + (0 if self.first else _status("RssShmem") or 0) + self.idle
+            self.allocated = max(self.allocated, (_status("VmHWM") or 0) - elsewhere)
+            peak = self.allocated + elsewhere
             _set(RUNNING)
             library = _library()
             while self.holes:
@@ -119,7 +139,10 @@ class PeakMemory:
     def peak_method(self) -> str:
         """How :meth:`peak_bytes` was taken."""
         if self.allocated:
-            return "VmHWM of the first epoch with large blocks mapped, less pages of files and the idle process"
+            return (
+                "VmHWM of the first epoch and of the first evaluation with large blocks mapped, less pages of files, "
+                "the idle process and, but on its host's first rank, shared memory"
+            )
         return self.method
 
     def resident_bytes(self) -> int:
@@ -128,7 +151,7 @@ class PeakMemory:
             return int(torch.cuda.max_memory_reserved(self.device))
         reset = self.method.startswith("VmHWM")
         peak = (_status("VmHWM") if reset else None) or _usage()
-        return max(0, peak - self.baseline)
+        return max(0, max(peak, self.resident) - self.baseline)
 
 
 def release_free_memory() -> None:

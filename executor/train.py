@@ -84,7 +84,10 @@ class Session:
         self.energy = EnergyMeter(gauges_of(self.world))
         make_context = rank_context(plan, self.world, groups)
         warm_up_for(plan, self.world.device)
-        self.memory = PeakMemory.begin(self.world.device, self.allocator, len(self.world.here))
+        self.memory = PeakMemory.begin(
+            self.world.device, self.allocator, len(self.world.here),
+            first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
+        )  # fmt: skip
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
         self.context = make_context()
@@ -103,6 +106,7 @@ class Session:
             {name: observe for name, observe in observers.items() if name is not None}, pick,
         )  # fmt: skip
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
+        self._evaluated = False
 
     def run(self) -> None:
         """Train, then report."""
@@ -138,9 +142,14 @@ class Session:
 
     def _evaluate(self, epoch: int) -> None:
         assert self.context.network is not None
+        measures = not self._evaluated and EVALUATE in self.plan.program.templates and self.memory.start_again()
         self.context.network.set_training(False)
         self.interpreter.evaluate(epoch)
         self.context.network.set_training(True)
+        if measures:
+            self.memory.reset()
+            self.world.barrier()  # as after the first epoch
+        self._evaluated = True
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
         """A turn's metrics are there. Many epochs may run without a stop: the end of one is told from here, that of the

@@ -16,7 +16,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.hardware.machine import Machine
-from simgnn.program.lifetimes import carried
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.record.trace import MEMORY_SCHEMA
@@ -24,7 +23,7 @@ from simgnn.sim.caching_allocator import reserved_bytes
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.decided import Sizes
 from simgnn.sim.maxmin import Bools, Ints
-from simgnn.sim.memory_spans import Spans, all_copies_bytes, buffer_spans, work_spans
+from simgnn.sim.memory_spans import Spans, all_copies_bytes, always_held, buffer_spans, work_spans
 from simgnn.sim.memory_work import kept_beside
 
 
@@ -158,7 +157,7 @@ def _kept(program: Program, sizes: Sizes, first: Bools) -> dict[str, dict[str, I
     """Bytes that are there all the time, by space and name; ``first``: whether a rank is the first of its host."""
     zero = np.zeros(program.ranks, dtype=np.int64)
     kept: dict[str, dict[str, IntArray]] = {space: {"": zero} for space in ("device", "host", "host-shared")}
-    for name in sorted(carried(program)):
+    for name in sorted(always_held(program)):
         space = program.buffers[name].space
         kept[space][name] = all_copies_bytes(sizes, name, 0, 0) * (first if space == "host-shared" else 1)
     kept["device"] |= kept_beside(program, sizes)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.policies.minibatch import INPUTS
 from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import carried
 from simgnn.program.ops import ITEM_BYTES, Op
@@ -79,10 +80,16 @@ class Spans:
         return np.asarray(always + most)
 
 
+def always_held(program: Program) -> frozenset[str]:
+    """Buffers that are there all the time: those that outlive a turn, and the one that batches' input rows are put
+    together in, which is made once, as large as the largest."""
+    return carried(program) | ({INPUTS} & program.buffers.keys())
+
+
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
     """A stretch for each turn and rank and buffer that dies with its turn. What a rank broadcasts it reads where it is:
     the buffer that others receive it in is not touched there."""
-    kept = carried(program)
+    kept = always_held(program)
     names = tuple(sorted(name for name in program.buffers if name not in kept))
     number = {name: place for place, name in enumerate(names)}
     touched = [

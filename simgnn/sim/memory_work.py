@@ -112,7 +112,8 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
     for template, op in program.ops:
         for piece in op.work:
             at = {name: sizes.at_most(size, 0, 0, op.name) for name, size in piece.sizes.items()}
-            sums = piece.primitive in ("spmm", "attention_sums") and template != EVALUATE
+            drawn = any(program.buffers[access.buffer].dtype == "int32" for access in op.reads)  # edges of a batch
+            sums = piece.primitive in ("spmm", "attention_sums") and template != EVALUATE and not drawn
             if sums and "block" in op.options:
                 block, turned = op.options["block"], op.options.get("transposed", 0)
                 behind = at["rows"] if any(access in op.writes for access in op.reads) else 0

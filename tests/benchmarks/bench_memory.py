@@ -25,7 +25,7 @@ from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import prepare
 from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.profile import Profile, load_profile, parse_profile
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.sim.simulate import simulate
@@ -34,6 +34,8 @@ BAR = 0.10
 MIB = 2**20
 PROFILE = "cpu-100gbe-8"
 """Any profile of CPUs: memory asks nothing of it but the kind of its devices."""
+SAMPLED = ("distdgl", "rapidgnn")
+"""Systems on mini-batches: their fan-outs are one a layer."""
 GRAPHS = {
     "cora": ["graph.source={data}/cora.npz"],
     "pubmed": ["graph.source={data}/pubmed.npz", "graph.stand_in_features=500"],
@@ -44,11 +46,19 @@ GRAPHS = {
 }
 
 
+def any_profile() -> Profile:
+    """PROFILE, which has no price of drawing batches, with one."""
+    table = load_profile(PROFILE).model_dump(mode="json", by_alias=True, exclude_none=True)
+    (device,) = table["devices"].values()
+    device["curves"].append({"primitive": "sample", "source": "assumed", "costs": {"edges": "1 ns/edge"}})
+    return parse_profile(table)
+
+
 def measure(settings: list[str], ranks: int, folder: Path, system: str = "vanilla") -> tuple[np.ndarray, np.ndarray]:
     """Predicted and measured peak bytes of each rank, int64 [P] each."""
     experiment = load_experiment(system, ["train.epochs=2", "train.eval_every=2", *settings])
     prepared = prepare(experiment.with_cluster(1, ranks), need_graph=True, cache=folder / "cache")
-    profile = load_profile(PROFILE)
+    profile = any_profile()
     directory = write_run(prepared, profile, folder / "run", Reporter(quiet=True))
     if launch(directory, ["--device", "cpu"]) != 0:
         raise SystemExit(f"the run in {directory} failed")
@@ -83,7 +93,10 @@ def main() -> None:
         if source.suffix == ".npz" and not source.is_file():
             print(f"{graph}: {source} is not there (SIMGNN_DATA): left out")
             continue
-        settings += [f"model.kind={model}", f"model.hidden={hidden}", f"model.layers={options.layers}", *options.set]
+        settings += [f"model.kind={model}", f"model.hidden={hidden}", f"model.layers={options.layers}"]
+        if system in SAMPLED:
+            settings.append(f"batching.fanouts={[5] * options.layers}")
+        settings += options.set
         with tempfile.TemporaryDirectory(prefix="simgnn-memory-") as scratch:
             predicted, measured = measure(settings, ranks, Path(scratch), system)
         name = f"{graph} {system} P={ranks} {model} {hidden}"

@@ -89,6 +89,40 @@ def test_a_heap_that_small_blocks_split_finds_the_pages_that_it_grows_by() -> No
     assert faulted["0.5"] < 1
 
 
+EVALUATION = """
+import mmap, os, sys, torch
+from executor.allocator import tune_allocator
+from executor.memory import PeakMemory
+
+memory = PeakMemory.begin(torch.device("cpu"), tune_allocator(), first=sys.argv[1] == "first")
+descriptor = os.memfd_create("rows")
+os.ftruncate(descriptor, 2**22)
+shared = mmap.mmap(descriptor, 2**22)
+shared.write(b"1" * 2**22)
+kept = torch.ones(3 * 2**18)
+memory.start()
+epoch = torch.ones(2 * 2**18)
+del epoch
+memory.reset()
+later = [torch.ones(9 * 2**18) for _ in range(2)]  # of another epoch: the allocator keeps them
+del later
+assert memory.start_again()
+evaluation = torch.ones(5 * 2**18)
+del evaluation
+memory.reset()
+print(memory.peak_bytes() / 2**20, memory.resident_bytes() / 2**20)
+"""
+
+
+@pytest.mark.parametrize(("rank", "shared"), [("first", 4), ("second", 0)])
+def test_a_peak_is_that_of_epoch_or_evaluation_and_shared_memory_counts_once(rank: str, shared: int) -> None:
+    found = subprocess.run([sys.executable, "-c", EVALUATION, rank], capture_output=True, text=True, timeout=240)
+    assert found.returncode == 0, found.stderr
+    allocated, resident = map(float, found.stdout.split())
+    assert allocated == pytest.approx(3 + 5 + shared, abs=0.5)
+    assert resident > 3 + 18, "what other epochs held is no less resident for that"
+
+
 def test_freed_blocks_do_not_count_and_holes_of_the_heap_hide_none() -> None:
     found = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, timeout=240)
     assert found.returncode == 0, found.stderr
@@ -102,6 +136,7 @@ COMMUNITIES = [
     "graph.source=synthetic:communities", "graph.vertices=6000", "graph.edges=30000", "graph.feature_width=40",
 ]  # fmt: skip
 LARGER = [*COMMUNITIES, "graph.vertices=20000", "graph.edges=150000"]
+BATCHES = ["model.layers=2", "model.hidden=64", "batching.fanouts=[5, 5]", "model.order=auto"]
 THREE = ["model.layers=3", "model.hidden=48"]
 
 
@@ -116,6 +151,9 @@ THREE = ["model.layers=3", "model.hidden=48"]
         pytest.param("cagnet", 2, [*LARGER, *THREE, "model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
         pytest.param("cagnet", 3, [*COMMUNITIES, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
         ("sancus", 2, [*COMMUNITIES, *THREE]),
+        ("distdgl", 2, [*LARGER, *BATCHES]),
+        ("rapidgnn", 2, [*LARGER, *BATCHES]),
+        pytest.param("rapidgnn", 2, [*LARGER, *BATCHES, "model.kind=gat"], marks=pytest.mark.slow),
     ],
 )
 def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, settings: list[str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from simgnn.errors import ConfigError
+from simgnn.policies.minibatch import EVALUATING
 from tests.sim.mini_batches import WIDTH, made_sizes, planned
 
 TWO = [0, 1]
@@ -72,3 +73,18 @@ def test_a_device_too_small_for_one_batch_asks_for_smaller_ones(options: list[st
     told = rf"or smaller batches \(batching\.batch_size, batching\.fanouts\): one takes up to {largest} rows"
     with pytest.raises(ConfigError, match=told):
         planned("rapidgnn", TWO, sizes, *options, room)
+
+
+def test_what_vertices_are_found_by_is_held_by_every_rank() -> None:
+    sizes = made_sizes(TWO, hot_rows=30)
+    program = planned("rapidgnn", TWO, sizes).program
+    lookups, rows = program.buffers["lookups"], program.sizes.columns[f"{EVALUATING}rows"]
+    assert (lookups.space, lookups.persistent, lookups.inner) == ("host", True, True)
+    expected = 8 * rows.sum() + 8 * sizes.training + 16 * rows
+    assert np.array_equal(program.sizes.per_rank(lookups.rows, 0, 0), expected)
+    sizes = made_sizes(TWO)
+    requested = planned("distdgl", TWO, sizes, "batching.structure=replicated", "batching.evaluation=none").program
+    found = requested.sizes.per_rank(requested.buffers["lookups"].rows, 0, 0)
+    hops = len(sizes.edges)
+    vertices = int(rows.sum())
+    assert np.array_equal(found, 12 * vertices + (hops + 1) * vertices // 4 + 8 * sizes.training)

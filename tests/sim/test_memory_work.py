@@ -155,3 +155,21 @@ def test_a_rank_reads_what_it_broadcasts_where_it_is() -> None:
                    [Stream("compute"), Stream("comm", group="world")], (0, 0))  # fmt: skip
     peaks = run(made, machine((0, 0))).memory.both
     assert (peaks[0] - peaks[1], peaks[1]) == (4 * ROWS * WIDE, 4 * ROWS * (WIDE + NARROW))
+
+
+def test_input_rows_of_batches_lie_where_they_are_put_together_all_the_time() -> None:
+    ops = [op("stage", "h2d", "compute", "", "inputs", transfer=Transfer(4 * WIDE, ROWS)),
+           op("use", "transform", "compute", "inputs", "y", "stage"),
+           op("later", "transform", "compute", "y", "z", "use")]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"), [Buffer(name, ROWS, WIDE) for name in ("inputs", "y", "z")],
+                   [Stream("compute")], (0,))  # fmt: skip
+    assert run(made, machine((0,))).memory.both.tolist() == [3 * 4 * ROWS * WIDE]
+
+
+def test_edges_of_a_batch_have_no_scalings_that_are_kept() -> None:
+    piece = Work("spmm", {"edges": 9, "rows": ROWS, "sources": ROWS, "width": WIDE, "item_bytes": 4})
+    ops = [op("sum", "aggregate", "compute", "edges x", "y", work=(piece,))]
+    for dtype, names in (("int32", 0), ("float32", 1)):
+        buffers = [Buffer("edges", ROWS, 1, dtype), Buffer("x", ROWS, WIDE), Buffer("y", ROWS, WIDE)]
+        made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+        assert len(kept_beside(made, Sizes(made))) == names

@@ -101,6 +101,8 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     store = StoredRows(builder, batches, stats, schedule, placement)
     store.check_fits()
     staged = store.staged(communication)
+    marks = 0 if batching.known_ahead or batches.parted is not None else schedule.drawing_threads
+    _lookups(builder, stats, batches, marks, communication.rows == "requested", batching.evaluation == "exact")
     _training(builder, model, stats, train, placement.sparse_embedding > 0)
     pushed = None
     if placement.sparse_embedding:
@@ -125,6 +127,19 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     return builder.stated(
         Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
     )
+
+
+def _lookups(
+    builder: ProgramBuilder, stats: PartitionStats, batches: BatchSizes, marks: int, found: bool, evaluated: bool
+) -> None:
+    """What ranks keep to find vertices by, each a table of its own: the ids of all, by host (int64); where rows are
+    worked out when a batch is there (``found``), the row of each on its host (int32); ``marks`` samplers with two bits
+    a vertex and hop, and before the first; numbers of training vertices, and, where they are ``evaluated``, of the
+    rank's own, in the host's memory and by split (int64)."""
+    vertices, hops = int(stats.rows.sum()), len(batches.edges)
+    nbytes = vertices * (8 + 4 * found) + marks * (hops + 1) * vertices // 4 + 8 * batches.training
+    size = builder.column("lookups/bytes", nbytes + 16 * stats.rows * evaluated)
+    builder.buffer("lookups", size, 1, "uint8", space="host", persistent=True, inner=True)
 
 
 def _training(
