@@ -88,7 +88,7 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         "canary_s": canary_s,
         "versions": versions(),
         "digests": _digests(folder),
-        "prepared": {case.name: folder_digest(folder.work / case.name) for case in suite.cases()},
+        "prepared": {case.name: folder_digest(folder.prepared(case)) for case in suite.cases()},
     }
     write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
 
@@ -122,7 +122,7 @@ def check_frozen(folder: TruthFolder) -> dict[str, Any]:
 
 def check_prepared(case: Case, frozen: Mapping[str, Any], folder: TruthFolder) -> None:
     """Raise :class:`ConfigError` unless what a run of ``case`` would start from is what was prepared for it."""
-    prepared = folder.work / case.name
+    prepared = folder.prepared(case)
     if not prepared.is_dir():
         raise ConfigError(
             f"{prepared}: not there, so {case.name} cannot run; a folder of --keep is for --rescore: start over in a "
@@ -187,8 +187,8 @@ def experiment_of(suite: Suite, case: Case, folder: TruthFolder) -> Experiment:
 
 
 def testbed_file(folder: TruthFolder, topology: Topology, ranks: int) -> Path:
-    """Where the declaration of a testbed lies."""
-    return folder.root / "profiles" / f"testbed-{topology.name}-P{ranks}.toml"
+    """Where the declaration of a testbed lies: under no name that the profile of a topology can have."""
+    return folder.root / "profiles" / f"{topology.name}-P{ranks}.testbed.toml"
 
 
 def declaration(topology: Topology, ranks: int) -> Table:
@@ -205,6 +205,11 @@ def check_declared(topology: Topology, ranks: int, folder: TruthFolder) -> None:
     """Raise :class:`ConfigError` unless a topology's testbed is declared as it would be now: profiles and runs of one
     validation are of one testbed."""
     path = testbed_file(folder, topology, ranks)
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: not there: removed, or named otherwise by an earlier version, whose folders can be scored again "
+            "but not gone on with; start over in a new folder"
+        )
     there = dict(leaves(load_toml(path)))
     here = dict(leaves(declaration(topology, ranks)))
     changed = [
@@ -242,10 +247,10 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     index: dict[str, Any] = load_toml(folder.stats_index) if folder.stats_index.is_file() else {}
     cases = suite.cases()
     for number, case in enumerate(cases):
-        if case.name in index and (folder.work / case.name).is_dir():
+        if case.name in index and folder.prepared(case).is_dir():
             continue
         backend.tell(f"preparing {number + 1}/{len(cases)}: {case.name}")
-        counted = backend.prepare(experiment_of(suite, case, folder), folder.work / case.name)
+        counted = backend.prepare(experiment_of(suite, case, folder), folder.prepared(case))
         name = counted.stats.digest[:16]
         if not (folder.stats / f"{name}.toml").is_file():
             save_stats(counted.stats, folder.stats / f"{name}.toml")

@@ -5,7 +5,8 @@ A folder of one validation::
     suite.toml            the suite as it was read; its cases are a pure function of it
     frozen.json           digests of suite, profiles, statistics and predictions, and of what each run starts from, all
                           taken before the first run
-    profile.toml          the calibration; profiles/TOPOLOGY-P.toml: the same for each topology, as declared
+    profile.toml          the calibration
+    profiles/             TOPOLOGY-P2.toml: the same for each topology and rank count, as TOPOLOGY-P2.testbed.toml declares
     stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
     batches/CASE.npz      sizes of a case's mini-batches, where it has some
     predictions.parquet   one row a case and variant
@@ -168,6 +169,14 @@ class TruthFolder:
     def work(self) -> Path:
         """Prepared run directories and runs."""
         return self.root / "work"
+
+    def prepared(self, case: Case) -> Path:
+        """What each run of a case starts from."""
+        return self.work / case.name
+
+    def run_of(self, case: Case, repeat: int) -> Path:
+        """The run directory of a repeat. No level's name holds a tilde, so it is no other case's."""
+        return self.work / f"{case.name}~{repeat}"
 
 
 def file_digest(path: Path) -> str:

@@ -168,9 +168,9 @@ def _rounds(suite: Suite, repeat: int) -> list[tuple[Topology, int, list[Case]]]
 
 def _run(case: Case, repeat: int, folder: TruthFolder, testbed: Path | None, digest: str, backend: Backend) -> Measured:
     """One run in a copy of the prepared directory; the copy of the first repeat stays, to be looked into."""
-    directory = folder.work / f"{case.name}.{repeat}"
+    directory = folder.run_of(case, repeat)
     shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(folder.work / case.name, directory)
+    shutil.copytree(folder.prepared(case), directory)
     canary_s = backend.canary()
     result = backend.run(directory, testbed)
     if result.program_digest != digest:

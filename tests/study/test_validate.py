@@ -20,7 +20,7 @@ from simgnn.study.results import Scoreboard
 from simgnn.study.scoreboard import ROOFLINE, SIMULATOR
 from simgnn.study.truth import RUNS_SCHEMA, read_runs, write_rows
 from simgnn.study.validate import keep, rescore, validate
-from tests.study.worlds import Pretended, small_suite
+from tests.study.worlds import SUITE, Pretended, small_suite
 
 
 def test_everything_is_frozen_before_the_first_run(finished: tuple[Scoreboard, Path, Pretended]) -> None:
@@ -37,9 +37,9 @@ def test_repeats_are_interleaved_and_testbeds_come_and_go(finished: tuple[Scoreb
     runs = [event.removeprefix("run ") for event in events if event.startswith("run ")]
     for repeat in range(3):
         part = runs[8 * repeat : 8 * repeat + 8]
-        assert all(name.endswith(f".{repeat}") for name in part)
+        assert all(name.endswith(f"~{repeat}") for name in part)
         assert len(set(part)) == 8
-    assert [case.split(".")[0] for case in runs[:8]] != [case.split(".")[0] for case in runs[8:16]]
+    assert [case.split("~")[0] for case in runs[:8]] != [case.split("~")[0] for case in runs[8:16]]
     inside = False
     for event in events:
         inside = {"up": True, "down": False}.get(event.split()[0], inside)
@@ -117,12 +117,12 @@ def test_a_testbed_that_would_be_another_now_is_not_gone_on_with(
         patched.setattr(broken, "prepare", interrupted)
         with pytest.raises(KeyboardInterrupt):
             validate(suite, preparing, broken)
-    declared = preparing / "profiles" / "testbed-far-P2.toml"
+    declared = preparing / "profiles" / "far-P2.testbed.toml"
     assert 'queue = "fair"' in declared.read_text(), "no default decides later"
     monkeypatch.setattr("simgnn.study.freeze.QUEUE", "fifo")
     for root in (running, preparing):
         again = Pretended()
-        with pytest.raises(ConfigError, match=r"testbed-far-P2\.toml: queue: got fair, expected fifo: .* start over"):
+        with pytest.raises(ConfigError, match=r"far-P2\.testbed\.toml: queue: got fair, expected fifo: .* start over"):
             validate(suite, root, again)
         assert not {"declare", "predict", "up", "run"} & set(again.names())
     declared.write_text(declared.read_text().replace('queue = "fair"\n', ""))  # as earlier versions wrote it
@@ -130,6 +130,34 @@ def test_a_testbed_that_would_be_another_now_is_not_gone_on_with(
         validate(suite, preparing, Pretended())
     done, root, _ = finished
     assert validate(small_suite(), root, Pretended()).as_dict() == done.as_dict(), "nothing is left to run"
+
+
+def test_names_that_hold_what_folders_are_told_apart_by_share_none(tmp_path: Path) -> None:
+    """Names may hold dots and dashes: no run overwrites what another case starts from, no profile a declaration."""
+    own = {"model": {"kind": "gcn", "hidden": 8}}
+    experiments = [{"name": name, "set": own} for name in ("gcn", "gcn.0", "gcn.1")]
+    topologies = [{"name": name, "hosts": 2, "link": "1 Gbit/s"} for name in ("x", "testbed-x", "x-P2.testbed")]
+    changes = {"repeats": 2, "experiments": experiments, "topologies": topologies, "group_bars": [], "bars": {
+        "median_error": 0.15}, "graphs": [SUITE["graphs"][0]], "hold_out": ["experiment"], "sensitivity": []}  # fmt: skip
+    backend = Pretended()
+    board = validate(small_suite(**changes), tmp_path / "small", backend)
+    assert [line.repeats for line in board.cases] == [2] * 9
+    assert len(list((tmp_path / "small" / "profiles").iterdir())) == 6
+    assert validate(small_suite(**changes), tmp_path / "small", Pretended()).as_dict() == board.as_dict()
+
+
+def test_a_folder_of_before_says_that_it_cannot_be_gone_on_with(tmp_path: Path) -> None:
+    root = tmp_path / "small"
+    with pytest.raises(BackendError, match="a rank died"):
+        validate(small_suite(repeats=1), root, Pretended(fail_at=2))
+    declared = root / "profiles" / "far-P2.testbed.toml"
+    declared.rename(declared.with_name("testbed-far-P2.toml"))
+    frozen = json.loads((root / "frozen.json").read_text())
+    digests = frozen["digests"]
+    digests["profiles/testbed-far-P2.toml"] = digests.pop("profiles/far-P2.testbed.toml")
+    (root / "frozen.json").write_text(json.dumps(frozen))
+    with pytest.raises(ConfigError, match=r"not there: removed, or named otherwise by an earlier version"):
+        validate(small_suite(repeats=1), root, Pretended())
 
 
 def interrupted(*_: object) -> None:
