@@ -36,8 +36,8 @@ from simgnn.study.truth import (
 from simgnn.study.variants import affects, slow_down
 from simgnn.tomlfile import Table, leaves, load_toml, write_toml
 
-FORMAT = 2
-"""1: statistics of partitions and prepared runs were not frozen."""
+FORMAT = 3
+"""1: statistics of partitions and prepared runs were not frozen; 2: runs have no digests (:mod:`.run_digests`)."""
 QUEUE = "fair"
 """What stands in front of the links of a suite's testbeds, stated in their files: a default may change."""
 
@@ -99,9 +99,14 @@ def check_frozen(folder: TruthFolder) -> dict[str, Any]:
         frozen: dict[str, Any] = json.loads(folder.frozen.read_text())
         if frozen["format"] == 1:
             raise ValueError("format 1, of an earlier version, which froze no statistics of partitions")
-        if frozen["format"] != FORMAT:
+        if frozen["format"] not in (2, FORMAT):
             raise ValueError(f"format {frozen['format']}, expected {FORMAT}")
         stated = dict(frozen["digests"])
+        for path in (folder.suite, folder.profile, folder.predictions, folder.stats_index):
+            if path.relative_to(folder.root).as_posix() not in stated:
+                raise ValueError(f"no digest of {path.name}")
+        if not isinstance(frozen["versions"], dict):
+            raise ValueError(f"versions {frozen['versions']}, expected a table of them")
         if not isinstance(frozen["prepared"], dict):
             raise ValueError(f"prepared {frozen['prepared']}, expected a digest of each case")
         if not is_duration(frozen["canary_s"]):
@@ -111,11 +116,14 @@ def check_frozen(folder: TruthFolder) -> dict[str, Any]:
             f"{folder.frozen}: not what a validation writes ({error}); start over in a new folder"
         ) from None
     found = _digests(folder)
-    changed = sorted(name for name in {*stated, *found} if stated.get(name) != found.get(name))
-    if changed:
+    gone = sorted(set(stated) - set(found))
+    changed = sorted(name for name in found if stated.get(name) != found[name])
+    if gone or changed:
+        told = [f"{', '.join(gone)} gone"] if gone else []
+        told += [f"{', '.join(changed)} changed"] if changed else []
         raise ConfigError(
-            f"{folder.root}: {', '.join(changed)} changed after it was frozen, so the runs no longer test what was "
-            "predicted; start over in a new folder"
+            f"{folder.root}: {', '.join(told)} after it was frozen, so the runs no longer test what was predicted; "
+            "start over in a new folder"
         )
     return frozen
 
@@ -264,4 +272,4 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
 def _digests(folder: TruthFolder) -> dict[str, str]:
     """Of all that predictions are made of, and of these themselves."""
     paths = [folder.suite, folder.predictions, *folder.profiles(), *folder.statistics()]
-    return {path.relative_to(folder.root).as_posix(): file_digest(path) for path in paths}
+    return {path.relative_to(folder.root).as_posix(): file_digest(path) for path in paths if path.is_file()}

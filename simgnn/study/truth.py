@@ -6,11 +6,12 @@ A folder of one validation::
     frozen.json           digests of suite, profiles, statistics and predictions, and of what each run starts from, all
                           taken before the first run
     profile.toml          the calibration
-    profiles/             TOPOLOGY-P2.toml: the same for each topology and rank count, as TOPOLOGY-P2.testbed.toml declares
+    profiles/             TOPOLOGY-P2.toml: the same for each topology and rank count, as TOPOLOGY-P2.testbed.toml
+                          declares it
     stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
     batches/CASE.npz      sizes of a case's mini-batches, where it has some
     predictions.parquet   one row a case and variant
-    runs.parquet          one row a case and repeat
+    runs.parquet          one row a case and repeat; runs.json: a digest of each, and the versions that they ran with
     bound.toml            written by hand where the runs are kept: the worst score that CI accepts
 
 The same folder without its run directories is what ``--keep`` writes and what CI scores the simulator against.
@@ -84,6 +85,11 @@ class Measured:
     program_digest: str
     canary_s: float
 
+    @property
+    def name(self) -> str:
+        """Which run it is."""
+        return f"{self.case.name}, repeat {self.repeat}"
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -132,6 +138,11 @@ class TruthFolder:
     def runs(self) -> Path:
         """What was measured."""
         return self.root / "runs.parquet"
+
+    @property
+    def run_digests(self) -> Path:
+        """Digests of what was measured."""
+        return self.root / "runs.json"
 
     @property
     def bound(self) -> Path:
@@ -194,7 +205,7 @@ def folder_digest(folder: Path) -> str:
 
 def write_rows(rows: "Sequence[Measured] | Sequence[Prediction]", schema: pa.Schema, path: Path) -> None:
     """Write rows as Parquet, whole or not at all."""
-    write_table(pa.Table.from_pylist([_flat(row) for row in rows], schema=schema), path)
+    write_table(pa.Table.from_pylist([as_row(row) for row in rows], schema=schema), path)
 
 
 def read_runs(path: Path) -> list[Measured]:
@@ -207,7 +218,8 @@ def read_predictions(path: Path) -> list[Prediction]:
     return _read(path, PREDICTIONS_SCHEMA, Prediction)
 
 
-def _flat(row: "Measured | Prediction") -> dict[str, Any]:
+def as_row(row: "Measured | Prediction") -> dict[str, Any]:
+    """Its columns."""
     table = asdict(row)
     return {**table.pop("case"), **table.pop("times"), **table}
 

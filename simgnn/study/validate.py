@@ -2,17 +2,20 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder, make_parent
+from simgnn.record.provenance import versions
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
 from simgnn.study.freeze import (
+    FORMAT,
     check_declared,
     check_folder,
     check_frozen,
@@ -23,23 +26,22 @@ from simgnn.study.freeze import (
 )
 from simgnn.study.kept import load_bound
 from simgnn.study.results import Scoreboard
+from simgnn.study.run_digests import NO_DIGESTS, check_digests, other_versions, write_runs
 from simgnn.study.runs_check import check_programs, check_runs
 from simgnn.study.scoreboard import build_scoreboard
 from simgnn.study.suite import Suite, Topology, parse_suite
 from simgnn.study.truth import (
     BATCHES,
-    RUNS_SCHEMA,
     Measured,
     Prediction,
     Times,
     TruthFolder,
     read_predictions,
     read_runs,
-    write_rows,
 )
 from simgnn.tomlfile import load_toml
 
-KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "runs.parquet")
+KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "runs.parquet", "runs.json")
 
 
 def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
@@ -58,9 +60,8 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
     prepare(suite, folder, backend)
     predictions, frozen = read_predictions(folder.predictions), check_frozen(folder)
     digests = {found.case: found.program_digest for found in predictions}
-    runs, cases = read_runs(folder.runs), suite.cases()
-    check_runs(runs, cases, suite.repeats, folder.runs)
-    check_programs(runs, digests, folder.runs)
+    cases, now = suite.cases(), versions()
+    runs, used = _checked_runs(suite, folder, frozen, digests)
     done = {(run.case, run.repeat) for run in runs}
     for case in cases:
         if all((case, repeat) in done for repeat in range(suite.repeats)):
@@ -70,6 +71,10 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
         if not topology.plain:
             check_declared(topology, case.ranks, folder)
     total = len(cases) * suite.repeats
+    if len(runs) < total:
+        for told in other_versions(frozen["versions"], [now]):
+            backend.tell(told)
+        used += [now] if now not in used else []
     began, before = time.monotonic(), len(runs)
     for repeat in range(suite.repeats):
         for topology, ranks, members in _rounds(suite, repeat):
@@ -83,7 +88,7 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
                 for case in left:
                     check_prepared(case, frozen, folder)  # hours may have passed
                     runs.append(_run(case, repeat, folder, testbed, digests[case], backend))
-                    write_rows(runs, RUNS_SCHEMA, folder.runs)
+                    write_runs(runs, folder, used, complete=len(runs) == total)
                     each = (time.monotonic() - began) / (len(runs) - before)
                     backend.tell(
                         f"run {len(runs)}/{total}, {each * (total - len(runs)):.0f} s left: repeat {repeat + 1}: "
@@ -92,7 +97,8 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
             finally:
                 if testbed is not None:
                     backend.down(testbed)
-    return build_scoreboard(suite, predictions, runs, float(check_frozen(folder)["canary_s"]))
+    check_frozen(folder)
+    return build_scoreboard(suite, predictions, runs, float(frozen["canary_s"]), _run_notes(folder, frozen, used))
 
 
 def rescore(root: Path, backend: Backend) -> Scoreboard:
@@ -103,13 +109,30 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
     folder = TruthFolder(root)
     suite = stored_suite(folder)
     frozen, bound = check_frozen(folder), load_bound(folder.bound)
-    runs = read_runs(folder.runs)
-    check_runs(runs, suite.cases(), suite.repeats, folder.runs)
+    digests = {found.case: found.program_digest for found in read_predictions(folder.predictions)}
+    runs, used = _checked_runs(suite, folder, frozen, digests)
     missing = {case.name for case in suite.cases()} - {run.case.name for run in runs}
     if missing:
         raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; finish it first")
     predictions = predict_all(suite, folder, backend, suite.sensitivity)
-    return build_scoreboard(suite, predictions, runs, float(frozen["canary_s"]), _notes(predictions, runs), bound)
+    notes = (*_run_notes(folder, frozen, used), *_notes(predictions, runs))
+    return build_scoreboard(suite, predictions, runs, float(frozen["canary_s"]), notes, bound)
+
+
+def _checked_runs(
+    suite: Suite, folder: TruthFolder, frozen: Mapping[str, Any], digests: dict[Case, str]
+) -> tuple[list[Measured], list[dict[str, str]]]:
+    """The runs of a folder, held against its suite, what was measured and the programs that were frozen; and the
+    versions that they ran with."""
+    runs = read_runs(folder.runs)
+    check_runs(runs, suite.cases(), suite.repeats, folder.runs)
+    check_programs(runs, digests, folder.runs)
+    return runs, check_digests(runs, folder, expected=frozen["format"] == FORMAT)
+
+
+def _run_notes(folder: TruthFolder, frozen: Mapping[str, Any], used: Sequence[dict[str, str]]) -> tuple[str, ...]:
+    undigested = () if folder.run_digests.is_file() else (NO_DIGESTS,)
+    return (*undigested, *other_versions(frozen["versions"], used))
 
 
 def stored_suite(folder: TruthFolder) -> Suite:

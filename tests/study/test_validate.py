@@ -17,8 +17,9 @@ from simgnn.locks import locked_folder
 from simgnn.report.validation import closing_lines, print_scoreboard, write_report
 from simgnn.study.kept import truth_folder
 from simgnn.study.results import Scoreboard
+from simgnn.study.run_digests import write_runs
 from simgnn.study.scoreboard import ROOFLINE, SIMULATOR
-from simgnn.study.truth import RUNS_SCHEMA, read_runs, write_rows
+from simgnn.study.truth import TruthFolder, read_runs
 from simgnn.study.validate import keep, rescore, validate
 from tests.study.worlds import SUITE, Pretended, small_suite
 
@@ -137,8 +138,9 @@ def test_names_that_hold_what_folders_are_told_apart_by_share_none(tmp_path: Pat
     own = {"model": {"kind": "gcn", "hidden": 8}}
     experiments = [{"name": name, "set": own} for name in ("gcn", "gcn.0", "gcn.1")]
     topologies = [{"name": name, "hosts": 2, "link": "1 Gbit/s"} for name in ("x", "testbed-x", "x-P2.testbed")]
-    changes = {"repeats": 2, "experiments": experiments, "topologies": topologies, "group_bars": [], "bars": {
-        "median_error": 0.15}, "graphs": [SUITE["graphs"][0]], "hold_out": ["experiment"], "sensitivity": []}  # fmt: skip
+    plain = {"sensitivity": [], "group_bars": [], "bars": {"median_error": 0.15}, "hold_out": ["experiment"]}
+    axes = {"experiments": experiments, "topologies": topologies, "graphs": SUITE["graphs"][:1]}
+    changes = {"repeats": 2, **axes, **plain}
     backend = Pretended()
     board = validate(small_suite(**changes), tmp_path / "small", backend)
     assert [line.repeats for line in board.cases] == [2] * 9
@@ -252,6 +254,9 @@ def test_kept_runs_without_a_bound_guard_nothing_and_are_refused(
         truth_folder("small")
     (kept / "bound.toml").write_text("median_error = 0.1\n")
     assert truth_folder("small") == kept
+    (kept / "runs.json").unlink()
+    with pytest.raises(ConfigError, match=r"without a runs\.json, so nothing tells"):
+        truth_folder("small")
 
 
 def test_repeats_that_are_missing_are_told(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
@@ -259,7 +264,8 @@ def test_repeats_that_are_missing_are_told(finished: tuple[Scoreboard, Path, Pre
     keep(finished[1], kept)
     runs = read_runs(kept / "runs.parquet")
     assert not any("repeats" in note for note in rescore(kept, Pretended()).notes)
-    write_rows([run for run in runs if run.repeat < 2 or run.case.graph == "small"], RUNS_SCHEMA, kept / "runs.parquet")
+    some = [run for run in runs if run.repeat < 2 or run.case.graph == "small"]
+    write_runs(some, TruthFolder(kept), [], complete=False)
     assert "4 of 8 cases have fewer than 3 repeats, the fewest 2" in rescore(kept, Pretended()).notes
 
 
