@@ -7,23 +7,25 @@ import pytest
 
 from simgnn.cli.console import Reporter
 from simgnn.cli.validate import CommandBackend
+from simgnn.study.kept import truth_folder
 from simgnn.study.validate import rescore
 
 TRUTH = Path(str(resources.files("simgnn.study"))) / "truth"
-KEPT = sorted(path.name for path in TRUTH.iterdir() if path.is_dir()) if TRUTH.is_dir() else []
+KEPT = ("testbed", "testbed-xeon")
 
 
-def test_some_runs_are_kept() -> None:
-    if not KEPT:
-        pytest.skip("no measured runs are kept yet: simgnn validate testbed --keep simgnn/study/truth/testbed")
-    assert KEPT
+def test_all_runs_that_are_kept_are_scored() -> None:
+    assert sorted(path.name for path in TRUTH.iterdir() if path.is_dir()) == sorted(KEPT)
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_the_score_is_no_worse_than_its_bound(name: str) -> None:
+    assert truth_folder(name) == TRUTH / name, "with digests of its runs and a bound"
     board = rescore(TRUTH / name, CommandBackend(Reporter(quiet=True)))
     assert board.guard, f"{name} has no bound.toml"
     broken = [
         f"{verdict.bar}: {verdict.figure} against {verdict.limit}" for verdict in board.guard if not verdict.holds
     ]
     assert not broken
+    assert [entry.why for entry in board.sensitivity] == [None, None], "a rate that is cut down is noticed"
+    assert board.guarded
