@@ -13,9 +13,10 @@ def command(
 ) -> None:
     """Compare two calibrations of a machine: times predicted by B over those by A, wherever both were measured.
 
-    Work by primitive and level (ranks at once x threads), links, and collectives by group size; median and worst over a
-    fixed grid of sizes. 'beyond' marks what differs, at the median, by more than the spreads of both together (root of
-    the sum of squares), and by more than 1 %. Example: [bold]simgnn hardware diff before.toml after.toml[/bold]
+    Work by primitive and level (ranks at once x threads), links, and collectives by group size and regime of sizes;
+    median and worst over a fixed grid of sizes. 'beyond' marks what differs, at the median, by more than the spreads of
+    both together there (root of the sum of squares), and by more than 1 %. Example: [bold]simgnn hardware diff
+    before.toml after.toml[/bold]
     """
     from simgnn.cli.console import note, print_json, print_table
     from simgnn.hardware.difference import compare_profiles, furthest

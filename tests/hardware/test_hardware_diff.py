@@ -3,15 +3,18 @@
 import copy
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
 from simgnn.errors import HardwareError
+from simgnn.hardware.change import change_of
 from simgnn.hardware.difference import Difference, compare_profiles, furthest, grid
 from simgnn.hardware.features import PRIMITIVES, features
 from simgnn.hardware.library import known_profiles
@@ -133,3 +136,43 @@ def test_links_that_let_a_burst_through_are_compared_beyond_it(table: dict[str, 
     assert levels["burst"].median == 2.0, "half of the burst: what is beyond it takes longer"
     assert levels["one message"].median > 1.0
     assert "links.infiniband: latency: none in the first" in slower.apart
+
+
+def slower(name: str, of_entry: Callable[[Any], bool]) -> Profile:
+    """A shipped profile, the all-reduces that are asked for with half of their bus bandwidth and twice the floor."""
+    table = load_profile(name).to_table()
+    for entry in table["backends"]["nccl"]["collectives"]:
+        if of_entry(entry):
+            for key, factor in (("bus_bandwidth", 0.5), ("floor", 2.0)):
+                number, unit = entry[key]["value"].split(" ")
+                entry[key]["value"] = f"{float(number) * factor!r} {unit}"
+    return parse_profile(table)
+
+
+def test_a_regime_of_sizes_that_got_slower_is_told_though_times_of_another_scatter_widely() -> None:
+    found = compare_profiles(
+        load_profile("dgx-h100"), slower("dgx-h100", lambda entry: entry.get("protocol") == "simple")
+    )
+    # small calls of two ranks scatter by 80 %, large ones by 1 %: each is judged by its own
+    beyond = {change.level for change in found.changes if change.beyond}
+    assert beyond == {"2 ranks, 4 MiB to 64 MiB", "4 ranks, 4 MiB to 64 MiB"}
+    assert all(change.median > 1.8 for change in found.changes if change.beyond)
+    assert all(change.median == change.worst == 1.0 for change in found.changes if not change.beyond)
+
+
+def test_groups_across_hosts_are_compared_there() -> None:
+    found = compare_profiles(
+        load_profile("dgx-a100-2"), slower("dgx-a100-2", lambda entry: entry.get("scope") == "cluster")
+    )
+    assert {change.level.split(",")[0] for change in found.changes if change.beyond} == {
+        f"{ranks} ranks across hosts" for ranks in (2, 4, 8)
+    }
+    # what lies behind ranks_per_rail and inside a host was left as it was
+    assert all(change.beyond == ("across hosts" in change.level) for change in found.changes)
+
+
+def test_where_a_spread_differs_by_size_each_size_counts_with_its_own() -> None:
+    spreads = np.array([0.8, 0.8, 0.01, 0.01, 0.01])
+    assert change_of("work", "1 x 1", [1.3, 1.3, 1.3, 1.3, 1.3], spreads).beyond
+    assert not change_of("work", "1 x 1", [1.3, 1.3, 1.0, 1.0, 1.0], spreads).beyond
+    assert not change_of("work", "1 x 1", [1.005], np.array([np.nan])).beyond

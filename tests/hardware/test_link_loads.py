@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
+from simgnn.hardware.change import Change
 from simgnn.hardware.describe import lines, tree
-from simgnn.hardware.difference import Change, compare_profiles
+from simgnn.hardware.difference import compare_profiles
 from simgnn.hardware.links import Load
 from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
 from simgnn.hardware.routes import lay_out
