@@ -25,7 +25,8 @@ def _size(help: str) -> Any:
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A profile's name, or a TOML file.")],
     op: Annotated[str, typer.Argument(metavar="OP", help="allreduce, broadcast, allgather, barrier, send, exchange, "
-                                      "h2d, d2h, aggregate, matmul, elementwise, copy, gather, loss, optimizer, ...")],
+                                      "h2d, d2h, aggregate, matmul, elementwise, copy, gather, loss, optimizer, "
+                                      "attention_sums, ... (any other name lists them all)")],
     bytes_: Annotated[str | None, typer.Option("--bytes", metavar="SIZE", help="Bytes with a unit: 64MiB. All-gather: "
                       "of one rank; exchange: of every pair.", show_default=False,
                       rich_help_panel="Sizes of the op")] = None,
@@ -54,8 +55,9 @@ def command(
     nonzeros: Annotated[str | None, _size("Stored values of sparse features.")] = None,
     inner: Annotated[str | None, _size("Inner dimension of a product.")] = None,
     outer: Annotated[str | None, _size("Outer dimension of a product.")] = None,
+    heads: Annotated[str | None, _size("Heads of attention.")] = None,
     crossed: Annotated[str | None, _size("1: a weight gradient, the left side is held transposed.")] = None,
-    passes: Annotated[str | None, _size("Reads and writes of an elementwise op; default 2.")] = None,
+    passes: Annotated[str | None, _size("Reads and writes of an elementwise op, default 2, or of scores, 1.")] = None,
     elements: Annotated[str | None, _size("Elements (optimizer).")] = None,
     vertices: Annotated[str | None, _size("Vertices (sample).")] = None,
     item_bytes: Annotated[str | None, _size("Bytes of an element; default 4.")] = None,
@@ -76,8 +78,8 @@ def command(
     from simgnn.hardware.profile import load_profile
 
     sizes = {"bytes": bytes_, "from": from_, "to": to, "root": root, "edges": edges, "rows": rows, "width": width,
-             "sources": sources, "nonzeros": nonzeros, "inner": inner, "outer": outer, "crossed": crossed,
-             "passes": passes, "elements": elements, "vertices": vertices, "item_bytes": item_bytes,
+             "sources": sources, "nonzeros": nonzeros, "inner": inner, "outer": outer, "heads": heads,
+             "crossed": crossed, "passes": passes, "elements": elements, "vertices": vertices, "item_bytes": item_bytes,
              "row_bytes": row_bytes}  # fmt: skip
     given = {name: text for name, text in sizes.items() if text is not None}
     table = None if matrix is None else read_matrix(matrix)

@@ -15,7 +15,7 @@ from simgnn.cli.hardware_time import read_matrix
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError, HardwareError
 from simgnn.hardware.machine import Machine
-from simgnn.hardware.operations import FORMS, read_question, spread_ranks
+from simgnn.hardware.operations import FORMS, option, read_question, spread_ranks
 from simgnn.hardware.profile import Profile, load_profile
 from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.sim.hostpath import host_path
@@ -275,8 +275,6 @@ def test_screen_and_json_tell_source_interval_and_flags(capsys: pytest.CaptureFi
 def test_every_op_has_a_time_on_a_shipped_profile(op: str) -> None:
     if op == "sample":
         pytest.skip("no shipped profile has a curve of 'sample': full-graph training samples nothing")
-    if op in STAND_INS:
-        pytest.skip("no shipped profile has a curve of attention: the next test asks for one")
     profile = load_profile("a800-pcie-ib-2x8")
     given_sizes = {
         name: "1000 B" if name in ("bytes", "row_bytes") else "100"
@@ -289,11 +287,34 @@ def test_every_op_has_a_time_on_a_shipped_profile(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(STAND_INS))
-def test_attention_that_nobody_measured_has_no_time_of_its_own(op: str) -> None:
-    profile = load_profile("a800-pcie-ib-2x8")
-    question = read_question(op, {name: "100" for name, size in FORMS[op].sizes.items() if size is None})
-    with pytest.raises(HardwareError, match=f"no curve of '{op}'.*measure one with `simgnn calibrate`"):
-        time_op(question, Machine.place(profile, spread_ranks(profile, 1)))
+def test_attention_that_nobody_measured_is_priced_as_a_simulation_prices_it_and_says_assumed(
+    op: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {name: "100" for name, size in FORMS[op].sizes.items() if size is None}
+    arguments = [text for name, size in options.items() for text in (f"--{name}", size)]
+    command = ["hardware", "time", "a800-pcie-ib-2x8", op, "--ranks", "2", *arguments]
+    assert invoke([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    machine = Machine.place(load_profile("a800-pcie-ib-2x8"), (0, 0))
+    sizes = {name: float(size) for name, size in read_question(op, options).sizes.items()}
+    assert found["seconds"] == pytest.approx(machine.work_seconds(0, op, sizes).seconds, rel=1e-6)
+    assert found["assumed"]
+    assert found["extrapolated"]
+    assert (found["source"], found["spread"], found["interval_s"]) == ("assumed", None, None)
+    (told,) = found["numbers"]
+    assert told["key"].startswith(f"devices.a800.curves.{op} (none: as ")
+    assert invoke(command) == 0
+    assert "assumed: " in capsys.readouterr().err
+
+
+def test_every_size_of_every_op_has_its_option() -> None:
+    import typer
+
+    from simgnn.cli.hardware import app
+
+    command: Any = typer.main.get_command(app)
+    known = {name for parameter in command.commands["time"].params for name in parameter.opts}
+    assert {option(name) for form in FORMS.values() for name in form.sizes} <= known
 
 
 def test_every_fault_of_a_question_is_told_at_once() -> None:
