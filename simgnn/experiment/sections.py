@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from simgnn.limits import MAX_RANKS
 from simgnn.model.dropout import STEPS, dropped_steps
 
-MAX_RANKS = 65_536
 BUILT_IN_MODELS = ("gcn", "sage", "gin", "gat")
 MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

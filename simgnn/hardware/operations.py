@@ -9,6 +9,7 @@ from types import MappingProxyType
 from simgnn.errors import ConfigError, HardwareError
 from simgnn.hardware.features import SIZE_DIMENSIONS
 from simgnn.hardware.profile import Profile
+from simgnn.limits import MAX_RANKS
 from simgnn.names import nearest
 from simgnn.units import parse
 
@@ -119,8 +120,8 @@ def read_question(
             faults.append(f"{option(name)}: missing; '{op}' takes {form.help}")
         elif name not in given and default is not None:
             sizes[name] = default
-    if ranks is not None and ranks < 1:
-        faults.append(f"--ranks: got {ranks}, expected at least 1")
+    if ranks is not None and not 1 <= ranks <= MAX_RANKS:
+        faults.append(f"--ranks: got {ranks:,}, expected 1 to {MAX_RANKS:,}")
     faults += _matrix_faults(op, form, given, matrix, ranks)
     if form.moves == "send" and not faults and sizes["from"] == sizes["to"]:
         faults.append(f"--to: got rank {sizes['to']}, which also sends; expected another rank than --from")
@@ -148,8 +149,8 @@ def option(name: str) -> str:
 def _whole(name: str, text: str) -> int:
     """A size: bytes need their unit, counts may have theirs."""
     if name in ("from", "to", "root"):
-        if not text.strip().isdigit():
-            raise ValueError(f"got '{text}', expected a rank, numbered from 0")
+        if not text.strip().isdecimal() or int(text) >= MAX_RANKS:
+            raise ValueError(f"got '{text}', expected a rank, numbered from 0 to {MAX_RANKS - 1:,}")
         return int(text)
     dimension = SIZE_DIMENSIONS.get(name, "passes")
     try:
@@ -158,7 +159,7 @@ def _whole(name: str, text: str) -> int:
         value = parse(text, dimension)
     least = 0 if name in ("bytes", "crossed") else 1
     if not isfinite(value) or value != int(value) or not least <= value <= LARGEST:
-        raise ValueError(f"got '{text}', expected a whole number of at least {least}")
+        raise ValueError(f"got '{text}', expected a whole number from {least} to 2^62 ({LARGEST:.1e})")
     if name == "crossed" and value > 1:
         raise ValueError(f"got '{text}', expected 0 or 1")
     return int(value)
@@ -191,8 +192,8 @@ def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> t
     spread evenly. ``per_host`` fixes the number. Raises :class:`HardwareError` for more ranks than the machine holds.
     """
     machines = profile.topology.host_names()
-    if per_host is not None and per_host < 1:
-        raise HardwareError(f"--ranks-per-host: got {per_host}, expected at least 1")
+    if per_host is not None and not 1 <= per_host <= MAX_RANKS:
+        raise HardwareError(f"--ranks-per-host: got {per_host:,}, expected 1 to {MAX_RANKS:,}")
     room, flexible = [], True
     for _, host in machines:
         kinds = [profile.devices[placed.type].kind for placed in host.devices for _ in placed.names()]
@@ -202,6 +203,10 @@ def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> t
     if ranks > sum(room) and flexible and per_host is None:
         room = [-(-ranks // len(machines))] * len(machines)
     count = ranks or sum(room)
+    if count > MAX_RANKS:
+        raise HardwareError(
+            f"--ranks: '{profile.meta.name}' would take {count:,} with these on each host, expected 1 to {MAX_RANKS:,}"
+        )
     if count > sum(room):
         raise HardwareError(
             f"--ranks: got {ranks}, but '{profile.meta.name}' has room for {sum(room)} ranks "

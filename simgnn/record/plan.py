@@ -12,10 +12,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from simgnn.errors import ConfigError
 from simgnn.experiment.directory import PLAN_FORMAT
 from simgnn.experiment.problems import shown
-from simgnn.experiment.sections import BUILT_IN_MODELS, MAX_RANKS, MODEL_CLASS, TrainSection
+from simgnn.experiment.sections import BUILT_IN_MODELS, MODEL_CLASS, TrainSection
 from simgnn.experiment.slots import SLOTS, kinds
 from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.problems import sentences
+from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
 
 MOST_TOLD = 3

@@ -36,12 +36,14 @@ def sent_by(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> Sent:
     kind = compiled.op.kind
     ranks = pricer.sizes.program.ranks
     counts = np.zeros((ranks, 4), dtype=np.int64)
-    nbytes, messages = np.zeros((ranks, ranks), dtype=np.int64), np.zeros((ranks, ranks), dtype=np.int64)
     if kind in COLLECTIVE_KINDS:
         control = compiled.op.transfer is not None and compiled.op.transfer.control
         counts[:, 2 if control else 1] = handed_bytes(pricer.sizes, compiled, turn)
     if kind not in PAIRWISE_KINDS:
-        return Sent(counts, nbytes, messages)
+        # a view of one zero: pairs take memory by ranks squared
+        none = np.broadcast_to(np.int64(0), (ranks, ranks))
+        return Sent(counts, none, none)
+    nbytes, messages = np.zeros((ranks, ranks), dtype=np.int64), np.zeros((ranks, ranks), dtype=np.int64)
     for found in pairwise_rounds(compiled, pricer.sizes, turn):
         np.add.at(counts[:, 2 if found.control else 0], found.source, found.nbytes)
         if not found.header:

@@ -317,6 +317,36 @@ def test_every_size_of_every_op_has_its_option() -> None:
     assert {option(name) for form in FORMS.values() for name in form.sizes} <= known
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["optimizer", "--elements", "1e6", "--ranks", "100000"], "--ranks: got 100,000, expected 1 to 65,536"),
+        (["send", "--bytes", "1kB", "--to", "99999"], "--to: got '99999', expected a rank, numbered from 0 to 65,535"),
+        (["barrier", "--ranks-per-host", "100000"], "--ranks-per-host: got 100,000, expected 1 to 65,536"),
+        (["barrier", "--ranks-per-host", "60000"], "would take 480,000 with these on each host, expected 1 to 65,536"),
+        (["send", "--bytes", "1e30B"], "--bytes: got '1e30B', expected a whole number from 0 to 2^62 (4.6e+18)"),
+        (["copy", "--rows", "1e19", "--width", "1"], "expected a whole number from 1 to 2^62 (4.6e+18)"),
+    ],
+)
+def test_more_than_can_be_asked_for_is_refused_with_the_most_that_can(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["hardware", "time", "cpu-100gbe-8", *arguments]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_work_of_many_ranks_takes_no_memory_by_pairs_of_them(cluster: Profile) -> None:
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        ask(cluster, "optimizer", ranks=3000, elements="1e6")
+        # bytes and messages of all pairs would be 144 MB
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+
+
 def test_every_fault_of_a_question_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         read_question("matmul", {"rows": "0", "widht": "3"}, ranks=-1)
