@@ -17,8 +17,11 @@ from simgnn.units import cost_of, format_quantity
 
 if TYPE_CHECKING:
     from simgnn.hardware.devices import Curve, Device
-    from simgnn.hardware.links import Load
+    from simgnn.hardware.links import Collective, Load
     from simgnn.hardware.profile import Profile
+
+
+SCOPES = {"any": "", "host": " inside a host", "cluster": " across hosts"}
 
 
 @dataclass
@@ -77,11 +80,24 @@ def tree(profile: "Profile") -> Node:
         if backend.ports is not None:
             library.add(f"a rank sends {told(backend.ports.send)}, receives {told(backend.ports.receive)}")
         for entry in backend.collectives:
-            scope = {"any": "", "host": " inside a host", "cluster": " across hosts"}[entry.scope]
-            bus = "" if entry.bus_bandwidth is None else f", bus {told(entry.bus_bandwidth)}"
-            hop = "" if entry.hop is None else f", each step {told(entry.hop)}"
-            library.add(f"{entry.kind}{scope}: {entry.algorithm}, floor {told(entry.floor)}{hop}{bus}")
+            library.add(_collective(entry))
     return root
+
+
+def _collective(entry: "Collective") -> str:
+    scope = SCOPES[entry.scope]
+    ranks = ""
+    if entry.ranks is not None:
+        *others, last = map(str, entry.ranks)
+        ranks = f", measured with {', '.join(others)}{' and ' if others else ''}{last} ranks"
+    sizes = ""
+    if entry.sizes is not None:
+        low, high = (_rounded(size, "bytes") for size in entry.sizes)
+        sizes = f", {low} to {high}" if entry.sizes[0] > 0 else f", below {high}"
+    protocol = "" if entry.protocol is None else f" ({entry.protocol})"
+    bus = "" if entry.bus_bandwidth is None else f", bus {told(entry.bus_bandwidth)}"
+    hop = "" if entry.hop is None else f", each step {told(entry.hop)}"
+    return f"{entry.kind}{scope}{ranks}{sizes}: {entry.algorithm}{protocol}, floor {told(entry.floor)}{hop}{bus}"
 
 
 def _load(load: "Load") -> str:

@@ -42,6 +42,20 @@ def test_show_prints_tree_and_matrix(capsys: pytest.CaptureFixture[str]) -> None
         assert part in shown
 
 
+def test_show_tells_collectives_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["hardware", "show", "dgx-a100-2"]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "allreduce inside a host, measured with 2 ranks, below 256 KiB: ring (ll), floor",
+        "allreduce inside a host, measured with 4 ranks, 256 KiB to 4 MiB: ring (ll128), floor",
+        "allreduce inside a host, measured with 2 and 4 ranks, 4 MiB to 1 TiB: ring (simple), floor",
+        "allreduce across hosts, measured with 4 and 8 ranks: tree (simple), floor",
+    ):
+        assert part in shown
+    heads = [line.split("floor")[0] for line in shown.splitlines() if "allreduce" in line]
+    assert len(set(heads)) == len(heads) == 18
+
+
 def test_show_as_json_is_in_si_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["hardware", "show", str(DATA / "invented-server.toml"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
