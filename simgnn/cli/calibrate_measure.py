@@ -146,13 +146,14 @@ def kept_samples(folders: Sequence[Path]) -> "list[SampleFile]":
     return sorted(pool_passes(files), key=lambda file: file.ranks)
 
 
-def check_counts(groups: Sequence[int]) -> None:
-    """Raise :class:`ConfigError` for more ranks than this machine can hold: each is a process with torch in it."""
+def check_counts(groups: Sequence[int], key: str = "--ranks") -> None:
+    """Raise :class:`ConfigError` for more ranks than this machine can hold: each is a process with torch in it.
+    ``key``: what said so many."""
     cores = _cores()
     most = max(LEAST_MOST_RANKS, RANKS_PER_CORE * cores)
     if max(groups) > most:
         raise ConfigError(
-            f"--ranks: got {max(groups)}, expected at most {most} on this machine of {cores} cores, since each is a "
+            f"{key}: got {max(groups)}, expected at most {most} on this machine of {cores} cores, since each is a "
             "process here; calibrate more of them on their own hosts: torchrun ... -m simgnn calibrate"
         )
 

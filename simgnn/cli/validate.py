@@ -45,11 +45,13 @@ def command(
     Drawing, calibrating and predicting come before the first run and are frozen. Exit status 1: a bar does not hold.
     Example: [bold]simgnn validate quick --report quick.html[/bold]
     """
+    from simgnn.cli.calibrate_measure import check_counts
     from simgnn.cli.console import Reporter, note, print_json
     from simgnn.outputs import check_output_file, make_parent
     from simgnn.report.validation import print_scoreboard, write_report
     from simgnn.study.kept import truth_folder
     from simgnn.study.suite import find_suite, load_suite
+    from simgnn.study.truth import TruthFolder
     from simgnn.study.validate import check_keep, check_stored, validate
     from simgnn.study.validate import keep as keep_truth
     from simgnn.study.validate import rescore as score_again
@@ -74,6 +76,8 @@ def command(
             return
         loaded = load_suite(path)
         folder = out or Path("runs") / "validate" / loaded.name
+        if not TruthFolder(folder).profile.is_file():
+            check_counts(loaded.calibration.ranks, "calibration.ranks")
         board = validate(loaded, folder, backend)
         holds = board.holds
     if keep is not None:

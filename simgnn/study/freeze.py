@@ -43,11 +43,15 @@ QUEUE = "fair"
 
 
 def check_folder(suite: Suite, root: Path) -> None:
-    """Raise :class:`ConfigError` unless ``root`` is new, empty, or holds a validation of this suite."""
+    """Raise :class:`ConfigError` unless ``root`` is new, empty, or holds a validation of this suite: before anything
+    is frozen, one whose ``sensitivity`` is another may be gone on with, since nothing rests on it so far."""
     check_output_folder(root, "--out")
     stored = TruthFolder(root).suite
     if stored.is_file():
-        if parse_suite(load_toml(stored), str(stored)) != suite:
+        before = parse_suite(load_toml(stored), str(stored))
+        if not TruthFolder(root).frozen.is_file():
+            before = before.model_copy(update={"sensitivity": suite.sensitivity})
+        if before != suite:
             raise ConfigError(f"--out: {root} holds a validation of another suite; expected a folder of its own")
     elif root.is_dir() and any(entry.name != LOCK for entry in root.iterdir()):
         raise ConfigError(f"--out: got {root}, which is not empty and no validation; name another")
@@ -69,12 +73,9 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         )
     check_runnable(suite, backend)
     folder.root.mkdir(parents=True, exist_ok=True)
-    if not folder.suite.is_file():
-        write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
+    write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
     if not folder.profile.is_file():
-        backend.tell(f"calibrating with {', '.join(map(str, suite.calibration.ranks))} ranks")
-        wanted = suite.calibration
-        backend.calibrate(wanted.ranks, wanted.quick, wanted.passes, folder.profile)
+        _calibrate(suite, folder, backend)
     canary_s = backend.canary()
     for case in suite.cases():
         _declare(suite.topology(case), case.ranks, folder, backend)
@@ -91,6 +92,16 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         "prepared": {case.name: folder_digest(folder.prepared(case)) for case in suite.cases()},
     }
     write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
+
+
+def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
+    wanted = suite.calibration
+    backend.tell(f"calibrating with {', '.join(map(str, wanted.ranks))} ranks")
+    try:
+        backend.calibrate(wanted.ranks, wanted.quick, wanted.passes, folder.profile)
+    finally:
+        if not folder.profile.is_file():
+            folder.suite.unlink()  # nothing is measured yet, so whoever is told of a fault may mend it
 
 
 def check_frozen(folder: TruthFolder) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from simgnn.errors import ConfigError, GraphError, ProgramError
 from simgnn.experiment.prepare import STATISTICS
 from simgnn.experiment.schema import Experiment
 from simgnn.graph.load import check_source
+from simgnn.graph.workers import usable_threads
 from simgnn.model.user_layer import user_shape
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case, case_experiment, with_data_folder
-from simgnn.study.suite import Suite
+from simgnn.study.suite import Suite, Topology
 from simgnn.study.truth import AS_CALIBRATED, Prediction
 
 Of = TypeVar("Of")
@@ -22,6 +23,7 @@ def check_runnable(suite: Suite, backend: Backend) -> None:
     testbeds on a machine that cannot have one; and for rates to cut down that no case uses."""
     cases = suite.cases()
     experiments = _each(cases, lambda case: _there(case_experiment(suite.extends, suite.settings(case))))
+    _each(cases, lambda case: _check_threads(suite.topology(case), case.ranks, experiments[case]))
     if not all(topology.plain for topology in suite.topologies):
         backend.check_testbed()
     checked: dict[str, frozenset[str]] = {}
@@ -49,12 +51,24 @@ def check_noticeable(suite: Suite, predictions: Iterable[Prediction]) -> None:
     times = {(found.variant, found.case): found.times.epoch_s for found in predictions}
     faults = [
         f"sensitivity.{at}: {what.label} changes no prediction: the calibration has nothing of the kind, or no case "
-        "uses it; leave it out, and start over in a new folder"
+        "uses it; leave it out, and call again: the calibration stays"
         for at, what in enumerate(suite.sensitivity)
         if all(times[what.label, case] == times[AS_CALIBRATED, case] for case in suite.cases())
     ]
     if faults:
         raise ConfigError(faults)
+
+
+def _check_threads(topology: Topology, ranks: int, experiment: Experiment) -> None:
+    """The quota of a slow rank is a share of the cores that its threads fill, which are thus as many as those."""
+    wanted = experiment.hardware.threads_per_rank
+    of_host = max(1, usable_threads() // topology.hosts)
+    full = max(1, of_host // (ranks // topology.hosts))
+    if topology.slow_last is not None and wanted not in ("auto", full):
+        raise ConfigError(
+            f"hardware.threads_per_rank: got {wanted}, expected {full}, or none: '{topology.name}' has a slow rank, "
+            f"whose quota is a share of {full} of this machine's cores"
+        )
 
 
 def _there(experiment: Experiment) -> Experiment:

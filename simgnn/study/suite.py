@@ -75,7 +75,7 @@ class Bars(Strict):
     mean_error: Share | None = None
     p90_error: Share | None = None
     max_error: Share | None = None
-    tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)] | None = None
+    tau: Annotated[StrictFloat, Field(gt=-1.0, le=1.0)] | None = None
     regret: Share | None = None
     coverage: tuple[Share, Share] | None = None
 
@@ -83,6 +83,8 @@ class Bars(Strict):
     def _ordered(self) -> Self:
         if self.coverage is not None and self.coverage[0] > self.coverage[1]:
             raise ValueError(f"coverage: got {list(self.coverage)}, expected the least first, such as [0.8, 0.97]")
+        if self.coverage == (0.0, 1.0):
+            raise ValueError("coverage: got [0, 1], outside of which no share is; expected such as [0.8, 0.97]")
         return self
 
     def stated(self) -> dict[str, Any]:
@@ -93,7 +95,7 @@ class Bars(Strict):
 class SuiteBars(Bars):
     """Bars on all cases, for which alone the baselines are judged too."""
 
-    better_than_baselines: Annotated[StrictFloat, Field(gt=0.0)] | None = None
+    better_than_baselines: Annotated[StrictFloat, Field(ge=1.0)] | None = None
 
 
 class GroupBars(Strict):

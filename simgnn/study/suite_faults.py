@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgnn.experiment.problems import shown
 from simgnn.experiment.slots import SLOTS
+from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.study.cases import Case
 from simgnn.tomlfile import Table, deep_merge, leaves
 
@@ -21,6 +22,10 @@ SAID_ELSEWHERE: Mapping[tuple[str, ...], str] = {
     ("hardware", "profile"): "cases are predicted on the calibration that the suite makes",
 }
 """Settings that the suite itself gives every case."""
+MEASURED_LINKS = ("loopback", "ethernet")
+"""Kinds of links that profiles of a suite have: calibrations measure the first, testbeds declare the second."""
+ORDERS = ("tau", "regret")
+"""Bars on the order of predictions alone."""
 UNTOUCHED = ("coverage", "better_than_baselines")
 """Bars that are not held against predictions with a rate cut down."""
 NOTHING = object()
@@ -126,15 +131,34 @@ def _sensitivity(suite: "Suite") -> Iterator[str]:
             f"sensitivity: no bar could notice a rate that is cut down: {' and '.join(UNTOUCHED)} are not held against "
             f"it; expected a bar on {known}, or no sensitivity"
         )
-    if all(topology.link is None for topology in suite.topologies):
-        yield from (
-            f"sensitivity.{at}.link: got 'ethernet', but no topology has a link between hosts; leave it out"
-            for at, what in enumerate(suite.sensitivity)
-            if what.link == "ethernet"
-        )
+    for at, what in enumerate(suite.sensitivity):
+        where = f"sensitivity.{at}"
+        if what.primitive == "*" and judged and not judged - {*ORDERS, *UNTOUCHED}:
+            yield (
+                f"{where}.primitive: got '*', which makes all work longer by one factor, and the only bars are on the "
+                f"order ({', '.join(sorted(judged & {*ORDERS}))}), which hardly changes by that; expected a bar on "
+                "errors too, such as median_error, or no '*'"
+            )
+        if what.primitive in STAND_INS and suite.calibration.quick:
+            yield (
+                f"{where}.primitive: got '{what.primitive}', which a quick calibration does not measure; expected "
+                "calibration.quick = false, or another primitive"
+            )
+        if what.link is not None and what.link not in MEASURED_LINKS:
+            yield (
+                f"{where}.link: got '{what.link}', but no topology has such links: expected 'loopback' (ranks of one "
+                "host, as calibrated) or 'ethernet' (hosts of a testbed), or none"
+            )
+        if what.link == "ethernet" and all(topology.link is None for topology in suite.topologies):
+            yield f"{where}.link: got 'ethernet', but no topology has a link between hosts; leave it out"
 
 
 def _hold_out(suite: "Suite", cases: tuple[Case, ...]) -> Iterator[str]:
+    if suite.bars.better_than_baselines is not None and not suite.hold_out:
+        yield (
+            "hold_out: got [], so the regression is fitted to nothing and only one of the two baselines of "
+            "bars.better_than_baselines would be judged; expected axes to hold out, or no such bar"
+        )
     for axis in suite.hold_out:
         levels = {case.level(axis) for case in cases}
         if len(levels) < 2:

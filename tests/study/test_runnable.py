@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from executor.microbench.suite import QUICK
 from simgnn.cli.console import Reporter
+from simgnn.cli.main import invoke
 from simgnn.cli.validate import CommandBackend
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile import save_profile
 from simgnn.study.validate import keep, rescore, validate
+from simgnn.tomlfile import write_toml
 from tests.study.worlds import SUITE, Pretended, calibrated, small_suite
 
 GRAPH = {"source": "synthetic:communities", "vertices": 300, "edges": 1500}
@@ -80,12 +83,55 @@ def test_a_rate_that_no_case_uses_is_told_before_any_work(tmp_path: Path) -> Non
     assert "spmm" in told
 
 
-def test_a_kind_of_link_that_no_case_uses_is_told_before_the_first_run(tmp_path: Path) -> None:
+def test_a_rate_that_changes_nothing_is_told_before_the_first_run_and_left_out_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = Pretended()
-    with pytest.raises(ConfigError, match=r"sensitivity\.0: half the rate of nvlink links changes no prediction"):
-        validate(small_suite(sensitivity=[{"link": "nvlink"}], **HERE), tmp_path, backend)
+    monkeypatch.setattr("simgnn.study.freeze.affects", lambda profile, what: False)
+    with pytest.raises(ConfigError, match=r"sensitivity\.0: half the rate of loopback links changes no prediction"):
+        validate(small_suite(sensitivity=[{"link": "loopback"}], **HERE), tmp_path, backend)
     assert "run" not in backend.names()
     assert not (tmp_path / "frozen.json").exists()
+    with pytest.raises(ConfigError, match="holds a validation of another suite"):
+        validate(small_suite(repeats=4, **HERE), tmp_path, backend)
+    again = Pretended()
+    validate(small_suite(sensitivity=[], **HERE), tmp_path, again)
+    assert "calibrate" not in again.names()
+
+
+def test_a_suite_that_the_calibration_refuses_can_be_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ConfigError("calibration.ranks: got 4096")
+
+    with monkeypatch.context() as patched:
+        backend = Pretended()
+        patched.setattr(backend, "calibrate", refuse)
+        with pytest.raises(ConfigError, match="got 4096"):
+            validate(small_suite(**HERE, calibration={"ranks": [4096], "quick": True}), tmp_path, backend)
+    assert len(validate(small_suite(**HERE, repeats=1), tmp_path, Pretended()).cases) == 4
+
+
+def test_threads_that_a_slow_rank_cannot_have_are_told_before_any_work(tmp_path: Path) -> None:
+    slow = [{"name": "here"}, {"name": "slow", "slow_last": 0.5}]
+    (told,) = refused(tmp_path, **{**HERE, "topologies": slow}, set={"hardware": {"threads_per_rank": 4096}})
+    assert told.startswith("hardware.threads_per_rank: got 4096, expected ")
+    assert "'slow' has a slow rank" in told
+    assert "(4 of 8 cases, the first small-random-P2-slow-narrow)" in told
+
+
+def test_more_ranks_than_can_be_calibrated_are_told_by_their_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = tmp_path / "many.toml"
+    write_toml(suite, small_suite(calibration={"ranks": [4096], "quick": True}).to_table())
+    assert invoke(["validate", str(suite), "--out", str(tmp_path / "out")]) == 2
+    assert "calibration.ranks: got 4096, expected at most" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_quick_calibration_measures_no_attention() -> None:
+    """What suites are told of it (:mod:`simgnn.study.suite_faults`) stays true."""
+    assert QUICK.attended == QUICK.scores == ()
 
 
 def test_mini_batches_are_predicted_from_what_was_counted(tmp_path: Path) -> None:

@@ -177,6 +177,10 @@ def test_cases_that_would_share_a_folder_are_refused() -> None:
         ({"median_error": float("inf")}, "median_error"),
         ({"coverage": [80.0, 97.0]}, "coverage"),
         ({"coverage": [0.97, 0.8]}, "expected the least first"),
+        ({"coverage": [0.0, 1.0]}, "outside of which no share is"),
+        ({"tau": -1.0}, r"bars\.tau"),
+        ({"better_than_baselines": 0.0}, "better_than_baselines"),
+        ({"better_than_baselines": 0.5}, "better_than_baselines"),
     ],
 )
 def test_bars_that_no_score_can_miss_are_refused(bars: dict[str, object], told: str) -> None:
@@ -256,6 +260,10 @@ def group(**changes: object) -> dict[str, object]:
         ({"bars": {"coverage": [0.8, 1.0]}}, "sensitivity: no bar could notice a rate that is cut down"),
         ({"bars": {"better_than_baselines": 1.0}}, "sensitivity: no bar could notice a rate that is cut down"),
         ({"sensitivity": [{"link": "ethernet"}]}, "sensitivity.0.link: got 'ethernet', but no topology has a link"),
+        ({"sensitivity": [{"link": "nvlink"}]}, "sensitivity.0.link: got 'nvlink', but no topology has such links"),
+        ({"sensitivity": [{"primitive": "attention_sums"}]}, "sensitivity.0.primitive: got 'attention_sums', which a "),
+        ({"bars": {"tau": 0.9}}, "sensitivity.0.primitive: got '*', which makes all work longer by one factor, and"),
+        ({"hold_out": [], "bars": {"better_than_baselines": 2.0}}, "hold_out: got [], so the regression is fitted to"),
         ({"hold_out": ["ranks"]}, "hold_out: got 'ranks', which is '2' in all 8 cases: nothing would"),
     ],
 )
