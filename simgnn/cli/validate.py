@@ -65,7 +65,7 @@ def command(
     if rescore:
         folder = out or truth_folder(suite)
         if out is not None:
-            check_stored(out, load_suite(find_suite(suite)).name)
+            check_stored(out, load_suite(find_suite(suite)))
         board = score_again(folder, backend)
         holds = bool(board.guarded) if out is None else board.holds
     else:

@@ -39,7 +39,7 @@ from simgnn.study.truth import (
     read_predictions,
     read_runs,
 )
-from simgnn.tomlfile import load_toml
+from simgnn.tomlfile import leaves, load_toml
 
 KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "runs.parquet", "runs.json")
 
@@ -142,12 +142,20 @@ def stored_suite(folder: TruthFolder) -> Suite:
     return parse_suite(load_toml(folder.suite), str(folder.suite))
 
 
-def check_stored(root: Path, name: str) -> None:
-    """Raise :class:`ConfigError` unless ``root`` is the folder of a validation of the suite ``name``."""
-    stored = stored_suite(TruthFolder(root)).name
-    if stored != name:
+def check_stored(root: Path, suite: Suite) -> None:
+    """Raise :class:`ConfigError` unless ``root`` is the folder of a validation of this suite, as it is now."""
+    folder = TruthFolder(root)
+    stored = stored_suite(folder)
+    if stored.name != suite.name:
         raise ConfigError(
-            f"--out: {root} is a validation of '{stored}', not of '{name}'; name that suite, or its folder"
+            f"--out: {root} is a validation of '{stored.name}', not of '{suite.name}'; name that suite, or its folder"
+        )
+    there, here = dict(leaves(stored.to_table())), dict(leaves(suite.to_table()))
+    changed = sorted(".".join(key) for key in {*there, *here} if there.get(key) != here.get(key))
+    if changed:
+        raise ConfigError(
+            f"SUITE: '{suite.name}' has changed since {root} was frozen: {', '.join(changed)}; what was frozen is what "
+            f"is scored: name {folder.suite} instead"
         )
 
 

@@ -13,6 +13,7 @@ from simgnn.record.provenance import versions
 from simgnn.study.results import Scoreboard
 from simgnn.study.truth import RUNS_SCHEMA, Measured, read_runs, write_rows
 from simgnn.study.validate import keep, rescore, validate
+from simgnn.tomlfile import write_toml
 from tests.study.worlds import Pretended, small_suite
 
 
@@ -232,3 +233,15 @@ def test_a_folder_of_another_suite_is_not_scored_under_this_name(
 ) -> None:
     assert invoke(["validate", "quick", "--rescore", "--out", str(finished[1])]) == 2
     assert "not of 'quick'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_suite_file_whose_bars_have_changed_is_not_ignored(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stricter = tmp_path / "small.toml"
+    write_toml(stricter, small_suite(bars={"median_error": 0.01, "tau": 0.9}).to_table())
+    assert invoke(["validate", str(stricter), "--rescore", "--out", str(finished[1])]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "'small' has changed since" in told
+    assert "was frozen: bars.median_error, bars.regret; what was frozen is what is scored: name" in told
+    assert invoke(["validate", str(finished[1] / "suite.toml"), "--rescore", "--out", str(finished[1]), "--json"]) == 0
