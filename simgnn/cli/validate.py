@@ -204,24 +204,24 @@ class CommandBackend:
         from simgnn.cli.testbed import check_ended, start_testbed
 
         said = []
-        # Ctrl-C is answered here, and goes on to :meth:`down`
-        holder = self._holders[testbed] = start_testbed("up", str(testbed), "--hold", holds=True)
+        holder = start_testbed("up", str(testbed), "--hold", holds=True)
         assert holder.stdout is not None
-        for line in holder.stdout:
-            said.append(line)
-            if line.startswith("testbed '"):
-                return
-        del self._holders[testbed]
+        try:
+            for line in holder.stdout:
+                said.append(line)
+                if line.startswith("testbed '"):
+                    self._holders[testbed] = holder
+                    return
+        except BaseException:  # Ctrl-C is answered here: it does not reach the holder
+            holder.communicate()
+            raise
         check_ended(holder, "".join(said), "up")
 
     def down(self, testbed: Path) -> None:
-        """The end of what holds it; ``executor testbed down`` where nothing does."""
-        from simgnn.cli.testbed import call_testbed, check_ended
+        """The end of what holds it."""
+        from simgnn.cli.testbed import check_ended
 
-        holder = self._holders.pop(testbed, None)
-        if holder is None:
-            call_testbed("down", str(testbed))
-            return
+        holder = self._holders.pop(testbed)
         assert holder.stdin is not None
         assert holder.stdout is not None
         holder.stdin.close()

@@ -64,10 +64,10 @@ class Backend(Protocol):
         """Raise :class:`simgnn.errors.ConfigError` where this machine cannot have testbeds, before any work."""
 
     def up(self, testbed: Path) -> None:
-        """Bring a testbed up."""
+        """Bring a testbed up. What raises leaves nothing to be taken down."""
 
     def down(self, testbed: Path) -> None:
-        """Remove a testbed, also one that is up in part or not at all."""
+        """Remove a testbed that :meth:`up` has brought up, whatever became of it since."""
 
     def run(self, directory: Path, testbed: Path | None) -> Result:
         """Train a prepared run directory in fresh processes, on this machine or inside a testbed that is up."""

@@ -82,9 +82,9 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
             if not left:
                 continue
             testbed = None if topology.plain else testbed_file(folder, topology, ranks)
+            if testbed is not None:
+                backend.up(testbed)  # where this is refused there is nothing to take down: it may be somebody else's
             try:
-                if testbed is not None:
-                    backend.up(testbed)
                 for case in left:
                     check_prepared(case, frozen, folder)  # hours may have passed
                     runs.append(_run(case, repeat, folder, testbed, digests[case], backend))

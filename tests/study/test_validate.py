@@ -90,6 +90,19 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert idle.events == []
 
 
+def test_a_testbed_that_was_refused_is_not_taken_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is up for somebody else, whose runs taking it down would end."""
+    backend = Pretended()
+
+    def refused(testbed: Path) -> None:
+        raise BackendError(f"testbed: '{testbed.name}' is in use by process 1")
+
+    monkeypatch.setattr(backend, "up", refused)
+    with pytest.raises(BackendError, match="in use by process 1"):
+        validate(small_suite(), tmp_path / "out", backend)
+    assert "down" not in backend.names()
+
+
 def test_what_is_frozen_stays(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
     _, root, _ = finished
     with pytest.raises(ConfigError, match="another suite"):
