@@ -10,7 +10,6 @@ from typing import Any
 
 from executor.testbed.declaration import Declaration
 from simgnn.errors import SimgnnError
-from simgnn.lifeline import wait_for_end
 
 USAGE = """\
 python -m executor testbed up TESTBED.toml [--hold]   make its hosts (network namespaces), links and quotas
@@ -19,7 +18,8 @@ python -m executor testbed exec TESTBED.toml -- CMD   run CMD once a rank, with 
 python -m executor testbed status [TESTBED.toml]      what is up (exit status 1: not up, or not as the file says)
 python -m executor testbed profile TESTBED.toml [--base PROFILE] --out FILE [--measure-load]
                                                       hardware profile of what is declared
-python -m executor testbed down [TESTBED.toml]        remove all that was made, ending what runs in it
+python -m executor testbed down [TESTBED.toml] [--orphaned]
+                                                      remove all that was made, ending what runs in it
 
 A testbed is a real cluster on one Linux machine. TESTBED.toml:
 
@@ -32,7 +32,9 @@ slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
 name = "testbed"         # tells several testbeds of one machine apart
 
 `up` replaces one of the same name that another file declared, and says so; `run` and `exec` refuse it.
-With --hold `up` stays and takes it down when its standard input ends: with whoever started it, however that ends.
+With --hold `up` stays and takes down what it made when its standard input ends: with whoever started it, however that
+ends. Till then others may `run` and `exec` in it, but not replace it. What it leaves when it is killed is no longer up
+to `status`, the next one makes it anew, and `down --orphaned` removes it and nothing else.
 Needs root and iproute2 (but for profile without --measure-load). `run`, `exec` and --measure-load bring a testbed up
 that is not up, and take it down again. --measure-load adds to the profile what was measured inside, in half a minute:
 how long a small message waits behind large ones on the link between hosts, and the processor time of a byte across it.
@@ -64,6 +66,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         command.add_argument("testbed", type=Path, nargs="?" if optional else None, metavar="TESTBED.toml")
         if name == "up":
             command.add_argument("--hold", action="store_true", help="stay; take it down when standard input ends")
+        if name == "down":
+            command.add_argument("--orphaned", action="store_true", help="only what a killed `up --hold` left")
         if name == "run":
             command.add_argument("directory", type=Path, metavar="DIR")
             command.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
@@ -80,26 +84,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _carry_out(options: argparse.Namespace) -> int:
-    from executor.testbed import lifecycle
-
     declared = None if options.testbed is None else Declaration.load(options.testbed)
     if options.command == "status":
         return _status(_names(declared), declared, options.as_json)
     if options.command == "down":
-        return _down(_names(declared))
+        return _down(_names(declared), options.orphaned)
     assert declared is not None
     if options.command == "profile":
         return _profile(declared, options.base, options.out, options.measure_load)
     if options.command == "up":
-        made, differs = lifecycle.up(declared)
-        told = [f"testbed '{declared.name}' is up" + ("" if made else " (it was before)")]
-        if differs:
-            told = [f"{told[0]}; the one that was up is replaced, it differed:", *(f"  {line}" for line in differs)]
-        if options.hold:
-            _hold(declared.name, told)
-        else:
-            print("\n".join(told), flush=True)
-        return 0
+        return _up(declared, options.hold)
     from executor.testbed.runs import execute, run
 
     if options.command == "exec":
@@ -107,14 +101,36 @@ def _carry_out(options: argparse.Namespace) -> int:
     return run(declared, options.directory, ["--device", "cpu", *(["--resume"] if options.resume else [])])
 
 
-def _down(names: Sequence[str]) -> int:
+def _up(declared: Declaration, holds: bool) -> int:
+    from executor.testbed import lifecycle
+    from executor.testbed.hold import hold
+
+    def tell(found: lifecycle.Made) -> None:
+        before = " (it was before, and stays)" if holds else " (it was before)"
+        told = [f"testbed '{declared.name}' is up" + ("" if found.made else before)]
+        if found.differs:
+            told = [f"{told[0]}; the one that was up is replaced, it differed:", *(f"  {it}" for it in found.differs)]
+        print("\n".join(told), flush=True)
+
+    if holds:
+        hold(declared, tell)
+    else:
+        tell(lifecycle.up(declared))
+    return 0
+
+
+def _down(names: Sequence[str], orphaned: bool) -> int:
     """Take all down, also after one that cannot be; what happened is told at the end, whoever may still read it."""
     from executor.testbed import lifecycle
+    from executor.testbed.hold import remove_orphan
 
     told, faults = [], []
     for name in names:
         try:
-            told.append(f"testbed '{name}' is down" + ("" if lifecycle.down(name) else " (it was not up)"))
+            if not orphaned:
+                told.append(f"testbed '{name}' is down" + ("" if lifecycle.down(name) else " (it was not up)"))
+            elif remove_orphan(name):
+                told.append(f"testbed '{name}' is down: what held it had ended")
         except SimgnnError as error:
             faults.append(error)
     if told:
@@ -122,17 +138,6 @@ def _down(names: Sequence[str]) -> int:
     for fault in faults:
         print(f"executor: error: {fault}", file=sys.stderr)
     return max((fault.exit_status for fault in faults), default=0)
-
-
-def _hold(name: str, told: Sequence[str]) -> None:
-    """Keep a testbed until standard input ends, this process is interrupted, or nobody reads that it is up."""
-    from executor.testbed import lifecycle
-
-    try:
-        print("\n".join(told), flush=True)
-        wait_for_end()
-    finally:
-        lifecycle.down(name)
 
 
 def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool) -> int:

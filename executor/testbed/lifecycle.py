@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 from executor.testbed import cgroups, network
 from executor.testbed.declaration import Declaration
 from executor.testbed.places import group_of, host_places, rank_places, usable_cores
-from executor.testbed.state import Record, is_locked, locked
+from executor.testbed.state import Record, holder_of, holding, in_use, is_locked, locked
 from simgnn.errors import BackendError, SimgnnError
 
 GRACE_S = 3.0
 LOCK_PATIENCE_S = 20.0
+HOLD_PATIENCE_S = 5.0
 POLL_S = 0.02
 
 
@@ -39,12 +40,17 @@ def up(declared: Declaration) -> Made:
         return make(declared, replace=True)
 
 
-def make(declared: Declaration, replace: bool) -> Made:
-    """:func:`up` for a process that holds the testbed already. Raises :class:`BackendError` where one of the same name
-    is up that differs, unless it may ``replace`` it; what is left of one is always replaced."""
+def make(declared: Declaration, replace: bool, holds: bool = False) -> Made:
+    """:func:`up` for a process that has locked the testbed already. Raises :class:`BackendError` where one of the same
+    name is up that differs, unless it may ``replace`` it; what is left of one is always replaced. Where another process
+    holds it, it is used as it is or not at all. ``holds``: this process does, and one that it makes goes with it."""
     cores = usable_cores()
     found, differs = Record.read(declared.name), []
-    if found is not None and not faults(found):
+    holder = None if holds else holder_of(declared.name)
+    if holder is not None and replace:
+        raise in_use(declared.name, f"{holder}, which holds it")
+    left = found is not None and found.holder is not None and holder is None  # whoever held it was killed
+    if found is not None and not left and not faults(found):
         differs = differences(declared, found)
         if not differs:
             return Made(False)
@@ -53,6 +59,12 @@ def make(declared: Declaration, replace: bool) -> Made:
                 f"testbed: '{declared.name}' is up, but not as this file declares it ({'; '.join(differs)}): "
                 "replace it with testbed up, remove it with testbed down, or give this one another 'name'"
             )
+    if holder is not None:
+        raise BackendError(
+            f"testbed: '{declared.name}', which {holder} holds, is no longer what was made "
+            f"({'; '.join(['it is gone'] if found is None else faults(found))}): end that process, or take down what "
+            "is left with testbed down"
+        )
     hosts, ranks = host_places(declared, cores), rank_places(declared, cores)
     namespaces = network.namespaces_of(declared, hosts)
     slow = [place for place in ranks if place.quota_cores is not None]
@@ -71,6 +83,7 @@ def make(declared: Declaration, replace: bool) -> Made:
         tuple(namespaces),
         tuple(map(str, folders)),
         None if switch is None else str(switch),
+        holder=os.getpid() if holds else None,
     )
     record.write()
     try:
@@ -112,19 +125,27 @@ def down(name: str) -> bool:
     found = Record.read(name)
     if found is None:
         return False
-    if is_locked(name):
-        _end_processes(found)  # the run that holds it notices and lets go
-    with locked(name, LOCK_PATIENCE_S):
-        found = Record.read(name)
-        if found is not None:
-            remove(found)
+    take_down(found)
+    with suppress(BackendError), holding(name, HOLD_PATIENCE_S):  # whoever held it sees that it is gone, and ends
+        pass
     return True
+
+
+def take_down(found: Record) -> None:
+    """Remove a testbed that has this record, ending what runs in it."""
+    with undisturbed():
+        if is_locked(found.name):
+            _end_processes(found)  # the run that has locked it notices and lets go
+        with locked(found.name, LOCK_PATIENCE_S):
+            now = Record.read(found.name)
+            if now is not None:
+                remove(now)
 
 
 def remove(record: Record) -> None:
     """Remove all that a record names, then the record. What cannot be removed is told, after all else is gone."""
     failures = []
-    with _undisturbed():
+    with undisturbed():
         _end_processes(record)
         for namespace in record.namespaces:
             try:
@@ -152,12 +173,19 @@ def faults(record: Record) -> list[str]:
     wrong = [f"{name} is gone" for name in absent]
     if not record.complete:
         wrong.append("it was not made to its end")
+    elif is_orphan(record):
+        wrong.append(f"process {record.holder}, which held it, has ended")
     elif not absent:
         hosts = host_places(declared, record.cores)
         wrong += [f"{end} is not connected as declared" for end in network.unconnected(hosts)]
         wrong += [f"{end} is not shaped as declared" for end in network.unshaped(declared, hosts)]
         wrong += _wrong_quotas(declared, record)
     return wrong
+
+
+def is_orphan(record: Record | None) -> bool:
+    """Whether a testbed was made to go with a process that has ended: by SIGKILL, or it would be gone."""
+    return record is not None and record.holder is not None and holder_of(record.name) is None
 
 
 def _wrong_quotas(declared: Declaration, record: Record) -> list[str]:
@@ -194,7 +222,7 @@ def status(name: str, wanted: Declaration | None = None) -> dict[str, Any]:
         for p in rank_places(declared, record.cores)
     ]
     return {
-        "name": name, "up": not wrong, "in_use": is_locked(name), "faults": wrong,
+        "name": name, "up": not wrong, "in_use": is_locked(name) or holder_of(name) is not None, "faults": wrong,
         "differs": [] if wanted is None else differences(wanted, record),
         "declared": declared.to_table(),
         "hosts": hosts, "ranks": ranks, "cgroups": list(record.cgroups),
@@ -250,7 +278,7 @@ def _switch_off(switch: Path) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Ctrl-C and SIGTERM wait until what was begun is done."""
     held = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)

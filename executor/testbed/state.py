@@ -5,10 +5,10 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.tomlfile import write_atomically
@@ -18,6 +18,8 @@ FOLDER = "SIMGNN_TESTBED_STATE"
 DEFAULT_FOLDER = "/run/simgnn-testbed"
 FORMAT = 1
 POLL_S = 0.05
+LOOK_S = 0.2
+"""Patience with a lock: whoever looks whether it is held takes it for a moment."""
 
 
 def state_folder() -> Path:
@@ -28,7 +30,8 @@ def state_folder() -> Path:
 @dataclass(frozen=True)
 class Record:
     """What was made, or was about to be. ``cgroups``: folders, parents first; ``switched_on``: the file through which
-    groups were given the CPU controller, where it was we who did; ``cores``: numbers that the hosts divide."""
+    groups were given the CPU controller, where it was we who did; ``cores``: numbers that the hosts divide; ``holder``:
+    the process that it was made for, with which it goes, None where it stays."""
 
     name: str
     declared: dict[str, Any]
@@ -37,6 +40,7 @@ class Record:
     cgroups: tuple[str, ...] = ()
     switched_on: str | None = None
     complete: bool = False
+    holder: int | None = None
 
     @classmethod
     def read(cls, name: str) -> Self | None:
@@ -76,27 +80,54 @@ def recorded_names() -> list[str]:
     return sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
 
 
-@contextmanager
-def locked(name: str, patience_s: float = 0.0) -> Iterator[None]:
+def locked(name: str, patience_s: float = LOOK_S) -> AbstractContextManager[None]:
     """Hold a testbed: one change or run at a time. The lock ends with the process that holds it, however it ends.
 
     Raises :class:`BackendError` where another process still holds it after ``patience_s``.
     """
+    return _held(name, "lock", patience_s)
+
+
+def holding(name: str, patience_s: float = LOOK_S) -> AbstractContextManager[None]:
+    """Be the one process that a testbed is up for, while runs inside lock it one after the other.
+
+    Raises :class:`BackendError` where another process still is after ``patience_s``.
+    """
+    return _held(name, "hold", patience_s)
+
+
+def is_locked(name: str) -> bool:
+    """Whether a process changes a testbed or runs in it now."""
+    return _user(name, "lock") is not None
+
+
+def holder_of(name: str) -> str | None:
+    """The process that a testbed is up for, for people; None where it is up for none."""
+    return _user(name, "hold")
+
+
+def in_use(name: str, user: str) -> BackendError:
+    """What to say to whoever would change a testbed that is another's."""
+    return BackendError(f"testbed: '{name}' is in use by {user}; wait for it, or end it with testbed down")
+
+
+def is_recorded(name: str) -> bool:
+    """Whether a testbed has a record, whatever that says."""
+    return _path(name).is_file()
+
+
+@contextmanager
+def _held(name: str, kind: str, patience_s: float) -> Iterator[None]:
     _make_folder()
-    path = state_folder() / f"{name}.lock"
     end = time.monotonic() + patience_s
-    with path.open("a+") as file:
+    with _lock_file(name, kind).open("a+") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    file.seek(0)
-                    holder = file.read().strip() or "another process"
-                    raise BackendError(
-                        f"testbed: '{name}' is in use by {holder}; wait for it, or end it with testbed down"
-                    ) from None
+                    raise in_use(name, _told(file)) from None
                 time.sleep(POLL_S)
         file.truncate(0)
         file.write(f"process {os.getpid()}")
@@ -104,17 +135,25 @@ def locked(name: str, patience_s: float = 0.0) -> Iterator[None]:
         yield
 
 
-def is_locked(name: str) -> bool:
-    """Whether a process holds a testbed now."""
-    path = state_folder() / f"{name}.lock"
+def _user(name: str, kind: str) -> str | None:
+    path = _lock_file(name, kind)
     if not path.is_file():
-        return False
+        return None
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
-    return False
+            return _told(file)
+    return None
+
+
+def _told(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read().strip() or "another process"
+
+
+def _lock_file(name: str, kind: str) -> Path:
+    return state_folder() / f"{name}.{kind}"
 
 
 def _make_folder() -> None:
