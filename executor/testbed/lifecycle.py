@@ -279,8 +279,8 @@ def _switch_off(switch: Path) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until what was begun is done."""
-    held = {signal.SIGINT, signal.SIGTERM}
+    """Ctrl-C, SIGTERM and SIGHUP wait until what was begun is done."""
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         yield
