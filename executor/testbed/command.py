@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.testbed.declaration import Declaration
-from simgnn.errors import SimgnnError
+from simgnn.errors import ConfigError, SimgnnError
 
 USAGE = """\
 python -m executor testbed up TESTBED.toml [--hold]   make its hosts (network namespaces), links and quotas
@@ -29,7 +29,7 @@ link = "200 Mbit/s"      # of each host, in each direction; none with hosts = 1
 burst = "4 KiB"          # bytes that pass at full speed after a pause; default: 0.2 ms of the rate, at least this
 queue = "fair"           # in front of a link: connections in turn, as most Linux hosts have it; "fifo": all in one line
 slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
-name = "testbed"         # tells several testbeds of one machine apart
+name = "testbed"         # tells several testbeds of one machine apart; --name NAME of any command: another
 
 `up` replaces one of the same name that another file declared, and says so; `run` and `exec` refuse it.
 With --hold `up` stays and takes down what it made when its standard input ends: with whoever started it, however that
@@ -64,6 +64,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         command = commands.add_parser(name, usage=USAGE)
         optional = name in ("status", "down")
         command.add_argument("testbed", type=Path, nargs="?" if optional else None, metavar="TESTBED.toml")
+        command.add_argument("--name", help="instead of the one in the file")
         if name == "up":
             command.add_argument("--hold", action="store_true", help="stay; take it down when standard input ends")
         if name == "down":
@@ -84,7 +85,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _carry_out(options: argparse.Namespace) -> int:
-    declared = None if options.testbed is None else Declaration.load(options.testbed)
+    if options.name is not None and options.testbed is None:
+        raise ConfigError(f"--name: got '{options.name}' without a TESTBED.toml, expected the file that it is for")
+    declared = None if options.testbed is None else Declaration.load(options.testbed, options.name)
     if options.command == "status":
         return _status(_names(declared), declared, options.as_json)
     if options.command == "down":

@@ -109,9 +109,9 @@ class Declaration(Strict):
         return shares
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a file; :class:`ConfigError` with every fault of it, one line each."""
-        return cls.parse(load_toml(path), str(path))
+    def load(cls, path: Path, name: str | None = None) -> Self:
+        """Read a file, under another ``name`` if given; :class:`ConfigError` with every fault of it, one line each."""
+        return cls.parse(load_toml(path) | ({} if name is None else {"name": name}), str(path))
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], label: str) -> Self:

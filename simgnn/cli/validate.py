@@ -1,5 +1,6 @@
 """``simgnn validate``: score predictions against runs."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -204,7 +205,7 @@ class CommandBackend:
         from simgnn.cli.testbed import check_ended, start_testbed
 
         said = []
-        holder = start_testbed("up", str(testbed), "--hold", holds=True)
+        holder = start_testbed("up", str(testbed), "--hold", *_named(testbed), holds=True)
         assert holder.stdout is not None
         try:
             for line in holder.stdout:
@@ -218,14 +219,14 @@ class CommandBackend:
         check_ended(holder, "".join(said), "up")
 
     def down(self, testbed: Path) -> None:
-        """The end of what holds it."""
-        from simgnn.cli.testbed import check_ended
+        """The end of what holds it; what that leaves, if it was killed, is removed."""
+        from simgnn.cli.testbed import call_testbed
 
         holder = self._holders.pop(testbed)
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        holder.stdin.close()
-        check_ended(holder, holder.stdout.read(), "down")
+        said, _ = holder.communicate()
+        if holder.returncode:
+            call_testbed("down", str(testbed), "--orphaned", *_named(testbed))
+            self.tell(f"what held the testbed ended with status {holder.returncode}; it is removed\n{said}".rstrip())
 
     def run(self, directory: Path, testbed: Path | None) -> "Result":
         """``executor run``, here or in a testbed."""
@@ -237,7 +238,7 @@ class CommandBackend:
         if testbed is None:
             start_executor(directory, [], lambda line: None)
         else:
-            call_testbed("run", str(testbed), str(directory))
+            call_testbed("run", str(testbed), str(directory), *_named(testbed))
         return read_result(RunDirectory(directory).result)
 
     def canary(self) -> float:
@@ -245,3 +246,10 @@ class CommandBackend:
         from simgnn.study.canary import canary_seconds
 
         return canary_seconds()
+
+
+def _named(testbed: Path) -> list[str]:
+    """What gives a testbed another name than others of this machine, the same in each call: that of its file's folder.
+    One that was left there when all was killed is then found again."""
+    folder = str(testbed.resolve().parent)
+    return ["--name", f"validate-{hashlib.sha256(folder.encode()).hexdigest()[:10]}"]
