@@ -38,6 +38,7 @@ def print_published(board: PublishedBoard) -> None:
     )
     console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
     console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
+    console.print(f"rows that ended otherwise than 'ok' or 'oom', which are not scored: {board.otherwise}")
     console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
     for line in board.assumptions:
         console.print(f"assumed: {line}")

@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictFloat, StrictStr, ValidationError, field_validator, model_validator
 
 from simgnn.errors import ConfigError
+from simgnn.experiment.problems import shown
 from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.problems import sentences
 from simgnn.hardware.quantities import Strict
 from simgnn.hardware.topology import Name
 from simgnn.names import nearest
-from simgnn.study.published_datasets import Balance, Count, Dataset, Positive, Reuse, Share, Some, Whole
-from simgnn.tomlfile import load_toml
+from simgnn.study.published_datasets import Balance, Count, Dataset, Positive, Reason, Reuse, Share, Some, Whole
+from simgnn.tomlfile import Table, leaves, load_toml
 
 
 class Adjustment(Strict):
@@ -31,7 +32,7 @@ class Adjustment(Strict):
     datasets: tuple[StrictStr, ...] = ()
     costs: Annotated[dict[StrictStr, Positive], Field(min_length=1)]
     cache: Positive = 1.0
-    assumed: StrictStr
+    assumed: Reason
 
     @property
     def label(self) -> str:
@@ -58,7 +59,7 @@ class ModelSettings(Strict):
 
     models: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
     set: Annotated[dict[StrictStr, Any], Field(min_length=1)]
-    assumed: StrictStr
+    assumed: Reason
 
 
 class Kept(Strict):
@@ -71,7 +72,7 @@ class Kept(Strict):
     hidden: Some
     last: Some
     edge_bytes: Some
-    assumed: StrictStr
+    assumed: Reason
 
 
 class PublishedTable(Strict):
@@ -93,7 +94,7 @@ class PublishedTable(Strict):
     profile: StrictStr
     label: StrictStr
     noise: Share = 0.0
-    noise_assumed: StrictStr = "nothing printed tells more than its rounding"
+    noise_assumed: Reason = "nothing printed tells more than its rounding"
     set: dict[StrictStr, Any] = Field(default_factory=dict)
     adjust: tuple[Adjustment, ...] = ()
     given: tuple[ModelSettings, ...] = ()
@@ -131,7 +132,7 @@ class PublishedSuite(Strict):
     name: Name
     description: StrictStr
     extends: StrictStr = "vanilla"
-    vary: Share
+    vary: Annotated[StrictFloat, Field(ge=0.0, lt=1.0)]
     bars: PublishedBars
     reuse: Reuse | None = None
     balance: Balance | None = None
@@ -160,7 +161,11 @@ class PublishedSuite(Strict):
 
     def assumptions(self) -> tuple[str, ...]:
         """All that is assumed, a line each."""
-        told = [f"{dataset.names[0]}: {dataset.assumed}" for dataset in self.datasets]
+        told = [
+            f"{dataset.names[0]}: {dataset.assumed}; {100 * dataset.train_share:g} % of its vertices are trained on"
+            f"{_settings(dataset.set)}"
+            for dataset in self.datasets
+        ]
         if self.reuse is not None:
             told.append(f"rows read again: {self.reuse.assumed}")
         if self.balance is not None:
@@ -168,10 +173,19 @@ class PublishedSuite(Strict):
         for table in self.tables:
             told.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
             told += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
-            told += [f"{table.label}, {', '.join(one.models)}: {one.assumed}" for one in table.given]
-            told += [f"{table.label}, left open: {one.assumed}" for one in table.open]
+            told += [f"{table.label}{_settings(table.set)}"] if table.set else []
+            told += [
+                f"{table.label}, {', '.join(one.models)}: {one.assumed}{_settings(one.set)}" for one in table.given
+            ]
+            told += [f"{table.label}, left open: {one.assumed}{_settings(one.set)}" for one in table.open]
             told += [f"{table.label}, memory: {table.kept.assumed}"] if table.kept else []
         return tuple(told)
+
+
+def _settings(table: Table) -> str:
+    """Settings, in words that follow others."""
+    said = ", ".join(f"{'.'.join(path)} = {shown(value)}" for path, value in leaves(table))
+    return f"; set: {said}" if said else ""
 
 
 def load_published(path: Path) -> PublishedSuite:

@@ -4,7 +4,7 @@ from itertools import pairwise
 from math import log
 from typing import Annotated, Any, Self
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, StringConstraints, model_validator
 
 from simgnn.hardware.quantities import Strict
 
@@ -13,6 +13,8 @@ Some = Annotated[StrictFloat, Field(ge=0.0)]
 Positive = Annotated[StrictFloat, Field(gt=0.0)]
 Count = Annotated[StrictInt, Field(ge=1)]
 Whole = Annotated[StrictInt, Field(ge=0)]
+Reason = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
+"""Why something is assumed: no reason is none."""
 
 
 class Counted(Strict):
@@ -37,10 +39,16 @@ class Dataset(Strict):
     halo: dict[StrictStr, Some] = Field(default_factory=dict)
     counted: dict[StrictStr, Counted] = Field(default_factory=dict)
     set: dict[StrictStr, Any] = Field(default_factory=dict)
-    assumed: StrictStr
+    assumed: Reason
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> Self:
+        for ranks, share in self.halo.items():
+            if not ranks.isdecimal() or share > int(ranks) - 1:
+                raise ValueError(
+                    f"halo.{ranks}: got {share:g}, expected a number of ranks, and at most that less one: all ranks "
+                    "together can lack each vertex so often"
+                )
         for ranks, one in self.counted.items():
             if not ranks == str(len(one.rows)) == str(len(one.edges)):
                 raise ValueError(f"counted.{ranks}: expected {ranks} rows and edges, one a rank")
@@ -65,7 +73,7 @@ class Reuse(Strict):
 
     shares: Annotated[tuple[Positive, ...], Field(min_length=2)]
     of: Annotated[tuple[GraphReuse, ...], Field(min_length=1)]
-    assumed: StrictStr
+    assumed: Reason
 
     @model_validator(mode="after")
     def _grow(self) -> Self:
@@ -86,4 +94,4 @@ class Balance(Strict):
 
     edges: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
     halo: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
-    assumed: StrictStr
+    assumed: Reason

@@ -4,8 +4,7 @@ Every row is predicted as assumed, then with each assumption varied by ``vary`` 
 that is open. A memory verdict is given only where none of that changes it.
 """
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +20,7 @@ from simgnn.study.order import Order, orders
 from simgnn.study.published import PublishedSuite, PublishedTable
 from simgnn.study.published_datasets import Dataset
 from simgnn.study.published_graph import Variation, divide, kept_bytes, statistics, variations
+from simgnn.study.published_rows import Entry, selected_rows
 from simgnn.study.score import kendall_tau
 from simgnn.study.variants import adjusted
 from simgnn.tomlfile import Table, write_toml
@@ -63,12 +63,14 @@ class PublishedRow:
 @dataclass(frozen=True)
 class PublishedBoard:
     """What ``simgnn validate published`` reports. ``left_out``: rows of models that the suite does not map to ours;
+    ``otherwise``: rows that ended neither well nor out of memory, which are not scored;
     ``inside``: timed rows whose range holds the published time. ``tau`` is over all pairs of rows, whatever table they
     are of; ``within`` and ``across``: over pairs of one printed table, and of two."""
 
     suite: str
     rows: tuple[PublishedRow, ...]
     left_out: int
+    otherwise: int
     median_factor: float | None
     tau: float | None
     tau_pairs: int
@@ -94,18 +96,17 @@ class PublishedBoard:
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
     """Predict every selected row and score. Raises :class:`ConfigError` for a file, column, graph or number that is
     not as the suite says."""
-    rows, left_out = [], 0
-    for table in suite.tables:
-        for entry in _selected(table, tables / table.file):
-            if entry[table.model] not in table.models:
-                left_out += 1
-                continue
-            backend.tell(f"predicting {table.label}: {entry[table.dataset]}, {entry[table.model]}")
+    rows, left_out, otherwise = [], 0, 0
+    selected = [selected_rows(table, tables / table.file) for table in suite.tables]
+    for table, found in zip(suite.tables, selected, strict=True):
+        left_out, otherwise = left_out + found.left_out, otherwise + found.otherwise
+        for entry in found.entries:
+            backend.tell(f"predicting {table.label}: {entry.dataset}, {entry.model}")
             rows.append(_row(suite, table, entry, backend))
-    return _board(suite, rows, left_out)
+    return _board(suite, rows, left_out, otherwise)
 
 
-def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int) -> PublishedBoard:
+def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, otherwise: int) -> PublishedBoard:
     places = [at for at, row in enumerate(rows) if row.factor is not None and row.published_s is not None]
     timed = [rows[at] for at in places]
     factors = np.array([row.factor for row in timed], dtype=np.float64)
@@ -123,6 +124,7 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int) -
         suite.name,
         tuple(replace(row, discordant=discordant.get(at)) for at, row in enumerate(rows)),
         left_out,
+        otherwise,
         median,
         tau,
         pairs,
@@ -141,51 +143,28 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int) -
     )
 
 
-def _selected(table: PublishedTable, path: Path) -> Iterator[Mapping[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            entries = list(csv.DictReader(file))
-    except OSError as error:
-        raise ConfigError(f"published: {path} cannot be read: {error.strerror}") from None
-    columns = {table.dataset, table.model, table.time, "status", *table.select}
-    columns |= {name for name in (table.ranks, table.layers) if isinstance(name, str)}
-    missing = sorted(columns - set(entries[0] if entries else ()))
-    if missing:
-        raise ConfigError(f"published: {path} has no column {', '.join(missing)}; expected those that the suite names")
-    chosen = [
-        entry
-        for entry in entries
-        if entry["status"] in ("ok", "oom") and all(entry[key] in values for key, values in table.select.items())
-    ]
-    if not chosen:
-        raise ConfigError(f"published: no row of {path} is as the suite selects: {table.select}")
-    yield from chosen
-
-
-def _row(suite: PublishedSuite, table: PublishedTable, entry: Mapping[str, str], backend: Backend) -> PublishedRow:
-    name = entry[table.dataset]
+def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Backend) -> PublishedRow:
+    name, ranks, layers = entry.dataset, entry.ranks, entry.layers
     dataset = next((one for one in suite.datasets if name in one.names), None)
     if dataset is None:
         raise ConfigError(f"datasets: {table.file} speaks of '{name}', which the suite does not describe")
-    ranks, layers = (int(entry[where]) if isinstance(where, str) else where for where in (table.ranks, table.layers))
-    model = {"kind": table.models[entry[table.model]], "layers": layers}
+    model = {"kind": table.models[entry.model], "layers": layers}
     changes = variations(suite, table, str(model["kind"]), ranks, str(ranks) in dataset.counted)
     results = [_predicted(suite, table, dataset, name, ranks, model, change, backend) for change in changes]
     predicted, full = results[0]
     times = [seconds for seconds, _ in results if seconds is not None]
     agree = all(verdict == full for _, verdict in results)
-    ok = entry["status"] == "ok"
-    published = float(entry[table.time]) / table.epochs if ok else None
+    published = None if entry.seconds is None else entry.seconds / table.epochs
     return PublishedRow(
         table.file,
         table.label,
         name,
-        entry[table.model],
+        entry.model,
         layers,
         ranks,
         published,
-        entry["status"],
-        float(np.hypot(table.noise, rounding(entry[table.time]))) if ok else 0.0,
+        entry.status,
+        0.0 if published is None else float(np.hypot(table.noise, rounding(entry.text))),
         predicted,
         min(times, default=None),
         max(times, default=None),

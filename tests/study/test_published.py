@@ -81,7 +81,7 @@ def test_rows_are_predicted_and_judged(
         ("small", 2, pytest.approx(0.005)),
         ("huge", 1, None),
     ]
-    assert board.left_out == 1  # GAT; rows that ended otherwise, and of other systems, are none of it
+    assert (board.left_out, board.otherwise) == (1, 1)  # GAT, timeout; rows of other systems are none of it
     assert [row.verdict for row in board.rows] == ["fits", "fits", "oom"]
     assert (board.right, board.wrong, board.undecided) == (3, 0, 0)
     for row in board.rows[:2]:
@@ -104,7 +104,8 @@ def test_rows_are_predicted_and_judged(
     assert [row.discordant for row in board.rows] == [wrong, wrong, None]
     assert f"tau {board.tau:.2f} over 1 pairs of rows: {board.tau:.2f} over 1 of one table, - over 0 across" in told
     assert "3 right, 0 wrong, 0 undecided" in told
-    assert "assumed: small: invented" in told
+    assert "not scored: 1" in told
+    assert "assumed: small: invented; 50 % of its vertices are trained on" in told
 
 
 def predicted(
@@ -191,7 +192,50 @@ def test_given_settings_reach_the_models_that_they_name(tables: Path, backend: C
     for key in ("given", "open"):
         with pytest.raises(ValueError, match=rf"{key}\.models: got sage, expected those of the table: gcn"):
             suite(tables=[{**TABLE, key: [of_sage]}])
-    assert "invented, gcn: invented" in suite(tables=[{**TABLE, "given": [wide]}]).assumptions()
+    table = {**TABLE, "given": [wide], "set": {"communication": {"kind": "halo", "rows": "input"}}}
+    told = suite(tables=[table]).assumptions()
+    assert "invented, gcn: invented; set: model.hidden = 1024" in told
+    assert "invented; set: communication.kind = 'halo', communication.rows = 'input'" in told
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        *((f"plain,small,GCN,1,{got},ok", f"seconds: got '{got}', expected seconds above zero") for got in (
+            "0", "-1", "nan", "inf", "abc", "", "1e-400")),
+        *((f"plain,small,GCN,{got},0.1,ok", f"gpus: got '{got}', expected a whole number of 1 or more") for got in (
+            "x", "0", "-2", "1.5", "")),
+        ("plain,small,GCN,2", "ends before column seconds, status"),
+    ],
+)  # fmt: skip
+def test_numbers_that_nobody_can_have_printed_are_refused(
+    row: str, told: str, tables: Path, backend: CommandBackend
+) -> None:
+    (tables / "made-up.csv").write_text(f"{ROWS}{row}\nplain,small,GCN,1,-7,ok\n")
+    with pytest.raises(ConfigError) as caught:
+        score_published(suite(), tables, backend)
+    assert list(caught.value.problems) == [
+        f"published: {tables / 'made-up.csv'}, line {line}: {words}"
+        for line, words in ((8, caught.value.problems[0].partition("line 8: ")[2]),
+                            (9, "seconds: got '-7', expected seconds above zero, as status 'ok' says"))
+    ]  # fmt: skip
+    assert told in caught.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"vary": 1.0}, "vary"),
+        ({"datasets": [{**GRAPH, "names": ["small"], "assumed": ""}]}, "assumed"),
+        ({"datasets": [{**GRAPH, "names": ["small"], "assumed": "  "}]}, "assumed"),
+        ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"2": 50.0}}]}, "halo.2: got 50, expected a number of"),
+        ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"two": 0.5}}]}, "halo.two: got 0.5, expected a number"),
+        ({"tables": [{**TABLE, "noise_assumed": ""}]}, "noise_assumed"),
+    ],
+)
+def test_assumptions_without_reason_or_sense_are_refused(change: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        suite(**change)
 
 
 def test_what_a_system_keeps_by_its_own_sums_decides_its_verdict(tables: Path, backend: CommandBackend) -> None:
