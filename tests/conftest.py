@@ -11,6 +11,9 @@ from tests.turns import turn
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 pytest_plugins = ("tests.equality.largest",)  # here, since the process that tells the result reads no other conftest
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # threads of several processes that spin while they wait for one another made tests 1.5 to 2.6 times as long
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 # else DGL writes its choice into the home folder when it is imported, and two processes may do so at once
 os.environ.setdefault("DGLBACKEND", "pytorch")
 settings.register_profile("no deadline", deadline=None)  # examples are no slower for being beside other tests
