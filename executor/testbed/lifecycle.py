@@ -177,7 +177,7 @@ def faults(record: Record) -> list[str]:
         wrong.append(f"process {record.holder}, which held it, has ended")
     elif not absent:
         hosts = host_places(declared, record.cores)
-        wrong += [f"{end} is not connected as declared" for end in network.unconnected(hosts)]
+        wrong += [f"{end} is not connected as declared" for end in network.unconnected(declared, hosts)]
         wrong += [f"{end} is not shaped as declared" for end in network.unshaped(declared, hosts)]
         wrong += _wrong_quotas(declared, record)
     return wrong

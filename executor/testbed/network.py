@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from executor.testbed.declaration import MTU_BYTES, Declaration
 from executor.testbed.places import INTERFACE, LOOPBACK, HostPlace, switch_of
-from executor.testbed.queues import CHILD, DISCIPLINE, FILTER, PARENT, QUEUES, SHAPER, fair_queues
+from executor.testbed.queues import CHILD, DISCIPLINE, PARENT, QUEUES, SHAPER, fair_queues, spreading
 from simgnn.errors import BackendError, ConfigError
 
 NAMESPACES = Path("/run/netns")
@@ -23,6 +24,8 @@ BUCKET = "tbf"
 """The shaper: a token bucket. What lies in it is the queue: nothing that is listed is one line for all."""
 QUEUE_BYTES = 16 << 20
 """Room behind a shaper: more than a socket holds unsent, so that packets wait and none is dropped."""
+SAID_TWICE = ("burst_raw", "lat")
+"""Of a shaper: its burst, and its limit, in other units."""
 PREFIX_LENGTH = 24
 TICK_S = 64e-9
 BURST_TOLD_S = 1.1e-6
@@ -109,20 +112,57 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
         _shape(declared, namespace, interface)
 
 
-def unconnected(hosts: Sequence[HostPlace]) -> list[str]:
-    """Hosts' interfaces that are down, or have another address or packet size than they were given, for people."""
-    return [f"{host.interface} in {host.namespace}" for host in hosts if not _is_connected(host)]
+def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
+    """Hosts' interfaces through which others are not reached as they were when made, and ports of the switch that are
+    not part of it, for people."""
+    wrong = [f"{name} in {host.namespace}" for host in hosts for name in _disconnected(host, hosts)]
+    if len(hosts) > 2:
+        switch = switch_of(declared.name)
+        wrong += [f"{name} in {switch}" for name in _unswitched(switch, hosts)]
+    return wrong
 
 
-def _is_connected(host: HostPlace) -> bool:
+def _disconnected(host: HostPlace, hosts: Sequence[HostPlace]) -> list[str]:
     try:
-        found = json.loads(call("ip", "-j", "-n", host.namespace, "addr", "show", "dev", host.interface))[0]
-        if "UP" not in found["flags"] or found.get("operstate") == "DOWN":
-            return False
-        addresses = [(entry["local"], entry["prefixlen"]) for entry in found["addr_info"] if entry["family"] == "inet"]
-        return host.address is None or (addresses == [(host.address, PREFIX_LENGTH)] and found["mtu"] == MTU_BYTES)
+        links = {link["ifname"]: link for link in _told(host.namespace, "addr", "show")}
+        wrong = [name for name in {LOOPBACK: 0, host.interface: 0} if not _is_up(links[name])]
+        return wrong or ([] if host.address is None or _reaches(host, links[host.interface], hosts) else [INTERFACE])
     except (BackendError, ValueError, LookupError):  # nothing there, or something else
+        return [host.interface]
+
+
+def _reaches(host: HostPlace, link: Mapping[str, Any], hosts: Sequence[HostPlace]) -> bool:
+    addresses = [(entry["local"], entry["prefixlen"]) for entry in link["addr_info"] if entry["family"] == "inet"]
+    if addresses != [(host.address, PREFIX_LENGTH)] or link["mtu"] != MTU_BYTES:
         return False
+    asked = "".join(f"route get {other.address}\n" for other in hosts if other is not host)
+    ways = call("ip", "-j", "-n", host.namespace, "-batch", "-", given=asked)  # it fails where one leads nowhere
+    routes = [json.loads(line)[0] for line in ways.splitlines()]
+    return all((route["dev"], route.get("gateway")) == (host.interface, None) for route in routes)
+
+
+def _unswitched(switch: str, hosts: Sequence[HostPlace]) -> list[str]:
+    """The bridge and its ports, as far as they are not up, or no part of it."""
+    masters = {BRIDGE: None} | {_port(host): BRIDGE for host in hosts}
+    try:
+        links = {link["ifname"]: link for link in _told(switch, "link", "show")}
+    except (BackendError, ValueError, LookupError):  # nothing there, or something else
+        links = {}
+    return [
+        name
+        for name, master in masters.items()
+        if name not in links or not _is_up(links[name]) or links[name].get("master") != master
+    ]
+
+
+def _told(namespace: str, *words: str) -> list[dict[str, Any]]:
+    """What ``ip`` tells, leaving out the empty entries that it makes of what it does not show."""
+    return [entry for entry in json.loads(call("ip", "-j", "-n", namespace, *words)) if entry]
+
+
+def _is_up(link: Mapping[str, Any]) -> bool:
+    """Whether it is on, and so is the other end. (A bridge sees its ports go on a second later than they do.)"""
+    return "UP" in link["flags"] and (link["ifname"] == BRIDGE or "LOWER_UP" in link["flags"])
 
 
 def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
@@ -136,11 +176,14 @@ def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
 
 def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
     try:
-        found = json.loads(call("tc", "-j", "-n", namespace, "qdisc", "show", "dev", interface))
+        found = json.loads(call("tc", "-j", "-r", "-n", namespace, "qdisc", "show", "dev", interface))
         shaper, *inside = sorted(found, key=lambda entry: not entry.get("root", False))
-        if shaper["kind"] != BUCKET or shaper["options"].get("rate") != round(declared.link or 0.0):
+        told = {key: value for key, value in shaper["options"].items() if key not in SAID_TWICE}
+        burst, rate = told.pop("burst"), round(declared.link or 0.0)
+        # whatever else it tells limits the link too, such as a rate of peaks
+        if shaper["kind"] != BUCKET or told != {"rate": rate, "limit": QUEUE_BYTES}:
             return False
-        if abs(shaper["options"]["burst"] - _burst_told(declared)) > BURST_TOLD_S * shaper["options"]["rate"]:
+        if abs(burst - _burst_told(declared)) > BURST_TOLD_S * rate:
             return False
         queues = [(entry["kind"], entry["handle"], entry.get("parent")) for entry in inside]
         if declared.queue == "fifo":
@@ -157,10 +200,12 @@ def _burst_told(declared: Declaration) -> float:
 
 
 def _takes_turns(namespace: str, interface: str) -> bool:
-    """Whether all queues of connections are there, and what spreads connections over them."""
-    classes = call("tc", "-n", namespace, "class", "show", "dev", interface).splitlines()
-    filters = call("tc", "-n", namespace, "filter", "show", "dev", interface, "parent", CHILD).split()
-    return sum(line.startswith(f"class {DISCIPLINE} {CHILD}") for line in classes) == QUEUES and FILTER in filters
+    """Whether all queues of connections are there and alike, and what spreads connections over them."""
+    told = call("tc", "-n", namespace, "class", "show", "dev", interface)
+    classes = [line.split(maxsplit=3) for line in told.splitlines()]
+    queues = [words[3] for words in classes if words[1] == DISCIPLINE and words[2].startswith(CHILD)]
+    filters = call("tc", "-n", namespace, "filter", "show", "dev", interface, "parent", CHILD)
+    return len(queues) == QUEUES and len(set(queues)) == 1 and f"bytecode '{spreading()}'" in filters
 
 
 def _port(host: HostPlace) -> str:

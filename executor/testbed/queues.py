@@ -21,7 +21,6 @@ SOURCE_PORT, TARGET_PORT = 34, 36
 
 def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
     """Lines for ``tc -batch``, after the shaper of this rate has been made with the handle ``SHAPER``."""
-    first = (int(CHILD.rstrip(":"), 16) << 16) + 1
     limit = f"{round(bytes_per_s * 8 * HEADROOM)}bit"
     classes = [
         f"class add dev {interface} parent {CHILD} classid {CHILD}{number:x} {DISCIPLINE} rate {limit} "
@@ -31,13 +30,14 @@ def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
     return [
         f"qdisc add dev {interface} parent {PARENT} handle {CHILD} {DISCIPLINE} default 1",
         *classes,
-        f"filter add dev {interface} parent {CHILD} protocol all prio 1 {FILTER} bytecode '{_program(first)}'",
+        f"filter add dev {interface} parent {CHILD} protocol all prio 1 {FILTER} bytecode '{spreading()}'",
     ]
 
 
-def _program(first: int) -> str:
-    """Class of a packet: ``first`` + ((source port XOR target port) / 2) mod ``QUEUES``, as classic BPF. Linux gives
+def spreading() -> str:
+    """Class of a packet: the first + ((source port XOR target port) / 2) mod ``QUEUES``, as classic BPF. Linux gives
     the connections to one port source ports that are all odd, or all even."""
+    first = (int(CHILD.rstrip(":"), 16) << 16) + 1
     load, keep, exclusive_or, halve, mask, add, done = 40, 7, 172, 116, 84, 4, 22
     code = [
         (load, SOURCE_PORT),

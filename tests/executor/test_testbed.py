@@ -12,7 +12,7 @@ import pytest
 from executor.testbed import lifecycle, network
 from executor.testbed.cgroups import find_controller, limits_of
 from executor.testbed.command import main
-from executor.testbed.places import namespace_of
+from executor.testbed.places import namespace_of, switch_of
 from executor.testbed.queues import CHILD, PARENT
 from executor.testbed.state import FOLDER, Record, locked
 from simgnn.errors import BackendError
@@ -100,6 +100,29 @@ def test_a_burst_a_quota_an_address_that_somebody_changed_are_faults(quotas: Non
     assert f"eth0 in {first} is not connected as declared" in lifecycle.status(declared.name)["faults"]
     assert lifecycle.up(declared).made
     assert lifecycle.status(declared.name)["up"]
+
+
+def test_what_no_message_would_pass_is_a_fault() -> None:
+    """Of a switch and its links, each thing changed is told of by itself."""
+    declared = bed(hosts=3)
+    lifecycle.up(declared)
+    assert not lifecycle.status(declared.name)["faults"]
+    first, second, third = (namespace_of(declared.name, host) for host in range(3))
+    switch = switch_of(declared.name)
+    shaper = "qdisc change dev eth0 handle 1: root tbf rate 100mbit burst 4096b"
+    changes = [
+        (f"tc -n {first} {shaper} limit 3000b", f"eth0 in {first} is not shaped"),
+        (f"tc -n {second} {shaper} limit 16777216b peakrate 100100kbit mtu 1540", f"eth0 in {second} is not shaped"),
+        (f"tc -n {switch} class change dev host2 classid {CHILD}7 htb rate 1mbit", f"host2 in {switch} is not shaped"),
+        (f"ip -n {switch} link set host1 nomaster", f"host1 in {switch} is not connected"),
+        (f"ip -n {switch} link set bridge down", f"bridge in {switch} is not connected"),
+        (f"ip -n {first} route add blackhole 10.77.0.3/32", f"eth0 in {first} is not connected"),
+        (f"ip -n {second} link set lo down", f"lo in {second} is not connected"),
+        (f"ip -n {third} route add 10.77.0.1/32 via 10.77.0.2", f"eth0 in {third} is not connected"),
+    ]
+    for command_line, _ in changes:
+        network.call(*command_line.split())
+    assert sorted(lifecycle.status(declared.name)["faults"]) == sorted(f"{wrong} as declared" for _, wrong in changes)
 
 
 def test_what_cannot_be_made_leaves_what_is_up(tmp_path: Path) -> None:
