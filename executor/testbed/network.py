@@ -183,7 +183,7 @@ def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
         # whatever else it tells limits the link too, such as a rate of peaks
         if shaper["kind"] != BUCKET or told != {"rate": rate, "limit": QUEUE_BYTES}:
             return False
-        if abs(burst - _burst_told(declared)) > BURST_TOLD_S * rate:
+        if not _is_declared_burst(burst, declared):
             return False
         queues = [(entry["kind"], entry["handle"], entry.get("parent")) for entry in inside]
         if declared.queue == "fifo":
@@ -193,10 +193,13 @@ def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
         return False
 
 
-def _burst_told(declared: Declaration) -> float:
-    """What ``tc`` tells of the declared burst: the time that it takes, in 32 bits of ticks, times the rate. The kernel
-    itself keeps the bytes."""
-    return round(declared.burst_bytes()) % (2**32 * TICK_S * round(declared.link or 0.0))
+def _is_declared_burst(told: float, declared: Declaration) -> bool:
+    """Whether ``tc`` tells this of the declared burst: the time that it takes, in 32 bits of ticks, times the rate, in
+    whole bytes. The kernel itself keeps all of them."""
+    rate = round(declared.link or 0.0)
+    wrap = 2**32 * TICK_S * rate
+    apart = abs(told - round(declared.burst_bytes()) % wrap)
+    return min(apart, wrap - apart) <= BURST_TOLD_S * rate + 1
 
 
 def _takes_turns(namespace: str, interface: str) -> bool:

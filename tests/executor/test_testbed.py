@@ -102,6 +102,18 @@ def test_a_burst_a_quota_an_address_that_somebody_changed_are_faults(quotas: Non
     assert lifecycle.status(declared.name)["up"]
 
 
+@pytest.mark.parametrize(
+    ("link", "burst"),
+    [("100 kbit/s", "4 MiB"), ("100 kbit/s", "10 MiB"), ("100 kbit/s", "64 MiB"), ("1 Mbit/s", "64 MiB")],
+)
+def test_a_burst_of_minutes_is_as_declared(link: str, burst: str) -> None:
+    """``tc`` tells it modulo 275 s of the rate, and whole bytes of that."""
+    declared = bed(link=link, burst=burst, queue="fifo")
+    lifecycle.up(declared)
+    assert not lifecycle.status(declared.name)["faults"]
+    assert network.unshaped(bed(link=link, burst="3 MiB", queue="fifo"), lifecycle.host_places(declared, (0,)))
+
+
 def test_what_no_message_would_pass_is_a_fault() -> None:
     """Of a switch and its links, each thing changed is told of by itself."""
     declared = bed(hosts=3)
