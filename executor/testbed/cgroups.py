@@ -31,7 +31,7 @@ class Controller:
 
     def switched_on(self) -> Path | None:
         """The file that must be written before groups get the controller; None when nothing has to be."""
-        file = self.base / "cgroup.subtree_control"
+        file = switch_of_groups(self.base)
         return file if self.version == 2 and "cpu" not in file.read_text().split() else None
 
     def make(self, group: str, cores: float) -> None:
@@ -56,6 +56,17 @@ class Controller:
                 f"testbed: the quota of cgroup {folder} cannot be set ({error.strerror}); a testbed without slow ranks "
                 "needs none, and in a container the CPU controller must be delegated"
             ) from error
+
+
+def switch_of_groups(base: Path) -> Path:
+    """The file of version 2 that gives groups below ``base`` their controllers."""
+    return base / "cgroup.subtree_control"
+
+
+def is_cgroup(folder: Path) -> bool:
+    """Whether a folder is a control group, or would be one."""
+    inside = folder.resolve()
+    return any(inside.is_relative_to(point) for _, point, _, _ in _mounts(Path("/")))
 
 
 def limits(cores: float) -> tuple[int, int]:

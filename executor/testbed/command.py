@@ -138,6 +138,11 @@ def _down(names: Sequence[str], orphaned: bool) -> int:
             faults.append(error)
     if told:
         print("\n".join(told))
+    return _told(faults)
+
+
+def _told(faults: Sequence[SimgnnError]) -> int:
+    """Say what failed; the exit status."""
     for fault in faults:
         print(f"executor: error: {fault}", file=sys.stderr)
     return max((fault.exit_status for fault in faults), default=0)
@@ -178,14 +183,21 @@ def _names(declared: Declaration | None) -> list[str]:
 def _status(names: Sequence[str], declared: Declaration | None, as_json: bool) -> int:
     from executor.testbed.lifecycle import status
 
-    found = [status(name, declared) for name in names]
+    found, faults = [], []
+    for name in names:
+        try:
+            found.append(status(name, declared))
+        except SimgnnError as error:
+            faults.append(error)
     if as_json:
         print(json.dumps(found, indent=2))
-    elif not found:
+    elif not found and not faults:
         print("no testbed is up")
     else:
         for entry in found:
             print("\n".join(_lines(entry)))
+    if faults:
+        return _told(faults)
     return 0 if found and all(entry["up"] and not entry["differs"] for entry in found) else 1
 
 

@@ -10,6 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Self
 
+from executor.testbed import network
+from executor.testbed.cgroups import is_cgroup, switch_of_groups
+from executor.testbed.declaration import Declaration
+from executor.testbed.places import group_of, host_places, rank_places
 from simgnn.errors import BackendError, ConfigError
 from simgnn.tomlfile import write_atomically
 
@@ -56,9 +60,34 @@ class Record:
             raise BackendError(f"testbed: {path} is no record of this version (format {FORMAT}); {_by_hand(name)}")
         try:
             lists = {key: tuple(table[key]) for key in ("cores", "namespaces", "cgroups")}
-            return cls(**{**table, **lists})
-        except (KeyError, TypeError) as error:
-            raise BackendError(f"testbed: {path} is not a whole record ({error}); {_by_hand(name)}") from error
+            record = cls(**{**table, **lists})
+            record._check(name)
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            why = "; ".join(str(error).splitlines())
+            raise BackendError(f"testbed: {path} is not a whole record ({why}); {_by_hand(name)}") from error
+        return record
+
+    def _check(self, name: str) -> None:
+        """Raise :class:`ValueError` or :class:`ConfigError` unless this names what a testbed of its declaration makes,
+        and nothing else: it is all removed."""
+        declared = Declaration.parse(self.declared, "declared")
+        if not self.name == declared.name == name:
+            raise ValueError(f"it is of '{self.name}', declared '{declared.name}'")
+        numbers = [core for core in self.cores if isinstance(core, int) and core >= 0]
+        if not numbers or len(numbers) != len(self.cores):
+            raise ValueError(f"cores: got {list(self.cores)}, expected numbers of cores")
+        namespaces = network.namespaces_of(declared, host_places(declared, self.cores))
+        if list(self.namespaces) != namespaces:
+            raise ValueError(f"namespaces: got {list(self.namespaces)}, expected {namespaces}")
+        slow = [place.cgroup for place in rank_places(declared, self.cores) if place.quota_cores is not None]
+        base = Path(self.cgroups[0]).parent if self.cgroups else Path()
+        groups = [str(base / group) for group in (group_of(name), *slow)] if slow else []
+        if list(self.cgroups) != groups or (slow and not is_cgroup(base)):
+            raise ValueError(f"cgroups: got {list(self.cgroups)}, expected those of {len(slow)} slow rank(s)")
+        if self.switched_on is not None and (not slow or self.switched_on != str(switch_of_groups(base))):
+            raise ValueError(f"switched_on: got {self.switched_on}, expected that of its cgroups")
+        if not isinstance(self.complete, bool) or not isinstance(self.holder, int | None):
+            raise ValueError(f"complete, holder: got {self.complete}, {self.holder}")
 
     def write(self) -> None:
         """Keep it, whole or not at all."""

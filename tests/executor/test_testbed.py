@@ -341,36 +341,6 @@ def test_a_quota_holds_whatever_else_runs(quotas: None) -> None:
     assert int(throttled["nr_throttled"]) > 0
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"format": 1}', '{"format": 1, "cores": 3}', "cut o"])
-def test_a_record_that_is_none_is_one_message(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    declared = bed()
-    path = on_file(declared, tmp_path)
-    record = Path(os.environ[FOLDER]) / f"{declared.name}.json"
-    record.parent.mkdir(exist_ok=True)
-    record.write_text(text)
-    for words in (["status"], ["down"], ["up", str(path)], ["run", str(path), "nowhere"], ["exec", str(path), "true"]):
-        assert main(words) in (1, 2)
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        assert "then that file" in said or "nowhere" in said
-    assert record.read_text() == text
-    record.unlink()
-
-
-def test_a_folder_of_records_that_cannot_be_is_one_message(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = on_file(bed(), tmp_path)
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
-    assert main(["up", str(path)]) != 0
-    assert capsys.readouterr().err.count("\n") == 1
-    monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "below"))
-    assert main(["exec", str(path), "true"]) != 0
-    assert capsys.readouterr().err.count("\n") == 1
-    monkeypatch.setenv(FOLDER, str(tmp_path / "state"))
-
-
 def test_a_held_testbed_waits_its_turn() -> None:
     declared = bed()
     begin = time.monotonic()
