@@ -49,7 +49,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One bar, the figure that it is held against, and whether it holds."""
+    """One bar, the figure that it is held against, and whether it holds. ``figure``: of errors and coverage what is
+    left when noise is forgiven (:func:`simgnn.study.score.judge`), not the score as it stands."""
 
     group: str
     bar: str
