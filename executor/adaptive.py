@@ -87,6 +87,10 @@ class AdaptiveRows:
         numbers = [state.epsilon, state.mean_accuracy if known else 0.0, 2.0 if known else 1.0]
         return torch.tensor([numbers], dtype=threshold.dtype, device=threshold.device)
 
+    def warm_up(self, rows: Rows) -> None:
+        """Run every kernel once on these rows; the codec's are its own affair."""
+        moved_rows(self.policy, rows, rows, 0.0)
+
     def _moved_on(self, packed: Rows, chosen: Rows, old: Rows, cached: Rows) -> Rows:
         """One expression on both ends, so that their caches hold the same bits."""
         assert self.codec is not None

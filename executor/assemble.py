@@ -11,7 +11,7 @@ from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
-from executor.policies import carried_out
+from executor.policies import carried_out, warm_up_policies
 from executor.routes import local_routes
 from executor.task import Task, load_task
 from executor.warmup import warm_up
@@ -62,8 +62,9 @@ def _full_graph_context(
 
 
 def warm_up_for(plan: RunPlan, device: torch.device) -> None:
-    """Run every kernel of the plan's model once."""
+    """Run every kernel of the plan's model and policies once."""
     dtype = getattr(torch, str(plan.train["dtype"]))
+    warm_up_policies(plan.policies, dtype, device)
     if plan.batches is None:
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
         return

@@ -45,6 +45,10 @@ class Codec(Protocol):
         """Rows [n, width] of ``dtype``: a function of the bytes, so the same on both ends."""
         ...
 
+    def warm_up(self, rows: torch.Tensor) -> None:
+        """Run every kernel once on these rows."""
+        ...
+
 
 class Cast:
     """A narrower floating-point type."""
@@ -63,6 +67,9 @@ class Cast:
     def decode(self, packed: torch.Tensor, width: int, dtype: torch.dtype) -> torch.Tensor:
         """The same values in ``dtype``."""
         return packed.view(self.dtype).to(dtype)
+
+    def warm_up(self, rows: torch.Tensor) -> None:
+        """Nothing is compiled."""
 
 
 class LinearCodec:
@@ -102,6 +109,10 @@ class LinearCodec:
         launch(quantise.decode, quantise.decode_parallel, arguments, even_parts(len(rows), default_threads()))
         return rows
 
+    def warm_up(self, rows: torch.Tensor) -> None:
+        """See :class:`Codec`."""
+        self.decode(LinearCodec.encode(self, rows), rows.shape[1], rows.dtype)
+
 
 class StochasticCodec(LinearCodec):
     """Codes above or below, drawn by seed and place; see :class:`simgnn.policies.codec.stochastic.Stochastic`."""
@@ -114,6 +125,11 @@ class StochasticCodec(LinearCodec):
         names = torch.arange(len(rows), device=rows.device) if names is None else names
         keys = splitmix(signed(int(stream_key(where.seed, turn))), names)
         return super().encode(dither.dithered(rows, self.bits, keys))
+
+    def warm_up(self, rows: torch.Tensor) -> None:
+        """See :class:`Codec`."""
+        keys = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        super().warm_up(dither.dithered(rows, self.bits, keys))
 
 
 def _encode(rows: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:

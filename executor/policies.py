@@ -21,6 +21,10 @@ class EncodedRows:
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
 
+    def warm_up(self, rows: torch.Tensor) -> None:
+        """Run every kernel once on these rows."""
+        self.codec.warm_up(rows)
+
     def encode(self, context: "PolicyContext", rows: torch.Tensor) -> torch.Tensor:
         """Rows as bytes."""
         return self.codec.encode(rows, Place(context, context.gathered))
@@ -47,3 +51,10 @@ def carried_out(policies: Mapping[str, Policy]) -> dict[str, Any]:
     if type(freshness) in FRESHNESS:
         found["freshness"] = FRESHNESS[type(freshness)](freshness, codec)  # type: ignore[index]
     return found
+
+
+def warm_up_policies(policies: Mapping[str, Policy], dtype: torch.dtype, device: torch.device) -> None:
+    """Run every kernel of the policies once, on one element."""
+    for found in carried_out(policies).values():
+        if isinstance(found, EncodedRows | AdaptiveReplicas):
+            found.warm_up(torch.ones(1, 1, dtype=dtype, device=device))

@@ -11,12 +11,13 @@ from executor.kernels.rows import move_rows
 from executor.network import SampledNetwork
 from executor.optimizer import FlatOptimizer
 from executor.task import Task
-from executor.warmup import pack_buffers, run_dropout
+from executor.warmup import pack_buffers, ring, run_dropout
 from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.serving import Serving
 from simgnn.sampling.requester import Requester
 from simgnn.sampling.sampler import Sampler
+from simgnn.sampling.seeds import epoch_order
 from simgnn.sampling.structure import HostStructure
 
 VERTICES = 6
@@ -34,14 +35,11 @@ def warm_up_batches(
     torch.manual_seed(0)
     pack_buffers(dtype, device)
     run_dropout(layers, dtype, device)
-    near = np.array([[(v - 1) % VERTICES, (v + 1) % VERTICES] for v in range(VERTICES)], np.int32)
-    # read-only, as the files of a run are mapped: Numba compiles for these apart
-    pointers, sources = np.arange(0, 2 * VERTICES + 1, 2, dtype=np.int64), np.sort(near, 1).reshape(-1)
-    for array in (pointers, sources):
-        array.setflags(write=False)
-    ring = CSR(pointers, sources, VERTICES)
-    batch = Sampler(ring, [1] * len(layers)).sample(np.array([0, 3]), 0)
-    _draw_of_parts(ring)
+    graph, seeds = ring(VERTICES), np.array([0, 3])
+    seeds.setflags(write=False)  # as those of a run are, which is mapped
+    epoch_order(seeds, 0, 0, 0)
+    batch = Sampler(graph, [1] * len(layers)).sample(seeds, 0)
+    _draw_of_parts(graph)
     network = SampledNetwork(layers, 0, dtype, device)
     optimizer = FlatOptimizer(network.layers, settings, counted=True)
     assert optimizer.count is not None
@@ -61,9 +59,9 @@ def warm_up_batches(
     optimizer.step()
 
 
-def _draw_of_parts(ring: CSR) -> None:
+def _draw_of_parts(graph: CSR) -> None:
     """One hop over a structure of which this process holds all."""
-    structure = HostStructure.of(ring, np.zeros(VERTICES, np.int32), Serving((0,)), 0)
+    structure = HostStructure.of(graph, np.zeros(VERTICES, np.int32), Serving((0,)), 0)
     requester = Requester(structure, np.zeros(1, np.int64), 1, (1,))
     requester.begin(np.array([0, 3]), 0)
     asked, none = requester.ask(), np.zeros(0, np.int64)
