@@ -2,7 +2,8 @@
 
 A policy's face is called with where it is and what the op reads, in order; what it returns is put where the op writes.
 State is a buffer that the op reads and writes: it is donated, so a face may change it and returns it. Before the first
-write it reads as zeros. The face is that of the op's kind, unless ``options["face"]`` names another.
+write it reads as zeros, which are made before the run, so that the first epoch holds what all others do. The face is
+that of the op's kind, unless ``options["face"]`` names another.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from executor.handlers.context import Handler, RankContext, policy_context
 from simgnn.errors import BackendError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
+
+BEFORE = Now(0, 0, 0)
+"""A turn that has all that persists."""
 
 
 def select(op: Op, template: Template, context: RankContext) -> Handler:
@@ -87,6 +91,8 @@ def applied(op: Op, context: RankContext, face: str | None = None) -> Handler:
 
 def _state_or_rows(access: Access, context: RankContext) -> Callable[[Now], Any]:
     get, buffer = context.store.getter(access), context.program.buffers[access.buffer]
+    if buffer.persistent and buffer.depth == 1 and get(BEFORE) is None:
+        context.store.setter(access)(BEFORE, context.store.zeros(buffer, BEFORE))
 
     def read(now: Now) -> Any:
         found = get(now)

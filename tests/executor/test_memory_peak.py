@@ -152,6 +152,7 @@ THREE = ["model.layers=3", "model.hidden=48"]
         pytest.param("cagnet", 2, [*LARGER, *THREE, "model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
         pytest.param("cagnet", 3, [*LARGER, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
         ("sancus", 2, [*LARGER, *THREE]),
+        ("cdfgnn", 2, [*LARGER, *THREE]),
         ("distdgl", 2, [*LARGER, *BATCHES]),
         ("rapidgnn", 2, [*LARGER, *BATCHES]),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES, "model.kind=gat"], marks=pytest.mark.slow),
