@@ -49,8 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:
+    from executor.allocator import tune_allocator
     from executor.environment import LAUNCHER, follow_launcher
 
+    tune_allocator()  # first: importing pyarrow starts a thread, and its heap would then be that of others, too
     if LAUNCHER in os.environ:
         # Ctrl-C reaches the whole terminal; the launcher answers it and ends its ranks
         signal.signal(signal.SIGINT, signal.SIG_IGN)

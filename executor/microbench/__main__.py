@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from executor.allocator import tune_allocator
 from executor.environment import LAUNCHER, follow_launcher
 from executor.launcher import INTERRUPTED, ended_together, environment_of, watch
 from simgnn.lifeline import follow_starter
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     options = parse(words)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        tune_allocator()  # as a run does
         if LAUNCHER in os.environ:
             follow_launcher(int(os.environ[LAUNCHER]))
         from executor.microbench.rank import work  # loads torch, which starting ranks has no need of

@@ -76,3 +76,40 @@ def test_a_process_that_imports_the_executor_first_has_one_openmp_runtime():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+RANK = """
+import ctypes, os, re, sys, tempfile, threading, types
+
+os.environ.update(RANK="0", WORLD_SIZE="1")
+
+
+def run_rank(*arguments):
+    import pyarrow  # whose import starts a thread
+    import torch
+
+    threads = [threading.Thread(target=torch.ones, args=(2**20,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    library = ctypes.CDLL(None)
+    library.fopen.restype = ctypes.c_void_p
+    with tempfile.NamedTemporaryFile() as file:
+        stream = ctypes.c_void_p(library.fopen(file.name.encode(), b"w"))
+        library.malloc_info(0, stream)
+        library.fclose(stream)
+        print("heaps", len(re.findall("<heap nr", open(file.name).read())))
+
+
+sys.modules["executor.train"] = types.SimpleNamespace(run_rank=run_rank, end_process=lambda status: None)
+from executor.__main__ import main
+
+main(["run", "nowhere"])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of threads are glibc's")
+def test_all_threads_of_a_rank_share_one_heap() -> None:
+    found = subprocess.run([sys.executable, "-c", RANK], capture_output=True, text=True, timeout=240)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == ["heaps", "1"]
