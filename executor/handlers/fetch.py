@@ -26,17 +26,19 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
     if len(op.writes) > 1 and "round_rows" in op.options:
         raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
     group, op_id, policy = context.group(op), context.op_id(template, op), context.policy(op)
-    locate = policy.remote if op.options.get("rows") == "remote" else policy.locate
+    remote = op.options.get("rows") == "remote"
+    locate = policy.remote if remote else policy.locate
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
     keep = context.store.setter(op.writes[1]) if len(op.writes) > 1 else None
+    in_order = remote and "round_rows" not in op.options  # as rows arrive they are written
     limit, where = int(op.options.get("round_rows", 0)), policy_context(context, op)
 
     def run(now: Now) -> Sent:
         ids, stored = read_ids(now), read_rows(now)
         owner, position = locate(where(now), ids)
         wanted = len(owner)
-        result = stored.new_empty((wanted, *stored.shape[1:]), device=place)
+        result = stored.new_empty((0 if in_order else wanted, *stored.shape[1:]), device=place)
         size = limit or max(1, wanted)
         mine = -(-wanted // size)
         rounds, control = (mine, 0) if not limit else _most(mine, context, op)
@@ -45,7 +47,10 @@ def fetch(op: Op, template: Template, context: RankContext) -> Handler:
             part = slice(min(number * size, wanted), min((number + 1) * size, wanted))
             reply = request_rows(stored, owner[part], position[part], group)
             context.arrived(op, now, group.members, reply.asked)
-            result[torch.arange(part.start, part.stop)[reply.places.cpu()].to(place)] = reply.rows.to(place)
+            if in_order:
+                result = reply.rows.to(place)
+            else:
+                result[torch.arange(part.start, part.stop)[reply.places.cpu()].to(place)] = reply.rows.to(place)
             for counts, nbytes in ((reply.asked, reply.position_bytes), (reply.served, reply.row_bytes)):
                 more, count = count_pairs(context, now, op_id, group, counts, nbytes)
                 sent, messages = sent + more, messages + count

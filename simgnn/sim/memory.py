@@ -3,8 +3,9 @@
 Persistent buffers, rings (``depth`` copies) and buffers that carry rows from one turn to a later one are there all the
 time. Any other is there from the issue of the op that first touches it in a turn to the end of the last, once for each
 turn in flight. What ends at an instant is given back before what begins there is taken. A buffer that all ranks of a
-host share counts once, with the host's first rank. Rows that nobody has decided yet count as their bound. On
-top comes what ops hold only while they run, and what is derived once and kept (:mod:`simgnn.sim.memory_work`).
+host share counts once, with the host's first rank; what is handed from host to device lies in one place on a CPU. Rows
+that nobody has decided yet count as their bound. On top comes what ops hold only while they run, and what is derived
+once and kept (:mod:`simgnn.sim.memory_work`).
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from simgnn.sim.caching_allocator import reserved_bytes
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.decided import Sizes
 from simgnn.sim.maxmin import Bools, Ints
-from simgnn.sim.memory_spans import Spans, all_copies_bytes, always_held, buffer_spans, work_spans
+from simgnn.sim.memory_spans import Spans, all_copies_bytes, always_held, buffer_spans, handed_over, work_spans
 from simgnn.sim.memory_work import kept_beside
 
 
@@ -125,11 +126,12 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     spans = buffer_spans(program, sizes, ticks)
     spans = spans.joined(work_spans(program, sizes, ticks, len(spans.names)))
     spans = spans.where(first[spans.rank] | ~spans.in_space(program, "host-shared"))
-    holdings = Holdings(_kept(program, sizes, first), spans, spans.in_space(program, "device"))
+    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
+    spans = spans.where(~(on_cpu[spans.rank] & spans.named(handed_over(program))))
+    holdings = Holdings(_kept(program, sizes, first, on_cpu), spans, spans.in_space(program, "device"))
     on_device, in_host = holdings.always("device"), holdings.always("host", "host-shared")
     devices = list(dict.fromkeys(machine.devices))
     place = np.array([devices.index(name) for name in machine.devices])
-    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
     limits = np.array([machine.memory_bytes(machine.devices.index(name)) for name in devices])
     held = spans.where(holdings.on_device | on_cpu[spans.rank])
     total = np.bincount(place, on_device + in_host * on_cpu, minlength=len(devices)).astype(np.int64)
@@ -153,13 +155,15 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     )
 
 
-def _kept(program: Program, sizes: Sizes, first: Bools) -> dict[str, dict[str, IntArray]]:
+def _kept(program: Program, sizes: Sizes, first: Bools, on_cpu: Bools) -> dict[str, dict[str, IntArray]]:
     """Bytes that are there all the time, by space and name; ``first``: whether a rank is the first of its host."""
+    handed = handed_over(program)
     zero = np.zeros(program.ranks, dtype=np.int64)
     kept: dict[str, dict[str, IntArray]] = {space: {"": zero} for space in ("device", "host", "host-shared")}
     for name in sorted(always_held(program)):
         space = program.buffers[name].space
-        kept[space][name] = all_copies_bytes(sizes, name, 0, 0) * (first if space == "host-shared" else 1)
+        there = first if space == "host-shared" else ~on_cpu if name in handed else 1
+        kept[space][name] = all_copies_bytes(sizes, name, 0, 0) * there
     kept["device"] |= kept_beside(program, sizes)
     return kept
 

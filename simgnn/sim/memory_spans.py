@@ -1,6 +1,6 @@
 """Who holds how many bytes from when to when: stretches of time of buffers, and of what ops hold while they run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +53,11 @@ class Spans:
 
     def in_space(self, program: Program, space: str) -> NDArray[np.bool_]:
         """Whose bytes lie in a space, bool [n]."""
-        inside = np.array([_space(program, name) == space for name in self.names], dtype=np.bool_)
+        return self.named({name for name in self.names if _space(program, name) == space})
+
+    def named(self, names: Set[str]) -> NDArray[np.bool_]:
+        """Whose buffer is one of these, bool [n]."""
+        inside = np.array([name in names for name in self.names], dtype=np.bool_)
         return inside[self.buffer] if len(inside) else np.zeros(0, dtype=np.bool_)
 
     def changes(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -84,6 +88,15 @@ def always_held(program: Program) -> frozenset[str]:
     """Buffers that are there all the time: those that outlive a turn, and the one that batches' input rows are put
     together in, which is made once, as large as the largest."""
     return carried(program) | ({INPUTS} & program.buffers.keys())
+
+
+def handed_over(program: Program) -> frozenset[str]:
+    """Buffers of devices that several of the host's are brought to as they are, a batch's edges and seeds: where the
+    device is the host, the executor hands on what lies there, and here is held all the time."""
+    ops = (op for _, op in program.ops if op.kind is OpKind.H2D and op.module is None and len(op.reads) > 1)
+    pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
+    held = always_held(program)
+    return frozenset(device.buffer for host, device in pairs if host.buffer in held)
 
 
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:

@@ -31,8 +31,15 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
       after the other.
     - A loss holds LOSS_COPIES tensors of its rows.
+    - Where rows are asked for, a rank holds those that it sends beside those that it gets, which lie twice where they
+      come in another order than they are written in.
     """
     total = np.zeros(program.ranks, dtype=np.int64)
+    if op.kind is OpKind.FETCH and op.route is not None and op.transfer is not None:
+        route = program.sizes.routes[op.route]
+        for ends in (route.source,) if op.options.get("rows") == "remote" else (route.source, route.target):
+            rows = np.bincount(ends, route.at(epoch, step), minlength=program.ranks)
+            total += rows.astype(np.int64) * op.transfer.row_bytes
     if op.kind is OpKind.LOSS:
         for piece in op.work:
             if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer
