@@ -43,8 +43,10 @@ while training until the large ones fit again: by 0.2 to 0.9 of the peak in runs
 ogbn_arxiv. In a virtual machine whose host takes free pages back, an op that meets 87 MiB of new ones takes 0.04 to
 0.9 s longer, when and on which rank is chance."""
 LARGEST_HOLE = 2**30
-MAPPED = 64 * 2**10
-"""Bytes from which a block is mapped by itself while allocated memory is measured."""
+MAPPED = 16 * 2**10
+"""Bytes from which a block is mapped by itself while allocated memory is measured. Smaller ones leave holes in the heap
+that count as allocated (up to 1.1 MiB of a rank that draws batches, where blocks of up to 64 KiB did); pages of its own
+add 2 KiB to each."""
 MEASURING = {M_MMAP_THRESHOLD: MAPPED, M_TRIM_THRESHOLD: MAPPED, M_TOP_PAD: 0}
 RUNNING = {M_MMAP_THRESHOLD: LARGEST_THRESHOLD, M_TRIM_THRESHOLD: LARGEST_THRESHOLD, M_TOP_PAD: TOP_PAD}
 

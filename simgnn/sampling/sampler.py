@@ -117,8 +117,10 @@ class Assembly:
         self._sizes.append(len(self._frontier))
 
     def batch(self) -> Batch:
-        """What was begun, after its last hop."""
-        return Batch(self._frontier, np.array(self._sizes, np.int64), tuple(self._blocks))
+        """What was begun, after its last hop; nothing of it is kept here."""
+        made = Batch(self._frontier, np.array(self._sizes, np.int64), tuple(self._blocks))
+        self._frontier, self._places, self._blocks = self._frontier[:0].copy(), self._places[:0].copy(), []
+        return made
 
 
 class Sampler:

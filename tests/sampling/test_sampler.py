@@ -1,5 +1,7 @@
 """Blocks: equal to the definition read literally, for any graph, and always well formed."""
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,3 +98,12 @@ def test_bad_seeds(seeds: list[int], told: str) -> None:
     with pytest.raises(GraphError, match=told):
         sampler.sample(np.array(seeds), 0)
     assert len(sampler.sample(np.array([4]), 0).seeds) == 1  # a refusal leaves nothing behind
+
+
+def test_a_sampler_keeps_nothing_of_a_batch_that_it_gave() -> None:
+    sampler = Sampler(hubs(250, 3), (5, 5))
+    batch = sampler.sample(np.array([5, 77]), 1)
+    held = [batch.vertices, *(array for block in batch.blocks for array in (block.indptr, block.sources))]
+    gone = [weakref.ref(array) for array in held]
+    del batch, held
+    assert [one() for one in gone] == [None] * len(gone)
