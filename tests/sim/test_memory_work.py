@@ -193,6 +193,7 @@ def test_rows_that_a_rank_asks_for_lie_beside_those_that_it_sends() -> None:
     route = Route.from_matrix(np.array([[0, 30], [50, 0]]))
     for options, rows in (({"rows": "remote"}, [30, 50]), ({}, [80, 80])):
         fetch = op("f", "fetch", "comm", "ids x", "y", route="r", transfer=Transfer(4 * WIDE), options=options)
-        made = program("p", {"epoch": [fetch]}, Calendar("epoch"), [Buffer(name, ROWS, WIDE) for name in ("ids", "x", "y")],
-                       [Stream("comm", group="world")], (0, 1), routes={"r": route})  # fmt: skip
+        buffers = [Buffer(name, ROWS, WIDE) for name in ("ids", "x", "y")]
+        made = program("p", {"epoch": [fetch]}, Calendar("epoch"), buffers, [Stream("comm", group="world")], (0, 1),
+                       routes={"r": route})  # fmt: skip
         assert work_space(made, Sizes(made), fetch, 0, 0).tolist() == [4 * WIDE * count for count in rows]
