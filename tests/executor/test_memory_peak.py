@@ -166,3 +166,10 @@ def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, setti
     assert min(result.idle_memory_bytes) > 2**26, "an interpreter with torch in it"
     error = predicted / measured - 1
     assert np.abs(error).max() < BAR, f"errors {error}"
+
+
+def test_peaks_of_ranks_that_ask_another_host_for_wide_rows_are_predicted_within_a_tenth(tmp_path: Path) -> None:
+    settings = ["graph.classes=5", *LARGER, *BATCHES, "graph.feature_width=256"]
+    predicted, measured = measure(settings, 2, tmp_path, "distdgl", hosts=2)
+    error = predicted / measured - 1
+    assert np.abs(error).max() < BAR, f"errors {error}"
