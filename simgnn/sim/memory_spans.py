@@ -93,7 +93,7 @@ def always_held(program: Program) -> frozenset[str]:
 def handed_over(program: Program) -> frozenset[str]:
     """Buffers of devices that several of the host's are brought to as they are, a batch's edges and seeds: where the
     device is the host, the executor hands on what lies there, and here is held all the time."""
-    ops = (op for _, op in program.ops if op.kind is OpKind.H2D and op.module is None and len(op.reads) > 1)
+    ops = (op for _, op in program.ops if op.kind is OpKind.H2D and op.module is None and len(op.writes) > 1)
     pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
     held = always_held(program)
     return frozenset(device.buffer for host, device in pairs if host.buffer in held)
