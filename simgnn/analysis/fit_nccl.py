@@ -16,7 +16,7 @@ from simgnn.analysis.fit_nccl_entries import Fitted, fit_scope, points, rounded,
 from simgnn.analysis.fit_nccl_law import fit_law
 from simgnn.analysis.fit_nccl_tables import Floats, Table
 from simgnn.errors import HardwareError
-from simgnn.hardware.collectives import bus_seconds, choose_collective, hops
+from simgnn.hardware.collectives import bus_seconds, choose_collective, hops, joined
 from simgnn.hardware.links import Backend, Choice, Collective, Message
 from simgnn.hardware.quantities import Bandwidth, Duration, Points
 from simgnn.units import format_quantity
@@ -81,11 +81,17 @@ def predict_left_out(tables: Sequence[Table], table: Table) -> Floats:
     backend = Backend(message=message, collectives=fitted.entries, choices=fitted.choices)
     seconds = []
     for nbytes in table.nbytes.tolist():
-        entry, _ = choose_collective(backend, "nccl", "allreduce", table.ranks, table.scope == "cluster", nbytes)
-        assert entry.hop is not None
-        flowing = bus_seconds(entry, table.ranks, table.ranks_per_host, nbytes)
-        seconds.append(entry.floor.value + hops(entry, table.ranks, nbytes) * entry.hop.value + flowing)
+        chosen, exact = choose_collective(backend, "nccl", "allreduce", table.ranks, table.scope == "cluster", nbytes)
+        parts = joined(backend, chosen, exact, nbytes)
+        seconds.append(sum(share * _alone(entry, table, nbytes) for entry, share in parts))
     return np.array(seconds)
+
+
+def _alone(entry: Collective, table: Table, nbytes: float) -> float:
+    """Seconds of a call of a table's group by one entry."""
+    assert entry.hop is not None
+    hopping = hops(entry, table.ranks, nbytes) * entry.hop.value
+    return entry.floor.value + hopping + bus_seconds(entry, table.ranks, table.ranks_per_host, nbytes)
 
 
 def fit_messages(table: Table) -> tuple[Duration, Bandwidth, Points]:

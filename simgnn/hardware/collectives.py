@@ -196,3 +196,21 @@ def choose_collective(
 
     chosen = min(fitting, key=distance)
     return chosen, chosen.ranks is None or ranks in chosen.ranks
+
+
+def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> tuple[tuple[Collective, float], ...]:
+    """What a call of ``nbytes`` is priced by, and the share of each in its seconds: ``chosen`` alone, or, at a rank
+    count that was not measured, in the last octave of its regime also the next, more of it as bytes grow.
+
+    Regimes were measured to meet at the tables' own rank counts. Hops of the next one come in with bytes, not at once:
+    4 A100 take as long as 2 at 2 MiB, and all of the further hops of a larger ring longer at 4 MiB.
+    """
+    if exact or chosen.sizes is None or chosen.bus_bandwidth is None:
+        return ((chosen, 1.0),)
+    ends = chosen.sizes[1]
+    share = min(2.0 * nbytes / ends - 1.0, 1.0)
+    for entry in backend.collectives:
+        same = all(getattr(entry, key) == getattr(chosen, key) for key in ("kind", "scope", "algorithm", "ranks"))
+        if share > 0.0 and same and entry.sizes is not None and entry.sizes[0] == ends and entry.bus_bandwidth:
+            return ((chosen, 1.0 - share), (entry, share))
+    return ((chosen, 1.0),)

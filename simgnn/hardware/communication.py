@@ -17,6 +17,7 @@ from simgnn.hardware.collectives import (
     flow_bytes,
     flow_pairs,
     hops,
+    joined,
     rails,
     steps,
 )
@@ -79,9 +80,12 @@ def price_collective(
     count = len(members)
     least = _ranks_per_host(machine, members)
     chosen, exact = find_collective(machine, kind, backend, members, nbytes)
-    hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, backend)
-    hopping = hops(chosen, count, nbytes) * hop
-    latency = chosen.floor.value + hopping
+    parts = joined(machine.backend(backend)[1], chosen, exact, nbytes)
+    hop = _longest_hop(machine, members, backend) if any(entry.hop is None for entry, _ in parts) else 0.0
+    hopping = sum(
+        share * hops(entry, count, nbytes) * (hop if entry.hop is None else entry.hop.value) for entry, share in parts
+    )
+    latency = sum(share * entry.floor.value for entry, share in parts) + hopping
     start = members[0] if root is None else root
     relays = chosen.algorithm == "binomial"
     if relays:
@@ -101,10 +105,11 @@ def price_collective(
         seconds = [max(pair) for pair in zip(on_links, library, strict=True)]
     else:
         # it may use several messages at once on a link, so only the link itself limits it further
-        library = divided(bus_seconds(chosen, count, least, nbytes), rounds)
+        busy = sum(share * bus_seconds(entry, count, least, nbytes) for entry, share in parts)
+        library = divided(busy, rounds)
         measured_so = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
         # with rails each host's bytes leave it by several ways, of which the flows below show but one
-        beside = [0.0 if measured_so else busy / rails(chosen, least) for busy in on_links]
+        beside = [0.0 if measured_so else taken / rails(chosen, least) for taken in on_links]
         seconds = [max(pair) for pair in zip(beside, library, strict=True)]
         source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
         spread = spread if exact else chosen.carried_spread_at(nbytes)

@@ -14,7 +14,7 @@ from simgnn.analysis.fit_nccl_law import ROUND_BYTES, fit_law
 from simgnn.analysis.fit_nccl_score import interpolation, left_out, predict
 from simgnn.analysis.fit_nccl_tables import COLUMNS, Table, find_tables, read_tables
 from simgnn.errors import HardwareError
-from simgnn.hardware.collectives import FIRST_ROUND
+from simgnn.hardware.collectives import FIRST_ROUND, choose_collective, joined
 from simgnn.hardware.links import Collective
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile, load_profile
@@ -259,6 +259,39 @@ def test_intervals_of_shipped_profiles_cover_left_out_tables(measured: tuple[Tab
         for step, end in zip(steps, [*[step.size for step in steps[1:]], np.inf], strict=True):
             band = (sizes >= step.size) & (sizes < end)
             assert 0.85 <= np.mean(np.abs(logs[band]) <= 1.645 * step.share) <= 0.95, (scope, step)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [(name, n) for name in ("dgx-a100", "dgx-h100") for n in range(2, 9)])
+def test_times_of_shipped_profiles_neither_jump_nor_fall_where_a_regime_ends(name: str, ranks: int) -> None:
+    """Inside a host, at rank counts that were measured and at others."""
+    machine = Machine.place(load_profile(name), [0] * 8)
+
+    def seconds(size: float) -> float:
+        return machine.collective("allreduce", "nccl", size, range(ranks)).seconds_alone
+
+    measured_too = ranks in (2, 4)
+    for end in (2.0**18, 2.0**22):
+        # a table's own curves meet as its rows do: four A100 take 7 % longer from 4 MiB on
+        assert seconds(end) == pytest.approx(seconds(end - 1.0), rel=0.08 if measured_too else 0.001)
+    times = np.array([seconds(size) for size in (2.0 ** np.arange(17.0, 25.0, 0.04)).tolist()])
+    steps = times[1:] / times[:-1]
+    assert np.all(steps > 0.995)
+    # but for the rounds of A100, which begin at 3 MiB a rank, nothing grows faster than the bytes do
+    if not measured_too:
+        assert np.all(np.sort(steps)[:-3] < 2.0**0.06)
+
+
+def test_a_regime_goes_over_into_the_next_where_its_rank_count_was_not_measured(dgx: Profile) -> None:
+    made = with_entries(dgx, fit_machine([ring(2), ring(4)], "made", across_hosts=False))
+    backend = made.backends["nccl"]
+    for ranks, exact in ((2, True), (3, False), (8, False)):
+        chosen, found = choose_collective(backend, "nccl", "allreduce", ranks, False, 0.75 * ROUND_BYTES)
+        assert found == exact
+        parts = joined(backend, chosen, exact, 0.75 * ROUND_BYTES)
+        assert [share for _, share in parts] == ([1.0] if exact else [0.5, 0.5])
+        assert joined(backend, chosen, exact, 0.5 * ROUND_BYTES) == ((chosen, 1.0),)
+        last, _ = choose_collective(backend, "nccl", "allreduce", ranks, False, ROUND_BYTES)
+        assert joined(backend, last, exact, ROUND_BYTES) == ((last, 1.0),)
 
 
 @pytest.mark.realdata
