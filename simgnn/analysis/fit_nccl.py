@@ -7,22 +7,18 @@ tables whose rank count is left out.
 """
 
 from collections.abc import Sequence
-from math import inf
 
 import numpy as np
 
 from simgnn.analysis.fit_nccl_curve import read, smooth_curve
-from simgnn.analysis.fit_nccl_entries import Fitted, fit_scope, points, rounded, spread_of
+from simgnn.analysis.fit_nccl_entries import Fitted, fit_scope, points
 from simgnn.analysis.fit_nccl_law import fit_law
+from simgnn.analysis.fit_nccl_spread import CARRIED_BANDS, rounded, spread_of, spread_steps
 from simgnn.analysis.fit_nccl_tables import Floats, Table
 from simgnn.errors import HardwareError
 from simgnn.hardware.collectives import bus_seconds, choose_collective, hops, joined
 from simgnn.hardware.links import Backend, Choice, Collective, Message
 from simgnn.hardware.quantities import Bandwidth, Duration, Points
-from simgnn.units import format_quantity
-
-BANDS = tuple(float(size) for size in (0, 1 << 18, 1 << 20, 1 << 22, 1 << 24))
-"""From so many bytes on, the spread of what is carried over is told apart: it falls with size."""
 
 
 def fit_machine(tables: Sequence[Table], gpu: str, across_hosts: bool) -> Fitted:
@@ -51,20 +47,10 @@ def with_carried_spread(entries: Sequence[Collective], tables: Sequence[Table], 
         return list(entries)
     missed = [np.log(table.seconds / predict_left_out(tables, table)) for table in mine]
     sizes, logs = np.concatenate([table.nbytes for table in mine]), np.concatenate(missed)
-    found = []
-    for low, high in zip(BANDS, (*BANDS[1:], inf), strict=True):
-        band = (sizes >= low) & (sizes < high)
-        if band.any():
-            found.append((low, high, rounded(spread_of(logs[band]), 2)))
     told = []
     for entry in entries:
-        begins, ends = entry.sizes or (0.0, inf)
-        steps = [
-            {"size": format_quantity(max(low, begins), "bytes"), "share": format_quantity(spread, "ratio")}
-            for low, high, spread in found
-            if low < ends and high > begins
-        ]
         several = entry.ranks is not None and len(entry.ranks) > 1
+        steps = spread_steps(sizes, logs, entry.sizes, CARRIED_BANDS)
         told.append(Collective.model_validate({**entry.model_dump(), "carried_spread": steps}) if several else entry)
     return told
 

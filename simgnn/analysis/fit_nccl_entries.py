@@ -6,13 +6,13 @@ Every table is smooth by itself. Pooling their rows in one curve would let it ju
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import NormalDist
 
 import numpy as np
 
 from simgnn.analysis.fit_nccl_choice import LARGE_BYTES
 from simgnn.analysis.fit_nccl_curve import FLOOR_SHARE, Curve, mean_curve, read, smooth_curve, straight_line
 from simgnn.analysis.fit_nccl_law import ROUND_BYTES, Law
+from simgnn.analysis.fit_nccl_spread import rounded, spread_of, spread_steps
 from simgnn.analysis.fit_nccl_tables import Floats, Table
 from simgnn.errors import HardwareError
 from simgnn.hardware.links import Algorithm, Choice, Collective
@@ -31,7 +31,6 @@ SWITCH_ROWS = 6
 change, one place in 900 looks so."""
 SWITCH_FALL = 0.1
 """The least share by which times fall there."""
-QUANTILE = 0.9
 
 
 @dataclass(frozen=True)
@@ -199,6 +198,7 @@ def _entry(pieces: Sequence[_Piece], algorithm: Algorithm) -> Collective:
             "ranks_per_rail": law.ranks_per_rail,
             "inside": None if law.inside is None else Bandwidth.of(rounded(law.inside), "measured", note=told),
             "fill": format_quantity(rounded(law.fill), "ratio") if law.fill else None,
+            "own_spread": spread_steps(rows[0].nbytes, logs, (low, high)) if len(pieces) == 1 else None,
             "ranks": tuple(sorted({part.ranks for part in rows})),
         }
     )
@@ -228,13 +228,3 @@ def points(sizes: Floats, shares: Floats, spread: float | None) -> Points:
     """A curve of a profile."""
     digits = [[rounded(float(number)) for number in column] for column in (sizes, shares)]
     return Points.of(digits[0], digits[1], "measured", spread=spread)
-
-
-def rounded(number: float, digits: int = 4) -> float:
-    """A number as a profile holds it."""
-    return float(f"{number:.{digits}g}")
-
-
-def spread_of(logs: Floats) -> float:
-    """The standard deviation whose 90 % interval holds 90 % of these logarithms of measured over predicted times."""
-    return float(np.quantile(np.abs(logs), QUANTILE) / NormalDist().inv_cdf((1.0 + QUANTILE) / 2.0))

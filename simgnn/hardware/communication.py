@@ -111,8 +111,7 @@ def price_collective(
         # with rails each host's bytes leave it by several ways, of which the flows below show but one
         beside = [0.0 if measured_so else taken / rails(chosen, least) for taken in on_links]
         seconds = [max(pair) for pair in zip(beside, library, strict=True)]
-        source, spread = chosen.bus_bandwidth.source, chosen.bus_bandwidth.spread
-        spread = spread if exact else chosen.carried_spread_at(nbytes)
+        source, spread = chosen.bus_bandwidth.source, chosen.spread_at(nbytes, exact)
         extrapolated = extrapolated or _outside(chosen.bus_bandwidth.range, nbytes)
     flows = []
     for number, pairs in enumerate(rounds):

@@ -66,7 +66,7 @@ def _compare_group(
         # the call of an exchange has no size: its bytes are messages
         counted = 0.0 if kind == "exchange" else size
         entries = [find_collective(machine, kind, library, members, counted)[0] for machine in machines]
-        spread = both_spreads([_spread(entry) for entry in entries])
+        spread = both_spreads([_spread(entry, counted) for entry in entries])
         regimes.setdefault(tuple(map(id, entries)), []).append((size, after / before, spread))
     changes = []
     for rows in regimes.values():
@@ -112,7 +112,9 @@ def _measured_in_both(groups: Sequence[Sequence[Collective]]) -> tuple[float, fl
     return low, high
 
 
-def _spread(entry: Collective) -> float | None:
-    """The largest spread of a collective's numbers."""
+def _spread(entry: Collective, nbytes: float) -> float | None:
+    """The spread of a collective at this size; where it is told for none, the largest of its numbers."""
+    if entry.own_spread is not None:
+        return entry.spread_at(nbytes, exact=True)
     numbers = [number for number in (entry.bus_bandwidth, entry.hop, entry.floor) if number is not None]
     return max((number.spread for number in numbers if number.spread is not None), default=None)

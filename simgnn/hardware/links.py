@@ -119,6 +119,9 @@ class Step(Strict):
     share: Factor
 
 
+Spreads = Annotated[tuple[Step, ...], Field(min_length=1)]
+
+
 class Collective(Strict):
     """One collective: floor + hops x hop + bytes moved / bus bandwidth x (1 + fill / steps) x residual(bytes) seconds.
 
@@ -137,7 +140,8 @@ class Collective(Strict):
     ``fill``: the part of a step by which a pass is longer than its steps (None: none). ``sizes``: the regime of bytes
     of the buffer, from the first up to but not with the second, that this entry is for, such as those of one
     ``protocol`` of NCCL. ``per`` says what the residual counts: bytes of the buffer, or bytes that one rail moves, fill
-    included, which carries over to other group sizes: ``carried_spread`` is the spread at those, by size of the buffer.
+    included, which carries over to other group sizes. ``own_spread``, ``carried_spread``: the spread at ``ranks`` and
+    at other group sizes, by size of the buffer (None: that of the numbers for all sizes; not known).
     """
 
     kind: CollectiveKind
@@ -154,7 +158,8 @@ class Collective(Strict):
     ranks_per_rail: Ranks | None = None
     inside: Bandwidth | None = None
     fill: Ratio | None = None
-    carried_spread: Annotated[tuple[Step, ...], Field(min_length=1)] | None = None
+    own_spread: Spreads | None = None
+    carried_spread: Spreads | None = None
     ranks: Annotated[tuple[Ranks, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -169,16 +174,19 @@ class Collective(Strict):
             raise ValueError(f"bus_bandwidth and residual: a {self.kind} has none; its bytes are priced as messages")
         if self.sizes is not None and not self.sizes[0] < self.sizes[1]:
             raise ValueError("sizes: expected the smaller first, and two that differ")
-        if any(later.size <= earlier.size for earlier, later in pairwise(self.carried_spread or ())):
-            raise ValueError("carried_spread: expected sizes that ascend, none twice")
+        for name, steps in (("own_spread", self.own_spread), ("carried_spread", self.carried_spread)):
+            if any(later.size <= earlier.size for earlier, later in pairwise(steps or ())):
+                raise ValueError(f"{name}: expected sizes that ascend, none twice")
         return self
 
-    def carried_spread_at(self, nbytes: float) -> float | None:
-        """The spread at a group size that was not measured; below the first step that of the first."""
-        if self.carried_spread is None:
-            return None
-        held = [step for step in self.carried_spread if step.size <= nbytes]
-        return (held[-1] if held else self.carried_spread[0]).share
+    def spread_at(self, nbytes: float, exact: bool) -> float | None:
+        """The spread of a call: ``exact``, at a group size of ``ranks``, or at another; below the first step that of
+        the first. None where nobody has told it."""
+        steps = self.own_spread if exact else self.carried_spread
+        if steps is None:
+            return self.bus_bandwidth.spread if exact and self.bus_bandwidth is not None else None
+        held = [step for step in steps if step.size <= nbytes]
+        return (held[-1] if held else steps[0]).share
 
 
 class Choice(Strict):

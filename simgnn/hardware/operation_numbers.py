@@ -87,10 +87,12 @@ def _call(question: Question, machine: Machine) -> list[Told]:
     entry, exact = find_collective(machine, question.op, question.backend, range(machine.ranks), nbytes)
     key = f"backends.{library}.{question.op}"
     told = list(_walk(key, entry))
-    carried = None if exact else entry.carried_spread_at(nbytes)
-    if carried is not None:
-        told.append(Told(f"{key}.carried_spread", entry.floor.source, carried))
-    return told
+    name = "own_spread" if exact else "carried_spread"
+    if getattr(entry, name) is None:
+        return told
+    # that of the size asked for, instead of those of a whole regime
+    here = Told(f"{key}.{name}", entry.floor.source, entry.spread_at(nbytes, exact))
+    return [*(number._replace(spread=None) for number in told), here]
 
 
 def weakest(numbers: Sequence[Told]) -> Source | None:

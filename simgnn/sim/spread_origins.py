@@ -165,7 +165,8 @@ class Origins:
                 most[list(members)] = self._call_s(compiled, members, turn)
                 if entry.bus_bandwidth is not None:
                     handed = self._handed(compiled, members, turn)
-                    told += [entry.bus_bandwidth.spread, None if exact else entry.carried_spread_at(handed)]
+                    known = entry.spread_at(handed, exact)
+                    told.append(entry.bus_bandwidth.spread if known is None else known)
             here = self._number(Origin(f"{kind.value} over {name}", _largest(told), None))
             parts.shares.setdefault(here, np.zeros(machine.ranks))[list(members)] = 1.0
         return parts

@@ -1,5 +1,6 @@
 """Collectives from tables of NCCL times: known laws are found again, held-out rows predicted, bad files told."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -161,8 +162,8 @@ def test_what_is_carried_over_is_as_wide_as_rank_counts_left_out_are_missed() ->
     far = fit_machine([ring(2, hop=0.0), ring(4, hop=0.0, bus=BUS / 1.5)], "made", across_hosts=False)
     several = [[entry for entry in made.entries if entry.ranks == (2, 4)] for made in (fitted, far)]
     assert [len(found) for found in several] == [3, 3]
-    assert all(entry.carried_spread_at(2.0**25) < 0.01 for entry in several[0])
-    assert several[1][-1].carried_spread_at(2.0**25) == pytest.approx(np.log(1.5) / 1.645, rel=0.15)
+    assert all(entry.spread_at(2.0**25, exact=False) < 0.01 for entry in several[0])
+    assert several[1][-1].spread_at(2.0**25, exact=False) == pytest.approx(np.log(1.5) / 1.645, rel=0.15)
     assert [step.size for step in several[1][-1].carried_spread or ()] == [2.0**22, 2.0**24]
     assert all(entry.carried_spread is None for entry in fitted.entries if entry.ranks != (2, 4))
 
@@ -295,6 +296,25 @@ def test_a_regime_goes_over_into_the_next_where_its_rank_count_was_not_measured(
 
 
 @pytest.mark.realdata
+@pytest.mark.parametrize(("name", "gpu"), [("dgx-a100-2", "a100"), ("dgx-h100", "h100")])
+def test_intervals_of_shipped_profiles_cover_their_own_tables(measured: tuple[Table, ...], name: str, gpu: str) -> None:
+    """Band by band: one spread a regime held 25 % of the rows of some."""
+    profile = load_profile(name)
+    for one in (one for one in measured if (one.gpu, one.collective) == (gpu, "all_reduce")):
+        machine = Machine.place(profile, one.hosts)
+        prices = [machine.collective("allreduce", "nccl", size, range(one.ranks)) for size in one.nbytes.tolist()]
+        inside = [
+            abs(np.log(seconds / price.seconds_alone)) <= 1.645 * (price.spread or 0.0)
+            for seconds, price in zip(one.seconds, prices, strict=True)
+        ]
+        edges = [0.0, *(float(1 << power) for power in range(16, 25, 2)), np.inf]
+        for low, high in itertools.pairwise(edges):
+            band = (one.nbytes >= low) & (one.nbytes < high)
+            # of eight sizes all may lie inside
+            assert 0.83 <= np.mean(np.array(inside)[band]) <= (0.97 if band.sum() > 8 else 1.0), (one.name, low)
+
+
+@pytest.mark.realdata
 @pytest.mark.parametrize(
     ("name", "gpu", "across"), [("dgx-a100", "a100", False), ("dgx-a100-2", "a100", True), ("dgx-h100", "h100", False)]
 )
@@ -324,4 +344,5 @@ def numbers(entry: Collective) -> list[float]:
     assert entry.residual is not None
     assert entry.hop is not None
     shares = [point.share for point in entry.residual.points]
-    return [entry.floor.value, entry.hop.value, entry.bus_bandwidth.value, *shares]
+    spreads = [step.share for step in (*(entry.own_spread or ()), *(entry.carried_spread or ()))]
+    return [entry.floor.value, entry.hop.value, entry.bus_bandwidth.value, *shares, *spreads]

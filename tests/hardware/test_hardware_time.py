@@ -16,7 +16,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError, HardwareError
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import FORMS, option, read_question, spread_ranks
-from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.profile import Profile, load_profile, parse_profile
 from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.sim.hostpath import host_path
 from simgnn.sim.one_op import time_op
@@ -66,6 +66,19 @@ def test_work_and_collectives_cost_what_the_machine_says(server: Profile, cluste
     assert found.spread == expected.spread == 0.04
     assert found.interval_s[0] * found.interval_s[1] == pytest.approx(found.seconds**2)
     assert math.log(found.interval_s[1] / found.seconds) == pytest.approx(1.645 * 0.04, rel=1e-3)
+
+
+def test_an_interval_is_that_of_the_size_where_the_profile_tells_it_by_size(table: dict[str, Any]) -> None:
+    entry = next(one for one in table["backends"]["nccl"]["collectives"] if one["kind"] == "allreduce")
+    entry["bus_bandwidth"]["spread"] = entry["floor"]["spread"] = "50 %"
+    entry["own_spread"] = [{"size": "1 kB", "share": "20 %"}, {"size": "1 MB", "share": "2 %"}]
+    profile = parse_profile(table)
+    found = [ask(profile, "allreduce", bytes=size, ranks=2) for size in ("10 B", "999 kB", "1 MB", "8 MB")]
+    assert [one.spread for one in found] == [0.2, 0.2, 0.02, 0.02]
+    machine = Machine.place(profile, (0, 0))
+    assert machine.collective("allreduce", "default", 8e6, range(2)).spread == 0.02
+    entry.pop("own_spread")
+    assert ask(parse_profile(table), "allreduce", bytes="8 MB", ranks=2).spread == 0.5
 
 
 def test_what_lies_outside_the_measured_range_is_flagged(server: Profile) -> None:

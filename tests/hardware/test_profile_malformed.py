@@ -101,6 +101,10 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         ),
         "carried_spread: expected sizes that ascend",
     ),
+    "spreads of sizes twice": (
+        lambda t: t["backends"]["nccl"]["collectives"][0].update(own_spread=[{"size": "1 MB", "share": "2 %"}] * 2),
+        "own_spread: expected sizes that ascend",
+    ),
     "unknown section": (lambda t: t.update(devcies={}), "devcies: unknown key (did you mean 'devices'?)"),
     "unknown link kind": (
         lambda t: t["links"]["pcie"].update(kind="pci"),
