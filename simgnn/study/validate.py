@@ -146,6 +146,7 @@ def check_stored(root: Path, suite: Suite) -> None:
     """Raise :class:`ConfigError` unless ``root`` is the folder of a validation of this suite, as it is now."""
     folder = TruthFolder(root)
     stored = stored_suite(folder)
+    check_frozen(folder)  # else a change of its own file is taken for one of the suite that was named
     if stored.name != suite.name:
         raise ConfigError(
             f"--out: {root} is a validation of '{stored.name}', not of '{suite.name}'; name that suite, or its folder"

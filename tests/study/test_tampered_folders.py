@@ -245,3 +245,8 @@ def test_a_suite_file_whose_bars_have_changed_is_not_ignored(
     assert "'small' has changed since" in told
     assert "was frozen: bars.median_error, bars.regret; what was frozen is what is scored: name" in told
     assert invoke(["validate", str(finished[1] / "suite.toml"), "--rescore", "--out", str(finished[1]), "--json"]) == 0
+    capsys.readouterr()
+    keep(finished[1], tmp_path / "kept")
+    write_toml(tmp_path / "kept" / "suite.toml", small_suite(bars={"median_error": 0.01}).to_table())
+    assert invoke(["validate", str(finished[1] / "suite.toml"), "--rescore", "--out", str(tmp_path / "kept")]) == 2
+    assert "suite.toml changed after it was frozen" in " ".join(capsys.readouterr().err.split())
