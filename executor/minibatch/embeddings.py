@@ -84,15 +84,13 @@ class Embeddings:
         """(ids int64 [n], ascending, rows [n, width]): mean gradients over the ``seeds`` of all ranks. Those of one
         vertex are added in the order of ranks that pushed them; ``arrived``: (ids, rows) of the others, rank by rank.
         """
-        ids, rows = own_ids, own_rows
+        parts = [(own_ids, own_rows)]
         if arrived:
+            ids, rows = arrived
             before = int(self.pushed_to_me(context.epoch, context.step)[: self.rank].sum())
-            ids, rows = (
-                torch.cat((others[:before], own, others[before:]))
-                for others, own in zip(arrived, (own_ids, own_rows), strict=True)
-            )
-        different, sums = sum_by_id(ids, rows)
-        return different, sums / seeds
+            parts = [(ids[:before], rows[:before]), *parts, (ids[before:], rows[before:])]
+        different, sums = sum_by_id(torch.cat([ids for ids, _ in parts]), *(rows for _, rows in parts))
+        return different, sums.div_(seeds)
 
     def applied(
         self, context: PolicyContext, ids: Rows, gradients: Rows, state: Rows, table: Rows
@@ -102,8 +100,9 @@ class Embeddings:
         places, vectors = ids.view(-1), table[:, -self.width :]
         total = state.index_select(0, places).addcmul_(gradients, gradients)
         state.index_copy_(0, places, total)
-        moved = vectors.index_select(0, places) - self.rate * gradients / (total.sqrt() + EPSILON)
-        vectors.index_copy_(0, places, moved)
+        step = (self.rate * gradients).div_(total.sqrt_().add_(EPSILON))
+        del total  # a third of what is held at once otherwise
+        vectors.index_copy_(0, places, vectors.index_select(0, places).sub_(step))
         return state, table
 
     def _writers(self) -> IntArray:

@@ -155,6 +155,7 @@ THREE = ["model.layers=3", "model.hidden=48"]
         ("cdfgnn", 2, [*LARGER, *THREE]),
         ("distdgl", 2, [*LARGER, *BATCHES]),
         ("rapidgnn", 2, [*LARGER, *BATCHES]),
+        pytest.param("distdgl", 2, [*LARGER, *BATCHES, "placement.sparse_embedding=64"], marks=pytest.mark.slow),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES, "model.kind=gat"], marks=pytest.mark.slow),
     ],
 )

@@ -134,7 +134,18 @@ def test_memory_is_a_wider_table_and_the_state_beside_it() -> None:
     held = program.sizes.per_rank(of["embeddings/state"].rows, 0, 0)
     assert held.tolist() == [rows[:2].sum(), 0, rows[2:].sum(), 0]
     assert of["embeddings/state"].persistent
-    assert {of[name].space for name in ("embeddings/state", "features")} == {"host", "host-shared"}
+
+
+def test_gradients_that_are_pending_are_of_no_more_vertices_than_the_host_has() -> None:
+    few = made_sizes([0, 0])
+    rows = few.rows.copy()
+    rows[-1] += 3000
+    many = replace(few, rows=rows, local=few.local + 3000)
+    for sizes, most in ((few, int(few.local.sum(axis=0).max())), (many, int(statistics([0, 0]).rows.sum()))):
+        program = planned("distdgl", [0, 0], sizes, LEARNED).program
+        for name in ("ids", "rows"):
+            pending = program.buffers[f"push/pending/{name}"].rows
+            assert program.sizes.per_rank(pending, 0, 0).tolist() == [most, 0]
 
 
 def test_evaluations_read_vectors_too() -> None:

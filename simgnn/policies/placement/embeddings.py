@@ -84,7 +84,7 @@ def _sizes(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, wi
     writes = np.array([serving.writer(host) for host in builder.hosts]) == ranks
     builder.column(OWN.name, own)
     builder.column(SUMMED.name, summed)
-    builder.column(MOST_SUMMED.name, summed.max(axis=(1, 2)))
+    builder.column(MOST_SUMMED.name, np.minimum(summed.max(axis=(1, 2)), host_rows))
     builder.column(ELEMENTS.name, applied * width)
     builder.column(WRITTEN.name, np.where(writes, host_rows, 0))
 
@@ -95,7 +95,7 @@ def _buffers(builder: ProgramBuilder, width: int, delay: int) -> None:
         builder.buffer(ids, rows, 1, "int64", space="host")
         builder.buffer(gradients, rows, width, space="host")
     builder.buffer(COUNT, 1, 1, space="host")
-    # at most as many rows as came: ranks may push one vertex
+    # at most as many rows as came, and as the host has: ranks may push one vertex
     ids, gradients = PENDING
     builder.buffer(ids, MOST_SUMMED, 1, "int64", space="host", persistent=delay > 0)
     builder.buffer(gradients, MOST_SUMMED, width, space="host", persistent=delay > 0)
