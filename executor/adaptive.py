@@ -57,9 +57,10 @@ class AdaptiveRows:
         assert self.codec is not None
         old, picked = cached.index_select(0, chosen), rows.index_select(0, chosen)
         if self.codec.keeps_exact_rows:
-            packed = self.codec.encode(picked - old, _place(context, chosen))
+            packed = self.codec.encode(torch.sub(picked, old, out=old), _place(context, chosen))
             return packed, cached.index_copy_(0, chosen, picked)
         packed = self.codec.encode(picked.sub_(old), _place(context, chosen))
+        del picked  # two such tensors at once are the most that any op of a cache holds
         return packed, self._moved_on(packed, chosen, old, cached)
 
     def decode(self, context: "PolicyContext", arrived: Rows, mask: Rows, cached: Rows) -> tuple[Rows, Rows]:
@@ -92,9 +93,10 @@ class AdaptiveRows:
         moved_rows(self.policy, rows, rows, 0.0)
 
     def _moved_on(self, packed: Rows, chosen: Rows, old: Rows, cached: Rows) -> Rows:
-        """One expression on both ends, so that their caches hold the same bits."""
+        """One expression on both ends, so that their caches hold the same bits; ``old`` is made the new rows."""
         assert self.codec is not None
-        return cached.index_copy_(0, chosen, old + self.codec.decode(packed, cached.shape[1], cached.dtype))
+        # what a codec gives may be the very bytes that are yet to be sent
+        return cached.index_copy_(0, chosen, old.add_(self.codec.decode(packed, cached.shape[1], cached.dtype)))
 
     def _state(self, threshold: Rows) -> Threshold:
         epsilon, mean, stage = threshold.flatten().tolist()

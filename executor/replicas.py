@@ -49,7 +49,7 @@ class AdaptiveReplicas(AdaptiveRows):
             return self.coded_change(context, rows, chosen, cached)
         old = cached.index_select(0, chosen)
         change = rows.index_select(0, chosen).sub_(old)
-        return change, cached.index_copy_(0, chosen, old + change)
+        return change, cached.index_copy_(0, chosen, old.add_(change))
 
     def add_parts(self, context: "PolicyContext", arrived: Rows, mask: Rows, sums: Rows) -> tuple[Rows, Rows]:
         """Sums with what arrived added, ranks ascending; and which shared rows that woke, bool [n, 1]."""
@@ -73,7 +73,9 @@ class AdaptiveReplicas(AdaptiveRows):
         awake = moved[:, None] if active is None else active | moved[:, None]
         chosen = (awake[:, 0] if self.policy.fold_on_active else moved).nonzero().flatten()
         picked = mine.index_select(0, chosen)
-        sums.index_add_(0, chosen, picked - own.index_select(0, chosen))
+        del mine
+        counted = own.index_select(0, chosen)
+        sums.index_add_(0, chosen, torch.sub(picked, counted, out=counted))
         own.index_copy_(0, chosen, picked)
         return own, sums, awake
 

@@ -114,16 +114,16 @@ class GAT(Layer):
         self, of_rows: torch.Tensor, of_source: torch.Tensor, of_target: torch.Tensor, prepared: torch.Tensor,
         *others: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Gradient of prepared rows [n, out], through their scores too; the vectors' is added to their ``.grad``.
+        """Gradient of prepared rows [n, out], through their scores too, made of ``of_rows`` in place; the vectors' is
+        added to their ``.grad``.
         ``others``: parts of ``of_target`` [n, heads] that other ranks have, one behind the other."""
         if others and len(of_target):
             of_target = torch.cat((of_target, *others)).view(-1, *of_target.shape).sum(0)
-        total = of_rows.clone()
         for of, vectors in ((of_source, self.attention_source), (of_target, self.attention_target)):
-            add_through(total, of, vectors)
+            add_through(of_rows, of, vectors)
             part = gradient_of_vectors(of, prepared, vectors)
             vectors.grad = part if vectors.grad is None else vectors.grad.add_(part)
-        return total
+        return of_rows
 
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd

@@ -8,12 +8,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from simgnn.policies.minibatch import EMBEDDINGS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Op
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import IntArray
 from simgnn.sim.decided import Sizes
 
+ORDER_BYTES = 24
+"""Of a row that is put in order by its id: the id, its place before and its place after, as int64."""
 LOSS_COPIES = 3
 """Tensors of [training rows, classes] while a loss is computed: picked scores, their softmax, a copy that counts."""
 
@@ -27,7 +30,9 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     - A backward op holds the gradients of its parameters before they are added to theirs: of all its products at once,
       or of the larger, where one is reversed after the other: own and halo rows that are prepared apart, and products
       of products, between which there are rows inside the module.
-    - A sum over a block of edges that adds to sums so far makes new ones beside them.
+    - A sum over a block of edges that adds to sums so far makes new ones beside them; attention to a block holds
+      scores, and backward what arrived, taken apart (:func:`_block_attention`).
+    - Ops of caches, and those of vectors that are learned, hold rows that they pick (:func:`_picked_rows`).
     - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
       after the other.
     - A loss holds LOSS_COPIES tensors of its rows.
@@ -48,10 +53,12 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
                 )
                 total += LOSS_COPIES * rows * width * item
     if op.kind is OpKind.AGGREGATE:
+        if "block" in op.options and op.module is not None:
+            return _block_attention(program, sizes, op, epoch, step)
         for name in {access.buffer for access in op.reads} & {access.buffer for access in op.writes}:
             total += _bytes(program, sizes, name, epoch, step)
     if op.kind is not OpKind.TRANSFORM:
-        return total
+        return total + _picked_rows(sizes, op, epoch, step)
     if op.reverses is None:
         copies = _extended_weights(sizes, op, epoch, step)
         return np.max(copies, axis=0) if copies else total
@@ -79,6 +86,49 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     if (masks or limits) and multiplies and len(products) >= len(outgoing):
         total += incoming
     return np.maximum(total, (masks + limits) * incoming - written) if limits else total
+
+
+def _block_attention(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
+    """What attention to a block of rows holds beside what it writes.
+
+    Forward scores of both ends, and where there are maxima and sums so far, new ones beside them and the factor by
+    which weights shrink, made in two steps. Backward the parts of the block's rows, which do not lie together in them,
+    scores and gradients of scores; and gradients that are added to those so far.
+    """
+    of_rows, *narrow = (_bytes(program, sizes, access.buffer, epoch, step) for access in op.writes)
+    adds = any(access in op.writes for access in op.reads)
+    if not op.options.get("transposed", 0):
+        maxima, sums = of_rows, narrow[0]
+        return np.asarray(5 * maxima + sums if adds else 2 * maxima)
+    scores, block = narrow[0], _bytes(program, sizes, str(op.options["own"]), epoch, step)
+    return np.asarray(block + (of_rows + 3 * scores if adds else scores))
+
+
+def _picked_rows(sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
+    """Copies of rows that ops of caches, codecs and learned vectors make, as many as are held at once.
+
+    Differences of rows are made of two such copies, and decoded beside one; so is a master's part that moved. One is
+    enough where they are added up, or all rows given as a copy, made afterwards. Rounding at random makes one more.
+    Without a codec a copy is sent, or put in the order of the wire. A sum over all that was pushed has it in order,
+    with its places; Adagrad makes two tensors of what it changes.
+    """
+    none = np.zeros(sizes.program.ranks, dtype=np.int64)
+    if not op.work or op.module not in ("freshness", "codec", EMBEDDINGS):
+        return none
+    at = {name: sizes.at_most(size, epoch, step, op.name) for name, size in op.work[0].sizes.items()}
+    if op.module == EMBEDDINGS:
+        if op.kind is OpKind.OPTIMIZE:
+            return 2 * _bytes(sizes.program, sizes, op.reads[1].buffer, epoch, step)
+        in_order = at["rows"] * (at["width"] * at["item_bytes"] + ORDER_BYTES)
+        return np.asarray(in_order) if op.kind is OpKind.ADD else none
+    primitives = [piece.primitive for piece in op.work]
+    copies = int(("encode", "elementwise") in pairwise(primitives))
+    if op.module == "freshness":
+        if "elementwise" in primitives and len(set(primitives)) > 1:  # alone: states are cleared where they lie
+            copies += 1 if {"scatter_add", "copy"} & set(primitives) else 2
+        elif op.kind is OpKind.ENCODE and "face" in op.options:
+            copies = 1
+    return np.asarray(copies * at["rows"] * at["width"] * at["item_bytes"]) if copies else none
 
 
 def _parameter_gradients(sizes: Sizes, op: Op, epoch: int, step: int) -> list[IntArray]:

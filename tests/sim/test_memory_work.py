@@ -1,6 +1,9 @@
 """Memory beside buffers, in closed form on the planned program."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from programs.notation import op, program
 
 from sim.worlds import machine, run
@@ -105,6 +108,70 @@ def test_a_sum_that_adds_to_another_makes_a_new_one_beside_it() -> None:
     made = program("p", {"epoch": ops}, Calendar("epoch"), [Buffer("x", ROWS, WIDE), Buffer("y", ROWS, NARROW)],
                    [Stream("compute")], (0,))  # fmt: skip
     assert [work_space(made, Sizes(made), one, 0, 0).tolist() for one in ops] == [[0], [4 * ROWS * NARROW]]
+
+
+def held(one: Op, *buffers: Buffer) -> int:
+    """Bytes that an op of a program of its own holds."""
+    made = program("p", {"epoch": [one]}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+    return int(work_space(made, Sizes(made), one, 0, 0)[0])
+
+
+def test_attention_to_a_block_holds_scores_and_what_arrived_taken_apart() -> None:
+    heads, payload = 2, WIDE + 8
+    score, rows, block = 4 * ROWS * heads, 4 * ROWS * WIDE, 4 * ROWS * payload
+    state = [Buffer("m", ROWS, heads), Buffer("y", ROWS, WIDE)]
+    back = [Buffer("dx", ROWS, WIDE), Buffer("ds", ROWS, heads), Buffer("dt", ROWS, heads)]
+    first, later = (2 * score, block + score), (5 * score + rows, block + rows + 3 * score)
+    for read, (forward, backward) in ((("x", "x"), first), (("x m y", "x dx ds dt"), later)):
+        named = {"block": 1, "own": "x"}
+        ahead = op("a", "aggregate", "compute", read[0], "m y", module="layers.1.add_block",
+                   options={**named, "transposed": 0})  # fmt: skip
+        reverse = op("a", "aggregate", "compute", read[1], "dx ds dt", module="layers.1.block_gradients",
+                     options={**named, "transposed": 1})  # fmt: skip
+        assert held(ahead, Buffer("x", ROWS, WIDE), *state) == forward
+        assert held(reverse, Buffer("x", ROWS, payload), *back) == backward
+
+
+@pytest.mark.parametrize(
+    ("kind", "face", "work", "copies"),
+    [
+        ("select", None, "select", 0),
+        ("select", "fold", "gather select elementwise", 2),
+        ("select", "reset_mirrors", "elementwise elementwise", 0),
+        ("encode", None, "gather gather", 0),
+        ("encode", "encode_change", "gather gather", 1),
+        ("encode", None, "gather gather gather elementwise encode decode elementwise", 2),
+        ("encode", None, "gather gather gather elementwise encode elementwise decode elementwise", 3),
+        ("decode", None, "gather copy", 0),
+        ("decode", None, "decode gather elementwise gather copy", 1),
+        ("decode", "take_sums", "decode gather elementwise gather gather gather", 2),
+        ("decode", "add_parts", "decode gather elementwise scatter_add", 1),
+    ],
+)
+def test_ops_of_caches_hold_copies_of_rows_that_they_pick(kind: str, face: str | None, work: str, copies: int) -> None:
+    """As many as the executor does, see tests/executor/test_rows_held.py."""
+    pieces = tuple(Work(name, {"rows": ROWS, "width": WIDE, "item_bytes": 4}) for name in work.split())
+    named = {} if face is None else {"face": face}
+    one = op("a", kind, "compute", "x", "y", module="freshness", work=pieces, options=named)
+    assert held(one, Buffer("x", ROWS, WIDE), Buffer("y", ROWS, 1)) == copies * 4 * ROWS * WIDE
+
+
+def test_rounding_at_random_copies_rows_and_nearest_codes_do_not() -> None:
+    for names, copies in ((["encode"], 0), (["encode", "elementwise"], 1)):
+        work = tuple(Work(name, {"rows": ROWS, "width": WIDE, "item_bytes": 4}) for name in names)
+        one = op("a", "encode", "compute", "x", "y", module="codec", work=work)
+        assert held(one, Buffer("x", ROWS, WIDE), Buffer("y", ROWS, 1)) == copies * 4 * ROWS * WIDE
+
+
+def test_learned_vectors_are_put_in_order_to_be_summed_and_change_by_two_tensors_more() -> None:
+    gradients = Work("scatter_add", {"rows": ROWS, "width": WIDE, "item_bytes": 4})
+    step = Work("optimizer", {"elements": 5 * ROWS * WIDE, "item_bytes": 4})
+    buffers = Buffer("ids", ROWS, 1, "int64"), Buffer("x", ROWS, WIDE), Buffer("y", ROWS, WIDE)
+    add = op("a", "add", "compute", "ids x", "y", module="embeddings", work=(gradients,))
+    apply = op("a", "optimize", "compute", "ids x", "y", module="embeddings", work=(step,))
+    assert held(add, *buffers) == ROWS * (4 * WIDE + 3 * 8)
+    assert held(apply, *buffers) == 2 * 4 * ROWS * WIDE, "different vertices, of which more may have been pushed"
+    assert held(replace(apply, module=None), *buffers) == 0
 
 
 def test_of_sparse_rows_that_a_module_adds_up_their_sum_is_kept_transposed() -> None:
