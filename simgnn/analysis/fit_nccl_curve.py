@@ -1,4 +1,7 @@
-"""Curves and lines through measured times, by the least sum of relative errors; no curve falls as bytes grow."""
+"""Curves and lines through measured times, by the least sum of relative errors; no curve falls from knot to knot.
+
+Between two knots of equal times, where seconds a byte are linear in log(1 + x), it sinks by up to 0.6 %.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +35,7 @@ class Curve:
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """The mean of the seconds of several curves, each smooth by itself. An octave beyond its sizes a curve, which is a
-    line there, counts half."""
+    """The mean of the seconds of several curves. An octave beyond its sizes a curve, a line there, counts half."""
     if len(curves) == 1:
         return curves[0]
     knots = _spaced(
@@ -50,8 +52,8 @@ def smooth_curve(x: Floats, flowing: Floats, seconds: Floats) -> tuple[Floats, F
     """Knots [k] of x in bytes and seconds a byte at each, with the least sum of relative errors of ``seconds`` [n].
 
     Between knots the seconds a byte are linear in log(1 + x), as :class:`Points` reads them; a weak penalty on their
-    bend from the straight line through all fills knots that no size is near. More bytes do not take less time: what
-    is measured to fall is what calls wait by chance. x [n] ascends.
+    bend from the straight line through all fills knots that no size is near. At no knot do more bytes take less time:
+    what is measured to fall is what calls wait by chance. x [n] ascends.
     """
     if len(x) == 1:
         return x, flowing / x

@@ -1,6 +1,7 @@
 """Entries of a profile from the tables of one scope: a curve a table for each algorithm, and the mean of them all.
 
-Every table is smooth by itself. Pooling their rows in one curve would let it jump between tables at neighbouring sizes.
+A table's curve may be a staircase, where its rows are (two H100: 11 us at 150 kB, 23 us at 200 kB). Pooling the rows of
+several in one curve would let it jump from table to table between neighbouring sizes, besides.
 """
 
 from collections.abc import Sequence
