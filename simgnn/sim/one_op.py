@@ -6,9 +6,11 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.errors import HardwareError
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operation_numbers import Told, numbers_behind
 from simgnn.hardware.operations import Question
+from simgnn.limits import MAX_PAIRED_RANKS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
@@ -53,8 +55,13 @@ class OpTime:
 def time_op(question: Question, machine: Machine) -> OpTime:
     """Simulate one op, begun by all ranks of the machine at once when nothing else runs.
 
-    Raises :class:`HardwareError` for a price that the profile lacks, or that is beyond the clock.
+    Raises :class:`HardwareError` for a price that the profile lacks or that is beyond the clock, and too many ranks.
     """
+    if question.form.moves in ("send", "exchange") and machine.ranks > MAX_PAIRED_RANKS:
+        raise HardwareError(
+            f"--ranks: got {machine.ranks:,}, but '{question.op}' is told by pairs of ranks; expected at most "
+            f"{MAX_PAIRED_RANKS:,}"
+        )
     simulation = simulate(one_op_program(question, machine), machine, epochs=1)
     ended = np.zeros(machine.ranks)
     np.maximum.at(ended, simulation.columns["rank"], simulation.columns["ended_s"])

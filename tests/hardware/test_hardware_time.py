@@ -337,6 +337,8 @@ def test_every_size_of_every_op_has_its_option() -> None:
         (["send", "--bytes", "1kB", "--to", "99999"], "--to: got '99999', expected a rank, numbered from 0 to 65,535"),
         (["barrier", "--ranks-per-host", "100000"], "--ranks-per-host: got 100,000, expected 1 to 65,536"),
         (["barrier", "--ranks-per-host", "60000"], "would take 480,000 with these on each host, expected 1 to 65,536"),
+        (["send", "--bytes", "1kB", "--ranks", "8193"], "but 'send' is told by pairs of ranks; expected at most 8,192"),
+        (["exchange", "--bytes", "1kB", "--ranks", "9000"], "--ranks: got 9,000, but 'exchange' is told by pairs"),
         (["send", "--bytes", "1e30B"], "--bytes: got '1e30B', expected a whole number from 0 to 2^62 (4.6e+18)"),
         (["copy", "--rows", "1e19", "--width", "1"], "expected a whole number from 1 to 2^62 (4.6e+18)"),
     ],
