@@ -125,7 +125,7 @@ def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
 def _disconnected(host: HostPlace, hosts: Sequence[HostPlace]) -> list[str]:
     try:
         links = {link["ifname"]: link for link in _told(host.namespace, "addr", "show")}
-        wrong = [name for name in {LOOPBACK: 0, host.interface: 0} if not _is_up(links[name])]
+        wrong = [name for name in dict.fromkeys((LOOPBACK, host.interface)) if not _is_up(links[name])]
         return wrong or ([] if host.address is None or _reaches(host, links[host.interface], hosts) else [INTERFACE])
     except (BackendError, ValueError, LookupError):  # nothing there, or something else
         return [host.interface]

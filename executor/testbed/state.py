@@ -22,7 +22,7 @@ FOLDER = "SIMGNN_TESTBED_STATE"
 DEFAULT_FOLDER = "/run/simgnn-testbed"
 FORMAT = 1
 POLL_S = 0.05
-LOOK_S = 0.2
+LEAST_PATIENCE_S = 0.2
 """Patience with a lock: whoever looks whether it is held takes it for a moment."""
 
 
@@ -109,7 +109,7 @@ def recorded_names() -> list[str]:
     return sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
 
 
-def locked(name: str, patience_s: float = LOOK_S) -> AbstractContextManager[None]:
+def locked(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextManager[None]:
     """Hold a testbed: one change or run at a time. The lock ends with the process that holds it, however it ends.
 
     Raises :class:`BackendError` where another process still holds it after ``patience_s``.
@@ -117,7 +117,7 @@ def locked(name: str, patience_s: float = LOOK_S) -> AbstractContextManager[None
     return _held(name, "lock", patience_s)
 
 
-def holding(name: str, patience_s: float = LOOK_S) -> AbstractContextManager[None]:
+def holding(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextManager[None]:
     """Be the one process that a testbed is up for, while runs inside lock it one after the other.
 
     Raises :class:`BackendError` where another process still is after ``patience_s``.

@@ -31,12 +31,11 @@ class Change:
     beyond: bool
 
 
-def change_of(
-    what: str, level: str, ratios: Sequence[float] | FloatArray, spreads: Sequence[float | None] | FloatArray
-) -> Change:
-    """What sizes' ``ratios`` [n] of times say. ``spreads``: of the two profiles, or of both together [n] by size."""
+def change_of(what: str, level: str, ratios: Sequence[float] | FloatArray, spreads: float | FloatArray) -> Change:
+    """What sizes' ``ratios`` [n] of times say. ``spreads``: of both profiles together (:func:`both_spreads`),
+    of all sizes or [n] by size; NaN where none was measured."""
     logs = np.log(np.asarray(ratios, dtype=np.float64))
-    there = spreads if isinstance(spreads, np.ndarray) else np.full(len(logs), both_spreads(spreads))
+    there = np.broadcast_to(spreads, len(logs))
     apart = logs / np.maximum(np.nan_to_num(there), NOISE_FLOOR)
     known = there[~np.isnan(there)]
     spread = float(np.median(known)) if len(known) else None

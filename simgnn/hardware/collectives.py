@@ -205,12 +205,15 @@ def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> 
     Regimes were measured to meet at the tables' own rank counts. Hops of the next one come in with bytes, not at once:
     4 A100 take as long as 2 at 2 MiB, and all of the further hops of a larger ring longer at 4 MiB.
     """
+    alone = ((chosen, 1.0),)
     if exact or chosen.sizes is None or chosen.bus_bandwidth is None:
-        return ((chosen, 1.0),)
+        return alone
     ends = chosen.sizes[1]
     share = min(2.0 * nbytes / ends - 1.0, 1.0)
+    if share <= 0.0:
+        return alone
     for entry in backend.collectives:
         same = all(getattr(entry, key) == getattr(chosen, key) for key in ("kind", "scope", "algorithm", "ranks"))
-        if share > 0.0 and same and entry.sizes is not None and entry.sizes[0] == ends and entry.bus_bandwidth:
+        if same and entry.sizes is not None and entry.sizes[0] == ends and entry.bus_bandwidth:
             return ((chosen, 1.0 - share), (entry, share))
-    return ((chosen, 1.0),)
+    return alone

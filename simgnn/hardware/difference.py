@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.change import MESSAGES, Change, change_of, measured_in_both
+from simgnn.hardware.change import MESSAGES, Change, both_spreads, change_of, measured_in_both
 from simgnn.hardware.devices import Curve, Device
 from simgnn.hardware.difference_libraries import compare_backend
 from simgnn.hardware.features import PRIMITIVES, FloatArray, features
@@ -90,7 +90,9 @@ def _compare_device(name: str, one: Device, other: Device, changes: list[Change]
             apart.append(f"devices.{name}: {where}: no size of the grid was measured in both")
             continue
         ratios = found[1][0][common] / found[0][0][common]
-        changes.append(change_of(key[0], f"{key[1]} x {key[2]}", ratios, [curve.spread for curve in curves]))
+        changes.append(
+            change_of(key[0], f"{key[1]} x {key[2]}", ratios, both_spreads([curve.spread for curve in curves]))
+        )
 
 
 def grid(primitive: str) -> Grid:
@@ -137,7 +139,7 @@ def _times(device: Device, curve: Curve) -> tuple[FloatArray, NDArray[np.bool_]]
 def _compare_link(name: str, one: LinkType, other: LinkType, apart: list[str]) -> Iterator[Change]:
     low, high = measured_in_both([one.bandwidth, other.bandwidth])
     sizes = [size for size in MESSAGES if low <= size <= high]
-    spreads = [one.bandwidth.spread, other.bandwidth.spread]
+    spreads = both_spreads([one.bandwidth.spread, other.bandwidth.spread])
     yield change_of(f"links.{name}", "bandwidth", [one.bandwidth.value / other.bandwidth.value], spreads)
     # what passes a burst at once takes no time of its own
     ratios = [one.message_rate(size) / other.message_rate(size) for size in sizes if size > _burst(one, other)]
@@ -151,7 +153,7 @@ def _compare_link(name: str, one: LinkType, other: LinkType, apart: list[str]) -
         values = [0.0 if number is None else number.value for number in there]
         if all(values):
             ratio = values[0] / values[1] if what == "burst" else values[1] / values[0]
-            told = [None if number is None else number.spread for number in there]
+            told = both_spreads([None if number is None else number.spread for number in there])
             yield change_of(f"links.{name}", what, [ratio], told)
         elif any(values):
             apart.append(f"links.{name}: {what}: none in the {'second' if values[0] else 'first'}")
@@ -166,7 +168,7 @@ def _compare_loads(name: str, one: LinkType, other: LinkType, apart: list[str]) 
         apart += [f"links.{name}: load: none in the {'second' if loads[0] else 'first'}"] * len(known)
         return
     rates = [link.bandwidth.value for link in (one, other)]
-    spreads = [load.spread for load in known]
+    spreads = both_spreads([load.spread for load in known])
     values = {
         f"wait behind {count}": [load.queued_bytes(count) / rate for load, rate in zip(known, rates, strict=True)]
         for count in sorted({queue.messages for load in known for queue in load.queues})

@@ -21,7 +21,9 @@ def compare_backend(library: str, first: Profile, second: Profile, changes: list
     floors = [backend.message.floor for backend in described]
     if all(floor.value > 0 for floor in floors):
         ratio = floors[1].value / floors[0].value
-        changes.append(change_of(f"{library} message", "floor", [ratio], [floor.spread for floor in floors]))
+        changes.append(
+            change_of(f"{library} message", "floor", [ratio], both_spreads([floor.spread for floor in floors]))
+        )
     elif any(floor.value > 0 for floor in floors):
         apart.append(f"backends.{library}: message.floor: none in the {'second' if floors[0].value > 0 else 'first'}")
     groups = [_groups(backend) for backend in described]

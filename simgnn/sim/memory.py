@@ -8,7 +8,7 @@ that nobody has decided yet count as their bound. On top comes what ops hold onl
 once and kept (:mod:`simgnn.sim.memory_work`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -127,8 +127,9 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     spans = spans.joined(work_spans(program, sizes, ticks, len(spans.names)))
     spans = spans.where(first[spans.rank] | ~spans.in_space(program, "host-shared"))
     on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
-    spans = spans.where(~(on_cpu[spans.rank] & spans.named(handed_over(program))))
-    holdings = Holdings(_kept(program, sizes, first, on_cpu), spans, spans.in_space(program, "device"))
+    handed = handed_over(program)
+    spans = spans.where(~(on_cpu[spans.rank] & spans.named(handed)))
+    holdings = Holdings(_kept(program, sizes, first, on_cpu, handed), spans, spans.in_space(program, "device"))
     on_device, in_host = holdings.always("device"), holdings.always("host", "host-shared")
     devices = list(dict.fromkeys(machine.devices))
     place = np.array([devices.index(name) for name in machine.devices])
@@ -155,9 +156,11 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     )
 
 
-def _kept(program: Program, sizes: Sizes, first: Bools, on_cpu: Bools) -> dict[str, dict[str, IntArray]]:
-    """Bytes that are there all the time, by space and name; ``first``: whether a rank is the first of its host."""
-    handed = handed_over(program)
+def _kept(
+    program: Program, sizes: Sizes, first: Bools, on_cpu: Bools, handed: Set[str]
+) -> dict[str, dict[str, IntArray]]:
+    """Bytes that are there all the time, by space and name; ``first``: whether a rank is the first of its host.
+    ``handed``: see :func:`handed_over`; not theirs on a CPU."""
     zero = np.zeros(program.ranks, dtype=np.int64)
     kept: dict[str, dict[str, IntArray]] = {space: {"": zero} for space in ("device", "host", "host-shared")}
     for name in sorted(always_held(program)):
