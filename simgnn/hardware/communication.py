@@ -93,10 +93,12 @@ def price_collective(
     else:
         rounds = [flow_pairs(kind, chosen.algorithm, _ring(machine, members), start)]
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
-    if not any(rounds) or each == 0:
-        return CollectivePrice(latency, (), latency, chosen.floor.spread, not exact, chosen.floor.source)
-    on_links = _seconds_on_links(machine, rounds, each, backend)
     source, spread = chosen.floor.source, chosen.floor.spread
+    if chosen.spread_by_size(exact) is not None:
+        spread = chosen.spread_at(nbytes, exact)
+    if not any(rounds) or each == 0:
+        return CollectivePrice(latency, (), latency, spread, not exact, source)
+    on_links = _seconds_on_links(machine, rounds, each, backend)
     extrapolated = not exact
     rates: list[list[float]] | None = None
     if chosen.bus_bandwidth is None:

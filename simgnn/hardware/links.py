@@ -172,6 +172,11 @@ class Collective(Strict):
             raise ValueError(f"algorithm: 'binomial' is one of broadcasts; got {self.kind}, expected 'ring' or 'tree'")
         if self.kind in ("exchange", "barrier") and (self.bus_bandwidth or self.residual):
             raise ValueError(f"bus_bandwidth and residual: a {self.kind} has none; its bytes are priced as messages")
+        if self.kind in ("exchange", "barrier") and (self.own_spread or self.carried_spread):
+            raise ValueError(
+                f"own_spread and carried_spread: '{self.kind}' has none, as its call has no size; expected the spread "
+                "of floor and hop"
+            )
         if self.sizes is not None and not self.sizes[0] < self.sizes[1]:
             raise ValueError("sizes: expected the smaller first, and two that differ")
         for name, steps in (("own_spread", self.own_spread), ("carried_spread", self.carried_spread)):
@@ -179,10 +184,14 @@ class Collective(Strict):
                 raise ValueError(f"{name}: expected sizes that ascend, none twice")
         return self
 
+    def spread_by_size(self, exact: bool) -> Spreads | None:
+        """The spread of whole calls by size, at a group size of ``ranks`` (``exact``) or at another."""
+        return self.own_spread if exact else self.carried_spread
+
     def spread_at(self, nbytes: float, exact: bool) -> float | None:
         """The spread of a call: ``exact``, at a group size of ``ranks``, or at another; below the first step that of
         the first. None where nobody has told it."""
-        steps = self.own_spread if exact else self.carried_spread
+        steps = self.spread_by_size(exact)
         if steps is None:
             return self.bus_bandwidth.spread if exact and self.bus_bandwidth is not None else None
         held = [step for step in steps if step.size <= nbytes]

@@ -77,6 +77,7 @@ def test_an_interval_is_that_of_the_size_where_the_profile_tells_it_by_size(tabl
     assert [one.spread for one in found] == [0.2, 0.2, 0.02, 0.02]
     machine = Machine.place(profile, (0, 0))
     assert machine.collective("allreduce", "default", 8e6, range(2)).spread == 0.02
+    assert machine.collective("allreduce", "default", 0, range(2)).spread == 0.2, "nor is a call of nothing surer"
     entry.pop("own_spread")
     assert ask(parse_profile(table), "allreduce", bytes="8 MB", ranks=2).spread == 0.5
 

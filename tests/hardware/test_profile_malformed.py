@@ -105,6 +105,12 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda t: t["backends"]["nccl"]["collectives"][0].update(own_spread=[{"size": "1 MB", "share": "2 %"}] * 2),
         "own_spread: expected sizes that ascend",
     ),
+    "spreads of sizes of a call that has none": (
+        lambda t: next(c for c in t["backends"]["nccl"]["collectives"] if c["kind"] == "exchange").update(
+            own_spread=[{"size": "0 B", "share": "2 %"}]
+        ),
+        "own_spread and carried_spread: 'exchange' has none",
+    ),
     "unknown section": (lambda t: t.update(devcies={}), "devcies: unknown key (did you mean 'devices'?)"),
     "unknown link kind": (
         lambda t: t["links"]["pcie"].update(kind="pci"),
