@@ -229,6 +229,24 @@ def test_measured_sizes_are_interpolated_within_the_bar(measured: tuple[Table, .
 
 
 @pytest.mark.realdata
+@pytest.mark.parametrize(("ranks", "least", "most"), [(4, 1.05, 1.09), (2, 0.99, 1.01)])
+def test_times_step_up_where_two_regimes_meet_as_measured_ones_do(
+    measured: tuple[Table, ...], dgx: Profile, ranks: int, least: float, most: float
+) -> None:
+    """4 A100 take 7 % longer at 4 MiB than a byte below, two do not; rows: medians of 3 % of sizes on either side."""
+    (rows,) = (one for one in measured if one.name == f"a100_all_reduce_{ranks}ranks_{ranks}perhost")
+    sides = [(rows.nbytes / ROUND_BYTES >= low) & (rows.nbytes / ROUND_BYTES < low + 0.03) for low in (0.97, 1.0)]
+    below, above = (float(np.median(rows.seconds[side])) for side in sides)
+    machine = Machine.place(dgx, rows.hosts)
+    before, after = (
+        machine.collective("allreduce", "nccl", size, range(ranks)).seconds_alone
+        for size in (ROUND_BYTES - 1.0, ROUND_BYTES)
+    )
+    assert least <= after / before <= most
+    assert after / before == pytest.approx(above / below, abs=0.03)
+
+
+@pytest.mark.realdata
 def test_measured_rank_counts_left_out(measured: tuple[Table, ...], dgx: Profile) -> None:
     """Each table, and what it reaches where rates decide; the bounds keep what was reached from getting worse."""
     scores = {score.table: score for score in left_out({"a100": dgx, "h100": load_profile("dgx-h100")}, measured)}
