@@ -15,7 +15,8 @@ def command(
 
     Work by primitive and level (ranks at once x threads), links, and collectives by group size and regime of sizes;
     median and worst over a fixed grid of sizes. 'beyond' marks what differs, at the median, by more than the spreads of
-    both together there (root of the sum of squares), and by more than 1 %. Example: [bold]simgnn hardware diff
+    both together there (root of the sum of squares), and by more than 1 %. What is not compared is told with the
+    reason, such as what collectives take at rank counts that were not measured. Example: [bold]simgnn hardware diff
     before.toml after.toml[/bold]
     """
     from simgnn.cli.console import note, print_json, print_table

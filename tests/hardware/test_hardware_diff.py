@@ -1,6 +1,7 @@
 """``simgnn hardware diff``: two calibrations of one machine."""
 
 import copy
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -169,6 +170,41 @@ def test_groups_across_hosts_are_compared_there() -> None:
     }
     # what lies behind ranks_per_rail and inside a host was left as it was
     assert all(change.beyond == ("across hosts" in change.level) for change in found.changes)
+
+
+def test_entries_that_price_nothing_that_is_compared_are_told_with_the_reason() -> None:
+    # those of several rank counts, each of which has entries of its own, serve others
+    first = load_profile("dgx-a100")
+    carried = "backends.nccl: allreduce inside a host, ring, other than 2 or 4 ranks: carried over from these, none "
+    carried += "was "
+        "backends.nccl: allreduce inside a host, ring, other than 2 or 4 ranks: carried over from these, none was "
+    )
+    assert compare_profiles(first, first).apart == (f"{carried}measured (alike in both)",)
+    found = compare_profiles(first, slower("dgx-a100", lambda entry: len(entry.get("ranks", ())) > 1))
+    assert found.apart == (f"{carried}measured (different in the two)",)
+    assert not any(change.beyond for change in found.changes)
+    assert f"{carried}measured (only in the second)" in compare_profiles(load_profile("a100-nvlink-4"), first).apart
+    both = compare_profiles(load_profile("dgx-a100-2"), first).apart
+    assert [text for text in both if "carried over" in text] == [
+        "backends.nccl: allreduce across hosts, ring, other than 2 or 4 or 8 ranks: carried over from these, none was "
+        "measured (only in the first)",
+        "backends.nccl: allreduce across hosts, tree, other than 4 or 8 ranks: carried over from these, none was "
+        "measured (only in the first)",
+        f"{carried}measured (alike in both)",
+    ]
+
+
+def test_a_regime_of_sizes_between_those_that_are_compared_is_told(table: dict[str, Any]) -> None:
+    entry = next(one for one in table["backends"]["nccl"]["collectives"] if one["kind"] == "allreduce")
+    ends = ("0 B", "300 kB", "1 MB", "1 TB")
+    narrow = [{**entry, "sizes": list(pair)} for pair in itertools.pairwise(ends)]
+    table["backends"]["nccl"]["collectives"] = [
+        *(one for one in table["backends"]["nccl"]["collectives"] if one is not entry),
+        *narrow,
+    ]
+    profile = parse_profile(table)
+    (told,) = (text for text in compare_profiles(profile, profile).apart if "allreduce" in text)
+    assert told.endswith("300 kB to 1 MB: prices none of the sizes that are compared (alike in both)")
 
 
 def test_where_a_spread_differs_by_size_each_size_counts_with_its_own() -> None:
