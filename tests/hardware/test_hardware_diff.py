@@ -175,8 +175,7 @@ def test_groups_across_hosts_are_compared_there() -> None:
 def test_entries_that_price_nothing_that_is_compared_are_told_with_the_reason() -> None:
     # those of several rank counts, each of which has entries of its own, serve others
     first = load_profile("dgx-a100")
-    carried = "backends.nccl: allreduce inside a host, ring, other than 2 or 4 ranks: carried over from these, none "
-    carried += "was "
+    carried = (
         "backends.nccl: allreduce inside a host, ring, other than 2 or 4 ranks: carried over from these, none was "
     )
     assert compare_profiles(first, first).apart == (f"{carried}measured (alike in both)",)
