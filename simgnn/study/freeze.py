@@ -9,8 +9,6 @@ from typing import Any
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, load_profile
-from simgnn.locks import LOCK
-from simgnn.outputs import check_output_folder
 from simgnn.partition.statsfile import save_stats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.program.digest import program_digest
@@ -20,9 +18,10 @@ from simgnn.sampling.sizesfile import save_sizes
 from simgnn.study.backend import Backend, Predicted
 from simgnn.study.baselines import demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
+from simgnn.study.left import check_folder, forget_cut_short, how_far, read_reference, write_reference
 from simgnn.study.runnable import check_noticeable, check_runnable
 from simgnn.study.runs_check import is_duration
-from simgnn.study.suite import Slowed, Suite, Topology, parse_suite
+from simgnn.study.suite import Slowed, Suite, Topology
 from simgnn.study.truth import (
     AS_CALIBRATED,
     PREDICTIONS_SCHEMA,
@@ -42,21 +41,6 @@ QUEUE = "fair"
 """What stands in front of the links of a suite's testbeds, stated in their files: a default may change."""
 
 
-def check_folder(suite: Suite, root: Path) -> None:
-    """Raise :class:`ConfigError` unless ``root`` is new, empty, or holds a validation of this suite: before anything
-    is frozen, one whose ``sensitivity`` is another may be gone on with, since nothing rests on it so far."""
-    check_output_folder(root, "--out")
-    stored = TruthFolder(root).suite
-    if stored.is_file():
-        before = parse_suite(load_toml(stored), str(stored))
-        if not TruthFolder(root).frozen.is_file():
-            before = before.model_copy(update={"sensitivity": suite.sensitivity})
-        if before != suite:
-            raise ConfigError(f"--out: {root} holds a validation of another suite; expected a folder of its own")
-    elif root.is_dir() and any(entry.name != LOCK for entry in root.iterdir()):
-        raise ConfigError(f"--out: got {root}, which is not empty and no validation; name another")
-
-
 def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     """Draw, calibrate, partition and predict; what an interrupted call has finished is not done again.
 
@@ -73,10 +57,7 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         )
     check_runnable(suite, backend)
     folder.root.mkdir(parents=True, exist_ok=True)
-    write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
-    if not folder.profile.is_file():
-        _calibrate(suite, folder, backend)
-    canary_s = backend.canary()
+    canary_s = _calibrate(suite, folder, backend)
     for case in suite.cases():
         _declare(suite.topology(case), case.ranks, folder, backend)
     _prepare_cases(suite, folder, backend)
@@ -92,16 +73,32 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
         "prepared": {case.name: folder_digest(folder.prepared(case)) for case in suite.cases()},
     }
     write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
+    folder.reference.unlink(missing_ok=True)
 
 
-def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
+def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
+    """Measure this machine, unless that is done, and return the seconds of the reference work beside it.
+
+    The suite is written once its calibration is through, and before that has its name: whoever is told of a fault, or
+    stops it, may mend the suite, and what is there was made for the suite beside it.
+    """
+    if folder.profile.is_file():
+        write_toml(folder.suite, suite.to_table())  # its sensitivity may be another
+        backend.tell(f"going on in {folder.root}: {how_far(folder)}")
+        canary_s = read_reference(folder)
+        if canary_s is None:
+            backend.tell("the reference work was not timed beside that calibration: drift is told from now on only")
+            canary_s = backend.canary()
+        return canary_s
+    forget_cut_short(folder)
     wanted = suite.calibration
     backend.tell(f"calibrating with {', '.join(map(str, wanted.ranks))} ranks")
-    try:
-        backend.calibrate(wanted.ranks, wanted.quick, wanted.passes, folder.profile)
-    finally:
-        if not folder.profile.is_file():
-            folder.suite.unlink()  # nothing is measured yet, so whoever is told of a fault may mend it
+    backend.calibrate(wanted.ranks, wanted.quick, wanted.passes, folder.calibrating)
+    canary_s = backend.canary()
+    write_reference(canary_s, folder)
+    write_toml(folder.suite, suite.to_table())  # the draw is a function of the suite: it is fixed from here on
+    folder.calibrating.rename(folder.profile)
+    return canary_s
 
 
 def check_frozen(folder: TruthFolder) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A folder of one validation::
     suite.toml            the suite as it was read; its cases are a pure function of it
     frozen.json           digests of suite, profiles, statistics and predictions, and of what each run starts from, all
                           taken before the first run
-    profile.toml          the calibration
+    profile.toml          the calibration; .canary.json: the reference work beside it, until all is frozen
     profiles/             TOPOLOGY-P2.toml: the same for each topology and rank count, as TOPOLOGY-P2.testbed.toml
                           declares it
     stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
@@ -128,6 +128,16 @@ class TruthFolder:
     def profile(self) -> Path:
         """The calibration."""
         return self.root / "profile.toml"
+
+    @property
+    def calibrating(self) -> Path:
+        """The calibration, until the suite that it is for is written."""
+        return self.root / "profile.toml.partial"
+
+    @property
+    def reference(self) -> Path:
+        """The reference work beside the calibration, until all is frozen."""
+        return self.root / ".canary.json"
 
     @property
     def predictions(self) -> Path:

@@ -17,7 +17,6 @@ from simgnn.study.cases import Case
 from simgnn.study.freeze import (
     FORMAT,
     check_declared,
-    check_folder,
     check_frozen,
     check_prepared,
     predict_all,
@@ -25,6 +24,7 @@ from simgnn.study.freeze import (
     testbed_file,
 )
 from simgnn.study.kept import load_bound
+from simgnn.study.left import check_folder, differing, how_far
 from simgnn.study.results import Scoreboard
 from simgnn.study.run_digests import NO_DIGESTS, check_digests, other_versions, write_runs
 from simgnn.study.runs_check import check_programs, check_runs
@@ -39,7 +39,7 @@ from simgnn.study.truth import (
     read_predictions,
     read_runs,
 )
-from simgnn.tomlfile import leaves, load_toml
+from simgnn.tomlfile import load_toml
 
 KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "runs.parquet", "runs.json")
 
@@ -138,7 +138,10 @@ def _run_notes(folder: TruthFolder, frozen: Mapping[str, Any], used: Sequence[di
 def stored_suite(folder: TruthFolder) -> Suite:
     """The suite that a validation's folder is of."""
     if not folder.suite.is_file() or not folder.frozen.is_file():
-        raise ConfigError(f"{folder.root}: no validation that got as far as being frozen; expected a folder of one")
+        there = f" ({how_far(folder)}: go on without --rescore)" if folder.suite.is_file() else ""
+        raise ConfigError(
+            f"{folder.root}: no validation that got as far as being frozen{there}; expected a folder of one"
+        )
     return parse_suite(load_toml(folder.suite), str(folder.suite))
 
 
@@ -151,8 +154,7 @@ def check_stored(root: Path, suite: Suite) -> None:
         raise ConfigError(
             f"--out: {root} is a validation of '{stored.name}', not of '{suite.name}'; name that suite, or its folder"
         )
-    there, here = dict(leaves(stored.to_table())), dict(leaves(suite.to_table()))
-    changed = sorted(".".join(key) for key in {*there, *here} if there.get(key) != here.get(key))
+    changed = differing(stored, suite)
     if changed:
         raise ConfigError(
             f"SUITE: '{suite.name}' has changed since {root} was frozen: {', '.join(changed)}; what was frozen is what "
