@@ -4,9 +4,11 @@ On a GPU the caching allocator counts what it has handed out and what it keeps. 
 for reuse (:mod:`executor.allocator`) the resident memory depends on how they happen to lie: the same run took 116 to
 179 MiB. So until the first training epoch has ended, which no time is taken from, every large block is mapped by itself
 and returned at once: the high-water mark of that epoch is the peak of allocated memory; so it is done once more for the
-first evaluation, which may hold more, and the higher counts. Pages of files are taken out of it: code that is read on
-its first call, which ranks share and the system may drop. Memory that the ranks of a host share counts on its first.
-The peak of all other epochs, with blocks kept, is the resident one, the allocator's slack and pages of files included.
+first evaluation, which may hold more, and the higher counts. Pages of files are taken out of it, which ranks share and
+the system may drop: code that is read on its first call, batches and lists that lie mapped. There are ever more of
+them, so whenever an op ends those that are there are taken out of the mark so far: at the end of an epoch there may be
+some that came after its peak. Memory that the ranks of a host share counts on its first, likewise. The peak of all
+other epochs, with blocks kept, is the resident one, the allocator's slack and pages of files included.
 
 The idle process has loaded its libraries and its program, made its process groups and run every kernel once.
 """
@@ -16,10 +18,11 @@ import gc
 import platform
 import resource
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
 import torch
@@ -32,6 +35,11 @@ from executor.allocator import (
     TOP_PAD,
     AllocatorSettings,
 )
+
+if TYPE_CHECKING:
+    from executor.buffers import Now
+    from executor.handlers.context import Sent
+    from executor.interpreter import Record
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
@@ -58,6 +66,7 @@ class PeakMemory:
 
     ``allocated``: peak with large blocks mapped; None: not possible here, or not yet known. ``resident``: highest so
     far of what was resident before :meth:`start_again`.
+    ``measures``: large blocks are mapped now, so :meth:`note` has something to note.
     ``holes``: addresses of blocks that fill the heap's holes meanwhile. ``processes``: how many share this
     machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
     """
@@ -71,6 +80,8 @@ class PeakMemory:
     processes: int = 1
     first: bool = True
     resident: int = 0
+    measures: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def begin(
@@ -95,6 +106,18 @@ class PeakMemory:
         if self.allocated is not None:
             self.holes += fill_holes()
             _clear()
+            self.measures = True
+
+    def note(self) -> None:
+        """An op has ended, on any thread: what was allocated at most so far. Others may end meanwhile."""
+        with self._lock:
+            status = _statuses()
+            allocated = status.get("VmHWM", 0) - self._elsewhere(status)
+            self.allocated = max(self.allocated or 0, allocated)
+
+    def _elsewhere(self, status: Mapping[str, int]) -> int:
+        """Bytes of what is resident that do not count: the idle process, pages of files, what another rank shares."""
+        return status.get("RssFile", 0) + (0 if self.first else status.get("RssShmem", 0)) + self.idle
 
     def start_again(self) -> bool:
         """Before the first evaluation: map large blocks once more, where that was possible; :meth:`reset` ends it."""
@@ -106,16 +129,16 @@ class PeakMemory:
         release_free_memory()
         self.holes += fill_holes()
         _clear()
+        self.measures = True
         return True
 
     def reset(self) -> None:
         """After the first epoch: note its peak, keep blocks again with pages for it and :data:`SLACK`, and forget
         the peak so far. Ranks take different times to get these pages."""
         if self.allocated is not None:
-            # of code and of shared rows more is only ever touched, so no more can have been there at the peak
-            elsewhere = (_status("RssFile") or 0) + (0 if self.first else _status("RssShmem") or 0) + self.idle
-            self.allocated = max(self.allocated, (_status("VmHWM") or 0) - elsewhere)
-            peak = self.allocated + elsewhere
+            self.note()
+            self.measures = False
+            peak = self.allocated + self._elsewhere(_statuses())
             _set(RUNNING)
             library = _library()
             while self.holes:
@@ -154,6 +177,19 @@ class PeakMemory:
         reset = self.method.startswith("VmHWM")
         peak = (_status("VmHWM") if reset else None) or _usage()
         return max(0, max(peak, self.resident) - self.baseline)
+
+
+@dataclass(frozen=True)
+class NotedMemory:
+    """Notes memory whenever an op has ended, then the op: a run's ``record`` while memory is measured."""
+
+    record: "Record"
+    memory: PeakMemory
+
+    def add(self, now: "Now", op_id: int, issued: Any, ended: Any, sent: "Sent") -> None:
+        """See :class:`executor.interpreter.Record`."""
+        self.memory.note()
+        self.record.add(now, op_id, issued, ended, sent)
 
 
 def release_free_memory() -> None:
@@ -218,13 +254,17 @@ def _set(parameters: Mapping[int, int]) -> bool:
 
 
 def _status(field: str) -> int | None:
+    return _statuses().get(field)
+
+
+def _statuses() -> dict[str, int]:
+    """Bytes of what the system says of this process's memory, read at once; empty where it says nothing."""
     try:
-        for line in STATUS.read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
+        lines = STATUS.read_text().splitlines()
     except OSError:
-        return None
-    return None
+        return {}
+    pairs = (line.split(":") for line in lines if line.startswith(("Vm", "Rss")))
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
 
 
 def _usage() -> int:

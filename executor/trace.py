@@ -88,6 +88,13 @@ class Recorder:
         return [host + event.elapsed_time(mark) * 1e-3 - self.zero for mark in marks]
 
 
+def warm_up_writer() -> None:
+    """Write one op, thrown away: Arrow takes 4 MiB of its own at the first batch, which comes whenever it is due."""
+    columns = [arrow_of([0], field.type) for field in TRACE_SCHEMA]
+    with pa.ipc.new_stream(pa.BufferOutputStream(), TRACE_SCHEMA) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=TRACE_SCHEMA))
+
+
 def arrow_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """A column; pa.array() would import pandas, in the middle of a run."""
     column = np.asarray(values, dtype=kind.to_pandas_dtype())

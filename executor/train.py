@@ -24,12 +24,12 @@ from executor.failure import outside_ops, write_failure
 from executor.handlers.context import Apart
 from executor.hosts import one_machine_notes
 from executor.interpreter import SPAN, Interpreter
-from executor.memory import PeakMemory
+from executor.memory import NotedMemory, PeakMemory
 from executor.metrics import History
 from executor.notes import Notes
 from executor.plan import RunPlan
 from executor.report import FIRST, TOLD, write_counts, write_report
-from executor.trace import Recorder, put_aside
+from executor.trace import Recorder, put_aside, warm_up_writer
 from executor.world import join, process_groups
 from simgnn.errors import SimgnnError
 from simgnn.policies.schedule.pick import Pick
@@ -84,6 +84,7 @@ class Session:
         self.energy = EnergyMeter(gauges_of(self.world))
         make_context = rank_context(plan, self.world, groups)
         warm_up_for(plan, self.world.device)
+        warm_up_writer()
         self.memory = PeakMemory.begin(
             self.world.device, self.allocator, len(self.world.here),
             first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
@@ -114,6 +115,7 @@ class Session:
         every = int(train["eval_every"]) if EVALUATE in plan.program.templates else 0
         keep = int(train["checkpoint_every"])
         self.memory.start()
+        self._measure()
         self.energy.start()
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
@@ -123,6 +125,7 @@ class Session:
             self.history.settle()
             done = epochs[-1] + 1
             if done == self.start + 1:
+                self.interpreter.record = self.recorder
                 self.memory.reset()
                 self.world.barrier()  # else the next epoch of the first would wait for pages of the last
             if done == plan.epochs or (every and done % every == 0):
@@ -143,13 +146,21 @@ class Session:
     def _evaluate(self, epoch: int) -> None:
         assert self.context.network is not None
         measures = not self._evaluated and EVALUATE in self.plan.program.templates and self.memory.start_again()
+        if measures:
+            self._measure()
         self.context.network.set_training(False)
         self.interpreter.evaluate(epoch)
         self.context.network.set_training(True)
         if measures:
+            self.interpreter.record = self.recorder
             self.memory.reset()
             self.world.barrier()  # as after the first epoch
         self._evaluated = True
+
+    def _measure(self) -> None:
+        """Until memory has been measured, every op that ends is an occasion to."""
+        if self.memory.measures:
+            self.interpreter.record = NotedMemory(self.recorder, self.memory)
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
         """A turn's metrics are there. Many epochs may run without a stop: the end of one is told from here, that of the
