@@ -49,7 +49,7 @@ def price_message(machine: "Machine", i: int, j: int, nbytes: float, backend: st
     _, described = machine.backend(backend)
     route = machine.route(i, j, backend)
     rate = min([_library_rate(described, nbytes), *(link.message_rate(nbytes) for link in route.types)])
-    limits = [link.bandwidth.range for link in route.types]
+    limits = [rate.range for link in route.types for rate in link.rates]
     if described.message.bandwidth is not None:
         limits.append(described.message.bandwidth.range)
     outside = any(_outside(limit, nbytes) for limit in limits)
@@ -97,7 +97,8 @@ def price_collective(
     if chosen.spread_by_size(exact) is not None:
         spread = chosen.spread_at(nbytes, exact)
     if not any(rounds) or each == 0:
-        return CollectivePrice(latency, (), latency, spread, not exact, source)
+        beyond = chosen.bus_bandwidth is not None and _outside(chosen.bus_bandwidth.range, nbytes)
+        return CollectivePrice(latency, (), latency, spread, not exact or beyond, source)
     on_links = _seconds_on_links(machine, rounds, each, backend)
     extrapolated = not exact
     rates: list[list[float]] | None = None

@@ -137,14 +137,16 @@ def _times(device: Device, curve: Curve) -> tuple[FloatArray, NDArray[np.bool_]]
 
 
 def _compare_link(name: str, one: LinkType, other: LinkType, apart: list[str]) -> Iterator[Change]:
-    low, high = measured_in_both([one.bandwidth, other.bandwidth])
+    low, high = measured_in_both([*one.rates, *other.rates])
     sizes = [size for size in MESSAGES if low <= size <= high]
     spreads = both_spreads([one.bandwidth.spread, other.bandwidth.spread])
     yield change_of(f"links.{name}", "bandwidth", [one.bandwidth.value / other.bandwidth.value], spreads)
     # what passes a burst at once takes no time of its own
     ratios = [one.message_rate(size) / other.message_rate(size) for size in sizes if size > _burst(one, other)]
     if ratios:
-        yield change_of(f"links.{name}", "one message", ratios, spreads)
+        known = [[rate.spread for rate in link.rates if rate.spread is not None] for link in (one, other)]
+        widest = both_spreads([max(shares, default=None) for shares in known])
+        yield change_of(f"links.{name}", "one message", ratios, widest)
     numbers: Mapping[str, Sequence[Size | Duration | None]] = {
         "burst": [one.burst, other.burst],
         "latency": [one.latency, other.latency],

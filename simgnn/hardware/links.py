@@ -84,6 +84,11 @@ class LinkType(Strict):
     burst: Size | None = None
     load: Load | None = None
 
+    @property
+    def rates(self) -> tuple[Bandwidth, ...]:
+        """What limits one message: numbers whose measured sizes and spreads are its own."""
+        return (self.bandwidth,) if self.message_bandwidth is None else (self.bandwidth, self.message_bandwidth)
+
     def message_rate(self, nbytes: float) -> float:
         """Bytes per second that one message of this size reaches on the link alone, after a pause; infinite for one
         that passes at once."""

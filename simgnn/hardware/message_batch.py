@@ -49,7 +49,8 @@ def price_messages(
         sizes = nbytes[positions]
         for link in {id(link): link for link in types}.values():
             rate[positions] = np.minimum(rate[positions], _link_rate(link, sizes))
-            outside[positions] |= _outside(link.bandwidth.range, sizes)
+            for limit in link.rates:
+                outside[positions] |= _outside(limit.range, sizes)
     return MessagePrices(latency + described.message.floor.value, rate, outside)
 
 

@@ -160,7 +160,8 @@ class Origins:
             told: list[float | None] = []
             if kind in PAIRWISE_KINDS:
                 links = machine.profile.links.values()
-                told = [backend.message.floor.spread, *(link.bandwidth.spread for link in links)]
+                rates = (rate for link in links for rate in link.rates)
+                told = [backend.message.floor.spread, *(rate.spread for rate in rates)]
             priced_by = None if len(members) < 2 else self._entry(compiled, members, turn)
             if priced_by is not None:
                 entry, exact = priced_by

@@ -139,6 +139,18 @@ def test_links_that_let_a_burst_through_are_compared_beyond_it(table: dict[str, 
     assert "links.infiniband: latency: none in the first" in slower.apart
 
 
+def test_messages_of_links_are_compared_where_they_were_measured_and_by_their_own_spread() -> None:
+    table = load_profile("dgx-a100").to_table()
+    before = parse_profile(table)
+    link = table["links"]["nvlink"]
+    link["message_bandwidth"] |= {"value": "287 GB/s", "spread": "3 %"}
+    levels = {c.level: c for c in compare_profiles(before, parse_profile(table)).changes if c.what == "links.nvlink"}
+    # 2 KiB to 64 MiB; 4 % within the spread of both, 4.3 %
+    assert (levels["one message"].sizes, levels["one message"].beyond) == (8, False)
+    assert levels["one message"].spread == pytest.approx(math.hypot(0.03031, 0.03))
+    assert levels["bandwidth"].median == 1.0
+
+
 def slower(name: str, of_entry: Callable[[Any], bool]) -> Profile:
     """A shipped profile, the all-reduces that are asked for with half of their bus bandwidth and twice the floor."""
     table = load_profile(name).to_table()

@@ -96,6 +96,14 @@ def test_what_lies_outside_the_measured_range_is_flagged(server: Profile) -> Non
     assert not ask(server, "exchange", bytes="1 MB", ranks=4).extrapolated
 
 
+def test_what_lies_outside_the_range_of_a_links_messages_is_flagged_too() -> None:
+    profile = load_profile("dgx-a100")  # a bandwidth of a datasheet, messages measured from 2 KiB to 64 MiB
+    for op in ("send", "exchange"):
+        found = [ask(profile, op, bytes=size, ranks=2).extrapolated for size in ("1 B", "1 kB", "1 MB", "1 GB")]
+        assert found == [True, True, False, True], op
+    assert [ask(profile, "allreduce", bytes=size, ranks=2).extrapolated for size in ("0 B", "2 KiB")] == [True, False]
+
+
 def test_devices_without_peer_access_copy_through_host_memory() -> None:
     profile = load_profile("mixed-pcie3-8")
     machine = Machine.place(profile, spread_ranks(profile, 2))
