@@ -42,8 +42,9 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePrice:
-    """First ``latency_s``, paid before anything flows; then all ``flows`` at once, as ``steps`` messages one after
-    the other. Alone, all of it takes ``seconds_alone``; other traffic on the flows' links makes it longer.
+    """First ``latency_s``, of which ``floor_s`` belongs to no hop, paid before anything flows; then all ``flows`` at
+    once, as ``steps`` messages one after the other. Alone, all of it takes ``seconds_alone``; other traffic on the
+    flows' links makes it longer.
 
     With a ``relay`` members come and go one by one instead, and ``latency_s`` is paid by the last on the way. Then
     ``seconds_alone`` is that of rounds of which each is over before the next begins, as inside a host they are; across
@@ -58,6 +59,7 @@ class CollectivePrice:
     source: str
     relay: Relay | None = None
     steps: int = 1
+    floor_s: float = 0.0
 
 
 def steps(kind: str, algorithm: str, ranks: int) -> int:

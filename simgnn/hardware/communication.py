@@ -85,7 +85,8 @@ def price_collective(
     hopping = sum(
         share * hops(entry, count, nbytes) * (hop if entry.hop is None else entry.hop.value) for entry, share in parts
     )
-    latency = sum(share * entry.floor.value for entry, share in parts) + hopping
+    floor = sum(share * entry.floor.value for entry, share in parts)
+    latency = floor + hopping
     start = members[0] if root is None else root
     relays = chosen.algorithm == "binomial"
     if relays:
@@ -98,7 +99,7 @@ def price_collective(
         spread = chosen.spread_at(nbytes, exact)
     if not any(rounds) or each == 0:
         beyond = chosen.bus_bandwidth is not None and _outside(chosen.bus_bandwidth.range, nbytes)
-        return CollectivePrice(latency, (), latency, spread, not exact or beyond, source)
+        return CollectivePrice(latency, (), latency, spread, not exact or beyond, source, floor_s=floor)
     on_links = _seconds_on_links(machine, rounds, each, backend)
     extrapolated = not exact
     rates: list[list[float]] | None = None
@@ -129,7 +130,7 @@ def price_collective(
     relay = Relay(chosen.floor.value, hopping / len(rounds), tuple(flows)) if relays else None
     alone = latency + sum(seconds)
     following = steps(kind, chosen.algorithm, count)
-    return CollectivePrice(latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay, following)
+    return CollectivePrice(latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay, following, floor)
 
 
 def _library_rate(described: Backend, nbytes: float) -> float:

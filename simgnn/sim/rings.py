@@ -48,5 +48,5 @@ def queued_ring(
         )
         for number in range(price.steps)
     )
-    floor = machine.call(kind.value, backend, members).floor_s
-    return Ring(Relay(floor, (price.latency_s - floor) / price.steps, rounds), filled < count)
+    hop = (price.latency_s - price.floor_s) / price.steps
+    return Ring(Relay(price.floor_s, hop, rounds), filled < count)

@@ -1,5 +1,7 @@
 """Links that messages fill: what comes waits behind them, and their bytes take processor time; in closed form."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,8 @@ from sim.engine_programs import one, route
 from sim.test_fast_forward import same
 from sim.worlds import machine, run, seconds_of_work, times
 from simgnn.hardware.links import Load
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.quantities import Duration
 from simgnn.program.ops import Stream, Transfer
 from simgnn.program.program import Program
 from simgnn.sim.simulate import Simulation
@@ -129,6 +133,29 @@ def test_each_step_of_a_ring_waits() -> None:
 
 def test_a_ring_alone_is_as_without_a_load() -> None:
     assert ring(40_000, False, load=load()) == pytest.approx(ring(40_000, False), rel=1e-6)
+
+
+def regimes(where: Machine, floors: Sequence[float]) -> Machine:
+    """The same machine, all-reduces below and from 1,000 bytes on with these floors."""
+    name, library = where.backend()
+    entry = next(found for found in library.collectives if found.kind == "allreduce")
+    made = [
+        entry.model_copy(update={"sizes": sizes, "floor": Duration.of(floor, "assumed")})
+        for sizes, floor in zip(((0.0, 1e3), (1e3, 1e12)), floors, strict=True)
+    ]
+    backends = {**where.profile.backends, name: library.model_copy(update={"collectives": made})}
+    return Machine.place(where.profile.model_copy(update={"backends": backends}), where.hosts, 1)
+
+
+@pytest.mark.parametrize("floors", [(0.5, 1e-3), (1e-3, 0.5)])
+def test_a_ring_with_a_load_begins_with_the_floor_of_the_regime_of_its_size(floors: tuple[float, float]) -> None:
+    planned = program(op("sum", "allreduce", "comm", transfer=Transfer(40_000)))
+    seconds = []
+    for options in ({}, {"load": load()}):
+        where = regimes(machine((0, 1), kind="cpu", pcie=1e15, hop=1e-6, threads=1, **options), floors)
+        seconds.append(run(planned, where).epoch_s[0])
+    assert seconds[1] == pytest.approx(seconds[0], rel=1e-6)
+    assert seconds[0] == pytest.approx(floors[1], rel=0.1)
 
 
 def test_a_buffer_of_one_share_waits_only_where_it_crosses() -> None:
