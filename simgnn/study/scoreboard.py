@@ -86,7 +86,14 @@ def build_scoreboard(
         tuple(_sensitivity(suite, table, predictions, simulated)),
         _drift(runs, canary_s),
         () if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
-        (*notes, *_unfinished(suite, lines), *_extrapolated(lines), *_too_noisy(suite, lines), *_untold(verdicts)),
+        (
+            *notes,
+            *_unfinished(suite, lines),
+            *_extrapolated(lines),
+            *_unbounded(lines),
+            *_too_noisy(suite, lines),
+            *_untold(verdicts),
+        ),
     )
 
 
@@ -102,6 +109,14 @@ def _extrapolated(lines: Sequence[CaseLine]) -> tuple[str, ...]:
     """Prices beyond what was measured are weaker predictions."""
     beyond = [line for line in lines if line.extrapolated]
     return (f"in {len(beyond)} of {len(lines)} cases ops were priced beyond what was measured",) if beyond else ()
+
+
+def _unbounded(lines: Sequence[CaseLine]) -> tuple[str, ...]:
+    """Coverage is that of the cases that have an interval; where none has one, that is told instead."""
+    without = [line for line in lines if line.low_s is None]
+    if not without or len(without) == len(lines):
+        return ()
+    return (f"{len(without)} of {len(lines)} cases have no prediction interval: coverage is that of the others",)
 
 
 def _too_noisy(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:

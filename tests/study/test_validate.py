@@ -18,8 +18,8 @@ from simgnn.report.validation import closing_lines, print_scoreboard, write_repo
 from simgnn.study.kept import truth_folder
 from simgnn.study.results import Scoreboard
 from simgnn.study.run_digests import write_runs
-from simgnn.study.scoreboard import ROOFLINE, SIMULATOR
-from simgnn.study.truth import TruthFolder, read_runs
+from simgnn.study.scoreboard import ROOFLINE, SIMULATOR, build_scoreboard
+from simgnn.study.truth import TruthFolder, read_predictions, read_runs
 from simgnn.study.validate import keep, rescore, validate
 from tests.study.worlds import SUITE, Pretended, small_suite
 
@@ -281,6 +281,28 @@ def test_repeats_that_are_missing_are_told(finished: tuple[Scoreboard, Path, Pre
     some = [run for run in runs if run.repeat < 2 or run.case.graph == "small"]
     write_runs(some, TruthFolder(kept), [], complete=False)
     assert "4 of 8 cases have fewer than 3 repeats, the fewest 2" in rescore(kept, Pretended()).notes
+
+
+def test_cases_without_an_interval_are_told_where_others_have_one(
+    finished: tuple[Scoreboard, Path, Pretended],
+) -> None:
+    folder = TruthFolder(finished[1])
+    predictions, runs = read_predictions(folder.predictions), read_runs(folder.runs)
+
+    def noted(bounded: set[str]) -> bool:
+        some = [
+            replace(one, low_s=0.1 * one.times.epoch_s, high_s=10.0 * one.times.epoch_s)
+            if one.case.graph in bounded
+            else replace(one, low_s=None, high_s=None)
+            for one in predictions
+        ]
+        notes = build_scoreboard(small_suite(), some, runs, 0.05).notes
+        return "4 of 8 cases have no prediction interval: coverage is that of the others" in notes
+
+    graphs = {one.case.graph for one in predictions}
+    assert noted({"small"})
+    assert not noted(graphs)
+    assert not noted(set())
 
 
 def test_a_suite_that_fails_anyhow_must_still_notice_more_than_noise(tmp_path: Path) -> None:
