@@ -8,6 +8,7 @@ easy to beat would prove nothing.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ REFERENCE_ROWS, REFERENCE_WIDTH, REFERENCE_BYTES = 20_000, 256, 2**20
 
 @dataclass(frozen=True)
 class Demand:
-    """What a steady epoch asks of each rank: float64 [P] each; bytes [P] of pairwise messages by where they go."""
+    """What a steady epoch asks of each rank: float64 [P] each; bytes [P] of messages, of broadcasts and of all-gathers
+    (from rank to rank) by where they go."""
 
     flops: Floats
     memory_bytes: Floats
@@ -56,6 +58,7 @@ def demand(program: Program, machine: Machine) -> Demand:
     flops, moved, roofline, inside, across = zero.copy(), zero.copy(), zero.copy(), zero.copy(), zero.copy()
     alpha_beta = 0.0
     peak, bandwidth = _rates(machine)
+    same = np.equal.outer(program.hosts, program.hosts)
     for step in range(program.calendar.steps):
         for op in program.templates[program.calendar.template(1, step)].ops:
             for work in op.work:
@@ -67,10 +70,16 @@ def demand(program: Program, machine: Machine) -> Demand:
             if op.route is not None and op.transfer is not None and op.kind in PAIRWISE_KINDS:
                 rows = program.sizes.routes[op.route].matrix(P, 1, step)
                 sent = np.asarray(rows * op.transfer.row_bytes, dtype=np.float64)
-                same = np.equal.outer(program.hosts, program.hosts)
                 inside += (sent * same).sum(axis=1)
                 across += (sent * ~same).sum(axis=1)
                 alpha_beta += _exchange_s(sent, machine)
+            elif op.kind in (OpKind.BROADCAST, OpKind.ALLGATHER) and op.transfer is not None and P > 1:
+                rows = program.sizes.per_rank(op.transfer.rows, 1, step)
+                handed = rows.max() if op.kind is OpKind.ALLGATHER else rows[op.root or 0]
+                sent = _from_rank_to_rank(op.kind, float(handed) * op.transfer.row_bytes, P, op.root or 0)
+                inside += (sent * same).sum(axis=1)
+                across += (sent * ~same).sum(axis=1)
+                alpha_beta += _collective_s(op.kind, float(handed) * op.transfer.row_bytes, machine)
             elif op.kind is OpKind.ALLREDUCE and op.transfer is not None and P > 1:
                 rows = program.sizes.per_rank(op.transfer.rows, 1, step)
                 alpha_beta += _allreduce_s(float(rows.max()) * op.transfer.row_bytes, machine)
@@ -143,6 +152,27 @@ def _exchange_s(sent: Floats, machine: Machine) -> float:
     inside = (seconds * same).sum(axis=1).max(initial=0.0)
     of_rank = (seconds * ~same).sum(axis=1)
     return float(latency.sum(axis=1).max() + max(inside, np.bincount(hosts, of_rank).max()))
+
+
+def _from_rank_to_rank(kind: OpKind, nbytes: float, P: int, root: int) -> Floats:
+    """Bytes [P, P] of a collective that goes round: a broadcast ends before its root, an all-gather has P parts."""
+    sent = np.zeros((P, P))
+    for rank in range(P):
+        beside = (rank + 1) % P
+        if kind is OpKind.ALLGATHER:
+            sent[rank, beside] = (P - 1) * nbytes
+        elif beside != root:
+            sent[rank, beside] = nbytes
+    return sent
+
+
+def _collective_s(kind: OpKind, nbytes: float, machine: Machine) -> float:
+    """A binomial tree of a broadcast's bytes, or the P - 1 steps of an all-gather round, over the slowest hop."""
+    P = machine.ranks
+    rounds = P - 1 if kind is OpKind.ALLGATHER else ceil(log2(P))
+    hops = [machine.message(i, (i + 1) % P, REFERENCE_BYTES) for i in range(P)]
+    alpha = max(hop.latency_s for hop in hops)
+    return rounds * (alpha + nbytes / min(hop.rate_bytes_per_s for hop in hops))
 
 
 def _allreduce_s(nbytes: float, machine: Machine) -> float:

@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+from programs.notation import op, program
+from sim.worlds import machine
 
-from simgnn.study.baselines import Demand, amounts, held_out_regression
+from simgnn.program.ops import Stream, Transfer
+from simgnn.program.program import Calendar
+from simgnn.study.baselines import Demand, amounts, demand, held_out_regression
 
 
 def test_the_regression_finds_costs_of_groups_that_it_did_not_see() -> None:
@@ -46,3 +50,23 @@ def test_the_slowest_rank_and_the_busiest_link_count() -> None:
     assert found.features([1.0, 0.25], None, [0, 0]) == [1.0, 4.0, 40.0, 200.0, 0.0]
     assert found.features([1.0, 1.0], 2.0, [0, 1]) == [1.0, 2.0, 20.0, 200.0, 3.0]
     assert found.features([1.0, 1.0], 2.0, [0, 0])[4] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside", "across", "seconds"),
+    [
+        # 4 ranks on 2 hosts, 1 GB/s between them: rounds of 1 MB one after another, each over the slowest hop
+        ("broadcast", [1e6, 0.0, 1e6, 0.0], [0.0, 1e6, 0.0, 0.0], 2 * 1e-3),
+        ("allgather", [3e6, 0.0, 3e6, 0.0], [0.0, 3e6, 0.0, 3e6], 3 * 1e-3),
+    ],
+)
+def test_whole_blocks_that_go_round_count_in_both_baselines(
+    kind: str, inside: list[float], across: list[float], seconds: float
+) -> None:
+    hosts = (0, 0, 1, 1)
+    moves = op("block", kind, "comm", transfer=Transfer(1, 10**6), root=0 if kind == "broadcast" else None)
+    planned = program("p", {"epoch": [moves]}, Calendar("epoch"), [], [Stream("comm", group="world")], hosts)
+    found = demand(planned, machine(hosts))
+    assert found.inside_bytes == pytest.approx(np.array(inside))
+    assert found.across_bytes == pytest.approx(np.array(across))
+    assert found.alpha_beta_s == pytest.approx(seconds, rel=1e-3)
