@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simgnn.cli.calibrate_measure import forget_kept, kept_samples, measure_groups, one_at_a_time, torchrun_place
+from simgnn.cli.calibrate_measure import (
+    forget_kept,
+    kept_samples,
+    measure_groups,
+    one_at_a_time,
+    told_of_kept,
+    torchrun_place,
+)
 from simgnn.cli.console import Reporter, note, print_json, print_table
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.errors import ConfigError
@@ -92,7 +99,7 @@ def command(
                     quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes
                 )
             except KeyboardInterrupt:
-                note("nothing is written; what was measured is kept for a day: the same command goes on from there")
+                note(f"nothing is written; {told_of_kept(quick)}")
                 raise
         if not leads:
             return

@@ -70,6 +70,13 @@ def forget_kept(quick: bool) -> None:
             emptied.rmdir()
 
 
+def told_of_kept(quick: bool) -> str:
+    """What an interrupted calibration leaves to the next one, in words: stages are kept whole or not at all."""
+    if any(kept_folder().rglob(f"{'quick' if quick else 'full'}-*.json")):
+        return "stages that were measured to their end are kept for a day: the same command goes on from there"
+    return "no stage was measured to its end, so nothing is kept: the same command starts anew"
+
+
 def measure_groups(
     quick: bool, ranks: Sequence[int] | None, reporter: Reporter, samples: Path | None, fresh: bool, passes: int = 1
 ) -> "list[SampleFile]":

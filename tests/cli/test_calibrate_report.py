@@ -95,7 +95,10 @@ def test_a_file_without_report_is_refused(measured: list[list[str]], capsys: pyt
 
 
 def test_an_interruption_leaves_kept_samples_and_nothing_else(
-    measured: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    measured: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     real = calibrate_measure._measure
 
@@ -107,7 +110,10 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
         (kept_folder() / f"full-{ranks}-work.json").write_text("{}")
 
     monkeypatch.setattr(calibrate_measure, "_measure", interrupted)
+    assert invoke(["calibrate", "--ranks", "2"]) == 1
+    assert "nothing is kept" in " ".join(capsys.readouterr().err.split())
     assert invoke(["calibrate", "--ranks", "1,2", "--report", "--samples", str(tmp_path / "raw")]) == 1
+    assert "are kept for a day" in " ".join(capsys.readouterr().err.split())
     assert [path.name for path in kept_folder().iterdir()] == ["full-1-work.json"]
     assert not calibration_path().exists()
     assert not list(calibration_path().parent.rglob("*.html"))
