@@ -23,3 +23,19 @@ def remembered(program: Program) -> frozenset[str]:
                     names.add(access.buffer)
             written.update(access.buffer for access in op.writes)
     return frozenset(names)
+
+
+def made_once(program: Program) -> frozenset[str]:
+    """Buffers that outlive a turn and are there from the op of the first turn on that fills them, as no other turn does:
+    rows that are exchanged once, sums that never change."""
+    if program.calendar.first is None:
+        return frozenset()
+    opening = program.templates[program.calendar.first]
+    others = [op for template in program.templates.values() if template is not opening for op in template.ops]
+    known = {access.buffer for op in others for access in op.writes}
+    made: set[str] = set()
+    for op in opening.ops:
+        known |= {access.buffer for access in op.reads} - made
+        made |= {access.buffer for access in op.writes} - known
+    plain = {name for name in made if program.buffers[name].depth == 1 and not program.buffers[name].inner}
+    return carried(program) & plain

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from simgnn.policies.minibatch import INPUTS
 from simgnn.program.kinds import OpKind
-from simgnn.program.lifetimes import carried
+from simgnn.program.lifetimes import carried, made_once
 from simgnn.program.ops import ITEM_BYTES, Op
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray
 from simgnn.sim.decided import Sizes
 from simgnn.sim.maxmin import Ints
-from simgnn.sim.memory_work import work_space
+from simgnn.sim.memory_work import copied_last, work_space
 
 WORK_SPACE = "work space"
 """Stands for a buffer's name where an op holds memory that no buffer of the program is."""
@@ -85,9 +85,9 @@ class Spans:
 
 
 def always_held(program: Program) -> frozenset[str]:
-    """Buffers that are there all the time: those that outlive a turn, and the one that batches' input rows are put
-    together in, which is made once, as large as the largest."""
-    return carried(program) | ({INPUTS} & program.buffers.keys())
+    """Buffers that are there all the time: those that outlive a turn, but for what is :func:`made_once`, and the one
+    that batches' input rows are put together in, which is made once, as large as the largest."""
+    return (carried(program) - made_once(program)) | ({INPUTS} & program.buffers.keys())
 
 
 def handed_over(program: Program) -> frozenset[str]:
@@ -100,8 +100,8 @@ def handed_over(program: Program) -> frozenset[str]:
 
 
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
-    """A stretch for each turn and rank and buffer that dies with its turn. What a rank broadcasts it reads where it is:
-    the buffer that others receive it in is not touched there."""
+    """A stretch for each turn and rank and buffer that dies with its turn; one to the end for what is :func:`made_once`.
+    What a rank broadcasts it reads where it is: the buffer that others receive it in is not touched there."""
     kept = always_held(program)
     names = tuple(sorted(name for name in program.buffers if name not in kept))
     number = {name: place for place, name in enumerate(names)}
@@ -120,16 +120,22 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
         elsewhere = np.isin(buffer, [number[name] for name in received if name in number])
         kept_here = ~elsewhere | (roots[ticks["op_id"][row]] != ticks["rank"][row])
         row, buffer = row[kept_here], buffer[kept_here]
-    keys = [buffer, *(ticks[name][row] for name in ("rank", "step", "epoch"))]
+    stays = np.isin(buffer, [number[name] for name in made_once(program)])
+    keys = [buffer, ticks["rank"][row], *(np.where(stays, 0, ticks[name][row]) for name in ("step", "epoch"))]
     order = np.lexsort((ticks["issued"][row], *keys))
     fresh = np.ones(len(order), dtype=np.bool_)
     fresh[1:] = np.logical_or.reduce([key[order][1:] != key[order][:-1] for key in keys])
     heads = np.flatnonzero(fresh)
     ends = np.maximum.reduceat(ticks["ended"][row[order]], heads) if len(heads) else heads
     first, held = row[order][heads], buffer[order][heads]
+    ends = np.where(stays[order][heads], ticks["ended"].max(initial=0), ends)
     columns = {name: ticks[name][first] for name in ("rank", "epoch", "step", "op_id")}
     nbytes = _held_bytes(sizes, names, held, columns)
-    return Spans(columns["rank"], ticks["issued"][first], ends, nbytes, held, columns["op_id"], columns["epoch"], names)
+    late = [op_id * len(names) + number[name] for op_id, (_, op) in enumerate(program.ops)
+            for name in copied_last(program, op) & number.keys()]  # fmt: skip
+    copied = np.isin(columns["op_id"] * len(names) + held, late)
+    begins = np.where(copied, ticks["ended"][first], ticks["issued"][first])
+    return Spans(columns["rank"], begins, ends, nbytes, held, columns["op_id"], columns["epoch"], names)
 
 
 def work_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> Spans:

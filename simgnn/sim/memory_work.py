@@ -10,7 +10,7 @@ import numpy as np
 
 from simgnn.policies.minibatch import EMBEDDINGS
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, Op
+from simgnn.program.ops import ITEM_BYTES, Op, Work
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import IntArray
 from simgnn.sim.decided import Sizes
@@ -77,15 +77,34 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
         return total
     masks = op.layer < max((other.layer for _, other in program.ops), default=0)
     limits = bool(op.options.get("gradient_limit"))
-    products = [piece for piece in op.work if piece.primitive == "matmul" and "crossed" not in piece.sizes]
+    products = _products(op)
     multiplies = any(piece.primitive.endswith("matmul") for piece in op.work)
     incoming, written = (
         sum((_bytes(program, sizes, name, epoch, step) for name in names), np.zeros(program.ranks, dtype=np.int64))
         for names in ({access.buffer for access in op.reads} & set(op.gradients), outgoing)
     )
+    if copied := copied_last(program, op):
+        inside = sum(_bytes(program, sizes, name, epoch, step) for name in outgoing if program.buffers[name].inner)
+        rows = sum(_bytes(program, sizes, name, epoch, step) for name in outgoing - copied) - inside
+        return total + np.maximum((masks + limits) * incoming - rows, inside)
     if (masks or limits) and multiplies and len(products) >= len(outgoing):
         total += incoming
     return np.maximum(total, (masks + limits) * incoming - written) if limits else total
+
+
+def copied_last(program: Program, op: Op) -> frozenset[str]:
+    """Gradients that a backward op writes as copies of another, after all else: where products follow on products, the
+    rows that these begin with may be a sum, whose parts have one gradient."""
+    gradients = sorted(set(op.gradients) & {access.buffer for access in op.writes})
+    inside = [name for name in gradients if program.buffers[name].inner]
+    rows = [name for name in gradients if name not in inside]
+    products = _products(op)
+    return frozenset(rows[len(products) - len(inside) :]) if inside and len(products) > len(inside) else frozenset()
+
+
+def _products(op: Op) -> list[Work]:
+    """Products of a backward op that give gradients of rows."""
+    return [piece for piece in op.work if piece.primitive == "matmul" and "crossed" not in piece.sizes]
 
 
 def _block_attention(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:

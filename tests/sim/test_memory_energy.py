@@ -1,5 +1,7 @@
 """Memory from buffer lifetimes, and energy from busy time, in closed form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from programs.notation import op, program
@@ -8,7 +10,7 @@ from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import PS, machine, run, seconds_of_work
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import parse_profile
-from simgnn.program.ops import Buffer, Stream, Transfer
+from simgnn.program.ops import Buffer, Dependency, Stream, Transfer
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision
 from simgnn.sim.energy import active_time
@@ -37,6 +39,17 @@ def test_persistent_buffers_and_rings_are_always_there() -> None:
     buffers = (Buffer("x", GB, 3, "uint8"), Buffer("y", GB, 4, "uint8", persistent=True),
                Buffer("ring", GB, 5, "uint8", depth=3))  # fmt: skip
     assert run(chain(*buffers), machine((0,))).memory.device.tolist() == [(3 + 4 + 15) * GB]
+
+
+def test_what_is_made_once_is_there_from_the_op_on_that_makes_it() -> None:
+    once = [op("pack", "copy", "compute", "", "wire"), op("send", "copy", "compute", "wire", "rows", "pack"),
+            op("sum", "aggregate", "compute", "rows", "sums", "send")]  # fmt: skip
+    use = op("use", "transform", "compute", "sums", "y")
+    buffers = [Buffer("wire", GB, 3, "uint8"), Buffer("y", GB, 1, "uint8"), Buffer("p", GB, 1, "uint8", persistent=True),
+               *(Buffer(name, GB, 3, "uint8", persistent=True) for name in ("rows", "sums"))]  # fmt: skip
+    templates = {"first": [*once, replace(use, after=(Dependency("sum"),))], "steady": [use]}
+    made = program("p", templates, Calendar("steady", first="first"), buffers, [Stream("compute")], (0,))
+    assert run(made, machine((0,)), epochs=3).memory.device.tolist() == [8 * GB], "what was sent is gone by the sum"
 
 
 def test_turns_in_flight_hold_their_own_copies() -> None:

@@ -102,6 +102,22 @@ def test_products_of_products_hold_the_gradient_between_and_those_of_weights_in_
     assert work_space(made, Sizes(made), ops[1], 0, 0).tolist() == [4 * (500 + ROWS) * WIDE]
 
 
+def test_parts_of_a_sum_get_copies_of_its_gradient_after_the_products() -> None:
+    ops = [op("forward/1/update", "transform", "compute", "x z", "y saved", layer=1, module="layers.1.update"),
+           op("b", "transform", "compute", "dy saved", "dx dz dsaved", "forward/1/update", reverses="forward/1/update",
+              layer=2, gradients={"dy": "y", "dx": "x", "dz": "z", "dsaved": "saved"},
+              work=(ROWS_GRADIENT, ROWS_GRADIENT)),
+           op("end", "elementwise", "compute", "dx dz", "", "b", layer=2)]  # fmt: skip
+    wide = [Buffer(name, ROWS, WIDE, persistent=name in "xz") for name in ("x", "z", "dx", "dz")]
+    narrow = [*(Buffer(name, ROWS, NARROW) for name in ("y", "dy")),
+              *(Buffer(name, ROWS, NARROW, inner=True) for name in ("saved", "dsaved"))]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"), [*wide, *narrow], [Stream("compute")], (0,))
+    assert work_space(made, Sizes(made), ops[1], 0, 0).tolist() == [4 * ROWS * NARROW], "the gradient inside, masked"
+    products = 3 * WIDE + 5 * NARROW  # x, z, dx; y, saved, dy, dsaved and that masked
+    copies = 4 * WIDE + NARROW  # x, z, dx, dz, dy
+    assert run(made, machine((0,))).memory.both.tolist() == [4 * ROWS * max(products, copies)]
+
+
 def test_a_sum_that_adds_to_another_makes_a_new_one_beside_it() -> None:
     ops = [op("first", "aggregate", "compute", "x", "y", options={"block": 0}),
            op("second", "aggregate", "compute", "x y", "y", "first", options={"block": 1})]  # fmt: skip
