@@ -143,7 +143,7 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
         full_graph.backward(layer)
     emit_update(builder, layers, names.train, stats.ranks, optimizer)
     experiment.freshness.end_epoch(builder, names.train)
-    emit_evaluation(builder, planned.model, names, stats.ranks)
+    emit_evaluation(builder, planned.model, names, stats)
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
 
 

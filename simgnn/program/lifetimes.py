@@ -26,8 +26,8 @@ def remembered(program: Program) -> frozenset[str]:
 
 
 def made_once(program: Program) -> frozenset[str]:
-    """Buffers that outlive a turn and are there from the op of the first turn on that fills them, as no other turn does:
-    rows that are exchanged once, sums that never change."""
+    """Buffers that outlive a turn and that the first turn alone fills, there from the op on that does: rows that are
+    exchanged once, sums that never change."""
     if program.calendar.first is None:
         return frozenset()
     opening = program.templates[program.calendar.first]

@@ -100,7 +100,7 @@ def handed_over(program: Program) -> frozenset[str]:
 
 
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
-    """A stretch for each turn and rank and buffer that dies with its turn; one to the end for what is :func:`made_once`.
+    """A stretch for each turn and rank and buffer that dies with its turn; one to the end if it is :func:`made_once`.
     What a rank broadcasts it reads where it is: the buffer that others receive it in is not touched there."""
     kept = always_held(program)
     names = tuple(sorted(name for name in program.buffers if name not in kept))

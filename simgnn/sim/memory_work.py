@@ -17,8 +17,9 @@ from simgnn.sim.decided import Sizes
 
 ORDER_BYTES = 24
 """Of a row that is put in order by its id: the id, its place before and its place after, as int64."""
-LOSS_COPIES = 3
-"""Tensors of [training rows, classes] while a loss is computed: picked scores, their softmax, a copy that counts."""
+LOSS_COPIES, LOSS_COPIES_MULTILABEL = 1, 4
+"""Tensors of [rows, classes] while a loss is computed, beside scores and gradient: their softmax (or its logarithm,
+when that has gone); of several labels a vertex these, and three that torch's binary cross entropy makes on a CPU."""
 
 
 def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
@@ -35,7 +36,8 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     - Ops of caches, and those of vectors that are learned, hold rows that they pick (:func:`_picked_rows`).
     - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
       after the other.
-    - A loss holds LOSS_COPIES tensors of its rows.
+    - A loss holds LOSS_COPIES tensors of its rows, a label of each and its number; on a full graph their scores too,
+      which lie among others, and the largest of an evaluation's splits.
     - Where rows are asked for, a rank holds those that it sends beside those that it gets, which lie twice where they
       come in another order than they are written in.
     """
@@ -45,13 +47,8 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
         for ends in (route.source,) if op.options.get("rows") == "remote" else (route.source, route.target):
             rows = np.bincount(ends, route.at(epoch, step), minlength=program.ranks)
             total += rows.astype(np.int64) * op.transfer.row_bytes
-    if op.kind is OpKind.LOSS:
-        for piece in op.work:
-            if piece.primitive == "loss" and op.reads:  # an op timed alone reads no buffer
-                rows, width, item = (
-                    sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", "width", "item_bytes")
-                )
-                total += LOSS_COPIES * rows * width * item
+    if op.kind is OpKind.LOSS and len(op.reads) > 1:  # an op timed alone reads no buffer
+        total += _loss(program, sizes, op, epoch, step)
     if op.kind is OpKind.AGGREGATE:
         if "block" in op.options and op.module is not None:
             return _block_attention(program, sizes, op, epoch, step)
@@ -84,12 +81,26 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
         for names in ({access.buffer for access in op.reads} & set(op.gradients), outgoing)
     )
     if copied := copied_last(program, op):
-        inside = sum(_bytes(program, sizes, name, epoch, step) for name in outgoing if program.buffers[name].inner)
-        rows = sum(_bytes(program, sizes, name, epoch, step) for name in outgoing - copied) - inside
-        return total + np.maximum((masks + limits) * incoming - rows, inside)
+        each = {name: _bytes(program, sizes, name, epoch, step) for name in outgoing - copied}
+        inside = np.sum([nbytes for name, nbytes in each.items() if program.buffers[name].inner], axis=0)
+        rows = np.sum(list(each.values()), axis=0) - inside
+        return np.asarray(total + np.maximum((masks + limits) * incoming - rows, inside))
     if (masks or limits) and multiplies and len(products) >= len(outgoing):
         total += incoming
     return np.maximum(total, (masks + limits) * incoming - written) if limits else total
+
+
+def _loss(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
+    """What a loss holds, see LOSS_COPIES; its last read are the labels."""
+    scores, labels = (program.buffers[op.reads[place].buffer] for place in (0, -1))
+    several = labels.dtype == scores.dtype
+    all_rows = sizes.at_most(scores.rows, epoch, step, op.name)
+    trained = [piece.sizes["rows"] for piece in op.work if piece.primitive == "loss"]
+    split = np.ceil(all_rows * float(op.options.get("share", 1.0))).astype(np.int64)
+    rows = sizes.at_most(trained[0], epoch, step, op.name) if trained else split
+    copies = (LOSS_COPIES_MULTILABEL if several else LOSS_COPIES) + (len(op.writes) < 3)
+    numbers = 0 if several else 2 * 8
+    return np.asarray(rows * (copies * scores.width * ITEM_BYTES[scores.dtype] + numbers))
 
 
 def copied_last(program: Program, op: Op) -> frozenset[str]:

@@ -45,8 +45,8 @@ def test_what_is_made_once_is_there_from_the_op_on_that_makes_it() -> None:
     once = [op("pack", "copy", "compute", "", "wire"), op("send", "copy", "compute", "wire", "rows", "pack"),
             op("sum", "aggregate", "compute", "rows", "sums", "send")]  # fmt: skip
     use = op("use", "transform", "compute", "sums", "y")
-    buffers = [Buffer("wire", GB, 3, "uint8"), Buffer("y", GB, 1, "uint8"), Buffer("p", GB, 1, "uint8", persistent=True),
-               *(Buffer(name, GB, 3, "uint8", persistent=True) for name in ("rows", "sums"))]  # fmt: skip
+    kept = [Buffer(name, GB, wide, "uint8", persistent=True) for name, wide in (("p", 1), ("rows", 3), ("sums", 3))]
+    buffers = [Buffer("wire", GB, 3, "uint8"), Buffer("y", GB, 1, "uint8"), *kept]
     templates = {"first": [*once, replace(use, after=(Dependency("sum"),))], "steady": [use]}
     made = program("p", templates, Calendar("steady", first="first"), buffers, [Stream("compute")], (0,))
     assert run(made, machine((0,)), epochs=3).memory.device.tolist() == [8 * GB], "what was sent is gone by the sum"

@@ -280,3 +280,24 @@ def test_rows_that_a_rank_asks_for_lie_beside_those_that_it_sends() -> None:
         made = program("p", {"epoch": [fetch]}, Calendar("epoch"), buffers, [Stream("comm", group="world")], (0, 1),
                        routes={"r": route})  # fmt: skip
         assert work_space(made, Sizes(made), fetch, 0, 0).tolist() == [4 * WIDE * count for count in rows]
+
+
+@pytest.mark.parametrize(
+    ("labels", "writes", "options", "rows", "copies", "numbers"),
+    [
+        (Buffer("t", ROWS, 8, "uint8"), "dy m", {}, 500, 2, 2),
+        (Buffer("t", ROWS, WIDE), "dy m", {}, 500, 5, 0),
+        (Buffer("t", ROWS, 8, "uint8"), "dy m n", {}, 500, 1, 2),
+        (Buffer("t", ROWS, WIDE), "dy m n", {}, 500, 4, 0),
+        (Buffer("t", ROWS, 8, "uint8"), "m", {"share": 0.7}, 700, 2, 2),
+        (Buffer("t", ROWS, WIDE), "m", {"share": 0.7}, 700, 5, 0),
+    ],
+)
+def test_losses_hold_scores_that_they_pick_and_what_is_made_of_them(labels, writes, options, rows, copies, numbers):
+    trained = (Work("loss", {"rows": 500, "width": WIDE, "item_bytes": 4}),)
+    work = {} if "share" in options else {"work": trained}
+    ops = [op("loss", "loss", "compute", "y t", writes, options=options, **work)]
+    buffers = [Buffer("y", ROWS, WIDE), labels, Buffer("dy", ROWS, WIDE), Buffer("m", 1, 4), Buffer("n", 1, 1)]
+    made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+    held = work_space(made, Sizes(made), ops[0], 0, 0).tolist()
+    assert held == [rows * (copies * WIDE * 4 + numbers * 8)]

@@ -9,7 +9,7 @@ their in-neighbours.
 from collections.abc import Callable
 
 from simgnn.experiment.planning.block_layers import BlockLayers, Place
-from simgnn.experiment.planning.update import EVALUATION, emit_evaluation, label_bytes
+from simgnn.experiment.planning.update import EVALUATION, add_labels, emit_evaluation
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.stats import PartitionStats
@@ -58,7 +58,7 @@ class _Inference:
         for layer in layers:
             source = self._with_halo(layer, below) if self.exchanges else below
             below = BlockLayers(builder, self.model, self._at(source)).forward(layer)
-        emit_evaluation(builder, self.model, self.names, self.stats.ranks)
+        emit_evaluation(builder, self.model, self.names, self.stats)
 
     def _at(self, source: str) -> Callable[[LayerSpec], Place]:
         return lambda layer: Place(self.names, OWN_BLOCK, source)
@@ -68,7 +68,7 @@ class _Inference:
         nbytes = POINTER_BYTES * (stats.rows + 1) + SOURCE_BYTES * stats.edges
         block = builder.column(f"{OWN_BLOCK}/bytes", nbytes)
         builder.buffer(OWN_BLOCK, block, 1, "uint8", persistent=True)
-        builder.buffer(OWN_LABELS, self.names.rows, label_bytes(stats.facts), "uint8", persistent=True)
+        add_labels(builder, OWN_LABELS, self.names.rows, stats.facts)
         builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
 
     def _own_rows(self, target: str, width: int) -> None:

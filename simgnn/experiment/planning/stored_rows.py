@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simgnn.experiment.planning.update import label_bytes
+from simgnn.experiment.planning.update import add_labels
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.store import ROUTE, Pulls
@@ -141,7 +141,7 @@ class StoredRows:
             builder.buffer(block(hop), words, 1, "int32", depth=staged, ring="step")
         rows = builder.column(FEATURE_ROWS.name, self._host_rows())
         builder.buffer(FEATURES, rows, self._width, space="host-shared", persistent=True)
-        builder.buffer("labels", Column("train_vertices"), label_bytes(facts), "uint8", persistent=True)
+        add_labels(builder, "labels", Column("train_vertices"), facts)
         if self.cache is not None:
             builder.buffer(HOT, Column("hot/rows"), self._width, depth=self.placement.caches)
 

@@ -15,6 +15,7 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import EVALUATE
+from simgnn.program.sizes import Column
 
 METRICS = 4
 """float64 values summed over ranks in every epoch: loss, correct (or true positives), count, non-finite values."""
@@ -38,7 +39,7 @@ def training_state(
             builder.buffer("feature_mean", 1, first.width_in, persistent=True)
     else:
         builder.buffer("features", names.rows, first.width_in, persistent=True)
-    builder.buffer("labels", names.rows, label_bytes(stats.facts), "uint8", persistent=True)
+    add_labels(builder, "labels", names.rows, stats.facts)
     learned_state(builder, layers, optimizer)
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
     # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
@@ -49,9 +50,11 @@ def training_state(
     )
 
 
-def label_bytes(facts: GraphFacts) -> int:
-    """Bytes of the labels of a vertex."""
-    return facts.classes if facts.multilabel else 8
+def add_labels(builder: ProgramBuilder, name: str, rows: Column, facts: GraphFacts) -> None:
+    """The buffer of vertices' labels: a number each, or where they have several a row of 0 and 1 in the training
+    dtype, as losses take them."""
+    width, dtype = (facts.classes, None) if facts.multilabel else (8, "uint8")
+    builder.buffer(name, rows, width, dtype, persistent=True)
 
 
 def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimizer: str) -> None:
@@ -112,12 +115,16 @@ def emit_update(
     )  # fmt: skip
 
 
-def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, ranks: int) -> None:
-    """Counts for the accuracy (micro-F1 when multi-label) of train, validation and test rows."""
+def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, stats: PartitionStats) -> None:
+    """Counts for the accuracy (micro-F1 when multi-label) of train, validation and test rows, one split after the
+    other: ``options["share"]`` of all rows are in the largest."""
+    facts, ranks = stats.facts, stats.ranks
+    largest = max(facts.train_vertices, facts.validation_vertices, facts.test_vertices)
     rows, labels = f"{names.prefix}hidden/{len(model.layers)}", f"{names.prefix}labels"
     builder.compute(
         (EVALUATE,), "evaluate/loss", OpKind.LOSS, [rows, labels], ["evaluation"],
         builder.work([pass_over(names.rows, model.classes, 2)]), layer=len(model.layers), phase="evaluate",
+        options={"share": largest / facts.vertices},
     )  # fmt: skip
     if ranks > 1:
         builder.allreduce(
