@@ -51,13 +51,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _rank(directory: Path, device: str, resume: bool) -> int:
     from executor.allocator import tune_allocator
     from executor.environment import LAUNCHER, follow_launcher
+    from executor.imports import lasting_imports
 
     tune_allocator()  # first: importing pyarrow starts a thread, and its heap would then be that of others, too
     if LAUNCHER in os.environ:
         # Ctrl-C reaches the whole terminal; the launcher answers it and ends its ranks
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         follow_launcher(int(os.environ[LAUNCHER]))
-    from executor.train import end_process, run_rank
+    with lasting_imports():
+        from executor.train import end_process, run_rank
 
     # torch says so once a process; the few functions that are used are covered by tests
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")

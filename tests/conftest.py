@@ -1,5 +1,6 @@
 """Shared fixtures: where the real graphs lie, an artefact cache of the test run alone; the turns of tests."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     # each process has a temporary folder of its own in that of the run
     with turn(Path(item.config.getoption("basetemp")).parent, item.get_closest_marker("alone") is not None):
         return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lasts to the end: no later collection of cycles looks at it."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from executor.allocator import tune_allocator
 from executor.environment import LAUNCHER, follow_launcher
+from executor.imports import lasting_imports
 from executor.launcher import INTERRUPTED, ended_together, environment_of, watch
 from simgnn.lifeline import follow_starter
 
@@ -36,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         tune_allocator()  # as a run does
         if LAUNCHER in os.environ:
             follow_launcher(int(os.environ[LAUNCHER]))
-        from executor.microbench.rank import work  # loads torch, which starting ranks has no need of
+        with lasting_imports():
+            from executor.microbench.rank import work  # loads torch, which starting ranks has no need of
 
         work(options)
         return 0

@@ -3,8 +3,9 @@
 import json
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -120,6 +121,10 @@ def _default(field: Any) -> Any:
     return field.default_factory() if callable(field.default_factory) else field.default
 
 
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+"""Types of a class's fields: resolved once, not for each of thousands of ops."""
+
+
 def _decode(kind: Any, value: Any) -> Any:
     if isinstance(value, dict) and "column" in value and len(value) == 1:
         return Column(value["column"])
@@ -133,7 +138,7 @@ def _decode(kind: Any, value: Any) -> Any:
             return _decode(options[0], value)
         return value
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         return kind(**{name: _decode(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
     if origin is tuple:
         return tuple(_decode(get_args(kind)[0], item) for item in value)

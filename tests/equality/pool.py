@@ -1,5 +1,6 @@
 """Ranks that stay alive: one process a rank, fed run directories, so that torch is imported once for many cases."""
 
+import gc
 import os
 import time
 import traceback
@@ -90,6 +91,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _serve(pipe: Connection) -> None:
+    gc.freeze()  # as ranks do with what they import
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     rank = -1
     try:

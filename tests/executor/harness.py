@@ -23,8 +23,7 @@ from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import IntArray, Route, SizeTable
 
 LIMIT_S = 300.0
-LOADED = ("executor.train", "pytest", "sympy", "tests.executor.runs")
-"""What ranks have imported when they start; torch itself would load sympy at the first backward."""
+LOADED = "tests.executor.preloaded"
 
 
 @cache
@@ -32,7 +31,7 @@ def _forking() -> Any:
     """Ranks fork off a process that has done nothing but import, since each import of torch takes seconds of processor
     time. One of fresh processes: the launcher's, ``tests.equality.pool``."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(LOADED))
+    context.set_forkserver_preload([LOADED])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # it looks nowhere else, and leaves out what it misses
     try:
