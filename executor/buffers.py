@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from simgnn.errors import BackendError
+from simgnn.policies.minibatch import lasting_buffers
 from simgnn.program.lifetimes import carried, remembered
 from simgnn.program.ops import Access, Buffer
 from simgnn.program.program import Program, Template
@@ -62,6 +64,7 @@ class BufferStore:
         for name, value in (constants or {}).items():
             if name in self._base:
                 self.values[self._base[name]] = value
+        self._rooms: dict[str, torch.Tensor] = {}
         self._carried = carried(program) | self.constants
 
     def slot(self, name: str) -> int:
@@ -105,6 +108,14 @@ class BufferStore:
         """A buffer's copy before anything was written."""
         shape = (self.rows(buffer.rows, now), buffer.width)
         return torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
+
+    def room(self, name: str) -> torch.Tensor | None:
+        """The memory of a buffer that is made once, for whoever writes it; None for others."""
+        if name not in self._rooms and name in lasting_buffers(self.program.buffers):
+            buffer = self.program.buffers[name]
+            shape = (most_rows(self.program, buffer, self.rank), buffer.width)
+            self._rooms[name] = torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
+        return self._rooms.get(name)
 
     def free_after(self, template: Template) -> list[tuple[int, ...]]:
         """For each op the slots whose value nobody reads after it in program order."""
@@ -154,6 +165,14 @@ class BufferStore:
             return lambda now: (now.epoch - back) % depth
         back = access.steps_back + access.epochs_back * steps
         return lambda now: (now.count - back) % depth
+
+
+def most_rows(program: Program, buffer: Buffer, rank: int) -> int:
+    """The most rows that a buffer has in any turn."""
+    if isinstance(buffer.rows, Column):
+        return int(np.max(program.sizes.columns[buffer.rows.name][rank]))
+    assert isinstance(buffer.rows, int)
+    return buffer.rows
 
 
 def _moved(value: Value, device: torch.device) -> Value:

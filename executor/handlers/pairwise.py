@@ -55,6 +55,7 @@ def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id:
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place, members = context.store.place(op.writes[0].buffer), list(group.members)
     route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
+    room = context.store.room(op.writes[0].buffer)
 
     def run(now: Now) -> Sent | None:
         packed, rows = read(now), route.matrix(ranks, now.epoch, now.step)
@@ -67,7 +68,7 @@ def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id:
                 f"op '{op.name}', epoch {now.epoch + 1}, step {now.step + 1}: the program sends {sum(send)} rows, "
                 f"'{op.reads[0].buffer}' holds {len(packed)}; prepare the run again"
             )
-        received = all_to_all(packed, send, receive, group)
+        received = all_to_all(packed, send, receive, group, room)
         context.arrived(op, now, members, receive)
         put(now, received if received.device == place else received.to(place))
         sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))

@@ -17,10 +17,19 @@ def row_bytes(rows: torch.Tensor) -> int:
     return count
 
 
-def all_to_all(packed: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: GroupHandle) -> torch.Tensor:
-    """Rows to and from every member of the group; what arrives, on the group's device."""
+def all_to_all(
+    packed: torch.Tensor,
+    send: Sequence[int],
+    receive: Sequence[int],
+    group: GroupHandle,
+    room: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Rows to and from every member of the group; what arrives, on the group's device: in the first rows of ``room``,
+    where there is any."""
     wire = packed if packed.device == group.device else packed.to(group.device)
-    out = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
+    if room is None or room.device != wire.device:
+        room = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
+    out = room[: sum(receive)]
     if group.process_group is None:
         out.copy_(wire)
     elif wire.device.type == "cpu":

@@ -69,7 +69,8 @@ class PlannedOrigins:
 class Staging:
     """Sizes of a rank's staging: ``steps`` of an epoch, ``window`` buffers of ``largest`` rows, ``hot_rows`` of its
     largest cache, of which there are ``caches``: two, by epoch, or one for all of a run; ``width``, ``dtype`` of rows,
-    the ``device`` that they are staged on."""
+    the ``device`` that they are staged on. ``leaving``: memory of the host for the rows that others need for a batch,
+    where one after the other lies there (:func:`simgnn.policies.minibatch.lasting_buffers`)."""
 
     steps: int
     window: int
@@ -79,6 +80,7 @@ class Staging:
     dtype: torch.dtype
     device: torch.device
     caches: int = 2
+    leaving: Rows | None = None
 
 
 class StagedRows:
@@ -152,7 +154,7 @@ class ScheduledRows(StagedRows):
 
     def serve(self, context: PolicyContext, features: Rows) -> Rows:
         """The rows that other ranks need for this step's batches, rank after rank."""
-        return _picked(features, self._served[context.epoch].rows(context.step))
+        return _picked(features, self._served[context.epoch].rows(context.step), self.staging.leaving)
 
     def hits(self, context: PolicyContext, hot: Rows, inputs: Rows) -> Rows:
         """Rows of the cache where they belong among the input rows."""
@@ -204,5 +206,7 @@ class ScheduledRows(StagedRows):
         return target
 
 
-def _picked(features: Rows, rows: Any) -> Rows:
-    return features.index_select(0, torch.from_numpy(np.array(rows, dtype=np.int64)))
+def _picked(features: Rows, rows: Any, room: Rows | None = None) -> Rows:
+    """Some rows, in the first ones of ``room`` where there is any."""
+    out = None if room is None else room[: len(rows)]
+    return torch.index_select(features, 0, torch.from_numpy(np.array(rows, dtype=np.int64)), out=out)

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from executor.assemble import learned_buffers, learned_values
-from executor.buffers import BufferStore, Value
+from executor.buffers import BufferStore, Value, most_rows
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
@@ -38,12 +38,10 @@ from simgnn.policies.minibatch import (
     PLACES,
     SAMPLING,
     SEED_COUNT,
+    SERVED_ROWS,
     rows_after,
 )
 from simgnn.policies.placement.store import Store
-from simgnn.program.ops import Buffer
-from simgnn.program.program import Program
-from simgnn.program.sizes import Column
 from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.planfile import open_plan
@@ -99,7 +97,8 @@ def _context(
     if task.evaluated is not None:
         constants |= {OWN_LABELS: task.evaluated.labels, **evaluation.constants}
     buffers = BufferStore(program, rank, device, {**constants, **learned_values(plan, optimizer)})
-    staged = _staged_rows(plan, sampling, fetches, rank, device, dtype)
+    leaving = buffers.room(SERVED_ROWS) if SERVED_ROWS in program.buffers else None
+    staged = _staged_rows(plan, sampling, fetches, rank, device, dtype, leaving)
     learning, written = load_embeddings(plan, sampling, store)
     for copy, cache in enumerate(staged.caches):
         buffers.values[buffers.slot(HOT) + copy] = cache  # a checkpoint is read into it: no third cache
@@ -160,6 +159,7 @@ def _staged_rows(
     rank: int,
     device: torch.device,
     dtype: torch.dtype,
+    leaving: torch.Tensor | None,
 ) -> StagedRows:
     program, hosts = plan.program, np.array(plan.program.hosts, np.int64)
     inputs, placement = program.buffers[INPUTS], plan.policies["placement"]
@@ -167,12 +167,13 @@ def _staged_rows(
     staging = Staging(
         steps=program.calendar.steps,
         window=inputs.depth,
-        largest=_most_rows(program, inputs, rank),
-        hot_rows=_most_rows(program, program.buffers[HOT], rank) if HOT in program.buffers else 0,
+        largest=most_rows(program, inputs, rank),
+        hot_rows=most_rows(program, program.buffers[HOT], rank) if HOT in program.buffers else 0,
         width=inputs.width,
         dtype=dtype,
         device=device,
         caches=placement.caches,
+        leaving=leaving,
     )
     if fetches is not None:
         return ScheduledRows(fetches, rank, staging, placement.pulls_new_rows)
@@ -180,11 +181,3 @@ def _staged_rows(
         raise BackendError("placement.hot_rows: rows are cached where fetches are planned ahead; prepare the run again")
     sources = Sources.of_worker(sampling.owner, hosts, rank)
     return StagedRows(FoundOrigins(sources, rows_on_hosts(np.asarray(sampling.owner), hosts)), staging)
-
-
-def _most_rows(program: Program, buffer: Buffer, rank: int) -> int:
-    """The most rows that a buffer has in any turn."""
-    if isinstance(buffer.rows, Column):
-        return int(np.max(program.sizes.columns[buffer.rows.name][rank]))
-    assert isinstance(buffer.rows, int)
-    return buffer.rows

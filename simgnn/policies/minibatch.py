@@ -4,6 +4,9 @@ Hops are numbered 1..L from the seed vertices, layers 1..L from the input rows, 
 hop L - l + 1. All columns but ``LARGEST`` ones are [P, epochs, steps].
 """
 
+from collections.abc import Mapping
+
+from simgnn.program.ops import Buffer
 from simgnn.program.sizes import Column
 
 INPUTS, HOT, FEATURES, VERTICES, SEEDS = "inputs", "hot", "features", "vertices", "seeds"
@@ -12,7 +15,8 @@ INPUT_GRADIENT = "d/hidden/0"
 SEED_COUNT = "seed_count"
 FEATURE_ROWS = Column("features/rows")
 """Rows in the memory of each rank's host, [P]."""
-PULLED, SERVED = "pulled", "served"
+PULLED_ROWS, SERVED_ROWS = "rows/pulled", "rows/served"
+"""Buffers of a batch's rows that other hosts send, and of those that a rank sends them unasked."""
 DRAW, STAGE_BLOCKS, STAGE_ROWS, TAKE_HOT = "batch/draw", "batch/stage", "rows/stage", "hot/take"
 STAGING, SAMPLING, FETCHING, PUSHING = "staging", "sampling", "fetch", "push"
 """Streams."""
@@ -48,3 +52,12 @@ def block(hop: int) -> str:
 def drawn(hop: int) -> str:
     """The buffer of a hop's block in the host's memory."""
     return f"drawn/{hop}"
+
+
+def lasting_buffers(buffers: Mapping[str, Buffer]) -> frozenset[str]:
+    """Buffers of a batch that are made once, as large as the largest batch of a rank needs: its input rows; and where
+    rows are sent unasked and batches ahead, those that are sent and those that arrive. Would these last while a batch
+    is staged, it were a matter of chance whether they are there when training needs most."""
+    staged = buffers.get(INPUTS)
+    ahead = staged is not None and staged.depth > 1 and SERVED_ROWS in buffers
+    return frozenset({INPUTS, *((PULLED_ROWS, SERVED_ROWS) if ahead else ())} & buffers.keys())

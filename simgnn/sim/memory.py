@@ -24,7 +24,7 @@ from simgnn.sim.caching_allocator import reserved_bytes
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.decided import Sizes
 from simgnn.sim.maxmin import Bools, Ints
-from simgnn.sim.memory_spans import Spans, all_copies_bytes, always_held, buffer_spans, handed_over, work_spans
+from simgnn.sim.memory_spans import Spans, always_held, buffer_spans, handed_over, most_bytes, work_spans
 from simgnn.sim.memory_work import kept_beside
 
 
@@ -166,7 +166,7 @@ def _kept(
     for name in sorted(always_held(program)):
         space = program.buffers[name].space
         there = first if space == "host-shared" else ~on_cpu if name in handed else 1
-        kept[space][name] = all_copies_bytes(sizes, name, 0, 0) * there
+        kept[space][name] = most_bytes(sizes, name) * there
     kept["device"] |= kept_beside(program, sizes)
     return kept
 

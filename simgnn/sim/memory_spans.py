@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.policies.minibatch import INPUTS
+from simgnn.policies.minibatch import lasting_buffers
 from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import carried, made_once
 from simgnn.program.ops import ITEM_BYTES, Op
@@ -85,9 +85,9 @@ class Spans:
 
 
 def always_held(program: Program) -> frozenset[str]:
-    """Buffers that are there all the time: those that outlive a turn, but for what is :func:`made_once`, and the one
-    that batches' input rows are put together in, which is made once, as large as the largest."""
-    return (carried(program) - made_once(program)) | ({INPUTS} & program.buffers.keys())
+    """Buffers that are there all the time: those that outlive a turn, but for what is :func:`made_once`, and those of
+    batches that are as large as the largest batch needs."""
+    return (carried(program) - made_once(program)) | lasting_buffers(program.buffers)
 
 
 def handed_over(program: Program) -> frozenset[str]:
@@ -159,6 +159,16 @@ def all_copies_bytes(sizes: Sizes, name: str, epoch: int, step: int) -> IntArray
     buffer = sizes.program.buffers[name]
     rows = sizes.at_most(buffer.rows, epoch, step, f"buffer {name}")
     return rows * (buffer.width * ITEM_BYTES[buffer.dtype] * buffer.depth)
+
+
+def most_bytes(sizes: Sizes, name: str) -> IntArray:
+    """The same of a buffer that is there all the time: where its rows differ by turn, as many as in any."""
+    buffer = sizes.program.buffers[name]
+    if not isinstance(buffer.rows, Column) or name not in lasting_buffers(sizes.program.buffers):
+        return all_copies_bytes(sizes, name, 0, 0)
+    column = sizes.program.sizes.columns[buffer.rows.name]
+    most = column.reshape(len(column), -1).max(axis=1)
+    return np.asarray(most * (buffer.row_bytes * buffer.depth))
 
 
 def _root(op: Op) -> int | None:

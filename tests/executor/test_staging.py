@@ -140,7 +140,10 @@ def test_every_batch_gets_its_rows_whatever_is_cached(case: Case, hot_rows: int,
     bit, and the device no more than the buffers of the window and two caches."""
     fetches, tables, window = _fetches(case, hot_rows), _tables(case), 2
     slots = [max(len(fetches.hot(epoch, rank).hot) for epoch in range(EPOCHS)) for rank in range(3)]
-    ranks = [ScheduledRows(fetches, rank, _staging(case, window, slots[rank]), delta) for rank in range(3)]
+    turns = [(epoch, step) for epoch in range(EPOCHS) for step in range(case.plan.steps)]
+    rooms = [torch.zeros(max(len(fetches.serve(e, r).rows(s)) for e, s in turns), WIDTH) for r in range(3)]
+    sizes = [replace(_staging(case, window, slots[rank]), leaving=rooms[rank]) for rank in range(3)]
+    ranks = [ScheduledRows(fetches, rank, sizes[rank], delta) for rank in range(3)]
     for rank, staged in enumerate(ranks):
         assert staged.device_rows == 2 * slots[rank] + window * staged.staging.largest
     first = _exchanged([staged.serve_first_cache(_at(0, 0, rank), tables[rank]) for rank, staged in enumerate(ranks)],
@@ -150,6 +153,7 @@ def test_every_batch_gets_its_rows_whatever_is_cached(case: Case, hot_rows: int,
         coming = list(caches)
         for step in range(case.plan.steps):
             served = [staged.serve(_at(epoch, step, rank), tables[rank]) for rank, staged in enumerate(ranks)]
+            assert [rows.data_ptr() for rows in served] == [room.data_ptr() for room in rooms], "made once"
             for rank, staged in enumerate(ranks):
                 here, batches = _at(epoch, step, rank), case.inputs(epoch, rank)
                 vertices = torch.tensor(batches[step] if step < len(batches) else [], dtype=torch.int64)

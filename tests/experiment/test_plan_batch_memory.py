@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simgnn.errors import ConfigError
-from simgnn.policies.minibatch import EVALUATING
+from simgnn.policies.minibatch import EVALUATING, lasting_buffers
 from tests.sim.mini_batches import WIDTH, made_sizes, planned
 
 TWO = [0, 1]
@@ -32,6 +32,18 @@ def test_no_more_batches_are_held_than_can_be_staged() -> None:
         program = planned("rapidgnn", TWO, sizes, *options).program
         assert program.buffers["inputs"].depth == held, options
         assert program.buffers["drawn/1"].depth == min(int(options[0].rpartition("=")[2]), 2 * 4)  # of two epochs
+
+
+def test_rows_sent_ahead_lie_in_buffers_that_are_made_once() -> None:
+    """Else it is a matter of chance whether they are there when training needs most."""
+    sizes = made_sizes(TWO)
+    rows = {"inputs", "rows/pulled", "rows/served"}
+    for system, option, held in (
+        ("rapidgnn", "schedule.window=3", rows),
+        ("rapidgnn", "schedule.window=1", {"inputs"}),  # nothing is staged while a batch trains
+        ("distdgl", "schedule.window=3", {"inputs"}),
+    ):
+        assert lasting_buffers(planned(system, TWO, sizes, option).program.buffers) == held, (system, option)
 
 
 def test_a_device_too_small_is_told_with_what_fits() -> None:

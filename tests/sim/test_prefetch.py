@@ -23,6 +23,17 @@ def apart(hosts: list[int]) -> Machine:
     return machine(hosts, kind="cpu", cores=64, threads=1, pcie=1e15, ethernet=1e15, latency=3e-6, call=1e-6)
 
 
+def test_buffers_of_rows_that_travel_are_held_all_the_time_as_large_as_any_turn_needs() -> None:
+    sizes = made_sizes([0, 1], epochs=EPOCHS, steps=STEPS, hot_rows=30)
+    program = planned("rapidgnn", [0, 1], sizes, "schedule.window=3").program
+    memory = run(program, apart([0, 1]), EPOCHS).memory
+    for name, route in (("rows/served", "rows/sent"), ("rows/pulled", "rows/received")):
+        most = program.sizes.columns[route].max(axis=(1, 2))
+        assert (most > program.sizes.columns[route][:, 0, 0]).any(), "not the first turn's"
+        assert memory.holdings.kept["host"][name].tolist() == (4 * WIDTH * most).tolist()
+        assert name not in memory.holdings.spans.names
+
+
 class Durations:
     """Seconds of every op of a simulation by (step of the run, op), float64 [P]; ends likewise."""
 
