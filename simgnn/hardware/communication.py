@@ -48,7 +48,7 @@ def price_message(machine: "Machine", i: int, j: int, nbytes: float, backend: st
     """One message of ``nbytes`` from rank i to rank j, before it shares links with others."""
     _, described = machine.backend(backend)
     route = machine.route(i, j, backend)
-    rate = min([_library_rate(described, nbytes), *(link.message_rate(nbytes) for link in route.types)])
+    rate = min(_library_rate(described, nbytes), route.message_rate(nbytes))
     limits = [rate.range for link in route.types for rate in link.rates]
     if described.message.bandwidth is not None:
         limits.append(described.message.bandwidth.range)

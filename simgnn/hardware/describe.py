@@ -153,7 +153,7 @@ def bandwidth_matrix(profile: "Profile", most: int = 16) -> tuple[list[str], NDA
                 route = network.route(source, target)
             except HardwareError:
                 continue
-            matrix[row, column] = min(link.message_rate(huge) for link in route.types)
+            matrix[row, column] = route.message_rate(huge)
     return names, matrix
 
 

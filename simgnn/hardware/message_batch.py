@@ -41,14 +41,14 @@ def price_messages(
         rate = rate * _at(described.message.efficiency, nbytes)
     which, routes = end_pairs(machine, np.asarray(source), np.asarray(target), backend)
     latency = np.array([route.latency_s for route in routes])[which]
-    alike: dict[tuple[int, ...], tuple[tuple[LinkType, ...], list[int]]] = {}
+    alike: dict[tuple[tuple[int, ...], ...], tuple[Route, list[int]]] = {}
     for number, route in enumerate(routes):
-        alike.setdefault(tuple(map(id, route.types)), (route.types, []))[1].append(number)
-    for types, numbers in alike.values():
+        alike.setdefault(tuple(tuple(map(id, copy)) for copy in route.copies), (route, []))[1].append(number)
+    for route, numbers in alike.values():
         positions = np.flatnonzero(np.isin(which, numbers))
         sizes = nbytes[positions]
-        for link in {id(link): link for link in types}.values():
-            rate[positions] = np.minimum(rate[positions], _link_rate(link, sizes))
+        rate[positions] = np.minimum(rate[positions], _route_rate(route, sizes))
+        for link in {id(link): link for link in route.types}.values():
             for limit in link.rates:
                 outside[positions] |= _outside(limit.range, sizes)
     return MessagePrices(latency + described.message.floor.value, rate, outside)
@@ -64,6 +64,15 @@ def end_pairs(machine: "Machine", source: Ints, target: Ints, backend: str) -> t
     found, which = np.unique(end[source] * len(names) + end[target], return_inverse=True)
     pairs = [divmod(pair, len(names)) for pair in found.tolist()]
     return which, [machine.network.route(names[one], names[other]) for one, other in pairs]
+
+
+def _route_rate(route: Route, nbytes: Floats) -> Floats:
+    """See :meth:`Route.message_rate`."""
+    rates = [np.full(len(nbytes), np.inf) for _ in route.copies]
+    for rate, copy in zip(rates, route.copies, strict=True):
+        for link in {id(link): link for link in copy}.values():
+            np.minimum(rate, _link_rate(link, nbytes), out=rate)
+    return rates[0] if len(rates) == 1 else np.reciprocal(np.sum([1.0 / rate for rate in rates], axis=0))
 
 
 def _link_rate(link: LinkType, nbytes: Floats) -> Floats:

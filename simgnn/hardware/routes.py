@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.links import LinkType, Load
-from simgnn.hardware.quantities import Bandwidth
 from simgnn.hardware.topology import expand_edges, node_kinds
 
 if TYPE_CHECKING:
@@ -35,11 +35,26 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way from one device to another: positions in ``Network.links``, their types, and the latency of them all."""
+    """The way from one device to another: positions in ``Network.links``, and the latency of them all.
+
+    ``copies``: the types of the links of each copy; a message is copied whole, from one end of a copy to the other,
+    before the next copy begins. Where devices reach each other's memory there is one.
+    """
 
     links: tuple[int, ...]
-    types: tuple[LinkType, ...]
+    copies: tuple[tuple[LinkType, ...], ...]
     latency_s: float
+
+    @property
+    def types(self) -> tuple[LinkType, ...]:
+        """Types of all its links."""
+        return tuple(chain(*self.copies))
+
+    def message_rate(self, nbytes: float) -> float:
+        """Bytes per second that one message of this size reaches on the route alone, after a pause; infinite where no
+        link limits it. Its slowest link decides the time of each copy, and the times of the copies add up."""
+        rates = [min((link.message_rate(nbytes) for link in copy), default=inf) for copy in self.copies]
+        return rates[0] if len(rates) == 1 else 1.0 / sum(1.0 / rate for rate in rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +94,7 @@ class Network:
         if key not in self._routes:
             if source == target:
                 inside = not self.kinds[source].startswith("device:")
-                self._routes[key] = Route((), (), 0.0) if inside else self._loop(source)
+                self._routes[key] = Route((), ((),), 0.0) if inside else self._loop(source)
             elif source in self.staged or target in self.staged:
                 self._routes[key] = self._copied(source, target)
             else:
@@ -112,13 +127,8 @@ class Network:
         if target in self.staged and not (source in self.staged and _host(source) == _host(target)):
             stops.append(self.host_memory(target))
         parts = [self.way(one, other) for one, other in pairwise([*stops, target])]
-        alone = [min(_alone(link) for link in part.types) for part in parts]
-        types = [link for part in parts for link in part.types]
-        limit = Bandwidth.of(1.0 / sum(1.0 / rate for rate in alone), types[0].bandwidth.source)
-        types[0] = types[0].model_copy(update={"message_bandwidth": limit})
-        return Route(
-            tuple(link for part in parts for link in part.links), tuple(types), sum(part.latency_s for part in parts)
-        )
+        links = tuple(link for part in parts for link in part.links)
+        return Route(links, tuple(part.types for part in parts), sum(part.latency_s for part in parts))
 
     def _loop(self, device: str) -> Route:
         if device not in self.loops:
@@ -128,7 +138,7 @@ class Network:
                 f"= ['{local}', '{local}'], ranks on other devices, or a calibration with several ranks there"
             )
         position, link = self.loops[device]
-        return Route((position,), (link,), link.latency.value)
+        return Route((position,), ((link,),), link.latency.value)
 
     def way(self, source: str, target: str) -> Route:
         """The nearest way between two nodes, whatever they are; :class:`HardwareError` when there is none."""
@@ -143,7 +153,7 @@ class Network:
             links.append(self.graph[earlier][here]["link"])
             types.append(self.graph[earlier][here]["type"])
             here = earlier
-        return Route(tuple(links[::-1]), tuple(types[::-1]), sum(link.latency.value for link in types))
+        return Route(tuple(links[::-1]), (tuple(types[::-1]),), sum(link.latency.value for link in types))
 
     def _reach(self, source: str) -> tuple[dict[str, list[str]], dict[str, float]]:
         """What comes before each node on the nearest ways from ``source``, and how far each is."""
@@ -156,11 +166,6 @@ class Network:
 
 def _host(node: str) -> str:
     return node.rpartition("/")[0]
-
-
-def _alone(link: LinkType) -> float:
-    """Bytes per second of one large message."""
-    return min(link.bandwidth.value, float("inf") if link.message_bandwidth is None else link.message_bandwidth.value)
 
 
 def lay_out(profile: "Profile") -> Network:

@@ -23,4 +23,4 @@ def host_path(machine: Machine, rank: int, to_device: bool, nbytes: float) -> Ho
     device = machine.devices[rank]
     memory = machine.network.host_memory(device)
     route = machine.network.way(memory, device) if to_device else machine.network.way(device, memory)
-    return HostPath(route.links, route.latency_s, min(link.message_rate(nbytes) for link in route.types))
+    return HostPath(route.links, route.latency_s, route.message_rate(nbytes))

@@ -2,10 +2,12 @@
 
 import time
 
+import numpy as np
 import pytest
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.machine import Machine
+from simgnn.hardware.message_batch import price_messages
 from simgnn.hardware.profile import Profile, parse_profile
 
 
@@ -149,3 +151,31 @@ def test_sixty_four_ranks_are_laid_out_quickly(cluster: Profile) -> None:
     paths = {machine.path(i, j) for i in range(64) for j in range(64) if i != j}
     assert len(paths) == 64 * 63
     assert time.perf_counter() - started < 1.0
+
+
+@pytest.mark.parametrize("nbytes", [1e3, 3e4, 1e8])
+@pytest.mark.parametrize("wire", [100.0, 1.0])
+def test_copies_through_host_memory_add_up_each_at_its_own_efficiency(
+    server: Profile, nbytes: float, wire: float
+) -> None:
+    """GPUs without peer access: a small message reaches a part of the left one's link, and all of the right one's."""
+    table = server.to_table()
+    table["devices"]["fast"]["peer_to_peer"] = False
+    table["links"]["shared"]["bandwidth"]["value"] = f"{wire} GB/s"
+    table["links"]["plain"] = {**table["links"]["pcie"], "bandwidth": {"value": "10 GB/s", "source": "assumed"}}
+    del table["links"]["plain"]["efficiency"]
+    table["topology"]["hosts"]["node"]["edges"][1]["link"] = "plain"
+    machine = Machine.place(parse_profile(table), [0] * 4)
+    efficiency = machine.profile.links["pcie"].efficiency
+    assert efficiency is not None
+    left, right, between = 20e9 * efficiency.at(nbytes), 10e9, wire * 1e9
+    # to the sender's memory, then over both switches to the receiver
+    expected = {
+        (0, 2): 1 / (1 / left + 1 / min(between, right)),
+        (2, 0): 1 / (1 / right + 1 / min(between, left)),
+    }
+    many = price_messages(machine, [0, 2], [2, 0], np.array([nbytes] * 2), "nccl")
+    for number, ((i, j), rate) in enumerate(expected.items()):
+        assert machine.message(i, j, nbytes).rate_bytes_per_s == pytest.approx(rate)
+        assert many.rate_bytes_per_s[number] == pytest.approx(rate)
+        assert not many.extrapolated[number]

@@ -181,10 +181,10 @@ def test_without_peer_access_a_message_is_two_copies_through_host_memory() -> No
     assert path.count(memory) == 2  # written by one copy and read by the other
     assert any("server/r90 -> server/socket0" in name for name in path)
     route = machine.route(0, 1)
-    assert route.types[0].message_rate(1e9) == pytest.approx(link / 2)
+    assert route.message_rate(1e9) == pytest.approx(link / 2)
     assert [machine.links[position].name for position in route.links].count(memory) == 2
     direct = Machine.place(with_peer_access(machine.profile), machine.hosts)
-    assert direct.route(0, 1).types[0].message_rate(1e9) == pytest.approx(link)
+    assert direct.route(0, 1).message_rate(1e9) == pytest.approx(link)
     assert memory not in [direct.links[position].name for position in direct.route(0, 1).links]
 
 
@@ -192,7 +192,7 @@ def test_between_hosts_three_copies_add_up() -> None:
     placed = place("p100-10gbe-4x2")
     machine = Machine.place(reading_devices(placed.profile), placed.hosts)
     pcie, wire = 8.9e9, 1.18e9
-    assert machine.route(0, 2).types[0].message_rate(1e9) == pytest.approx(1 / (1 / pcie + 1 / wire + 1 / pcie))
+    assert machine.route(0, 2).message_rate(1e9) == pytest.approx(1 / (1 / pcie + 1 / wire + 1 / pcie))
     path = [machine.links[position].name for position in machine.route(1, 3).links]
     assert path.count("node0/socket1 -- node0/memory1") == path.count("node1/socket1 -- node1/memory1") == 2
 
