@@ -10,6 +10,7 @@ from simgnn.hardware.routes import lay_out
 from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.hardware.topology import Topology, copies, expand_edges, node_kinds
 from simgnn.names import nearest
+from simgnn.units import format_quantity
 
 if TYPE_CHECKING:
     from simgnn.hardware.profile import Profile
@@ -90,6 +91,26 @@ def _unreachable(kinds: Mapping[str, str], root: Callable[[str], str]) -> list[s
         f"topology: '{name}' is not reachable from '{devices[0]}'; expected a chain of links in topology.*.edges"
         for name in devices[1:]
         if root(name) != root(devices[0])
+    ]
+
+
+def burst_problems(profile: "Profile") -> list[str]:
+    """Links that let bytes through at once where messages go as copies through host memory, one after the other.
+
+    A flow over all the copies is slower than each of its links, so that their buckets could not tell what it has saved.
+    """
+    used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
+    apart = [name for name in profile.devices if name in used and profile.devices[name].staged]
+    sending = [str(name) for name, backend in profile.backends.items() if backend.memory == "device"]
+    if not apart or not sending:
+        return []
+    crossed = {link for one, other, link, _ in expand_edges(profile.topology) if one != other}
+    return [
+        f"links.{name}.burst: got {format_quantity(link.burst.value, 'bytes')}, but messages of '{apart[0]}' go as "
+        "copies through host memory, of which a burst cannot be told; expected none, peer_to_peer = true of "
+        f"{', '.join(apart)}, or backends.{sending[0]}.memory = 'host'"
+        for name, link in profile.links.items()
+        if name in crossed and link.burst is not None
     ]
 
 

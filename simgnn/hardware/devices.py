@@ -248,6 +248,11 @@ class Device(Strict):
             raise ValueError("; ".join(faults))
         return self
 
+    @property
+    def staged(self) -> bool:
+        """Whether what it sends goes through its host's memory, being a GPU that reaches no other's."""
+        return self.kind == "gpu" and not self.peer_to_peer
+
     def curves_of(self, primitive: str) -> tuple[Curve, ...]:
         """All concurrency levels of one primitive."""
         return tuple(curve for curve in self.curves if curve.primitive == primitive)

@@ -71,8 +71,9 @@ class LinkType(Strict):
 
     ``message_bandwidth``: the most that one message reaches, however large (None: all of it). ``efficiency``: which
     share of that a message of a given size reaches. ``burst``: bytes that pass at once, whatever the bandwidth, after a
-    pause in which they saved up at its rate (a token bucket; None: none). ``load``: what it does to others while
-    messages fill it (None: not measured; they share its bandwidth, and that is all).
+    pause in which they saved up at its rate (a token bucket; None: none; refused where messages go as copies through
+    host memory). ``load``: what it does to others while messages fill it (None: not measured; they share its bandwidth,
+    and that is all).
     """
 
     kind: LinkKind

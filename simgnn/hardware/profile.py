@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError, HardwareError
-from simgnn.hardware.check import topology_problems
+from simgnn.hardware.check import burst_problems, topology_problems
 from simgnn.hardware.devices import Cache, Curve, Device
 from simgnn.hardware.library import find_profile
 from simgnn.hardware.links import Backend, Collective, LinkType, Message, Ports
@@ -89,7 +89,7 @@ class Profile(Strict):
 
     @model_validator(mode="after")
     def _references(self) -> Self:
-        problems = topology_problems(self.topology, self.devices, self.links)
+        problems = topology_problems(self.topology, self.devices, self.links) or burst_problems(self)
         if problems:
             raise ValueError("\n".join(problems))
         return self

@@ -195,6 +195,6 @@ def lay_out(profile: "Profile") -> Network:
         graph.add_edge(one, other, link=forward, type=link, weight=weight)
         graph.add_edge(other, one, link=backward, type=link, weight=weight)
     kinds = node_kinds(profile.topology)
-    apart = {name for name, device in profile.devices.items() if device.kind == "gpu" and not device.peer_to_peer}
+    apart = {name for name, device in profile.devices.items() if device.staged}
     staged = frozenset(name for name, kind in kinds.items() if kind.partition(":")[2] in apart)
     return Network(tuple(links), graph, loops, staged, kinds)

@@ -238,6 +238,13 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda t: t["links"]["pcie"].update(load={"queues": load(1)["queues"]}),
         "links.pcie.load.source: missing; expected one of 'measured'",
     ),
+    "burst where messages are copies through host memory": (
+        lambda t: (
+            t["links"]["infiniband"].update(burst={"value": "1 MB", "source": "assumed"}),
+            t["devices"]["fast"].update(peer_to_peer=False),
+        ),
+        "links.infiniband.burst: got 1 MB, but messages of 'fast' go as copies through host memory",
+    ),
     "unknown backend": (
         lambda t: t["backends"].update(mpi=t["backends"]["nccl"]),
         "backends.mpi: got 'mpi', expected one of 'gloo'",
@@ -275,6 +282,16 @@ def test_all_faults_at_once(table: Table) -> None:
     for name in chosen:
         assert any(FAULTS[name][1] in line for line in lines), name
     assert len(lines) == len(set(lines)) == len(chosen)
+
+
+@pytest.mark.parametrize("peer_to_peer", [True, False])
+def test_a_burst_is_read_where_messages_are_no_copies(peer_to_peer: bool, table: Table) -> None:
+    table["links"]["infiniband"]["burst"] = {"value": "1 MB", "source": "assumed"}
+    table["devices"]["fast"]["peer_to_peer"] = peer_to_peer
+    if not peer_to_peer:
+        table["backends"]["nccl"]["memory"] = "host"
+    profile, problems = find_problems(table)
+    assert profile is not None, problems
 
 
 def test_a_table_without_faults(table: Table) -> None:
