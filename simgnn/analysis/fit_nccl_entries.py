@@ -57,7 +57,7 @@ class _Piece:
 
 
 def fit_scope(tables: Sequence[Table], law: Law) -> Fitted:
-    """The entries of each table, then, of two rank counts or more, those of all together.
+    """The entries of each table, then, of an algorithm that has two rank counts or more, those of all together.
 
     Raises :class:`HardwareError` for a table of another collective, or of fewer than three sizes.
     """
@@ -77,7 +77,9 @@ def fit_scope(tables: Sequence[Table], law: Law) -> Fitted:
         for algorithm in ALGORITHMS:
             pieces = [piece for table in tables for piece in _pieces(table, law, algorithm, alone=False)]
             for low in sorted({piece.low for piece in pieces}):
-                entries.append(_entry([piece for piece in pieces if piece.low == low], algorithm))
+                entry = _entry([piece for piece in pieces if piece.low == low], algorithm)
+                # trees are taken by large groups: of one such table its own entry tells as much
+                entries += [entry] if len(entry.ranks or ()) > 1 else []
     return Fitted(tuple(entries), () if law.choice is None else (law.choice,))
 
 

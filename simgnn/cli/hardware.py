@@ -101,8 +101,10 @@ def check_profile(
 ) -> None:
     """Check a profile and tell every fault of it at once; exit status 2 when there are any.
 
-    Looked for: keys, units and values; names that nothing bears; devices that nothing reaches; bandwidths of zero; and
-    curves and collectives that training is priced from. Example: [bold]simgnn hardware check mine.toml[/bold]
+    Looked for: keys, units and values; names that nothing bears; devices that nothing reaches; bandwidths of zero;
+    curves and collectives that training is priced from, and that there is one of each: regimes of sizes of a collective
+    meet but do not overlap, and of its algorithms a choice tells which. Example: [bold]simgnn hardware check
+    mine.toml[/bold]
     """
     from simgnn.cli.console import print_json
     from simgnn.hardware.check import price_problems, table_price_problems

@@ -172,7 +172,8 @@ def choose_collective(
     Rule: one for the group's own scope before one for any; of several algorithms the one that the library picks; then
     the exact rank count, else the nearest by ratio (of two equally near the larger); of several at that rank count the
     one measured at fewest others, for a rank count that was not measured the one measured at most; of several regimes
-    of size the one that holds ``nbytes``, else the nearest. Raises :class:`HardwareError` when there is none.
+    of size the one that holds ``nbytes``, else the nearest. Of what this leaves no backend holds two. Raises
+    :class:`HardwareError` when there is none.
     """
     scope = "cluster" if across_hosts else "host"
     fitting = [entry for entry in backend.collectives if entry.kind == kind and entry.scope == scope]

@@ -19,6 +19,7 @@ from simgnn.hardware.quantities import (
     Source,
     Strict,
 )
+from simgnn.hardware.undecided import undecided
 
 LinkKind = Literal["pcie", "nvlink", "infiniband", "ethernet", "shared-memory", "qpi", "loopback"]
 CollectiveKind = Literal["allreduce", "broadcast", "allgather", "barrier", "exchange"]
@@ -235,6 +236,10 @@ class Backend(Strict):
     """A communication library as measured: ``collectives``, which of their algorithms it takes, where it has several
     (``choices``, one a scope), and what it adds to messages.
 
+    Of a kind and scope there may be entries of several rank counts (the exact, the nearest, or of those that share it
+    the one measured at fewest), regimes of sizes that meet but do not overlap, and algorithms that a choice tells
+    apart. What nothing tells apart is refused: no order in a file decides a price.
+
     ``memory``: where what it sends and receives must lie. With "host" the ranks of GPUs copy it to their host's memory
     before a call and back after it, and messages go from memory to memory: Gloo knows no other.
     """
@@ -251,3 +256,10 @@ class Backend(Strict):
         if not isinstance(value, list | tuple):
             raise ValueError("expected tables, each headed [[backends.NAME.collectives]]")
         return value
+
+    @model_validator(mode="after")
+    def _decided(self) -> Self:
+        faults = undecided(self.collectives, self.choices)
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self

@@ -235,8 +235,8 @@ def test_every_round_of_a_ring_pays_its_hops(server: Profile) -> None:
 def test_the_library_takes_a_tree_where_it_expects_more_of_it(server: Profile) -> None:
     shares = [{"size": "1 MB", "share": "50 %"}, {"size": "8 MB", "share": "80 %"}, {"size": "16 MB", "share": "50 %"}]
     choice = {"scope": "cluster", "source": "published", "tree_over_ring": "90 %", "shares": shares}
-    faster = {"algorithm": "tree", "bus_bandwidth": {"value": "2 GB/s", "source": "assumed"}}
-    machine = allreduces(server, [{"algorithm": "ring"}, faster], [choice])
+    faster = {"scope": "cluster", "algorithm": "tree", "bus_bandwidth": {"value": "2 GB/s", "source": "assumed"}}
+    machine = allreduces(server, [{"scope": "cluster", "algorithm": "ring"}, faster], [choice])
     for nbytes, way in ((1e5, "ring"), (4e6, "ring"), (8e6, "tree"), (15e6, "tree"), (16e6, "ring")):
         price = machine.collective("allreduce", "nccl", nbytes, range(4))
         steps_, moved, rate = (4, nbytes, 2e9) if way == "tree" else (6, 1.5 * nbytes, 1e9)
