@@ -10,6 +10,7 @@ from typing import Any
 from executor.microbench.sample import write_document
 from simgnn.errors import BackendError
 from simgnn.hardware.links import Load
+from simgnn.hardware.quantities import LARGEST_SPREAD
 from simgnn.units import format_quantity
 
 FORMAT = "simgnn-link-load"
@@ -144,9 +145,10 @@ def _check_quiet(work: Sequence[Work]) -> None:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Standard deviation as a share of the mean; 0 where there is nothing to differ from."""
+    """Standard deviation as a share of the mean, at most as a profile holds it: of next to nothing, as behind a link
+    that lets little wait, any share is left. 0 where there is nothing to differ from."""
     middle = statistics.fmean(values)
-    return statistics.stdev(values) / middle if len(values) > 1 and middle > 0 else 0.0
+    return min(statistics.stdev(values) / middle, LARGEST_SPREAD) if len(values) > 1 and middle > 0 else 0.0
 
 
 def _shown(value: float, dimension: str) -> str:

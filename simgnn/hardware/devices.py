@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from simgnn.hardware.features import PRIMITIVES, SIZE_DIMENSIONS, feature_names, unit_of
 from simgnn.hardware.problems import UNREADABLE
-from simgnn.hardware.quantities import CoreCount, Power, Ratio, Size, Source, Strict, read_number
+from simgnn.hardware.quantities import CoreCount, Power, Size, Source, Spread, Strict, read_number
 from simgnn.names import nearest
 from simgnn.units import cost_of, format_quantity
 
@@ -43,9 +43,9 @@ class Curve(Strict):
     concurrency: Count = 1
     threads: Count = 1
     source: Source
-    spread: Ratio | None = None
-    jitter: Ratio | None = None
-    drift: Ratio | None = None
+    spread: Spread | None = None
+    jitter: Spread | None = None
+    drift: Spread | None = None
     samples: Annotated[StrictInt, Field(ge=0)] | None = None
     note: StrictStr | None = None
     costs: Annotated[dict[StrictStr, float], Field(min_length=1)]

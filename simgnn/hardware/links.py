@@ -17,6 +17,7 @@ from simgnn.hardware.quantities import (
     Seconds,
     Size,
     Source,
+    Spread,
     Strict,
 )
 from simgnn.hardware.undecided import undecided
@@ -47,7 +48,7 @@ class Load(Strict):
     source: Source
     queues: Annotated[tuple[Queue, ...], Field(min_length=1)]
     processor: Seconds | None = None
-    spread: Ratio | None = None
+    spread: Spread | None = None
     note: StrictStr | None = None
 
     @model_validator(mode="after")
@@ -126,7 +127,13 @@ class Step(Strict):
     share: Factor
 
 
-Spreads = Annotated[tuple[Step, ...], Field(min_length=1)]
+class SpreadStep(Step):
+    """The same of a spread."""
+
+    share: Spread
+
+
+Spreads = Annotated[tuple[SpreadStep, ...], Field(min_length=1)]
 
 
 class Collective(Strict):

@@ -20,13 +20,18 @@ LARGEST, SMALLEST = 1e24, 1e-24
 """In SI units; beyond them no machine has a number, and products of numbers overflow."""
 
 
-def read_number(text: Any, dimension: str, positive: bool = False) -> float:
-    """The SI number of a field's text; ``positive``: something is divided by it."""
+LARGEST_SPREAD = 10.0
+"""A standard deviation is one of a logarithm: of ten, the 90 % interval is seven orders of magnitude wide on either
+side, which tells nothing. Those measured of machines are below one."""
+
+
+def read_number(text: Any, dimension: str, positive: bool = False, most: float = LARGEST) -> float:
+    """The SI number of a field's text, up to ``most``; ``positive``: something is divided by it."""
     number = parse(text, dimension)
     if positive and number == 0:
         raise ValueError(f"got '{text}', expected more than zero, such as '{example(dimension)}'")
-    if number > LARGEST or (positive and number < SMALLEST):
-        way, end = ("large", LARGEST) if number > LARGEST else ("small", SMALLEST)
+    if number > most or (positive and number < SMALLEST):
+        way, end = ("large", most) if number > most else ("small", SMALLEST)
         raise ValueError(
             f"got '{text}', which is too {way} for any machine; expected {'at most' if way == 'large' else 'at least'} "
             f"{format_quantity(end, dimension)}"
@@ -46,10 +51,11 @@ class Unit:
 
     dimension: str
     positive: bool = True
+    most: float = LARGEST
 
     def read(self, value: Any) -> float:
         """The SI number of a field's text."""
-        return read_number(value, self.dimension, self.positive)
+        return read_number(value, self.dimension, self.positive, self.most)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def write(number: float) -> str:
@@ -68,6 +74,8 @@ Watts = Annotated[float, Unit("W", positive=False)]
 Cores = Annotated[float, Unit("cores")]
 Ratio = Annotated[float, Unit("ratio", positive=False)]
 Factor = Annotated[float, Unit("ratio")]
+Spread = Annotated[float, Unit("ratio", positive=False, most=LARGEST_SPREAD)]
+"""A standard deviation as a share."""
 
 
 class Number(Strict):
@@ -77,7 +85,7 @@ class Number(Strict):
     dimension: ClassVar[str]
 
     source: Source
-    spread: Ratio | None = None
+    spread: Spread | None = None
     range: tuple[BytesOrNone, BytesOrNone] | None = None
     note: StrictStr | None = None
 
@@ -156,7 +164,7 @@ class Points(Strict):
 
     source: Source
     points: Annotated[tuple[Point, ...], Field(min_length=1)]
-    spread: Ratio | None = None
+    spread: Spread | None = None
     note: StrictStr | None = None
 
     @model_validator(mode="after")

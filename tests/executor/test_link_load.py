@@ -15,6 +15,7 @@ from executor.testbed.command import main
 from executor.testbed.profile import WIRE, describe
 from simgnn.errors import BackendError
 from simgnn.hardware.profile import load_profile, save_profile
+from simgnn.hardware.quantities import LARGEST_SPREAD
 from tests.executor.test_testbed_profile import base, bed
 
 RATE = 24e6
@@ -69,6 +70,14 @@ def test_the_middle_counts_and_repeats_that_differ_make_the_spread() -> None:
     assert found.spread == pytest.approx(0.2, abs=1e-3)
     assert found.note is not None
     assert "4.0 to 6.0 ms" in found.note
+
+
+def test_of_next_to_nothing_a_profile_holds_the_largest_spread() -> None:
+    """A link that lets nothing wait: what is left are clocks, above and below the idle link's round trips."""
+    even = samples({1: 5e-3})
+    visits = [(IDLE_S + 2 * wait,) * 12 for wait in (-1e-4, 0.0, 1.001e-4)]
+    found = load_of(replace(even, waiting=(even.waiting[0], replace(even.waiting[1], visits=tuple(visits)))), RATE)
+    assert found.spread == LARGEST_SPREAD
 
 
 def test_less_than_on_the_idle_link_is_nothing() -> None:

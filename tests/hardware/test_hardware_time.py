@@ -375,3 +375,12 @@ def test_every_fault_of_a_question_is_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         read_question("matmul", {"rows": "0", "widht": "3"}, ranks=-1)
     assert len(caught.value.problems) == 5
+
+
+def test_the_largest_spreads_that_are_read_give_an_interval(table: dict[str, Any]) -> None:
+    entry = next(found for found in table["devices"]["fast"]["curves"] if found["primitive"] == "matmul")
+    entry |= dict.fromkeys(("spread", "jitter", "drift"), "1000 %")
+    question = read_question("matmul", {"rows": "10", "inner": "16", "outer": "10"}, ranks=1)
+    told = time_op(question, Machine.place(parse_profile(table), [0]))
+    assert told.interval_s is not None
+    assert 0 < told.interval_s[0] < told.seconds < told.interval_s[1] < float("inf")

@@ -70,6 +70,26 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda t: t["links"]["pcie"]["latency"].update(value="1e308 s"),
         "links.pcie.latency.value: got '1e308 s', which is too large for any machine",
     ),
+    "a spread that no interval can tell": (
+        lambda t: t["links"]["pcie"]["bandwidth"].update(spread="1e6 %"),
+        "links.pcie.bandwidth.spread: got '1e6 %', which is too large for any machine; expected at most 1000 %",
+    ),
+    "a spread of a curve beyond all": (
+        lambda t: curve(t).update(spread="50000 %"),
+        "devices.fast.curves.0.spread: got '50000 %', which is too large for any machine",
+    ),
+    "jitter beyond all": (
+        lambda t: curve(t).update(jitter="1001 %"),
+        "devices.fast.curves.0.jitter: got '1001 %', which is too large for any machine",
+    ),
+    "drift beyond all": (
+        lambda t: curve(t).update(drift="1e9 %"),
+        "devices.fast.curves.0.drift: got '1e9 %', which is too large for any machine",
+    ),
+    "a spread by size beyond all": (
+        lambda t: t["backends"]["nccl"]["collectives"][0].update(own_spread=[{"size": "0 B", "share": "2000 %"}]),
+        "backends.nccl.collectives.0.own_spread.0.share: got '2000 %', which is too large for any machine",
+    ),
     "a rate too low to divide by": (
         lambda t: t["links"]["pcie"]["bandwidth"].update(value="1e-308 B/s"),
         "links.pcie.bandwidth.value: got '1e-308 B/s', which is too small for any machine",
