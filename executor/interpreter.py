@@ -17,6 +17,7 @@ from executor.compile import CompiledTemplate, Observe, Step, compile_program
 from executor.failure import op_failure
 from executor.handlers.context import NOTHING, RankContext, Sent
 from executor.lanes import Lanes
+from executor.workers import Workers
 from simgnn.errors import BackendError
 from simgnn.policies.schedule.pick import Pick, ProgramOrder
 from simgnn.program.program import EVALUATE, Program
@@ -37,7 +38,7 @@ class Interpreter:
     """One rank's run of a program.
 
     ``observers``: buffer name -> function called after its last write of a turn. ``pick`` chooses among ready ops of a
-    stream that does not communicate; anything but program order takes the threaded path.
+    stream that does not communicate; anything but program order takes the threaded path, in threads of ``workers``.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Interpreter:
         record: Record,
         observers: Mapping[str, Observe] | None = None,
         pick: Pick | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.program = program
         self.context = context
@@ -55,7 +57,7 @@ class Interpreter:
         self.templates = compile_program(program, context, observers or {})
         used = {name for name in self.templates if name != EVALUATE}
         self.serial = pick is None and all(self.templates[name].serial for name in used)
-        self._lanes = None if self.serial else Lanes(self, pick or ProgramOrder())
+        self._lanes = None if self.serial else Lanes(self, pick or ProgramOrder(), workers or Workers(0))
 
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
         """Run all turns of consecutive epochs; all ops have ended when this returns.

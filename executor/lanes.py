@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from executor.buffers import Now
 from executor.compile import CompiledTemplate, Step
 from executor.failure import op_failure
 from executor.handlers.context import NOTHING
+from executor.workers import Workers
 from simgnn.errors import BackendError
 from simgnn.policies.schedule.pick import Observed, Pick, Ready
 from simgnn.program.ops import Stream
@@ -54,9 +56,9 @@ class _Lane:
 
 
 class Lanes:
-    """Runs turns as they come; the threads live until :meth:`close`."""
+    """Runs turns as they come, in threads of ``workers`` that are kept until :meth:`close`."""
 
-    def __init__(self, interpreter: "Interpreter", pick: Pick) -> None:
+    def __init__(self, interpreter: "Interpreter", pick: Pick, workers: Workers) -> None:
         program = interpreter.program
         self.interpreter = interpreter
         self.pick = pick
@@ -81,13 +83,11 @@ class Lanes:
         }
         free = [lane for lane in self._lanes.values() if not lane.ordered]
         self._main = next((lane for lane in free if lane.stream.name == "compute"), free[0] if free else None)
-        self._threads = [
-            threading.Thread(target=self._serve, args=(lane,), name=f"stream-{lane.stream.name}", daemon=True)
+        self._served = [
+            workers.run(f"stream-{lane.stream.name}", partial(self._serve, lane))
             for lane in self._lanes.values()
             for _ in range(lane.stream.servers - (1 if lane is self._main else 0))
         ]
-        for thread in self._threads:
-            thread.start()
 
     def run(
         self,
@@ -130,8 +130,8 @@ class Lanes:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join(timeout=1.0)
+        for ended in self._served:
+            ended.wait(timeout=1.0)
 
     def _serve(self, lane: _Lane) -> None:
         with torch.no_grad():

@@ -10,19 +10,20 @@ them, so whenever an op ends those that are there are taken out of the mark so f
 some that came after its peak. Memory that the ranks of a host share counts on its first, likewise. The peak of all
 other epochs, with blocks kept, is the resident one, the allocator's slack and pages of files included.
 
-The idle process has loaded its libraries and its program, made its process groups and run every kernel once.
+The idle process has loaded its libraries and its program, made its process groups and threads, run every kernel once,
+and has room for blocks of less than a page (:mod:`executor.heap`): objects of a run that are no arrays of a page or
+more do not count, as on a GPU, whose allocator knows of tensors alone.
 """
 
 import ctypes
 import gc
-import platform
 import resource
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -35,6 +36,7 @@ from executor.allocator import (
     TOP_PAD,
     AllocatorSettings,
 )
+from executor.heap import PAGE, c_library, fill_holes, make_room, release_free_memory
 
 if TYPE_CHECKING:
     from executor.buffers import Now
@@ -50,12 +52,7 @@ SLACK = 0.5
 while training until the large ones fit again: by 0.2 to 0.9 of the peak in runs of vanilla, cdfgnn and cagnet on
 ogbn_arxiv. In a virtual machine whose host takes free pages back, an op that meets 87 MiB of new ones takes 0.04 to
 0.9 s longer, when and on which rank is chance."""
-LARGEST_HOLE = 2**30
-MAPPED = 16 * 2**10
-"""Bytes from which a block is mapped by itself while allocated memory is measured. Smaller ones leave holes in the heap
-that count as allocated (up to 1.1 MiB of a rank that draws batches, where blocks of up to 64 KiB did); pages of its own
-add 2 KiB to each."""
-MEASURING = {M_MMAP_THRESHOLD: MAPPED, M_TRIM_THRESHOLD: MAPPED, M_TOP_PAD: 0}
+MEASURING = {M_MMAP_THRESHOLD: PAGE, M_TRIM_THRESHOLD: PAGE, M_TOP_PAD: 0}
 RUNNING = {M_MMAP_THRESHOLD: LARGEST_THRESHOLD, M_TRIM_THRESHOLD: LARGEST_THRESHOLD, M_TOP_PAD: TOP_PAD}
 
 
@@ -67,7 +64,8 @@ class PeakMemory:
     ``allocated``: peak with large blocks mapped; None: not possible here, or not yet known. ``resident``: highest so
     far of what was resident before :meth:`start_again`.
     ``measures``: large blocks are mapped now, so :meth:`note` has something to note.
-    ``holes``: addresses of blocks that fill the heap's holes meanwhile. ``processes``: how many share this
+    ``holes``: addresses of blocks that fill the heap's holes meanwhile. ``room``: what keeps room for small objects.
+    ``processes``: how many share this
     machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
     """
 
@@ -77,6 +75,7 @@ class PeakMemory:
     method: str = ""
     allocated: int | None = None
     holes: list[int] = field(default_factory=list)
+    room: list[bytes] = field(default_factory=list)
     processes: int = 1
     first: bool = True
     resident: int = 0
@@ -89,16 +88,20 @@ class PeakMemory:
     ) -> "PeakMemory":
         """Note the idle process; from now on map large blocks, where the allocator can be told so and back. Blocks of
         the set-up would else leave holes that count as allocated."""
-        gc.collect()  # but no trimming of the heap: small objects of a run would take its pages anew, as if they grew
+        gc.collect()
         mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
         mapped = mapped and _status("RssFile") is not None and _clear()
         if mapped and not _set(MEASURING):
             _set(RUNNING)
             mapped = False
-        holes = fill_holes() if mapped else []
+        room: list[bytes] = []
+        holes: list[int] = []
+        if mapped:
+            release_free_memory()
+            room, holes = make_room(), fill_holes()
         baseline = _status("VmRSS") or _usage()
-        idle = baseline - (_status("RssFile") or 0)
-        return cls(device, baseline, idle, "", 0 if mapped else None, holes, processes, first)
+        idle = baseline - (_status("RssFile") or 0) - (0 if first else _status("RssShmem") or 0)
+        return cls(device, baseline, idle, "", 0 if mapped else None, holes, room, processes, first)
 
     def start(self) -> None:
         """Before the first epoch: forget the set-up."""
@@ -140,7 +143,7 @@ class PeakMemory:
             self.measures = False
             peak = self.allocated + self._elsewhere(_statuses())
             _set(RUNNING)
-            library = _library()
+            library = c_library()
             while self.holes:
                 library.free(self.holes.pop())
             release_free_memory()
@@ -165,7 +168,8 @@ class PeakMemory:
         """How :meth:`peak_bytes` was taken."""
         if self.allocated:
             return (
-                "VmHWM of the first epoch and of the first evaluation with large blocks mapped, less pages of files, "
+                "VmHWM of the first epoch and of the first evaluation with blocks of a page or more mapped, room for "
+                "smaller ones in the idle process, less pages of files, "
                 "the idle process and, but on its host's first rank, shared memory"
             )
         return self.method
@@ -190,45 +194,6 @@ class NotedMemory:
         """See :class:`executor.interpreter.Record`."""
         self.memory.note()
         self.record.add(now, op_id, issued, ended, sent)
-
-
-def release_free_memory() -> None:
-    """Give freed memory back to the system. glibc only; elsewhere nothing happens."""
-    if sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def fill_holes() -> list[int]:
-    """Take the free pieces of the heap that blocks of MAPPED bytes would fit into; addresses of what was taken.
-
-    Such pieces would serve large blocks before any is mapped, and their pages would stay when those are freed. Nothing
-    is written to what is taken, so it costs no memory.
-    """
-    library, taken, size = _library(), [], LARGEST_HOLE
-    while size >= MAPPED:
-        mapped = library.mallinfo().hblks
-        block = library.malloc(size)
-        if block is None or library.mallinfo().hblks > mapped:
-            library.free(block)
-            size //= 2
-        else:
-            taken.append(int(block))
-    return taken
-
-
-class _Allocator(ctypes.Structure):
-    """glibc's ``struct mallinfo``; ``hblks`` counts the blocks that are mapped by themselves."""
-
-    names = "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
-    _fields_: ClassVar = [(name, ctypes.c_int) for name in names]
-
-
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(None)
-    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
-    library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
-    library.mallinfo.argtypes, library.mallinfo.restype = [], _Allocator
-    return library
 
 
 def _clear() -> bool:

@@ -30,7 +30,8 @@ from executor.notes import Notes
 from executor.plan import RunPlan
 from executor.report import FIRST, TOLD, write_counts, write_report
 from executor.trace import Recorder, put_aside, warm_up_writer
-from executor.world import join, process_groups
+from executor.workers import Workers, stream_threads
+from executor.world import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.program import EVALUATE
@@ -79,12 +80,14 @@ class Session:
         )
         self.allocator = tune_allocator()
         self.world = join(plan.ranks, device, plan.timeout)
-        # what the idle process has: program, groups and code; graph and rows are mapped files until they are copied
+        # what the idle process has: program, groups, threads, code; graph and rows are files until they are copied
         groups = process_groups(plan.program, self.world, plan.timeout)
         self.energy = EnergyMeter(gauges_of(self.world))
         make_context = rank_context(plan, self.world, groups)
         warm_up_for(plan, self.world.device)
         warm_up_writer()
+        wake_groups(groups)
+        workers = Workers(stream_threads(plan.program))
         self.memory = PeakMemory.begin(
             self.world.device, self.allocator, len(self.world.here),
             first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
@@ -104,7 +107,7 @@ class Session:
         observers = {training: self._trained, evaluation: self.history.observe_evaluation}
         self.interpreter = Interpreter(
             plan.program, self.context, self.recorder,
-            {name: observe for name, observe in observers.items() if name is not None}, pick,
+            {name: observe for name, observe in observers.items() if name is not None}, pick, workers,
         )  # fmt: skip
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -122,6 +123,10 @@ def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.devic
     return torch.device("cpu")
 
 
+WAKING = 8
+"""Calls at once that wake a group's threads, of which Gloo has two: while one waits for others, the other works."""
+
+
 def process_groups(program: Program, world: World, timeout: float) -> dict[str, GroupHandle]:
     """One process group for each group of the program; every rank makes all of them, in one order."""
     result: dict[str, GroupHandle] = {}
@@ -139,3 +144,12 @@ def process_groups(program: Program, world: World, timeout: float) -> dict[str, 
             if world.rank in members:
                 result[name] = GroupHandle(made, members, device)
     return result
+
+
+def wake_groups(groups: Mapping[str, GroupHandle]) -> None:
+    """Let the threads of every group's library work once: each keeps some of its own from its first call on."""
+    for _, group in sorted(groups.items()):
+        if group.device.type == "cpu" and len(group.members) > 1:
+            calls = [dist.all_reduce(torch.zeros(1), group=group.process_group, async_op=True) for _ in range(WAKING)]
+            for call in calls:
+                call.wait()

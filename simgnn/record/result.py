@@ -122,7 +122,9 @@ class Result(BaseModel):
         default_factory=list, description="[P] largest sum of live buffers at bounds of decisions"
     )
     peak_memory_bytes: list[int] | None = Field(
-        default=None, description="[P] peak of what is allocated (of a GPU: on it), over the idle process"
+        default=None,
+        description="[P] peak of what is allocated, over the idle process; of a GPU: tensors on it; else blocks of a "
+        "page or more, and of smaller ones (objects of the run) what exceeds the idle process's room for them",
     )
     host_memory_bytes: list[int] | None = Field(default=None, description="[P] peak in host memory beside a GPU's")
     resident_memory_bytes: list[int] | None = Field(default=None, description="[P] with what the allocator keeps")
