@@ -68,7 +68,7 @@ class Structure:
         """Edges grouped by source."""
         device = self.indptr.device
         cpu = self if device.type == "cpu" else Structure(self.indptr.cpu(), self.indices.cpu(), self.columns)
-        return Structure.from_csr(transpose_csr(cpu.csr), device)
+        return Structure.sharing(transpose_csr(cpu.csr), device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from simgnn.sim.decided import Sizes
 
 ORDER_BYTES = 24
 """Of a row that is put in order by its id: the id, its place before and its place after, as int64."""
+POINTER_BYTES = 8
 LOSS_COPIES, LOSS_COPIES_MULTILABEL = 1, 4
 """Tensors of [rows, classes] while a loss is computed, beside scores and gradient: their softmax (or its logarithm,
 when that has gone); of several labels a vertex these, and three that torch's binary cross entropy makes on a CPU."""
@@ -33,6 +34,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
       of products, between which there are rows inside the module.
     - A sum over a block of edges that adds to sums so far makes new ones beside them; attention to a block holds
       scores, and backward what arrived, taken apart (:func:`_block_attention`).
+    - A sum over the edges of a batch holds their pointers, and reversed the edges by source (:func:`_turned_edges`).
     - Ops of caches, and those of vectors that are learned, hold rows that they pick (:func:`_picked_rows`).
     - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
       after the other.
@@ -54,6 +56,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
             return _block_attention(program, sizes, op, epoch, step)
         for name in {access.buffer for access in op.reads} & {access.buffer for access in op.writes}:
             total += _bytes(program, sizes, name, epoch, step)
+        total += _turned_edges(program, sizes, op, epoch, step)
     if op.kind is not OpKind.TRANSFORM:
         return total + _picked_rows(sizes, op, epoch, step)
     if op.reverses is None:
@@ -116,6 +119,28 @@ def copied_last(program: Program, op: Op) -> frozenset[str]:
 def _products(op: Op) -> list[Work]:
     """Products of a backward op that give gradients of rows."""
     return [piece for piece in op.work if piece.primitive == "matmul" and "crossed" not in piece.sizes]
+
+
+def _turned_edges(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
+    """What a sum over the edges of a batch makes of them, whose pointers lie there as int32: pointers as int64; where
+    it is reversed the edges by source too, int32, with pointers of their own."""
+    total = np.zeros(program.ranks, dtype=np.int64)
+    if not _of_batch(program, op):
+        return total
+    for piece in op.work:
+        if "edges" in piece.sizes and "sources" in piece.sizes:
+            rows, sources, edges = (
+                sizes.at_most(piece.sizes[name], epoch, step, op.name) for name in ("rows", "sources", "edges")
+            )
+            total += POINTER_BYTES * rows
+            if op.reverses is not None:
+                total += POINTER_BYTES * sources + ITEM_BYTES["int32"] * edges
+    return total
+
+
+def _of_batch(program: Program, op: Op) -> bool:
+    """Whether an op sums over edges that were drawn."""
+    return any(program.buffers[access.buffer].dtype == "int32" for access in op.reads)
 
 
 def _block_attention(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
@@ -199,8 +224,7 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
     for template, op in program.ops:
         for piece in op.work:
             at = {name: sizes.at_most(size, 0, 0, op.name) for name, size in piece.sizes.items()}
-            drawn = any(program.buffers[access.buffer].dtype == "int32" for access in op.reads)  # edges of a batch
-            sums = piece.primitive in ("spmm", "attention_sums") and template != EVALUATE and not drawn
+            sums = piece.primitive in ("spmm", "attention_sums") and template != EVALUATE and not _of_batch(program, op)
             if sums and "block" in op.options:
                 block, turned = op.options["block"], op.options.get("transposed", 0)
                 behind = at["rows"] if any(access in op.writes for access in op.reads) else 0

@@ -301,3 +301,17 @@ def test_losses_hold_scores_that_they_pick_and_what_is_made_of_them(labels, writ
     made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
     held = work_space(made, Sizes(made), ops[0], 0, 0).tolist()
     assert held == [rows * (copies * WIDE * 4 + numbers * 8)]
+
+
+def test_sums_over_edges_of_a_batch_make_pointers_and_when_reversed_edges_by_source() -> None:
+    sizes = {"edges": 900, "width": WIDE, "item_bytes": 4}
+    forward = Work("spmm", {**sizes, "rows": 300, "sources": ROWS})
+    backward = Work("spmm", {**sizes, "rows": ROWS, "sources": 300})
+    ops = [op("sum", "aggregate", "compute", "edges x", "y", work=(forward,)),
+           op("turned", "aggregate", "compute", "edges y", "x", "sum", work=(backward,), reverses="sum")]  # fmt: skip
+    held = {}
+    for dtype in ("int32", "uint8"):
+        buffers = [Buffer("edges", ROWS, 1, dtype), Buffer("x", ROWS, WIDE), Buffer("y", 300, WIDE)]
+        made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+        held[dtype] = [int(work_space(made, Sizes(made), each, 0, 0)[0]) for each in ops]
+    assert held == {"int32": [8 * 300, 8 * (ROWS + 300) + 4 * 900], "uint8": [0, 0]}
