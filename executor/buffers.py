@@ -117,6 +117,17 @@ class BufferStore:
             self._rooms[name] = torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
         return self._rooms.get(name)
 
+    def kept_room(self, name: str) -> torch.Tensor:
+        """The memory of a plain buffer that stays for the run, made when it is first asked for. What a checkpoint put
+        there is in it."""
+        buffer, there = self.program.buffers[name], self.values[self._base[name]]
+        if name not in self._rooms:
+            if not isinstance(there, torch.Tensor):
+                rows = most_rows(self.program, buffer, self.rank)
+                there = torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
+            self._rooms[name] = there
+        return self._rooms[name]
+
     def free_after(self, template: Template) -> list[tuple[int, ...]]:
         """For each op the slots whose value nobody reads after it in program order."""
         last: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Ops of a whole group whose payload is counted as ``collective_bytes``: all-reduce, broadcast, all-gather, barrier."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -8,6 +8,7 @@ import torch.distributed as dist
 from executor.buffers import TORCH_TYPES, Now
 from executor.handlers.context import Handler, RankContext, Sent, policy_context
 from simgnn.errors import BackendError
+from simgnn.program.lifetimes import same_as_constants
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
@@ -58,6 +59,9 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     Their number is ``transfer.rows`` of the root, which every rank knows from the program. Where the buffer written has
     no rows on the root, the root keeps nothing there. A second buffer written holds versions (int64 [P, 1], in place):
     the root's becomes the epoch; a third, on the root, what it sent last.
+
+    What is guarded may be used in later turns: it lies in memory that is there before the first turn, so that every
+    epoch holds as much, whenever in it a block arrives first and however long it is used. What was sent is a copy.
     """
     group = context.group(op)
     if op.root is None or op.root not in group.members:
@@ -68,11 +72,15 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     none = torch.empty((0, buffer.width), dtype=dtype, device=place)
     transfer, sizes = op.transfer, context.program.sizes
     versions = context.store.getter(op.writes[1]) if len(op.writes) > 1 else None
-    put_sent = context.store.setter(op.writes[2]) if len(op.writes) > 2 and context.rank == root else None
+    stays = op.guard is not None and buffer.persistent and context.rank != root
+    room = context.store.kept_room(buffer.name) if stays else None
+    keep = _keeper(op, context) if len(op.writes) > 2 and context.rank == root else None
 
     def run(now: Now) -> Sent:
         if context.rank == root:
             wire = read(now).to(group.device).contiguous()
+        elif room is not None and room.device == group.device:
+            wire = room
         else:
             put(now, none)  # the block that it takes the place of goes first
             rows = 1 if transfer is None else int(sizes.per_rank(transfer.rows, now.epoch, max(now.step, 0))[root])
@@ -80,14 +88,25 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
         if group.process_group is not None:
             dist.broadcast(wire, src=root, group=group.process_group)
         keeps = context.rank != root or context.store.rows(buffer.rows, now) > 0
+        if room is not None and wire is not room:
+            wire = room.copy_(wire)
         put(now, wire.to(place) if keeps else none)  # no view of the rows, which would keep them all
         if versions is not None:
             versions(now)[root] = now.epoch
-        if put_sent is not None:
-            put_sent(now, read(now))
+        if keep is not None:
+            keep(now, read(now))
         return _sent(op, wire.numel() * wire.element_size() if context.rank == root else 0)
 
     return run
+
+
+def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]:
+    """Keeps what this rank sent, in the third buffer that the op writes: a copy, but of rows that never change."""
+    name, put = op.writes[2].buffer, context.store.setter(op.writes[2])
+    if name in same_as_constants(context.program):
+        return put
+    room = context.store.kept_room(name)
+    return lambda now, rows: put(now, room.copy_(rows))
 
 
 def allgather(op: Op, template: Template, context: RankContext) -> Handler:

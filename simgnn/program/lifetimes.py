@@ -1,5 +1,6 @@
 """Which buffers outlive a turn."""
 
+from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program
 
 
@@ -39,3 +40,11 @@ def made_once(program: Program) -> frozenset[str]:
         made |= {access.buffer for access in op.writes} - known
     plain = {name for name in made if program.buffers[name].depth == 1 and not program.buffers[name].inner}
     return carried(program) & plain
+
+
+def same_as_constants(program: Program) -> frozenset[str]:
+    """Buffers of what a root sent last (the third that a broadcast writes) whose source no op ever writes, such as
+    features: they need no memory of their own."""
+    written = {access.buffer for _, op in program.ops for access in op.writes}
+    sends = [op for _, op in program.ops if op.kind is OpKind.BROADCAST and len(op.writes) > 2]
+    return frozenset(op.writes[2].buffer for op in sends if op.reads[0].buffer not in written)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.hardware.machine import Machine
+from simgnn.program.lifetimes import same_as_constants
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.record.trace import MEMORY_SCHEMA
@@ -163,7 +164,7 @@ def _kept(
     ``handed``: see :func:`handed_over`; not theirs on a CPU."""
     zero = np.zeros(program.ranks, dtype=np.int64)
     kept: dict[str, dict[str, IntArray]] = {space: {"": zero} for space in ("device", "host", "host-shared")}
-    for name in sorted(always_held(program)):
+    for name in sorted(always_held(program) - same_as_constants(program)):
         space = program.buffers[name].space
         there = first if space == "host-shared" else ~on_cpu if name in handed else 1
         kept[space][name] = most_bytes(sizes, name) * there

@@ -246,6 +246,10 @@ THREE = ["model.layers=3", "model.hidden=48"]
         pytest.param("cagnet", 2, [*LARGER, *THREE, "model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
         pytest.param("cagnet", 3, [*LARGER, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
         ("sancus", 2, [*LARGER, *THREE]),
+        # what is not sent in the first epoch, or kept beside what it is a copy of, is there in all others
+        ("sancus", 2, [*LARGER, *THREE, "freshness.own_block=cached"]),
+        pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.skip=gradients"], marks=pytest.mark.slow),
+        pytest.param("vanilla", 2, [*LARGER, *THREE, "communication.resend_inputs=true"], marks=pytest.mark.slow),
         ("cdfgnn", 2, [*LARGER, *THREE]),
         ("distdgl", 2, [*LARGER, *BATCHES]),
         ("rapidgnn", 2, [*LARGER, *BATCHES]),

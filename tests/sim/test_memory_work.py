@@ -315,3 +315,15 @@ def test_sums_over_edges_of_a_batch_make_pointers_and_when_reversed_edges_by_sou
         made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
         held[dtype] = [int(work_space(made, Sizes(made), each, 0, 0)[0]) for each in ops]
     assert held == {"int32": [8 * 300, 8 * (ROWS + 300) + 4 * 900], "uint8": [0, 0]}
+
+
+@pytest.mark.parametrize(("source", "copies"), [("features", 0), ("hidden", 1)])
+def test_what_was_sent_last_is_memory_of_its_own_unless_it_never_changes(source: str, copies: int) -> None:
+    ops = [op("make", "elementwise", "compute", "features", "hidden"),
+           op("send", "broadcast", "comm", source, "block age sent", "make", root=0,
+              transfer=Transfer(4, ROWS))]  # fmt: skip
+    buffers = [Buffer("features", ROWS, WIDE, persistent=True), Buffer("hidden", ROWS, WIDE, persistent=True),
+               Buffer("block", 0, WIDE), Buffer("age", 0, 1), Buffer("sent", ROWS, WIDE, persistent=True)]  # fmt: skip
+    made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute"), Stream("comm", group="world")],
+                   (0, 0))  # fmt: skip
+    assert run(made, machine((0, 0))).memory.both.tolist() == [(2 + copies) * 4 * ROWS * WIDE] * 2
