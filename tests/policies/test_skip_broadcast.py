@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -100,6 +101,22 @@ def test_change_by_each_norm(namespace, norm: str, bound: float, limit: float, g
     found = policy(rule="variation-gap", norm=norm, bound_change=bound).change(rows, sent)
     assert found == pytest.approx((gap, limit))
     assert found.small == (gap <= limit)
+
+
+@pytest.mark.parametrize("norm", ["relative", "frobenius", "root-mean-square", "largest"])
+def test_a_change_is_that_of_all_rows_and_takes_little_memory(norm: str) -> None:
+    rows = np.random.default_rng(3).normal(size=(40_000, 16)).astype(np.float32)
+    sent = rows + np.linspace(0, 1, len(rows), dtype=np.float32)[:, None]
+    made = policy(rule="variation-gap", norm=norm, bound_change=0.5)
+    tracemalloc.start()
+    found = made.change(rows, sent)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < rows.nbytes
+    moved = (rows.astype(np.float64) - sent).ravel()
+    gap = {"largest": np.abs(moved).max(), "root-mean-square": np.sqrt(np.mean(moved**2))}
+    limit = np.linalg.norm(rows.astype(np.float64)) if norm == "relative" else 1.0
+    assert found == pytest.approx((gap.get(norm, np.linalg.norm(moved)), 0.5 * limit))
 
 
 def test_zero_equal_and_broken_blocks() -> None:

@@ -20,6 +20,8 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
+PIECE, PIECES = 2**16, 64
+"""Numbers that are compared with what was sent at once; about as many pieces at most, each of which a GPU waits for."""
 EPOCH_FIXED, EPOCH_ADAPTIVE, VARIATION_GAP = "epoch-fixed", "epoch-adaptive", "variation-gap"
 READ_BY: Mapping[str, frozenset[str]] = {
     EPOCH_FIXED: frozenset({"bound_epochs", "check"}),
@@ -116,16 +118,25 @@ class SkipBroadcast(Freshness):
     def change(self, rows: Any, sent: Any) -> Change:
         """How far ``rows`` [n, F] are from the copy ``sent`` [n, F], summed up in float64. Any array API namespace."""
         xp = array_namespace(rows, sent)
-        now = xp.astype(rows, xp.float64)
-        moved = now - xp.astype(sent, xp.float64)
+        moved, now, count = [0.0], [0.0], int(rows.shape[0])  # of each piece: all in float64 are six times the block
+        step = max(1, PIECE // max(1, int(rows.shape[1])), count // PIECES)
+        for start in range(0, count, step):
+            piece = xp.astype(rows[start : start + step, :], xp.float64)
+            apart = piece - xp.astype(sent[start : start + step, :], xp.float64)
+            if self.norm == "largest":
+                moved.append(float(xp.max(xp.abs(apart))) if _size(piece) else 0.0)
+                continue
+            moved.append(float(xp.sum(apart * apart)))
+            if self.norm == "relative":
+                now.append(float(xp.sum(piece * piece)))
         if self.norm == "largest":
-            return Change(float(xp.max(xp.abs(moved))) if _size(rows) else 0.0, self.bound_change)
-        gap = float(xp.sum(moved * moved)) ** 0.5
+            return Change(float(np.max(moved)), self.bound_change)
+        gap = sum(moved) ** 0.5
         if self.norm == "root-mean-square":
             return Change(gap / max(1, _size(rows)) ** 0.5, self.bound_change)
         if self.norm == "frobenius":
             return Change(gap, self.bound_change)
-        reference = float(xp.sum(now * now)) ** 0.5
+        reference = sum(now) ** 0.5
         unbounded = inf if self.bound_change == inf else 0.0  # nothing is small against a block of zeros
         return Change(gap, self.bound_change * reference if reference > 0 else unbounded)
 
