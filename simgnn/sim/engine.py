@@ -77,6 +77,8 @@ class Engine:
         self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
         self._stops = None if in_turn(self.program) else stops
         self._pick = ProgramOrder() if pick is None else pick
+        # as the executor runs these: one turn after the other, even where an op of the next is ready and a stream idle
+        self._window = 1 if pick is None and in_turn(self.program) else compiled.window
         self._next = [0] * self.program.ranks
         self._active: list[list[int]] = [[] for _ in range(self.program.ranks)]
         self.reached = -1
@@ -217,7 +219,7 @@ class Engine:
             lag = 0 if not active else number // slots * steps + number % slots - self._position(active[0])
             alone = evaluation or (active and active[-1] % slots == steps)
             stopped = number % slots == 0 and self.stops_after(number // slots - 1)
-            if active and (alone or stopped or lag >= self.compiled.window):
+            if active and (alone or stopped or lag >= self._window):
                 return
             self._next[rank] += 1
             self._open(number, rank)

@@ -4,13 +4,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from programs import prefetched_step, task_graph
+from programs import notation, prefetched_step, task_graph
 
 from sim.mini_batches import made_sizes, planned
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.test_fast_forward import same
 from sim.worlds import machine, run
-from simgnn.program.program import Program
+from simgnn.program.ops import Buffer, Stream, Transfer
+from simgnn.program.program import Calendar, Program
 from simgnn.program.stops import Stops, in_turn
 from simgnn.sim.simulate import Simulation
 
@@ -66,3 +67,16 @@ def test_a_program_that_runs_in_turn_has_nothing_to_wait_for() -> None:
     free = run(program, on, 12, stats=stats)
     assert np.array_equal(stopped.epoch_s, free.epoch_s)
     assert stopped.copied == free.copied
+
+
+def test_an_epoch_of_a_program_in_turn_begins_when_the_one_before_it_has_ended() -> None:
+    """Inputs are packed anew in each epoch: they wait for a buffer alone, and their stream is idle at times."""
+    ops = [notation.op("pack", "elementwise", "compute", "", "packed", "send<<1"),
+           notation.op("send", "allreduce", "comm", "packed", "sum", "pack", transfer=Transfer(10**6)),
+           notation.op("train", "elementwise", "compute", "sum", "sum", "send"),
+           notation.op("reduce", "allreduce", "comm", "sum", "sum", "train", transfer=Transfer(10**6)),
+           notation.op("update", "elementwise", "compute", "sum", "", "reduce")]  # fmt: skip
+    buffers, streams = [Buffer("packed", 9, 9), Buffer("sum", 9, 9)], [Stream("compute"), Stream("comm", group="world")]
+    made = notation.program("p", {"epoch": ops}, Calendar("epoch"), buffers, streams, (0, 0))
+    assert in_turn(made)
+    assert not any(overlaps(run(made, machine((0, 0)), EPOCHS), 2))
