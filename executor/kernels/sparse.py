@@ -84,19 +84,21 @@ def to_scipy(matrix: torch.Tensor) -> sparse.csr_array:
     return sparse.csr_array((values, columns, pointers), shape=tuple(matrix.shape))
 
 
-def from_scipy(matrix: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A SciPy CSR matrix as a torch CSR tensor: int32 ids where they fit, values of ``dtype``."""
+def from_scipy(matrix: Any, dtype: torch.dtype = torch.float32, copy: bool = True) -> torch.Tensor:
+    """A SciPy CSR matrix as a torch CSR tensor: int32 ids where they fit, values of ``dtype``. Without ``copy`` it has
+    the matrix's own arrays where these are of the types."""
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     fits = max(matrix.shape[1], matrix.nnz) < 2**31
     index = np.int32 if fits else np.int64
+    taken = np.array if copy else np.asarray
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(
-            torch.from_numpy(np.array(matrix.indptr, dtype=index)),
-            torch.from_numpy(np.array(matrix.indices, dtype=index)),
-            torch.from_numpy(np.array(matrix.data)).to(dtype),
+            torch.from_numpy(taken(matrix.indptr, dtype=index)),
+            torch.from_numpy(taken(matrix.indices, dtype=index)),
+            torch.from_numpy(taken(matrix.data)).to(dtype),
             size=matrix.shape,
             check_invariants=True,
         )

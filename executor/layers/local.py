@@ -166,24 +166,23 @@ def _aggregate_sparse(
 ) -> torch.Tensor:
     rows = to_scipy(inner) if halo is None or not len(halo) else sparse.vstack((to_scipy(inner), to_scipy(halo)), "csr")
     structure = adjacency.structure
-    ones = np.ones(structure.edges, dtype=rows.dtype)
-    edges = sparse.csr_array(
-        (ones, structure.indices.cpu().numpy(), structure.indptr.cpu().numpy()), (structure.rows, structure.columns)
-    )
-
-    def scaled(matrix: Any, scale: torch.Tensor | None) -> Any:
-        if scale is None:
-            return matrix
-        return sparse.dia_array((scale.cpu().numpy()[None], [0]), shape=(matrix.shape[0],) * 2) @ matrix
-
-    total = edges @ scaled(rows, scaling.source)
+    columns = structure.indices.cpu().numpy()
+    weights = np.ones(structure.edges, rows.dtype) if scaling.source is None else scaling.source.cpu().numpy()[columns]
+    shape = (structure.rows, structure.columns)
+    pointers = structure.indptr.cpu().numpy()
+    if structure.edges < 2**31:
+        pointers = pointers.astype(np.int32)  # else the ids of the sums' columns are int64, too
+    edges = sparse.csr_array((weights, columns, pointers), shape)
+    # all scalings go into the edges: sums have many times as many numbers, and must not be there twice
     if scaling.own is not None:
-        total = total + scaled(to_scipy(inner), scaling.own)
-    total = sparse.csr_array(scaled(total, scaling.destination))
+        edges = edges + sparse.dia_array((scaling.own.cpu().numpy()[None], [0]), shape=shape)
+    if scaling.destination is not None:
+        edges = sparse.dia_array((scaling.destination.cpu().numpy()[None], [0]), shape=(structure.rows,) * 2) @ edges
+    total = sparse.csr_array(edges) @ rows
     if not adjacency.complete:
         return _dense(total, mean).to(inner.device, inner.dtype)
     total.sort_indices()
-    return from_scipy(total, inner.dtype).to(inner.device)
+    return from_scipy(total, inner.dtype, copy=False).to(inner.device)
 
 
 def _dense(rows: Any, mean: torch.Tensor | None) -> torch.Tensor:

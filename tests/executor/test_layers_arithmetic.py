@@ -1,5 +1,8 @@
 """Layers against their formulas, with gradients; halo rows, kernels, sparse and constant inputs change nothing."""
 
+import tracemalloc
+
+import numpy as np
 import pytest
 import torch
 from layer_cases import CASES, adjacency, dense, graph, layer, randn, run, split
@@ -80,6 +83,23 @@ def test_sparse_input_rows_give_what_dense_ones_give(kind, order):
     inputs = list(made.parameters())
     for got, wanted in zip(gradients(sparse_out, inputs), gradients(dense_out, inputs), strict=True):
         torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("scaling", ["sum", "mean", "gcn"])
+def test_sums_of_sparse_rows_are_made_once_and_not_copied(scaling: str) -> None:
+    """As large as they are, a copy would be the peak of a run: of what is sparse, sums have most."""
+    local, degree = split(graph(400, density=0.05), 300)
+    over = adjacency(local, degree)
+    rows = sparse.random_array((400, 5000), density=0.01, format="csr", rng=np.random.default_rng(5))
+    own, halo = (from_scipy(part, torch.float64) for part in (rows[:300], rows[300:]))
+    over.scaling(scaling)
+    tracemalloc.start()
+    found = aggregate(over, own, halo, scaling)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    parts = found.values(), found.col_indices(), found.crow_indices()
+    assert peak < 1.2 * sum(part.numel() * part.element_size() for part in parts)
+    torch.testing.assert_close(found.to_dense(), aggregate(over, own.to_dense(), halo.to_dense(), scaling))
 
 
 def test_a_constant_sparse_matrix_is_transposed_once_and_few_are_kept():
