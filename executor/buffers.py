@@ -65,6 +65,7 @@ class BufferStore:
             if name in self._base:
                 self.values[self._base[name]] = value
         self._rooms: dict[str, torch.Tensor] = {}
+        self._reserved: dict[str, torch.Tensor] = {}
         self._carried = carried(program) | self.constants
 
     def slot(self, name: str) -> int:
@@ -127,6 +128,16 @@ class BufferStore:
                 there = torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
             self._rooms[name] = there
         return self._rooms[name]
+
+    def reserve(self, name: str) -> None:
+        """Hold a buffer's memory until it is first written (:meth:`release`), so that turns before that hold as much as
+        those after."""
+        if self.values[self._base[name]] is None and name not in self._reserved:
+            self._reserved[name] = self.zeros(self.program.buffers[name], Now(0, 0, 0))
+
+    def release(self, name: str) -> None:
+        """What is written now takes the place of what was held for it."""
+        self._reserved.pop(name, None)
 
     def free_after(self, template: Template) -> list[tuple[int, ...]]:
         """For each op the slots whose value nobody reads after it in program order."""

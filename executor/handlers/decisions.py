@@ -35,8 +35,20 @@ def encode(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def decode(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.decode(context, *read) -> written``: what arrived becomes rows."""
-    return applied(op, context, "decode")
+    """``policy.decode(context, *read) -> written``: what arrived becomes rows. Those of a guarded op stay when it is
+    skipped; their memory is there before they first arrive, as in :func:`executor.handlers.collectives.broadcast`."""
+    run, store = applied(op, context, "decode"), context.store
+    buffers = context.program.buffers
+    kept = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
+    for name in kept:
+        store.reserve(name)
+
+    def run_in_its_place(now: Now) -> None:
+        for name in kept:
+            store.release(name)
+        run(now)
+
+    return run_in_its_place if kept else run
 
 
 def sample(op: Op, template: Template, context: RankContext) -> Handler:
