@@ -19,7 +19,8 @@ def tapped() -> Iterator[list[Call]]:
 
     def note(name: str) -> Callable[..., Any]:
         def tap(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-            if options.get("group") not in (None, dist.group.WORLD):
+            waking = options.get("async_op", False)  # executor.world.wake_groups: no op of a program
+            if options.get("group") not in (None, dist.group.WORLD) and not waking:
                 peer = options.get("group_dst", options.get("group_src", options.get("src", -1)))
                 handed = arguments[0] if name == "all_gather" else tensor
                 calls.append((name, peer, handed.numel() * handed.element_size()))
