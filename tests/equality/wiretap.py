@@ -1,11 +1,14 @@
 """Listens between the executor and ``torch.distributed``: tensors handed over, whatever the executor counts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+import executor.train
+from executor.handlers.context import GroupHandle
 
 Call = tuple[str, int, int]
 """Name of the function, the member of the group that it concerns (-1: all of them), and bytes of its tensor."""
@@ -13,14 +16,15 @@ Call = tuple[str, int, int]
 
 @contextmanager
 def tapped() -> Iterator[list[Call]]:
-    """Calls on groups that the program asked for, in order; the driver's own messages use the default group."""
+    """Calls on groups that the program asked for, in order; the driver's own messages use the default group, or come
+    before training, to wake the threads of groups."""
     calls: list[Call] = []
+    wake = executor.train.wake_groups
     originals = {name: getattr(dist, name) for name in ("isend", "irecv", "all_reduce", "broadcast", "all_gather")}
 
     def note(name: str) -> Callable[..., Any]:
         def tap(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-            waking = options.get("async_op", False)  # executor.world.wake_groups: no op of a program
-            if options.get("group") not in (None, dist.group.WORLD) and not waking:
+            if options.get("group") not in (None, dist.group.WORLD):
                 peer = options.get("group_dst", options.get("group_src", options.get("src", -1)))
                 handed = arguments[0] if name == "all_gather" else tensor
                 calls.append((name, peer, handed.numel() * handed.element_size()))
@@ -28,10 +32,16 @@ def tapped() -> Iterator[list[Call]]:
 
         return tap
 
+    def wake_unheard(groups: Mapping[str, GroupHandle]) -> None:
+        wake(groups)
+        calls.clear()
+
     for name in originals:
         setattr(dist, name, note(name))
+    executor.train.wake_groups = wake_unheard
     try:
         yield calls
     finally:
+        executor.train.wake_groups = wake
         for name, original in originals.items():
             setattr(dist, name, original)
