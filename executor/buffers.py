@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from simgnn.errors import BackendError
@@ -114,7 +113,7 @@ class BufferStore:
         """The memory of a buffer that is made once, for whoever writes it; None for others."""
         if name not in self._rooms and name in lasting_buffers(self.program.buffers):
             buffer = self.program.buffers[name]
-            shape = (most_rows(self.program, buffer, self.rank), buffer.width)
+            shape = (int(self.program.sizes.most(buffer.rows)[self.rank]), buffer.width)
             self._rooms[name] = torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
         return self._rooms.get(name)
 
@@ -124,7 +123,7 @@ class BufferStore:
         buffer, there = self.program.buffers[name], self.values[self._base[name]]
         if name not in self._rooms:
             if not isinstance(there, torch.Tensor):
-                rows = most_rows(self.program, buffer, self.rank)
+                rows = int(self.program.sizes.most(buffer.rows)[self.rank])
                 there = torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
             self._rooms[name] = there
         return self._rooms[name]
@@ -187,14 +186,6 @@ class BufferStore:
             return lambda now: (now.epoch - back) % depth
         back = access.steps_back + access.epochs_back * steps
         return lambda now: (now.count - back) % depth
-
-
-def most_rows(program: Program, buffer: Buffer, rank: int) -> int:
-    """The most rows that a buffer has in any turn."""
-    if isinstance(buffer.rows, Column):
-        return int(np.max(program.sizes.columns[buffer.rows.name][rank]))
-    assert isinstance(buffer.rows, int)
-    return buffer.rows
 
 
 def _moved(value: Value, device: torch.device) -> Value:

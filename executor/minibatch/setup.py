@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from executor.assemble import learned_buffers, learned_values
-from executor.buffers import BufferStore, Value, most_rows
+from executor.buffers import BufferStore, Value
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
@@ -167,8 +167,8 @@ def _staged_rows(
     staging = Staging(
         steps=program.calendar.steps,
         window=inputs.depth,
-        largest=most_rows(program, inputs, rank),
-        hot_rows=most_rows(program, program.buffers[HOT], rank) if HOT in program.buffers else 0,
+        largest=int(program.sizes.most(inputs.rows)[rank]),
+        hot_rows=int(program.sizes.most(program.buffers[HOT].rows)[rank]) if HOT in program.buffers else 0,
         width=inputs.width,
         dtype=dtype,
         device=device,

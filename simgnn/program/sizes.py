@@ -97,3 +97,12 @@ class SizeTable:
         if isinstance(size, Column):
             return turn_of(self.columns[size.name], epoch, step)
         return np.full(self.ranks, size, dtype=np.int64)
+
+    def most(self, size: Size) -> IntArray:
+        """A size on every rank in the turn that has most of it there, int64 [P]; of a decision its bound."""
+        if isinstance(size, Decision):
+            size = size.bound
+        if isinstance(size, Column):
+            column = self.columns[size.name]
+            return np.asarray(column.reshape(len(column), -1).max(axis=1))
+        return np.full(self.ranks, size, dtype=np.int64)

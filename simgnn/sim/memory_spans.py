@@ -166,9 +166,7 @@ def most_bytes(sizes: Sizes, name: str) -> IntArray:
     buffer = sizes.program.buffers[name]
     if not isinstance(buffer.rows, Column) or name not in lasting_buffers(sizes.program.buffers):
         return all_copies_bytes(sizes, name, 0, 0)
-    column = sizes.program.sizes.columns[buffer.rows.name]
-    most = column.reshape(len(column), -1).max(axis=1)
-    return np.asarray(most * (buffer.row_bytes * buffer.depth))
+    return sizes.program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)
 
 
 def _root(op: Op) -> int | None:
