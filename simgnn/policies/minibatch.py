@@ -55,9 +55,10 @@ def drawn(hop: int) -> str:
 
 
 def lasting_buffers(buffers: Mapping[str, Buffer]) -> frozenset[str]:
-    """Buffers of a batch that are made once, as large as the largest batch of a rank needs: its input rows; and where
-    rows are sent unasked and batches ahead, those that are sent and those that arrive. Would these last while a batch
-    is staged, it were a matter of chance whether they are there when training needs most."""
+    """Buffers that are made before training, as large as the largest batch of a rank needs: its input rows; caches of
+    hot rows, as large as the largest; and where rows are sent unasked and batches ahead, those that are sent and those
+    that arrive. Would these last while a batch is staged, it were a matter of chance whether they are there when
+    training needs most."""
     staged = buffers.get(INPUTS)
     ahead = staged is not None and staged.depth > 1 and SERVED_ROWS in buffers
-    return frozenset({INPUTS, *((PULLED_ROWS, SERVED_ROWS) if ahead else ())} & buffers.keys())
+    return frozenset({INPUTS, HOT, *((PULLED_ROWS, SERVED_ROWS) if ahead else ())} & buffers.keys())

@@ -120,7 +120,7 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
         elsewhere = np.isin(buffer, [number[name] for name in received if name in number])
         kept_here = ~elsewhere | (roots[ticks["op_id"][row]] != ticks["rank"][row])
         row, buffer = row[kept_here], buffer[kept_here]
-    stays = np.isin(buffer, [number[name] for name in made_once(program)])
+    stays = np.isin(buffer, [number[name] for name in made_once(program) & number.keys()])
     keys = [buffer, ticks["rank"][row], *(np.where(stays, 0, ticks[name][row]) for name in ("step", "epoch"))]
     order = np.lexsort((ticks["issued"][row], *keys))
     fresh = np.ones(len(order), dtype=np.bool_)

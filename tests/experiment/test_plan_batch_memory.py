@@ -36,12 +36,14 @@ def test_no_more_batches_are_held_than_can_be_staged() -> None:
 
 def test_rows_sent_ahead_lie_in_buffers_that_are_made_once() -> None:
     """Else it is a matter of chance whether they are there when training needs most."""
-    sizes = made_sizes(TWO)
+    plain, cached = made_sizes(TWO), made_sizes(TWO, hot_rows=30)
     rows = {"inputs", "rows/pulled", "rows/served"}
-    for system, option, held in (
-        ("rapidgnn", "schedule.window=3", rows),
-        ("rapidgnn", "schedule.window=1", {"inputs"}),  # nothing is staged while a batch trains
-        ("distdgl", "schedule.window=3", {"inputs"}),
+    for system, option, sizes, held in (
+        ("rapidgnn", "schedule.window=3", plain, rows),
+        ("rapidgnn", "schedule.window=3", cached, {*rows, "hot"}),
+        ("rapidgnn", "schedule.window=1", plain, {"inputs"}),  # nothing is staged while a batch trains
+        ("rapidgnn", "placement.hot_scope=run", cached, {*rows, "hot"}),
+        ("distdgl", "schedule.window=3", plain, {"inputs"}),
     ):
         assert lasting_buffers(planned(system, TWO, sizes, option).program.buffers) == held, (system, option)
 
