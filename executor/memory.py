@@ -64,6 +64,7 @@ class PeakMemory:
     ``allocated``: peak with large blocks mapped; None: not possible here, or not yet known. ``resident``: highest so
     far of what was resident before :meth:`start_again`.
     ``measures``: large blocks are mapped now, so :meth:`note` has something to note.
+    ``_mark``: the high-water mark at the last note.
     ``holes``: addresses of blocks that fill the heap's holes meanwhile. ``room``: what keeps room for small objects.
     ``processes``: how many share this
     machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
@@ -80,6 +81,7 @@ class PeakMemory:
     first: bool = True
     resident: int = 0
     measures: bool = False
+    _mark: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -108,15 +110,26 @@ class PeakMemory:
         gc.collect()
         if self.allocated is not None:
             self.holes += fill_holes()
-            _clear()
+            self._forget()
             self.measures = True
 
     def note(self) -> None:
-        """An op has ended, on any thread: what was allocated at most so far. Others may end meanwhile."""
+        """An op has ended, on any thread: what was allocated at most so far. Others may end meanwhile.
+
+        A mark that has not risen since the last note holds pages of files that were there then and may have left: what
+        they leave of it is not allocated. Then what is resident now counts.
+        """
         with self._lock:
             status = _statuses()
-            allocated = status.get("VmHWM", 0) - self._elsewhere(status)
-            self.allocated = max(self.allocated or 0, allocated)
+            mark = status.get("VmHWM", 0)
+            most = mark if mark > self._mark else status.get("VmRSS", 0)
+            self._mark = mark
+            self.allocated = max(self.allocated or 0, most - self._elsewhere(status))
+
+    def _forget(self) -> None:
+        """Let the mark rise anew."""
+        _clear()
+        self._mark = 0
 
     def _elsewhere(self, status: Mapping[str, int]) -> int:
         """Bytes of what is resident that do not count: the idle process, pages of files, what another rank shares."""
@@ -131,7 +144,7 @@ class PeakMemory:
         _set(MEASURING)
         release_free_memory()
         self.holes += fill_holes()
-        _clear()
+        self._forget()
         self.measures = True
         return True
 

@@ -164,39 +164,6 @@ def test_freed_blocks_do_not_count_and_holes_of_the_heap_hide_none() -> None:
     assert float(words[4]) == pytest.approx(3 + 10, abs=0.3)
 
 
-MAPPED_FILE = """
-import mmap, sys, torch
-from executor.allocator import tune_allocator
-from executor.memory import NotedMemory, PeakMemory
-
-class Ops:
-    def add(self, *op):
-        pass
-
-with open(sys.argv[1], "wb") as file:
-    file.write(b"1" * 2**23)
-memory = PeakMemory.begin(torch.device("cpu"), tune_allocator())
-memory.start()
-record = NotedMemory(Ops(), memory)
-batch = torch.ones(3 * 2**19)  # 6 MiB
-record.add(None, 0, 0, 0, None)
-del batch
-with open(sys.argv[1], "rb") as file:
-    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    assert mapped[:: mmap.PAGESIZE].count(b"1") == 2**23 // mmap.PAGESIZE
-record.add(None, 0, 0, 0, None)
-memory.reset()
-print(memory.peak_bytes() / 2**20)
-"""
-
-
-def test_pages_of_files_that_come_after_the_peak_are_not_taken_out_of_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MAPPED_FILE, str(tmp_path / "batches")]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert found.returncode == 0, found.stderr
-    assert float(found.stdout) == pytest.approx(6, abs=0.5)
-
-
 WRITER = """
 import sys, torch
 from pathlib import Path
