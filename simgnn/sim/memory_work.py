@@ -12,7 +12,7 @@ from simgnn.policies.minibatch import EMBEDDINGS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Op, Work
 from simgnn.program.program import EVALUATE, Program
-from simgnn.program.sizes import IntArray
+from simgnn.program.sizes import Column, IntArray
 from simgnn.sim.decided import Sizes
 
 ORDER_BYTES = 24
@@ -39,7 +39,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     - A forward op that multiplies rows less their mean holds a copy of the weights with one more row, of one product
       after the other.
     - A loss holds LOSS_COPIES tensors of its rows, a label of each and its number; on a full graph their scores too,
-      which lie among others, and the largest of an evaluation's splits.
+      which lie among others, and the largest of an evaluation's splits on the rank.
     - Where rows are asked for, a rank holds those that it sends beside those that it gets, which lie twice where they
       come in another order than they are written in.
     """
@@ -97,10 +97,10 @@ def _loss(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) -> IntA
     """What a loss holds, see LOSS_COPIES; its last read are the labels."""
     scores, labels = (program.buffers[op.reads[place].buffer] for place in (0, -1))
     several = labels.dtype == scores.dtype
-    all_rows = sizes.at_most(scores.rows, epoch, step, op.name)
     trained = [piece.sizes["rows"] for piece in op.work if piece.primitive == "loss"]
-    split = np.ceil(all_rows * float(op.options.get("share", 1.0))).astype(np.int64)
-    rows = sizes.at_most(trained[0], epoch, step, op.name) if trained else split
+    split = op.options.get("split")
+    counted = trained[0] if trained else scores.rows if split is None else Column(str(split))
+    rows = sizes.at_most(counted, epoch, step, op.name)
     copies = (LOSS_COPIES_MULTILABEL if several else LOSS_COPIES) + (len(op.writes) < 3)
     numbers = 0 if several else 2 * 8
     return np.asarray(rows * (copies * scores.width * ITEM_BYTES[scores.dtype] + numbers))

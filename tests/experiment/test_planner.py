@@ -241,3 +241,11 @@ def test_gins_sum_of_constant_sparse_rows_is_kept_and_stores_a_value_where_own_r
     result = planned(statistics(2, sparse=True), "model.kind=gin", "model.hidden=8")
     total = result.program.buffers["saved/1/total"]
     assert (total.rows, total.persistent) == (result.program.buffers["aggregated/1"].rows, True)
+
+
+def test_an_evaluation_tells_how_many_rows_each_ranks_largest_split_has() -> None:
+    by_rank = {"train_rows": np.array([80, 20]), "validation_rows": np.array([0, 50]), "test_rows": np.array([5, 5])}
+    for tables, largest in ((by_rank, [80, 50]), ({"train_rows": by_rank["train_rows"]}, [80, 20])):
+        program = planned(replace(statistics(2), tables=tables)).program
+        (loss,) = [op for op in program.templates["evaluate"].ops if op.name == "evaluate/loss"]
+        assert program.sizes.columns[str(loss.options["split"])].tolist() == largest

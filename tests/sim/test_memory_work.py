@@ -285,22 +285,23 @@ def test_rows_that_a_rank_asks_for_lie_beside_those_that_it_sends() -> None:
 @pytest.mark.parametrize(
     ("labels", "writes", "options", "rows", "copies", "numbers"),
     [
-        (Buffer("t", ROWS, 8, "uint8"), "dy m", {}, 500, 2, 2),
-        (Buffer("t", ROWS, WIDE), "dy m", {}, 500, 5, 0),
-        (Buffer("t", ROWS, 8, "uint8"), "dy m n", {}, 500, 1, 2),
-        (Buffer("t", ROWS, WIDE), "dy m n", {}, 500, 4, 0),
-        (Buffer("t", ROWS, 8, "uint8"), "m", {"share": 0.7}, 700, 2, 2),
-        (Buffer("t", ROWS, WIDE), "m", {"share": 0.7}, 700, 5, 0),
+        (Buffer("t", ROWS, 8, "uint8"), "dy m", {}, [500, 500], 2, 2),
+        (Buffer("t", ROWS, WIDE), "dy m", {}, [500, 500], 5, 0),
+        (Buffer("t", ROWS, 8, "uint8"), "dy m n", {}, [500, 500], 1, 2),
+        (Buffer("t", ROWS, WIDE), "dy m n", {}, [500, 500], 4, 0),
+        (Buffer("t", ROWS, 8, "uint8"), "m", {"split": "split_rows"}, [700, 300], 2, 2),
+        (Buffer("t", ROWS, WIDE), "m", {"split": "split_rows"}, [700, 300], 5, 0),
     ],
 )
 def test_losses_hold_scores_that_they_pick_and_what_is_made_of_them(labels, writes, options, rows, copies, numbers):
     trained = (Work("loss", {"rows": 500, "width": WIDE, "item_bytes": 4}),)
-    work = {} if "share" in options else {"work": trained}
+    work = {} if "split" in options else {"work": trained}
     ops = [op("loss", "loss", "compute", "y t", writes, options=options, **work)]
     buffers = [Buffer("y", ROWS, WIDE), labels, Buffer("dy", ROWS, WIDE), Buffer("m", 1, 4), Buffer("n", 1, 1)]
-    made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+    made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0, 0),
+                   columns={"split_rows": [700, 300]})  # fmt: skip
     held = work_space(made, Sizes(made), ops[0], 0, 0).tolist()
-    assert held == [rows * (copies * WIDE * 4 + numbers * 8)]
+    assert held == [count * (copies * WIDE * 4 + numbers * 8) for count in rows]
 
 
 def test_sums_over_edges_of_a_batch_make_pointers_and_when_reversed_edges_by_source() -> None:

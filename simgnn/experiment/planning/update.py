@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.graph.graph import GraphFacts
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.stats import MASKS, PartitionStats
 from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder
@@ -115,16 +116,24 @@ def emit_update(
     )  # fmt: skip
 
 
+def largest_splits(stats: PartitionStats) -> NDArray[np.int64]:
+    """Rows of each rank in the largest of its splits, int64 [P]. Splits that the statistics do not tell by rank (a
+    ``stats:`` file may leave out all but training rows) are taken to be spread as all rows are."""
+    facts, tables = stats.facts, stats.tables
+    counts = {f"{name}_rows": getattr(facts, f"{name}_vertices") for name in MASKS}
+    spread = {name: np.ceil(stats.rows * (count / facts.vertices)) for name, count in counts.items()}
+    return np.asarray(np.max([tables.get(name, spread[name]) for name in counts], axis=0), dtype=np.int64)
+
+
 def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, stats: PartitionStats) -> None:
     """Counts for the accuracy (micro-F1 when multi-label) of train, validation and test rows, one split after the
-    other: ``options["share"]`` of all rows are in the largest."""
-    facts, ranks = stats.facts, stats.ranks
-    largest = max(facts.train_vertices, facts.validation_vertices, facts.test_vertices)
+    other: ``options["split"]`` names how many rows of a rank are in its largest."""
+    ranks, split = stats.ranks, builder.column(f"{names.prefix}split_rows", largest_splits(stats))
     rows, labels = f"{names.prefix}hidden/{len(model.layers)}", f"{names.prefix}labels"
     builder.compute(
         (EVALUATE,), "evaluate/loss", OpKind.LOSS, [rows, labels], ["evaluation"],
         builder.work([pass_over(names.rows, model.classes, 2)]), layer=len(model.layers), phase="evaluate",
-        options={"share": largest / facts.vertices},
+        options={"split": split.name},
     )  # fmt: skip
     if ranks > 1:
         builder.allreduce(
