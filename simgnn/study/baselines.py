@@ -2,8 +2,8 @@
 
 Both see the same program as the simulator. The regression is fitted to measured runs (of other groups than the one that
 it predicts: it needs what the simulator must do without); alpha-beta plus roofline takes its rates from the same
-calibration and is fitted to nothing. Where ranks share a host's link to the network, both know it: baselines that were
-easy to beat would prove nothing.
+calibration and is fitted to nothing. Where ranks share a host's link to the network, both know it, and both know which
+share of its turns a block is sent in: baselines that were easy to beat would prove nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from simgnn.hardware.features import features
 from simgnn.hardware.machine import Machine
 from simgnn.program.kinds import PAIRWISE_KINDS, OpKind
 from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
 from simgnn.study.score import Floats
 
 REFERENCE_ROWS, REFERENCE_WIDTH, REFERENCE_BYTES = 20_000, 256, 2**20
@@ -51,8 +52,12 @@ class Demand:
         ]
 
 
-def demand(program: Program, machine: Machine) -> Demand:
-    """What the second epoch of a program asks for (the first, where a program has one of its own, is not steady)."""
+def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) -> Demand:
+    """What the second epoch of a program asks for (the first, where a program has one of its own, is not steady).
+
+    ``decided``: every guard, int64 [P, epochs, steps]. An op under one counts by the share of steady turns in which it
+    runs.
+    """
     P = program.ranks
     zero = np.zeros(P)
     flops, moved, roofline, inside, across = zero.copy(), zero.copy(), zero.copy(), zero.copy(), zero.copy()
@@ -61,29 +66,36 @@ def demand(program: Program, machine: Machine) -> Demand:
     same = np.equal.outer(program.hosts, program.hosts)
     for step in range(program.calendar.steps):
         for op in program.templates[program.calendar.template(1, step)].ops:
+            runs = np.ones(P) if op.guard is None else _share(decided[op.guard.decision])
             for work in op.work:
                 sizes = {name: program.sizes.per_rank(size, 1, step) for name, size in work.sizes.items()}
                 done, touched = amounts(work.primitive, sizes)
-                flops += done
-                moved += touched
-                roofline += np.maximum(done / peak, touched / bandwidth)
+                flops += runs * done
+                moved += runs * touched
+                roofline += runs * np.maximum(done / peak, touched / bandwidth)
             if op.route is not None and op.transfer is not None and op.kind in PAIRWISE_KINDS:
                 rows = program.sizes.routes[op.route].matrix(P, 1, step)
                 sent = np.asarray(rows * op.transfer.row_bytes, dtype=np.float64)
-                inside += (sent * same).sum(axis=1)
-                across += (sent * ~same).sum(axis=1)
-                alpha_beta += _exchange_s(sent, machine)
+                inside += runs * (sent * same).sum(axis=1)
+                across += runs * (sent * ~same).sum(axis=1)
+                alpha_beta += runs.max() * _exchange_s(sent, machine)
             elif op.kind in (OpKind.BROADCAST, OpKind.ALLGATHER) and op.transfer is not None and P > 1:
                 rows = program.sizes.per_rank(op.transfer.rows, 1, step)
                 handed = rows.max() if op.kind is OpKind.ALLGATHER else rows[op.root or 0]
                 sent = _from_rank_to_rank(op.kind, float(handed) * op.transfer.row_bytes, P, op.root or 0)
-                inside += (sent * same).sum(axis=1)
-                across += (sent * ~same).sum(axis=1)
-                alpha_beta += _collective_s(op.kind, float(handed) * op.transfer.row_bytes, machine)
+                inside += runs * (sent * same).sum(axis=1)
+                across += runs * (sent * ~same).sum(axis=1)
+                alpha_beta += runs.max() * _collective_s(op.kind, float(handed) * op.transfer.row_bytes, machine)
             elif op.kind is OpKind.ALLREDUCE and op.transfer is not None and P > 1:
                 rows = program.sizes.per_rank(op.transfer.rows, 1, step)
-                alpha_beta += _allreduce_s(float(rows.max()) * op.transfer.row_bytes, machine)
+                alpha_beta += runs.max() * _allreduce_s(float(rows.max()) * op.transfer.row_bytes, machine)
     return Demand(flops, moved, roofline, inside, across, alpha_beta)
+
+
+def _share(values: IntArray) -> Floats:
+    """Share of the turns after the first epoch (of all, where there is no other) in which a guard is set, [P]."""
+    steady = values[:, 1:] if values.shape[1] > 1 else values
+    return np.asarray((steady != 0).mean(axis=(1, 2)))
 
 
 def amounts(primitive: str, sizes: Mapping[str, NDArray[np.int64]]) -> tuple[Floats, Floats]:

@@ -16,7 +16,7 @@ from simgnn.record.provenance import versions
 from simgnn.record.result import write_text
 from simgnn.sampling.sizesfile import save_sizes
 from simgnn.study.backend import Backend, Predicted
-from simgnn.study.baselines import demand, roofline_s
+from simgnn.study.baselines import Demand, demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
 from simgnn.study.left import check_folder, forget_cut_short, how_far, read_reference, write_reference
 from simgnn.study.runnable import check_noticeable, check_runnable
@@ -172,12 +172,15 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Seq
         }
         for variant, profile in variants.items():
             predicted = backend.predict(experiment, profile, counted)
-            found.append(_prediction(case, topology, variant, profile_digest, predicted))
+            decided = experiment.freshness.scheduled(predicted.program, experiment.train.epochs)
+            needs = demand(predicted.program, predicted.machine, decided)
+            found.append(_prediction(case, topology, variant, profile_digest, predicted, needs))
     return found
 
 
-def _prediction(case: Case, topology: Topology, variant: str, profile_digest: str, predicted: Predicted) -> Prediction:
-    needs = demand(predicted.program, predicted.machine)
+def _prediction(
+    case: Case, topology: Topology, variant: str, profile_digest: str, predicted: Predicted, needs: Demand
+) -> Prediction:
     speeds = [1.0] * case.ranks
     speeds[-1] = topology.slow_last or 1.0
     low, high = predicted.result.epoch_s_interval or (None, None)

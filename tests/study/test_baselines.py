@@ -5,7 +5,7 @@ import pytest
 from programs.notation import op, program
 from sim.worlds import machine
 
-from simgnn.program.ops import Stream, Transfer
+from simgnn.program.ops import Guard, Stream, Transfer
 from simgnn.program.program import Calendar
 from simgnn.study.baselines import Demand, amounts, demand, held_out_regression
 
@@ -66,7 +66,27 @@ def test_whole_blocks_that_go_round_count_in_both_baselines(
     hosts = (0, 0, 1, 1)
     moves = op("block", kind, "comm", transfer=Transfer(1, 10**6), root=0 if kind == "broadcast" else None)
     planned = program("p", {"epoch": [moves]}, Calendar("epoch"), [], [Stream("comm", group="world")], hosts)
-    found = demand(planned, machine(hosts))
+    found = demand(planned, machine(hosts), {})
     assert found.inside_bytes == pytest.approx(np.array(inside))
     assert found.across_bytes == pytest.approx(np.array(across))
     assert found.alpha_beta_s == pytest.approx(seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_a_block_that_is_skipped_in_some_epochs_counts_by_the_share_of_those_in_which_it_is_sent(coded: bool) -> None:
+    hosts = (0, 0, 1, 1)
+    guard = Guard("agreed/1/forward/root-0")
+    block = op("block", "broadcast", "comm", transfer=Transfer(1, 10**6), root=0, guard=guard)
+    ops = [op("code", "encode", "comm", guard=guard), block] if coded else [block]
+    planned = program("p", {"epoch": ops}, Calendar("epoch"), [], [Stream("comm", group="world")], hosts)
+
+    def sent(*epochs: int) -> Demand:
+        return demand(planned, machine(hosts), {guard.decision: np.tile(np.array(epochs)[None, :, None], (4, 1, 1))})
+
+    always, rarely, never = sent(1, 1, 1, 1, 1), sent(1, 0, 0, 1, 0), sent(1, 0)
+    assert always.alpha_beta_s == pytest.approx(2 * 1e-3, rel=1e-3)
+    assert never.alpha_beta_s == never.memory_bytes.sum() == never.roofline_s.sum() == never.across_bytes.sum() == 0
+    assert sent(1).alpha_beta_s == always.alpha_beta_s, "no epoch but the first"
+    for field in ("flops", "memory_bytes", "roofline_s", "inside_bytes", "across_bytes", "alpha_beta_s"):
+        assert getattr(rarely, field) == pytest.approx(getattr(always, field) / 4), field
+    assert bool(always.roofline_s.sum()) == coded
