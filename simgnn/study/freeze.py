@@ -18,7 +18,7 @@ from simgnn.sampling.sizesfile import save_sizes
 from simgnn.study.backend import Backend, Predicted
 from simgnn.study.baselines import Demand, demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
-from simgnn.study.left import check_folder, forget_cut_short, how_far, read_reference, write_reference
+from simgnn.study.left import check_folder, forget_cut_short, how_far, is_calibrated, read_reference, write_reference
 from simgnn.study.runnable import check_noticeable, check_runnable
 from simgnn.study.runs_check import is_duration
 from simgnn.study.suite import Slowed, Suite, Topology
@@ -82,7 +82,9 @@ def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
     The suite is written once its calibration is through, and before that has its name: whoever is told of a fault, or
     stops it, may mend the suite, and what is there was made for the suite beside it.
     """
-    if folder.profile.is_file():
+    if is_calibrated(folder):
+        if not folder.profile.is_file():
+            folder.calibrating.rename(folder.profile)
         write_toml(folder.suite, suite.to_table())  # its sensitivity may be another
         backend.tell(f"going on in {folder.root}: {how_far(folder)}")
         canary_s = read_reference(folder)

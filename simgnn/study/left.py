@@ -35,11 +35,18 @@ def check_folder(suite: Suite, root: Path) -> None:
 
 def how_far(folder: TruthFolder) -> str:
     """How far the validation of a folder has come."""
-    if not folder.profile.is_file():
+    if not is_calibrated(folder):
         return "not calibrated"
     if not folder.frozen.is_file():
         return "calibrated, not yet predicted"
     return "predicted, runs begun" if folder.runs.is_file() else "predicted, nothing run"
+
+
+def is_calibrated(folder: TruthFolder) -> bool:
+    """Whether its calibration is through, also where a killed process could not give it its name any more: the suite is
+    written after all that it stands for."""
+    there = (folder.suite, folder.reference, folder.calibrating)
+    return folder.profile.is_file() or all(path.is_file() for path in there)
 
 
 def differing(one: Suite, other: Suite) -> list[str]:

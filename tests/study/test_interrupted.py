@@ -95,6 +95,30 @@ def test_killed_while_it_predicted_it_goes_on_with_its_calibration_and_what_was_
     assert not (root / ".canary.json").exists()
 
 
+def test_killed_before_its_calibration_has_its_name_it_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, suite = tmp_path / "out", small_suite(**HERE)
+
+    def stop(*_: Any) -> None:
+        raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", stop)
+        with pytest.raises(StoppedError):
+            validate(suite, root, Pretended())
+    assert TruthFolder(root).suite.is_file()
+    assert not TruthFolder(root).profile.exists()
+    with pytest.raises(ConfigError, match=r"another suite \('small', calibrated, not yet predicted;"):
+        validate(small_suite(**{**HERE, "repeats": 2}), root, Pretended())
+    again = Telling()
+    board = validate(suite, root, again)
+    assert f"going on in {root}: calibrated, not yet predicted" in again.told
+    assert "calibrate" not in again.names()
+    assert (again.asked, board.drift.canary_s) == (4, 0.05)
+    assert not list(root.glob("*.partial"))
+
+
 def test_a_calibration_without_its_reference_work_says_so_and_a_broken_one_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "out"
     killed(root, "predict")
