@@ -10,6 +10,7 @@ import typer
 from simgnn.cli.calibrate_measure import (
     forget_kept,
     kept_samples,
+    kept_stages,
     measure_groups,
     one_at_a_time,
     told_of_kept,
@@ -94,12 +95,13 @@ def command(
         if pool:
             files = kept_samples(pool)
         else:
+            counts = parse_ranks(ranks)
+            before = kept_stages(quick, counts, passes)
             try:
-                files = measure_groups(
-                    quick, parse_ranks(ranks), Reporter(quiet=as_json or not leads), samples, fresh, passes
-                )
+                files = measure_groups(quick, counts, Reporter(quiet=as_json or not leads), samples, fresh, passes)
             except KeyboardInterrupt:
-                note(f"nothing is written; {told_of_kept(quick)}")
+                kept = told_of_kept(before, kept_stages(quick, counts, passes), fresh)
+                note(f"nothing is written; {kept}")
                 raise
         if not leads:
             return

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import product
@@ -25,6 +26,8 @@ PATIENCE_S = 600.0
 """A group of ranks that has not finished by then hangs."""
 RANKS_PER_CORE, LEAST_MOST_RANKS = 8, 16
 """More ranks than so many a core are refused, but never as few as the second number."""
+KEPT_NS = 24 * 3600 * 10**9
+"""The micro-benchmarks use what was kept for a day."""
 PROGRESS = "progress "
 """How the micro-benchmarks begin a line that says how much is through: "progress SECONDS OF_SECONDS TEXT"."""
 
@@ -70,11 +73,37 @@ def forget_kept(quick: bool) -> None:
             emptied.rmdir()
 
 
-def told_of_kept(quick: bool) -> str:
-    """What an interrupted calibration leaves to the next one, in words: stages are kept whole or not at all."""
-    if any(kept_folder().rglob(f"{'quick' if quick else 'full'}-*.json")):
-        return "stages that were measured to their end are kept for a day: the same command goes on from there"
+def kept_stages(quick: bool, ranks: Sequence[int] | None, passes: int) -> dict[Path, int]:
+    """Kept stages that such a calibration goes on from, unless they are refused, and when each was written (ns)."""
+    size, youngest = "quick" if quick else "full", time.time_ns() - KEPT_NS
+    found = {
+        path: path.stat().st_mtime_ns
+        for turn, count in product(range(passes), _groups(quick, ranks))
+        for path in _kept_in(turn).glob(f"{size}-{count}-*.json")
+    }
+    return {path: written for path, written in found.items() if written >= youngest}
+
+
+def told_of_kept(before: Mapping[Path, int], now: Mapping[Path, int], fresh: bool) -> str:
+    """What an interrupted calibration leaves to the next one, in words: stages are kept whole or not at all.
+
+    ``before``, ``now``: :func:`kept_stages` at its beginning and now; a ``fresh`` one has used none of the former.
+    """
+    if now.items() - before.items() if fresh else now:
+        how = "without --fresh the same command" if fresh else "the same command"
+        return f"stages that were measured to their end are kept for a day: {how} goes on from there"
     return "no stage was measured to its end, so nothing is kept: the same command starts anew"
+
+
+def _kept_in(turn: int) -> Path:
+    """Where a pass keeps its stages."""
+    return kept_folder() if turn == 0 else kept_folder() / f"pass-{turn + 1}"
+
+
+def _groups(quick: bool, ranks: Sequence[int] | None) -> Sequence[int]:
+    """The sizes of the groups that measure: under torchrun that of its one group."""
+    place = torchrun_place()
+    return (place.ranks,) if place is not None else ranks or (QUICK_RANKS if quick else FULL_RANKS)
 
 
 def measure_groups(
@@ -90,14 +119,12 @@ def measure_groups(
     check_executor()
     if passes < 1:
         raise ConfigError(f"--passes: got {passes}, expected 1 or more")
-    place = torchrun_place()
+    place, groups = torchrun_place(), _groups(quick, ranks)
     if place is not None:
         if ranks is not None and tuple(ranks) != (place.ranks,):
             told = ", ".join(map(str, ranks))
             raise ConfigError(f"--ranks: got {told}, but torchrun started {place.ranks} ranks; leave the option out")
-        groups: Sequence[int] = (place.ranks,)
     else:
-        groups = ranks or (QUICK_RANKS if quick else FULL_RANKS)
         check_counts(groups)
     if place is None or place.rank == 0:
         tell_if_busy(reporter)
@@ -115,7 +142,7 @@ def measure_groups(
                     "--out",
                     str(path),
                     "--keep",
-                    str(kept_folder() if turn == 0 else kept_folder() / f"pass-{turn + 1}"),
+                    str(_kept_in(turn)),
                     *(["--quick"] if quick else []),
                 ]
                 if fresh:

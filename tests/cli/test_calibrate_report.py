@@ -125,6 +125,38 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
     assert not kept_folder().exists()
 
 
+def test_what_an_interrupted_calibration_says_is_kept_is_what_the_next_one_uses(
+    measured: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keeps: list[Path] = []
+
+    def interrupted(*_: Any) -> None:
+        for path in keeps:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate_measure, "_measure", interrupted)
+
+    def told(*options: str) -> str:
+        assert invoke(["calibrate", "--ranks", "2", *options]) == 1
+        return " ".join(capsys.readouterr().err.split())
+
+    first, second = kept_folder() / "full-2-work.json", kept_folder() / "pass-2" / "full-2-work.json"
+    for elsewhere in (kept_folder() / "full-20-work.json", kept_folder() / "full-4-work.json", second):
+        keeps.append(elsewhere)
+        assert "nothing is kept: the same command starts anew" in told(), "of other ranks, or of another pass"
+    assert "kept for a day: the same command goes on from there" in told("--passes", "2")
+    keeps[:] = [first]
+    assert "kept for a day: without --fresh the same command goes on from there" in told("--fresh")
+    keeps.clear()
+    assert "kept for a day: the same command goes on from there" in told()
+    assert "nothing is kept: the same command starts anew" in told("--fresh"), "an earlier one kept it"
+    of_old = first.stat().st_mtime - 24 * 3600
+    os.utime(first, (of_old, of_old))
+    assert "nothing is kept: the same command starts anew" in told()
+
+
 def test_two_calibrations_never_run_at_once(measured: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     with locked_folder(calibration_path().parent, "calibrate"):
         assert invoke(["calibrate", "--quick"]) == 2
