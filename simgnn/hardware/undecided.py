@@ -19,7 +19,10 @@ def undecided(collectives: Sequence["Collective"], choices: Sequence["Choice"]) 
     faults = [f"choices: {times} for scope '{scope}'; expected one" for scope, times in scopes.items() if times > 1]
     for (first, one), (second, other) in combinations(enumerate(collectives), 2):
         sizes = _sizes_of_both(one, other)
-        if (one.kind, one.scope) != (other.kind, other.scope) or sizes is None or _chosen(one, other, scopes):
+        if (one.kind, one.scope) != (other.kind, other.scope) or sizes is None:
+            continue
+        asked = [scope for scope in ("host", "cluster") if _asked(one, scope, collectives)]
+        if _chosen(one, other, asked, scopes):
             continue
         ways = " and ".join(dict.fromkeys((one.algorithm, other.algorithm)))
         shared = ", ".join(map(str, sorted({*(one.ranks or ())} & {*(other.ranks or ())})))
@@ -44,7 +47,13 @@ def _sizes_of_both(one: "Collective", other: "Collective") -> tuple[float, float
     return (max(low, lower), min(high, higher)) if max(low, lower) < min(high, higher) else None
 
 
-def _chosen(one: "Collective", other: "Collective", scopes: Collection[str]) -> bool:
-    """Whether choices of these scopes tell two all-reduces apart in every group that they are for."""
+def _asked(entry: "Collective", scope: str, collectives: Sequence["Collective"]) -> bool:
+    """Whether an entry is looked at for groups of a scope: one for any only where none is of that scope itself."""
+    own = any((other.kind, other.scope) == (entry.kind, scope) for other in collectives)
+    return entry.scope == scope or (entry.scope == "any" and not own)
+
+
+def _chosen(one: "Collective", other: "Collective", asked: Sequence[str], scopes: Collection[str]) -> bool:
+    """Whether choices of these scopes tell two all-reduces apart in every scope in which they are looked at."""
     differ = one.kind == "allreduce" and one.algorithm != other.algorithm
-    return differ and all(scope in scopes for scope in (("host", "cluster") if one.scope == "any" else (one.scope,)))
+    return all(differ and scope in scopes for scope in asked)

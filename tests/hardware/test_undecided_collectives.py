@@ -38,6 +38,10 @@ UNDECIDED = {
         entries({}, {"algorithm": "tree"}),
         "(scope 'any', ring and tree) of any rank count; expected one, or choices of each scope",
     ),
+    "algorithms without a choice where the other scope has its own": (
+        entries({"scope": "host"}, {}, {"algorithm": "tree"}),
+        "1 and 2 both tell allreduce (scope 'any', ring and tree) of any rank count; expected one, or choices of each",
+    ),
     "algorithms of a broadcast": (
         entries({}, {"algorithm": "tree"}, kind="broadcast"),
         "tell broadcast (scope 'any', ring and tree) of any rank count; expected one",
@@ -69,8 +73,18 @@ def test_two_choices_of_a_scope_are_refused(table: Table) -> None:
         (entries({}, {"scope": "host"}, {"scope": "cluster"}), []),
         (entries({}, {"algorithm": "tree"}), ["host", "cluster"]),
         (entries({"scope": "cluster"}, {"scope": "cluster", "algorithm": "tree"}), ["cluster"]),
+        (entries({}, {"algorithm": "tree"}, {"scope": "cluster"}), ["host"]),
+        (entries({}, {}, {"scope": "host"}, {"scope": "cluster"}), []),
     ],
-    ids=["regimes that meet or lie apart", "rank counts", "scopes", "algorithms", "algorithms of one scope"],
+    ids=[
+        "regimes that meet or lie apart",
+        "rank counts",
+        "scopes",
+        "algorithms",
+        "algorithms of one scope",
+        "algorithms where the other scope has its own",
+        "what no group asks for",
+    ],
 )
 def test_what_a_rule_decides_does_not_depend_on_the_order(told: list[Table], choices: list[str], table: Table) -> None:
     described = table["backends"]["nccl"]
