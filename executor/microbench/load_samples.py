@@ -10,7 +10,6 @@ from typing import Any
 from executor.microbench.sample import write_document
 from simgnn.errors import BackendError
 from simgnn.hardware.links import Load
-from simgnn.hardware.quantities import LARGEST_SPREAD
 from simgnn.units import format_quantity
 
 FORMAT = "simgnn-link-load"
@@ -94,13 +93,15 @@ def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
 
     What waits in front of the link while so many messages fill it each way is what it passes in half of the time by
     which a round trip of a small message is longer than on the idle link (medians). ``spread``: the largest standard
-    deviation of any of the numbers from repeat to repeat, as a share. Raises :class:`BackendError` where the messages
-    moved less than half of the rate, or other work kept more than a tenth of the cores busy.
+    deviation of any of the numbers from repeat to repeat, as a share; none where repeats do not tell one of them from
+    nothing, which the note says. Raises :class:`BackendError` where the messages moved less than half of the rate, or
+    other work kept more than a tenth of the cores busy.
     """
     _check_quiet(samples.work)
     idle, *loaded = samples.waiting
     alone = statistics.median(idle.all())
-    queues, middles, spreads = [], [], []
+    queues, middles = [], []
+    spreads: dict[str, float | None] = {}
     for level in loaded:
         moved = statistics.median(level.bulk_bytes_per_s) / 2
         if moved < FILLED * bytes_per_s:
@@ -114,22 +115,26 @@ def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
         queues.append({"messages": level.messages, "size": format_quantity(round(size), "bytes")})
         low, _, high = statistics.quantiles(waits, n=4)
         middles.append(f"{1e3 * low:.1f} to {1e3 * high:.1f}")
-        spreads.append(_spread([(statistics.median(visit) - alone) / 2 for visit in level.visits]))
+        what = f"the wait behind {level.messages} message(s)"
+        spreads[what] = _spread([(statistics.median(visit) - alone) / 2 for visit in level.visits])
     costs = [work.seconds_per_byte for work in samples.work]
-    spreads.append(_spread(costs))
+    spreads["the processor time of a byte"] = _spread(costs)
+    told = [share for share in spreads.values() if share is not None]
+    lost = [what for what, share in spreads.items() if share is None]
     trips = min(len(level.all()) for level in loaded)
     note = (
         f"measured {samples.started[:10]}: what passes the link while a message of {samples.small_bytes} bytes waits, "
         f"behind messages of {_shown(samples.bulk_bytes, 'bytes')} each way ({trips} round trips; middle halves of the "
         f"waits {', '.join(middles)} ms); processor: {len(costs)} exchanges both ways, "
         f"{1e9 * min(costs):.1f} to {1e9 * max(costs):.1f} ns a byte"
+        + (f"; no spread, since repeats do not tell {' and '.join(lost)} from none" if lost else "")
     )
     return Load.model_validate(
         {
             "source": "measured",
             "queues": queues,
             "processor": format_quantity(float(f"{max(0.0, statistics.median(costs)):.4g}"), "s"),
-            "spread": format_quantity(float(f"{max(spreads):.3g}"), "ratio"),
+            "spread": None if lost else format_quantity(float(f"{max(told):.3g}"), "ratio"),
             "note": note,
         }
     )
@@ -144,11 +149,15 @@ def _check_quiet(work: Sequence[Work]) -> None:
         )
 
 
-def _spread(values: Sequence[float]) -> float:
-    """Standard deviation as a share of the mean, at most as a profile holds it: of next to nothing, as behind a link
-    that lets little wait, any share is left. 0 where there is nothing to differ from."""
-    middle = statistics.fmean(values)
-    return min(statistics.stdev(values) / middle, LARGEST_SPREAD) if len(values) > 1 and middle > 0 else 0.0
+def _spread(values: Sequence[float]) -> float | None:
+    """Standard deviation as a share of the mean. None where repeats differ by more than their mean is above nothing, or
+    there are none: noise around nothing, whose mean is small or negative by chance, is no share of anything."""
+    if len(values) < 2:
+        return None
+    apart, middle = statistics.stdev(values), statistics.fmean(values)
+    if apart == 0.0:
+        return 0.0
+    return apart / middle if apart < middle else None
 
 
 def _shown(value: float, dimension: str) -> str:

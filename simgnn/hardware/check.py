@@ -95,7 +95,8 @@ def _unreachable(kinds: Mapping[str, str], root: Callable[[str], str]) -> list[s
 
 
 def burst_problems(profile: "Profile") -> list[str]:
-    """Links that let bytes through at once where messages go as copies through host memory, one after the other.
+    """Links between nodes that let bytes through at once, any of a profile in which messages of a device go as copies
+    through host memory, one after the other: which ones these cross is a matter of routes, and of who talks to whom.
 
     A flow over all the copies is slower than each of its links, so that their buckets could not tell what it has saved.
     """

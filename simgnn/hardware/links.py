@@ -42,7 +42,7 @@ class Load(Strict):
     ``queues``: what arrives at it waits behind so many bytes; between two numbers of messages linear, beyond the last
     as there. ``processor``: seconds of a core that a byte across it costs each of its two ends (None: not measured, and
     taken as none), which their work lacks. ``spread``: the largest standard deviation of these numbers from repeat to
-    repeat, as a share.
+    repeat, as a share (None: not known, as where a number cannot be told from none).
     """
 
     source: Source
@@ -73,9 +73,9 @@ class LinkType(Strict):
 
     ``message_bandwidth``: the most that one message reaches, however large (None: all of it). ``efficiency``: which
     share of that a message of a given size reaches. ``burst``: bytes that pass at once, whatever the bandwidth, after a
-    pause in which they saved up at its rate (a token bucket; None: none; refused where messages go as copies through
-    host memory). ``load``: what it does to others while messages fill it (None: not measured; they share its bandwidth,
-    and that is all).
+    pause in which they saved up at its rate (a token bucket; None: none; refused on every link of two nodes where
+    messages of any device go as copies through host memory). ``load``: what it does to others while messages fill it
+    (None: not measured; they share its bandwidth, and that is all).
     """
 
     kind: LinkKind

@@ -15,7 +15,6 @@ from executor.testbed.command import main
 from executor.testbed.profile import WIRE, describe
 from simgnn.errors import BackendError
 from simgnn.hardware.profile import load_profile, save_profile
-from simgnn.hardware.quantities import LARGEST_SPREAD
 from tests.executor.test_testbed_profile import base, bed
 
 RATE = 24e6
@@ -72,12 +71,25 @@ def test_the_middle_counts_and_repeats_that_differ_make_the_spread() -> None:
     assert "4.0 to 6.0 ms" in found.note
 
 
-def test_of_next_to_nothing_a_profile_holds_the_largest_spread() -> None:
+@pytest.mark.parametrize("last", [-1.5e-4, 1.001e-4, 1.5e-4])
+def test_of_what_cannot_be_told_from_nothing_there_is_no_spread(last: float) -> None:
     """A link that lets nothing wait: what is left are clocks, above and below the idle link's round trips."""
+    even = samples({1: 0.0, 2: 5e-3})
+    visits = tuple((IDLE_S + 2 * wait,) * 12 for wait in (-1e-4, 0.0, last))
+    idle, first, second = even.waiting
+    found = load_of(replace(even, waiting=(idle, replace(first, visits=visits), second)), RATE)
+    assert found.spread is None
+    assert found.note is not None
+    assert found.note.endswith("; no spread, since repeats do not tell the wait behind 1 message(s) from none")
+
+
+def test_of_what_costs_the_processor_nothing_there_is_no_spread() -> None:
     even = samples({1: 5e-3})
-    visits = [(IDLE_S + 2 * wait,) * 12 for wait in (-1e-4, 0.0, 1.001e-4)]
-    found = load_of(replace(even, waiting=(even.waiting[0], replace(even.waiting[1], visits=tuple(visits)))), RATE)
-    assert found.spread == LARGEST_SPREAD
+    work = tuple(replace(even.work[0], busy_s=even.work[0].busy_s + 4 * off) for off in (-1.0, -1.3, 1.0))
+    found = load_of(replace(even, work=work), RATE)
+    assert found.spread is None
+    assert found.note is not None
+    assert "do not tell the processor time of a byte from none" in found.note
 
 
 def test_less_than_on_the_idle_link_is_nothing() -> None:
