@@ -106,9 +106,12 @@ class Lanes:
             self._open_turns()
             self._changed.notify_all()
         with torch.no_grad():
-            while self._take_and_run(self._main, until_idle=True):
-                if between is not None and self._ended >= self._every:
-                    self._pause(between)
+            try:
+                while self._take_and_run(self._main, until_idle=True):
+                    if between is not None and self._ended >= self._every:
+                        self._pause(between)
+            except BaseException as error:
+                self._fail(error)
         if self.interpreter.context.device.type == "cuda":
             torch.cuda.synchronize()
         if self._error is not None:
@@ -117,13 +120,7 @@ class Lanes:
     def _pause(self, between: Callable[[], None]) -> None:
         with self._changed:
             self._ended -= self._every
-        try:
-            between()
-        except BaseException as error:
-            with self._changed:
-                self._error = self._error or error
-                self._changed.notify_all()
-            raise
+        between()
 
     def close(self) -> None:
         """End the threads; those inside a collective end with the process."""
@@ -135,8 +132,17 @@ class Lanes:
 
     def _serve(self, lane: _Lane) -> None:
         with torch.no_grad():
-            while self._take_and_run(lane, until_idle=False):
-                pass
+            try:
+                while self._take_and_run(lane, until_idle=False):
+                    pass
+            except BaseException as error:  # of ``pick``: nobody but this thread knows of it
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End all streams; the first error is what :meth:`run` raises."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
 
     def _take_and_run(self, lane: _Lane | None, until_idle: bool) -> bool:
         """Wait for an op of a stream and run it; the main thread comes back without one when so many turns have ended.
@@ -158,10 +164,7 @@ class Lanes:
         try:
             self._execute(lane, state, index)
         except BaseException as error:
-            failure = self._failure(state, index, error)
-            with self._changed:
-                self._error = self._error or failure
-                self._changed.notify_all()
+            self._fail(self._failure(state, index, error))
             return False
         return True
 

@@ -6,6 +6,7 @@ from queue import SimpleQueue
 
 import torch
 
+from simgnn.errors import BackendError
 from simgnn.program.program import Program
 
 Job = Callable[[], None]
@@ -17,6 +18,7 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self._jobs: SimpleQueue[tuple[Job, threading.Event]] = SimpleQueue()
+        self._fault: BaseException | None = None
         self._idle = 0
         self._add(count)
 
@@ -38,13 +40,24 @@ class Workers:
         ready = threading.Barrier(count + 1)
         for _ in range(count):
             threading.Thread(target=self._wait, args=(ready,), daemon=True).start()
-        ready.wait()
+        try:
+            ready.wait()
+        except threading.BrokenBarrierError:
+            fault = self._fault
+            raise BackendError(f"a stream's thread could not begin: {type(fault).__name__}: {fault}") from fault
         self._idle += count
 
     def _wait(self, ready: threading.Barrier) -> None:
-        with torch.no_grad():
-            torch.ones(1).add_(1)  # libraries make what they keep for a thread at its first call
-        ready.wait()
+        try:
+            with torch.no_grad():
+                torch.ones(1).add_(1)  # libraries make what they keep for a thread at its first call
+            ready.wait()
+        except threading.BrokenBarrierError:
+            return  # another thread could not begin
+        except BaseException as error:
+            self._fault = error
+            ready.abort()
+            return
         job, ended = self._jobs.get()
         try:
             job()
