@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from executor.handlers.context import NoteRows, PolicyContext, uncounted
-from executor.kernels.rows import move_rows
+from executor.kernels.rows import gather_rows, move_rows
 from simgnn.graph.csr import IndexArray
 from simgnn.record.taken import CACHED, HIT, LOCAL, NOBODY, PULLED
 from simgnn.sampling.fetchplan import FetchPlan
@@ -209,4 +209,4 @@ class ScheduledRows(StagedRows):
 def _picked(features: Rows, rows: Any, room: Rows | None = None) -> Rows:
     """Some rows, in the first ones of ``room`` where there is any."""
     out = None if room is None else room[: len(rows)]
-    return torch.index_select(features, 0, torch.from_numpy(np.array(rows, dtype=np.int64)), out=out)
+    return gather_rows(features, torch.from_numpy(np.array(rows, dtype=np.int64)), out)
