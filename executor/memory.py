@@ -2,8 +2,8 @@
 
 On a GPU the caching allocator counts what it has handed out and what it keeps. glibc does not, and with its blocks kept
 for reuse (:mod:`executor.allocator`) the resident memory depends on how they happen to lie: the same run took 116 to
-179 MiB. So until the first training epoch has ended, which no time is taken from, every large block is mapped by itself
-and returned at once: the high-water mark of that epoch is the peak of allocated memory; so it is done once more for the
+179 MiB. So until the first training epoch has ended, which no time is taken from, each block of a page or more is
+mapped by itself and returned at once: that epoch's high-water mark is the peak of allocated memory; once more for the
 first evaluation, which may hold more, and the higher counts. Pages of files are taken out of it, which ranks share and
 the system may drop: code that is read on its first call, batches and lists that lie mapped. There are ever more of
 them, so whenever an op ends those that are there are taken out of the mark so far: at the end of an epoch there may be
@@ -61,12 +61,10 @@ class PeakMemory:
     """``baseline``: bytes resident in the idle process; ``idle``: of them those that are no pages of files.
     ``method`` tells how the peak was taken.
 
-    ``allocated``: peak with large blocks mapped; None: not possible here, or not yet known. ``resident``: highest so
-    far of what was resident before :meth:`start_again`.
-    ``measures``: large blocks are mapped now, so :meth:`note` has something to note.
-    ``_mark``: the high-water mark at the last note.
-    ``holes``: addresses of blocks that fill the heap's holes meanwhile. ``room``: what keeps room for small objects.
-    ``processes``: how many share this
+    ``allocated``: peak with blocks of a page or more mapped; None: not possible here, or not yet known. ``resident``:
+    highest so far of what was resident before :meth:`start_again`. ``measures``: such blocks are mapped now, so
+    :meth:`note` has something to note. ``_mark``: the high-water mark at the last note. ``holes``: addresses of blocks
+    that fill the heap's holes meanwhile. ``room``: what keeps room for small objects. ``processes``: how many share this
     machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
     """
 
@@ -88,8 +86,8 @@ class PeakMemory:
     def begin(
         cls, device: torch.device, settings: AllocatorSettings, processes: int = 1, first: bool = True
     ) -> "PeakMemory":
-        """Note the idle process; from now on map large blocks, where the allocator can be told so and back. Blocks of
-        the set-up would else leave holes that count as allocated."""
+        """Note the idle process; from now on map blocks of a page or more, where the allocator can be told so and back.
+        Those of the set-up would else leave holes that count as allocated."""
         gc.collect()
         mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
         mapped = mapped and _status("RssFile") is not None and _clear()
@@ -136,7 +134,8 @@ class PeakMemory:
         return status.get("RssFile", 0) + (0 if self.first else status.get("RssShmem", 0)) + self.idle
 
     def start_again(self) -> bool:
-        """Before the first evaluation: map large blocks once more, where that was possible; :meth:`reset` ends it."""
+        """Before the first evaluation: map blocks of a page or more again, where that was possible; :meth:`reset` ends
+        it."""
         if self.allocated is None:
             return False
         gc.collect()
