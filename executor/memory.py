@@ -64,8 +64,8 @@ class PeakMemory:
     ``allocated``: peak with blocks of a page or more mapped; None: not possible here, or not yet known. ``resident``:
     highest so far of what was resident before :meth:`start_again`. ``measures``: such blocks are mapped now, so
     :meth:`note` has something to note. ``_mark``: the high-water mark at the last note. ``holes``: addresses of blocks
-    that fill the heap's holes meanwhile. ``room``: what keeps room for small objects. ``processes``: how many share this
-    machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
+    that fill the heap's holes meanwhile. ``room``: what keeps room for small objects. ``processes``: how many share
+    this machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
     """
 
     device: torch.device
