@@ -21,7 +21,8 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 PIECE, PIECES = 2**16, 64
-"""Numbers that are compared with what was sent at once; about as many pieces at most, each of which a GPU waits for."""
+"""A block is compared with what was sent in pieces of so many numbers, larger ones where it would take more pieces than
+this: a GPU waits for each."""
 EPOCH_FIXED, EPOCH_ADAPTIVE, VARIATION_GAP = "epoch-fixed", "epoch-adaptive", "variation-gap"
 READ_BY: Mapping[str, frozenset[str]] = {
     EPOCH_FIXED: frozenset({"bound_epochs", "check"}),
