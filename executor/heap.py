@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import platform
 import sys
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 PAGE = mmap.PAGESIZE
@@ -35,16 +36,31 @@ def release_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def make_room(nbytes: int = ROOM) -> list[bytes]:
-    """Take so many bytes of small blocks and as many of small objects, write to them, and free them where they are.
-    What is returned keeps Python's heap from giving its part back."""
+@dataclass
+class Room:
+    """What keeps room for small blocks and objects: ``fences`` between pieces of the C library's heap, ``objects`` in
+    each piece of Python's."""
+
+    fences: list[int] = field(default_factory=list)
+    objects: list[bytes] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Let both heaps have their room back: a process that runs again makes it anew, and each allocation looks
+        through what lies free."""
+        library = c_library()
+        while self.fences:
+            library.free(self.fences.pop())
+        self.objects.clear()
+
+
+def make_room(nbytes: int = ROOM) -> Room:
+    """Take so many bytes of small blocks and as many of small objects, write to them, and free them where they are."""
     library = c_library()
     pieces = [library.malloc(SMALL) for _ in range(nbytes // SMALL)]
     for piece in pieces:
         ctypes.memset(piece, 1, SMALL)
-    for piece in pieces:
-        library.realloc(piece, FENCE)  # shrinks where it is, and stays
-    return [bytes(OBJECT) for _ in range(nbytes // OBJECT)][::KEPT]
+    fences = [int(library.realloc(piece, FENCE)) for piece in pieces]  # shrinks where it is, and stays
+    return Room(fences, [bytes(OBJECT) for _ in range(nbytes // OBJECT)][::KEPT])
 
 
 def fill_holes() -> list[int]:

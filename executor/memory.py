@@ -36,7 +36,7 @@ from executor.allocator import (
     TOP_PAD,
     AllocatorSettings,
 )
-from executor.heap import PAGE, c_library, fill_holes, make_room, release_free_memory
+from executor.heap import PAGE, Room, c_library, fill_holes, make_room, release_free_memory
 
 if TYPE_CHECKING:
     from executor.buffers import Now
@@ -74,7 +74,7 @@ class PeakMemory:
     method: str = ""
     allocated: int | None = None
     holes: list[int] = field(default_factory=list)
-    room: list[bytes] = field(default_factory=list)
+    room: Room = field(default_factory=Room)
     processes: int = 1
     first: bool = True
     resident: int = 0
@@ -94,8 +94,7 @@ class PeakMemory:
         if mapped and not _set(MEASURING):
             _set(RUNNING)
             mapped = False
-        room: list[bytes] = []
-        holes: list[int] = []
+        room, holes = Room(), list[int]()
         if mapped:
             release_free_memory()
             room, holes = make_room(), fill_holes()
@@ -155,9 +154,7 @@ class PeakMemory:
             self.measures = False
             peak = self.allocated + self._elsewhere(_statuses())
             _set(RUNNING)
-            library = c_library()
-            while self.holes:
-                library.free(self.holes.pop())
+            self._free_holes()
             release_free_memory()
             room = psutil.virtual_memory().available // (2 * self.processes)
             _touch(peak - (_status("VmRSS") or peak) + min(int(SLACK * self.allocated), room))
@@ -169,6 +166,16 @@ class PeakMemory:
             self.method = "VmHWM after warm-up, less the idle process"
         else:
             self.method = "ru_maxrss of the whole run (the high-water mark cannot be reset here), less the idle process"
+
+    def close(self) -> None:
+        """Give back what measuring took, when peaks have been told."""
+        self._free_holes()
+        self.room.close()
+
+    def _free_holes(self) -> None:
+        library = c_library()
+        while self.holes:
+            library.free(self.holes.pop())
 
     def peak_bytes(self) -> int:
         """Peak of allocated memory; where that is not known, of resident memory; at least 0."""

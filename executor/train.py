@@ -87,7 +87,7 @@ class Session:
         warm_up_for(plan, self.world.device)
         warm_up_writer()
         wake_groups(groups)
-        workers = Workers(stream_threads(plan.program))
+        self._workers = Workers(stream_threads(plan.program))
         self.memory = PeakMemory.begin(
             self.world.device, self.allocator, len(self.world.here),
             first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
@@ -107,7 +107,7 @@ class Session:
         observers = {training: self._trained, evaluation: self.history.observe_evaluation}
         self.interpreter = Interpreter(
             plan.program, self.context, self.recorder,
-            {name: observe for name, observe in observers.items() if name is not None}, pick, workers,
+            {name: observe for name, observe in observers.items() if name is not None}, pick, self._workers,
         )  # fmt: skip
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
@@ -215,7 +215,9 @@ class Session:
     def _finish(self) -> None:
         plan, world = self.plan, self.world
         told = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        self.memory.close()
         self.interpreter.close()
+        self._workers.close()
         self.recorder.close()
         self.notes.close()
         peak, resident, idle = zip(*world.gather([float(number) for number in told]), strict=True)

@@ -17,7 +17,7 @@ class Workers:
     has called them, which no graph makes grow."""
 
     def __init__(self, count: int) -> None:
-        self._jobs: SimpleQueue[tuple[Job, threading.Event]] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Job, threading.Event] | None] = SimpleQueue()
         self._fault: BaseException | None = None
         self._idle = 0
         self._add(count)
@@ -35,6 +35,12 @@ class Workers:
 
         self._jobs.put((named, ended))
         return ended
+
+    def close(self) -> None:
+        """End the threads that wait; those with a job end with it."""
+        for _ in range(self._idle):
+            self._jobs.put(None)
+        self._idle = 0
 
     def _add(self, count: int) -> None:
         ready = threading.Barrier(count + 1)
@@ -58,7 +64,10 @@ class Workers:
             self._fault = error
             ready.abort()
             return
-        job, ended = self._jobs.get()
+        wanted = self._jobs.get()
+        if wanted is None:
+            return
+        job, ended = wanted
         try:
             job()
         finally:
