@@ -47,9 +47,10 @@ class Room:
     def close(self) -> None:
         """Let both heaps have their room back: a process that runs again makes it anew, and each allocation looks
         through what lies free."""
-        library = c_library()
-        while self.fences:
-            library.free(self.fences.pop())
+        if self.fences:
+            library = c_library()
+            while self.fences:
+                library.free(self.fences.pop())
         self.objects.clear()
 
 

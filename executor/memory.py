@@ -173,9 +173,10 @@ class PeakMemory:
         self.room.close()
 
     def _free_holes(self) -> None:
-        library = c_library()
-        while self.holes:
-            library.free(self.holes.pop())
+        if self.holes:  # elsewhere than with glibc there are none, nor what c_library() asks for
+            library = c_library()
+            while self.holes:
+                library.free(self.holes.pop())
 
     def peak_bytes(self) -> int:
         """Peak of allocated memory; where that is not known, of resident memory; at least 0."""
