@@ -122,7 +122,7 @@ def test_files_that_are_cut_off_or_of_another_run_are_refused(runs: Runs, record
     for name in ("activity.parquet", "result.json", "plan/plan.json", "plan/program.json", "plan/columns.npz"):
         whole = (recorded / name).read_bytes()
         half = len(whole) // 2
-        # of an archive the last byte of its first array: headers between arrays have bytes that say nothing, as of dates
+        # of an archive the last byte of its first array: headers have bytes that say nothing, as of dates
         byte = ZipFile(recorded / name).infolist()[1].header_offset - 1 if name.endswith(".npz") else half
         flipped = [] if name == "activity.parquet" else [whole[:byte] + bytes([whole[byte] ^ 255]) + whole[byte + 1 :]]
         for damaged in (b"", whole[:half], *flipped):
