@@ -75,10 +75,11 @@ class Engine:
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.on_epoch: Any = None
         self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
-        self._stops = None if in_turn(self.program) else stops
+        follows = in_turn(self.program)
+        self._stops = None if follows else stops
         self._pick = ProgramOrder() if pick is None else pick
         # as the executor runs these: one turn after the other, even where an op of the next is ready and a stream idle
-        self._window = 1 if pick is None and in_turn(self.program) else compiled.window
+        self._window = 1 if pick is None and follows else compiled.window
         self._next = [0] * self.program.ranks
         self._active: list[list[int]] = [[] for _ in range(self.program.ranks)]
         self.reached = -1

@@ -180,16 +180,17 @@ def _from_rank_to_rank(kind: OpKind, nbytes: float, P: int, root: int) -> Floats
 
 def _collective_s(kind: OpKind, nbytes: float, machine: Machine) -> float:
     """A binomial tree of a broadcast's bytes, or the P - 1 steps of an all-gather round, over the slowest hop."""
-    P = machine.ranks
-    rounds = P - 1 if kind is OpKind.ALLGATHER else ceil(log2(P))
-    hops = [machine.message(i, (i + 1) % P, REFERENCE_BYTES) for i in range(P)]
-    alpha = max(hop.latency_s for hop in hops)
-    return rounds * (alpha + nbytes / min(hop.rate_bytes_per_s for hop in hops))
+    rounds = machine.ranks - 1 if kind is OpKind.ALLGATHER else ceil(log2(machine.ranks))
+    return rounds * _hop_s(nbytes, machine)
 
 
 def _allreduce_s(nbytes: float, machine: Machine) -> float:
     """A ring: 2 (P - 1) steps of bytes / P each over the slowest of its hops."""
+    return 2 * (machine.ranks - 1) * _hop_s(nbytes / machine.ranks, machine)
+
+
+def _hop_s(nbytes: float, machine: Machine) -> float:
+    """A message between neighbours of a ring of all ranks, by its longest latency and its lowest rate."""
     P = machine.ranks
     hops = [machine.message(i, (i + 1) % P, REFERENCE_BYTES) for i in range(P)]
-    alpha = max(hop.latency_s for hop in hops)
-    return 2 * (P - 1) * (alpha + nbytes / P / min(hop.rate_bytes_per_s for hop in hops))
+    return max(hop.latency_s for hop in hops) + nbytes / min(hop.rate_bytes_per_s for hop in hops)

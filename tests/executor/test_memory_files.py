@@ -12,8 +12,8 @@ pytestmark = pytest.mark.skipif(
     reason="allocated memory can be told from what the allocator keeps with glibc on Linux only",
 )
 
-MAPPED_FILE = """
-import mmap, sys, torch
+BEGIN = """
+import mmap, os, sys, torch
 from executor.allocator import tune_allocator
 from executor.memory import NotedMemory, PeakMemory
 
@@ -23,6 +23,8 @@ class Ops:
 
 with open(sys.argv[1], "wb") as file:
     file.write(b"1" * 2**23)
+"""
+MAPPED_FILE = """
 memory = PeakMemory.begin(torch.device("cpu"), tune_allocator())
 memory.start()
 record = NotedMemory(Ops(), memory)
@@ -39,23 +41,13 @@ print(memory.peak_bytes() / 2**20)
 
 
 def test_pages_of_files_that_come_after_the_peak_are_not_taken_out_of_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MAPPED_FILE, str(tmp_path / "batches")]
+    command = [sys.executable, "-c", BEGIN + MAPPED_FILE, str(tmp_path / "batches")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert found.returncode == 0, found.stderr
     assert float(found.stdout) == pytest.approx(6, abs=0.5)
 
 
 LEAVING = """
-import mmap, os, sys, torch
-from executor.allocator import tune_allocator
-from executor.memory import NotedMemory, PeakMemory
-
-class Ops:
-    def add(self, *op):
-        pass
-
-with open(sys.argv[1], "wb") as file:
-    file.write(b"1" * 2**23)
 memory = PeakMemory.begin(torch.device("cpu"), tune_allocator(), first=False)
 memory.start()
 record = NotedMemory(Ops(), memory)
@@ -81,7 +73,7 @@ print(memory.peak_bytes() / 2**20)
 
 
 def test_pages_of_files_and_shared_ones_that_leave_after_the_peak_do_not_count(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LEAVING, str(tmp_path / "batches")]
+    command = [sys.executable, "-c", BEGIN + LEAVING, str(tmp_path / "batches")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert found.returncode == 0, found.stderr
     assert list(map(float, found.stdout.split())) == pytest.approx([6, 7], abs=0.5)
