@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 
 from simgnn.errors import BackendError
-from simgnn.policies.minibatch import lasting_buffers
 from simgnn.program.lifetimes import carried, remembered
 from simgnn.program.ops import Access, Buffer
 from simgnn.program.program import Program, Template
@@ -110,9 +109,9 @@ class BufferStore:
         return torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
 
     def room(self, name: str) -> torch.Tensor | None:
-        """The memory of a buffer that is made once, for whoever writes it; None for others."""
-        if name not in self._rooms and name in lasting_buffers(self.program.buffers):
-            buffer = self.program.buffers[name]
+        """The memory of a lasting buffer, for whoever writes it; None for others."""
+        buffer = self.program.buffers[name]
+        if name not in self._rooms and buffer.lasting:
             shape = (int(self.program.sizes.most(buffer.rows)[self.rank]), buffer.width)
             self._rooms[name] = torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
         return self._rooms.get(name)

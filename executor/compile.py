@@ -11,6 +11,7 @@ from executor.handlers.context import Handler, RankContext, Sent
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
+from simgnn.program.stops import one_order
 
 Observe = Callable[[Now, torch.Tensor], None]
 
@@ -91,26 +92,11 @@ def _compile(
             )
         )
         pending_free.clear()
-    return CompiledTemplate(template.name, tuple(steps), position, _serial(program, steps))
+    return CompiledTemplate(template.name, tuple(steps), position, one_order(program, template, context.rank))
 
 
 def _exists(program: Program, op: Op, rank: int) -> bool:
     return op.ranks is None or bool(program.sizes.columns[op.ranks][rank])
-
-
-def _serial(program: Program, steps: list[Step]) -> bool:
-    """Whether each step must wait for the one before it, also around the end of the turn."""
-
-    def one_queue(first: Step, second: Step) -> bool:
-        return first.stream == second.stream and program.streams[first.stream].servers == 1
-
-    inside = all(
-        index - 1 in step.after or one_queue(steps[index - 1], step) for index, step in enumerate(steps) if index
-    )
-    if not steps:
-        return True
-    around = one_queue(steps[-1], steps[0]) or (1, steps[-1].name) in steps[0].earlier
-    return inside and around
 
 
 def _observed(run: Handler, read: Callable[[Now], torch.Tensor], observe: Observe) -> Handler:

@@ -7,7 +7,13 @@ from math import log
 from typing import Any
 
 from executor.testbed.backends import declared_backend
-from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
+from executor.testbed.declaration import (
+    ACKNOWLEDGED_FRAMES,
+    ACKNOWLEDGEMENT_BYTES,
+    FRAME_BYTES,
+    PAYLOAD_BYTES,
+    Declaration,
+)
 from executor.testbed.places import RankPlace, rank_places
 from simgnn.errors import HardwareError
 from simgnn.hardware.devices import Cache, Curve, Device
@@ -173,9 +179,12 @@ def _links(
         burst = format_quantity(declared.burst_bytes(), "bytes")
         payload = PAYLOAD_BYTES / FRAME_BYTES
         note = f"{PAYLOAD_BYTES} of the {FRAME_BYTES} bytes of a frame are payload"
+        # what ranks send one another is as much either way; where one only sends, a share of 2 % more would pass
+        steady = PAYLOAD_BYTES / (FRAME_BYTES + ACKNOWLEDGEMENT_BYTES / ACKNOWLEDGED_FRAMES)
+        both = f"beside an acknowledgement of {ACKNOWLEDGEMENT_BYTES} for every {ACKNOWLEDGED_FRAMES} that arrive"
         links[WIRE] = LinkType(
             kind="ethernet",
-            bandwidth=Bandwidth.of(declared.link * payload, "datasheet", note=f"declared {rate}; {note}"),
+            bandwidth=Bandwidth.of(declared.link * steady, "datasheet", note=f"declared {rate}; {note}, {both}"),
             burst=Size.of(declared.burst_bytes() * payload, "datasheet", note=f"declared {burst}; {note}"),
             latency=Duration.of(0.0, "assumed", note="nothing is delayed; the message's floor is that of the machine"),
             load=load,

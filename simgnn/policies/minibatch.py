@@ -4,9 +4,6 @@ Hops are numbered 1..L from the seed vertices, layers 1..L from the input rows, 
 hop L - l + 1. All columns but ``LARGEST`` ones are [P, epochs, steps].
 """
 
-from collections.abc import Mapping
-
-from simgnn.program.ops import Buffer
 from simgnn.program.sizes import Column
 
 INPUTS, HOT, FEATURES, VERTICES, SEEDS = "inputs", "hot", "features", "vertices", "seeds"
@@ -52,13 +49,3 @@ def block(hop: int) -> str:
 def drawn(hop: int) -> str:
     """The buffer of a hop's block in the host's memory."""
     return f"drawn/{hop}"
-
-
-def lasting_buffers(buffers: Mapping[str, Buffer]) -> frozenset[str]:
-    """Buffers that are made before training, as large as the largest batch of a rank needs: its input rows; caches of
-    hot rows, as large as the largest; and where rows are sent unasked and batches ahead, those that are sent and those
-    that arrive. Would these last while a batch is staged, it were a matter of chance whether they are there when
-    training needs most."""
-    staged = buffers.get(INPUTS)
-    ahead = staged is not None and staged.depth > 1 and SERVED_ROWS in buffers
-    return frozenset({INPUTS, HOT, *((PULLED_ROWS, SERVED_ROWS) if ahead else ())} & buffers.keys())

@@ -56,12 +56,12 @@ class Staging:
         """The work of picking rows one by one."""
         return (Work("gather", {"rows": rows, "width": self.width, "item_bytes": self.builder.item_bytes}),)
 
-    def send(self, name: str, route: str, face: str, phase: Phase = "forward") -> str:
+    def send(self, name: str, route: str, face: str, phase: Phase = "forward", lasting: bool = False) -> str:
         """Rows that others wait for are picked and sent along a route whose sizes both ends know; returns the buffer of
-        those that arrive. The executor asks ``face`` of the placement which rows."""
+        those that arrive. The executor asks ``face`` of the placement which rows. ``lasting``: see :class:`Buffer`."""
         builder = self.builder
-        served = builder.buffer(f"{name}/served", sent(route), self.width, space="host")
-        pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host")
+        served = builder.buffer(f"{name}/served", sent(route), self.width, space="host", lasting=lasting)
+        pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host", lasting=lasting)
         self.add(
             Op(
                 f"{name}/serve",

@@ -45,9 +45,12 @@ class ProgramBuilder:
     def buffer(
         self, name: str, rows: Size, width: int, dtype: str | None = None, persistent: bool = False,
         space: Space = "device", depth: int = 1, ring: Ring = "epoch", inner: bool = False,
+        lasting: bool = False,
     ) -> str:  # fmt: skip
         """Add a buffer: on the device and in the training dtype unless others are named."""
-        self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, space, depth, ring, persistent, inner)
+        self.buffers[name] = Buffer(
+            name, rows, width, dtype or self.dtype, space, depth, ring, persistent, inner, lasting
+        )
         return name
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:

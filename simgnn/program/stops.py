@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from simgnn.program.ops import Op
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.program import EVALUATE, Program, Template
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class Stops:
                 begin = done
 
 
-def in_turn(program: Program) -> bool:
-    """Whether each op of a program waits for the one before it, also from turn to turn: nothing runs ahead, and stops
-    change nothing."""
-    steps = program.calendar.steps
+def in_turn(program: Program, rank: int) -> bool:
+    """Whether on a rank no op of training can begin before the one before it has ended: one turn then runs after the
+    other in one thread, nothing runs ahead, and stops change nothing."""
+    return all(one_order(program, template, rank) for name, template in program.templates.items() if name != EVALUATE)
+
+
+def one_order(program: Program, template: Template, rank: int) -> bool:
+    """Whether on a rank each op of a template waits for the one before it, also around the end of the turn."""
+    ops = [op for op in template.ops if op.ranks is None or program.sizes.columns[op.ranks][rank]]
 
     def follows(first: Op, second: Op, back: int) -> bool:
-        stream = program.streams[first.stream]
-        if second.stream == first.stream and stream.servers == 1:
+        if second.stream == first.stream and program.streams[first.stream].servers == 1:
             return True
+        steps = program.calendar.steps
         return any(d.op == first.name and d.steps_back + d.epochs_back * steps == back for d in second.after)
 
-    templates = [template.ops for name, template in program.templates.items() if name != EVALUATE and template.ops]
-    return (
-        all(op.ranks is None for ops in templates for op in ops)
-        and all(follows(first, second, 0) for ops in templates for first, second in pairwise(ops))
-        and all(follows(before[-1], after[0], 1) for before in templates for after in templates)
-    )
+    return not ops or (all(follows(a, b, 0) for a, b in pairwise(ops)) and follows(ops[-1], ops[0], 1))

@@ -75,11 +75,11 @@ class Engine:
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.on_epoch: Any = None
         self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
-        follows = in_turn(self.program)
-        self._stops = None if follows else stops
         self._pick = ProgramOrder() if pick is None else pick
         # as the executor runs these: one turn after the other, even where an op of the next is ready and a stream idle
-        self._window = 1 if pick is None and follows else compiled.window
+        alone = [pick is None and in_turn(self.program, rank) for rank in range(self.program.ranks)]
+        self._windows = [1 if so else compiled.window for so in alone]
+        self._stops = None if all(alone) else stops
         self._next = [0] * self.program.ranks
         self._active: list[list[int]] = [[] for _ in range(self.program.ranks)]
         self.reached = -1
@@ -220,7 +220,7 @@ class Engine:
             lag = 0 if not active else number // slots * steps + number % slots - self._position(active[0])
             alone = evaluation or (active and active[-1] % slots == steps)
             stopped = number % slots == 0 and self.stops_after(number // slots - 1)
-            if active and (alone or stopped or lag >= self._window):
+            if active and (alone or stopped or lag >= self._windows[rank]):
                 return
             self._next[rank] += 1
             self._open(number, rank)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.policies.minibatch import lasting_buffers
 from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import carried, made_once
 from simgnn.program.ops import ITEM_BYTES, Op
@@ -85,9 +84,10 @@ class Spans:
 
 
 def always_held(program: Program) -> frozenset[str]:
-    """Buffers that are there all the time: those that outlive a turn, but for what is :func:`made_once`, and those of
-    batches that are as large as the largest batch needs."""
-    return (carried(program) - made_once(program)) | lasting_buffers(program.buffers)
+    """Buffers that are there all the time: those that outlive a turn, but for what is :func:`made_once`, and lasting
+    ones."""
+    lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
+    return (carried(program) - made_once(program)) | lasting
 
 
 def handed_over(program: Program) -> frozenset[str]:
@@ -164,7 +164,7 @@ def all_copies_bytes(sizes: Sizes, name: str, epoch: int, step: int) -> IntArray
 def most_bytes(sizes: Sizes, name: str) -> IntArray:
     """The same of a buffer that is there all the time: where its rows differ by turn, as many as in any."""
     buffer = sizes.program.buffers[name]
-    if not isinstance(buffer.rows, Column) or name not in lasting_buffers(sizes.program.buffers):
+    if not isinstance(buffer.rows, Column) or not buffer.lasting:
         return all_copies_bytes(sizes, name, 0, 0)
     return sizes.program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)
 

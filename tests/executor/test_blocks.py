@@ -1,12 +1,13 @@
 """Blocks tile the adjacency, and sums over them are the sums over the whole graph."""
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from executor.interpreter import Interpreter
 from executor.kernels.blocks import VERTEX_SCALINGS
 from executor.layers import LocalAdjacency, build_layers
 from executor.layers.attention import GAT
@@ -18,6 +19,9 @@ from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.local import build_local_graphs
 from simgnn.partition.partition import Partition
 from simgnn.partition.simple import random_owner
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Buffer, Op, Transfer
+from tests.executor.harness import Notes, reads, tiny_program, world_context
 from tests.executor.runs import small_graph
 
 VERTICES = 41
@@ -160,3 +164,21 @@ def test_attention_over_blocks_is_attention_over_the_graph(graph: Graph, ranks: 
         assert torch.allclose(gradient, leaf.grad[owned[rank]], rtol=1e-11, atol=1e-13)
     for vector, wanted in zip(vectors, expected, strict=True):
         assert torch.allclose(vector.grad, wanted, rtol=1e-11, atol=1e-13)
+
+
+def _broadcast(kept_rows: int, held: dict[str, Any]) -> torch.Tensor:
+    """What a rank that broadcasts its four rows has in the buffer of those that arrive elsewhere."""
+    ops = [Op("root", OpKind.BROADCAST, "comm", reads("own"), reads("block"), root=0, transfer=Transfer(16, rows=4))]
+    buffers = [Buffer("own", 4, 4, persistent=True), Buffer("block", kept_rows, 4, persistent=True)]
+    program = tiny_program(1, {"steady": ops}, buffers)
+    context = world_context(program, 0, held)
+    Interpreter(program, context, Notes()).train(range(1))
+    found = context.store.values[context.store.slot("block")]
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def test_a_root_that_keeps_nothing_of_its_block_does_not_keep_its_memory() -> None:
+    rows = torch.ones(4, 4)
+    assert _broadcast(4, {"own": rows}).data_ptr() == rows.data_ptr(), "it reads them where they are"
+    assert _broadcast(0, {"own": rows}).untyped_storage().nbytes() == 0

@@ -285,21 +285,3 @@ def test_a_stream_without_a_group_cannot_communicate() -> None:
     )
     with pytest.raises(BackendError, match="no process group"):
         Interpreter(program, world_context(program, 0), Notes())
-
-
-def _broadcast(kept_rows: int, held: dict[str, Any]) -> torch.Tensor:
-    """What a rank that broadcasts its four rows has in the buffer of those that arrive elsewhere."""
-    ops = [Op("root", OpKind.BROADCAST, "comm", reads("own"), reads("block"), root=0, transfer=Transfer(16, rows=4))]
-    buffers = [Buffer("own", 4, 4, persistent=True), Buffer("block", kept_rows, 4, persistent=True)]
-    program = tiny_program(1, {"steady": ops}, buffers)
-    context = world_context(program, 0, held)
-    Interpreter(program, context, Notes()).train(range(1))
-    found = context.store.values[context.store.slot("block")]
-    assert isinstance(found, torch.Tensor)
-    return found
-
-
-def test_a_root_that_keeps_nothing_of_its_block_does_not_keep_its_memory() -> None:
-    rows = torch.ones(4, 4)
-    assert _broadcast(4, {"own": rows}).data_ptr() == rows.data_ptr(), "it reads them where they are"
-    assert _broadcast(0, {"own": rows}).untyped_storage().nbytes() == 0

@@ -10,7 +10,7 @@ from executor.buffers import Now
 from executor.handlers.context import GroupHandle
 from executor.handlers.pairwise import exchange
 from executor.handlers.wire import all_to_all
-from simgnn.policies.minibatch import INPUTS, PULLED_ROWS, SERVED_ROWS
+from simgnn.policies.minibatch import PULLED_ROWS, SERVED_ROWS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op
 from simgnn.program.sizes import Column, Route
@@ -39,8 +39,8 @@ def _pull(rank: int, ranks: int) -> list[Any]:
     """Two steps of an exchange whose rows the program tells: what arrived, and whether it lies in its buffer's room."""
     op = Op("pull", OpKind.EXCHANGE, "comm", reads(SERVED_ROWS), reads(PULLED_ROWS), route="pull")
     columns = {"served": ROWS.sum(axis=1)[:, None], "pulled": ROWS.sum(axis=0)[:, None]}
-    buffers = [Buffer(INPUTS, 5, WIDTH, depth=2), Buffer(SERVED_ROWS, Column("served"), WIDTH),
-               Buffer(PULLED_ROWS, Column("pulled"), WIDTH)]  # fmt: skip
+    buffers = [Buffer(SERVED_ROWS, Column("served"), WIDTH),
+               Buffer(PULLED_ROWS, Column("pulled"), WIDTH, lasting=True)]  # fmt: skip
     program = tiny_program(
         ranks, {"steady": [op]}, buffers, routes={"pull": Route.from_turns(ROWS[:, :, None])}, columns=columns,
         derived=False,

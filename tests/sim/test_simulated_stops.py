@@ -10,10 +10,13 @@ from sim.mini_batches import made_sizes, planned
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.test_fast_forward import same
 from sim.worlds import machine, run
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.planner import plan
 from simgnn.program.ops import Buffer, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.stops import Stops, in_turn
 from simgnn.sim.simulate import Simulation
+from tests.experiment.test_plan_blocks import blocks
 
 HOSTS, EPOCHS = [0, 1, 2], 10
 
@@ -61,8 +64,8 @@ def test_a_program_that_runs_in_turn_has_nothing_to_wait_for() -> None:
     hosts = spread(4, 2)
     stats = statistics(hosts)
     program, on = vanilla(stats), shipped("a800-pcie-ib-2x8", hosts)
-    assert in_turn(program)
-    assert not in_turn(prefetching())
+    assert all(in_turn(program, rank) for rank in range(4))
+    assert not in_turn(prefetching(), 0)
     stopped = run(program, on, 12, stats=stats, stops=Stops(12, checkpoint_every=5))
     free = run(program, on, 12, stats=stats)
     assert np.array_equal(stopped.epoch_s, free.epoch_s)
@@ -78,5 +81,13 @@ def test_an_epoch_of_a_program_in_turn_begins_when_the_one_before_it_has_ended()
            notation.op("update", "elementwise", "compute", "sum", "", "reduce")]  # fmt: skip
     buffers, streams = [Buffer("packed", 9, 9), Buffer("sum", 9, 9)], [Stream("compute"), Stream("comm", group="world")]
     made = notation.program("p", {"epoch": ops}, Calendar("epoch"), buffers, streams, (0, 0))
-    assert in_turn(made)
+    assert in_turn(made, 0)
     assert not any(overlaps(run(made, machine((0, 0)), EPOCHS), 2))
+
+
+def test_where_roots_alone_encode_their_blocks_no_epoch_runs_ahead_on_any_rank() -> None:
+    stats = blocks(3)
+    program = plan(load_experiment("cagnet", ["codec.kind=linear"]), stats).program
+    assert any(op.ranks is not None for _, op in program.ops)
+    assert all(in_turn(program, rank) for rank in range(3))
+    assert not any(overlaps(run(program, machine((0, 0, 0)), EPOCHS, stats=stats), 3))

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from simgnn.cli.console import Reporter
-from simgnn.cli.main import invoke
 from simgnn.cli.validate import CommandBackend
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile import load_profile
 from simgnn.report.validation_published import print_published
-from simgnn.study.published import Adjustment, PublishedSuite, load_published, published_folder
+from simgnn.study.published import Adjustment, PublishedSuite
 from simgnn.study.published_graph import Variation, divide, statistics
 from simgnn.study.published_score import PublishedRow, rounding, score_published
-from simgnn.study.suite import find_suite
 from simgnn.study.variants import adjusted
 
 GRAPH = {"vertices": 10_000, "edges": 200_000, "features": 32, "classes": 4, "train_share": 0.5, "assumed": "invented"}
@@ -303,14 +301,3 @@ def test_faults_are_told(tables: Path, backend: CommandBackend, rows: str, words
     (tables / "made-up.csv").write_text(rows)
     with pytest.raises(ConfigError, match=words):
         score_published(suite(), tables, backend)
-
-
-def test_the_shipped_suite_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load_published(find_suite("published"))
-    assert loaded.vary == 0.2
-    assert all(dataset.assumed for dataset in loaded.datasets)
-    monkeypatch.setenv("SIMGNN_DATA", str(tmp_path / "nowhere" / "data"))
-    with pytest.raises(ConfigError, match="'published' beside SIMGNN_DATA"):
-        published_folder()
-    assert invoke(["validate", "published"]) == 2
-    assert invoke(["validate", "published", "--out", str(tmp_path)]) == 2

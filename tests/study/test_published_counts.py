@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simgnn.cli.main import invoke
+from simgnn.errors import ConfigError
 from simgnn.graph.load import load_graph
-from simgnn.study.published import load_published
+from simgnn.study.published import load_published, published_folder
 from simgnn.study.published_counts import degree, divided, main, reread_hits
 from simgnn.study.published_datasets import Balance, Counted, Reuse
 from simgnn.study.suite import find_suite
@@ -80,3 +82,14 @@ def test_the_shipped_suite_says_what_is_counted(data_dir: Path) -> None:
     for ranks, uneven in suite.balance.edges.items():
         found = [divided(graph, int(ranks)).edges for graph in graphs]
         assert uneven == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)
+
+
+def test_the_shipped_suite_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_published(find_suite("published"))
+    assert loaded.vary == 0.2
+    assert all(dataset.assumed for dataset in loaded.datasets)
+    monkeypatch.setenv("SIMGNN_DATA", str(tmp_path / "nowhere" / "data"))
+    with pytest.raises(ConfigError, match="'published' beside SIMGNN_DATA"):
+        published_folder()
+    assert invoke(["validate", "published"]) == 2
+    assert invoke(["validate", "published", "--out", str(tmp_path)]) == 2

@@ -134,7 +134,7 @@ class StoredRows:
         builder.buffer(VERTICES, inputs, 1, "int64", space="host", depth=held, ring="step")
         builder.buffer(DRAWN_SEEDS, seeds, 1, "int64", space="host", depth=held, ring="step")
         builder.buffer(SEEDS, seeds, 1, "int64", depth=staged, ring="step")
-        builder.buffer(INPUTS, inputs, self._width, depth=staged, ring="step")
+        builder.buffer(INPUTS, inputs, self._width, depth=staged, ring="step", lasting=True)
         for hop in range(1, self.hops + 1):
             words = builder.column(f"largest/words/{hop}", _largest(self._words(hop)))
             builder.buffer(drawn(hop), words, 1, "int32", space="host", depth=held, ring="step")
@@ -143,7 +143,7 @@ class StoredRows:
         builder.buffer(FEATURES, rows, self._width, space="host-shared", persistent=True)
         add_labels(builder, "labels", Column("train_vertices"), facts)
         if self.cache is not None:
-            builder.buffer(HOT, Column("hot/rows"), self._width, depth=self.placement.caches)
+            builder.buffer(HOT, Column("hot/rows"), self._width, depth=self.placement.caches, lasting=True)
 
     def _host_rows(self) -> IntArray:
         """Rows in the memory of each rank's host, int64 [P]."""

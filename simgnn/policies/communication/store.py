@@ -7,7 +7,7 @@ from pydantic import Field
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sizes
-from simgnn.policies.minibatch import FEATURES, FETCHING, PLACES, VERTICES
+from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
 from simgnn.policies.staging import Staging, received
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import OpKind
@@ -36,8 +36,9 @@ class Pulls(Communication):
     def pull(self, staging: Staging) -> str:
         """Emit what brings a batch's rows of other hosts; returns their buffer, in order of the ranks that send."""
         if self.rows == "scheduled":
-            return staging.send("rows", ROUTE, "serve")
-        pulled = staging.builder.buffer("rows/pulled", received(ROUTE), staging.width, space="host")
+            ahead = staging.builder.buffers[INPUTS].depth > 1
+            return staging.send("rows", ROUTE, "serve", lasting=ahead)
+        pulled = staging.builder.buffer(PULLED_ROWS, received(ROUTE), staging.width, space="host")
         staging.add(
             Op(
                 "rows/fetch",
