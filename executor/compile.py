@@ -9,9 +9,8 @@ from executor.buffers import Now
 from executor.handlers import HANDLERS
 from executor.handlers.context import Handler, RankContext, Sent
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
-from simgnn.program.stops import one_order
+from simgnn.program.stops import in_one_thread
 
 Observe = Callable[[Now, torch.Tensor], None]
 
@@ -38,8 +37,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """The steps of a template on this rank, in program order. ``position``: op name to step. ``serial``: the steps form
-    one total order, so that one thread loses no overlap."""
+    """The steps of a template on this rank, in program order. ``position``: op name to step. ``serial``: see
+    :func:`simgnn.program.stops.in_one_thread`."""
 
     name: str
     steps: tuple[Step, ...]
@@ -60,7 +59,7 @@ def _compile(
     free = context.store.free_after(template)
     dying = {slot for slots in free for slot in slots}
     last_write = {access.buffer: op.name for op in template.ops for access in op.writes}
-    kept = [op for op in template.ops if _exists(program, op, context.rank)]
+    kept = [op for op in template.ops if program.has(op, context.rank)]
     position = {op.name: index for index, op in enumerate(kept)}
     steps_per_epoch = program.calendar.steps
     steps, pending_free = [], set[int]()
@@ -92,11 +91,7 @@ def _compile(
             )
         )
         pending_free.clear()
-    return CompiledTemplate(template.name, tuple(steps), position, one_order(program, template, context.rank))
-
-
-def _exists(program: Program, op: Op, rank: int) -> bool:
-    return op.ranks is None or bool(program.sizes.columns[op.ranks][rank])
+    return CompiledTemplate(template.name, tuple(steps), position, in_one_thread(program, template, context.rank))
 
 
 def _observed(run: Handler, read: Callable[[Now], torch.Tensor], observe: Observe) -> Handler:

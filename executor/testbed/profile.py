@@ -179,9 +179,11 @@ def _links(
         burst = format_quantity(declared.burst_bytes(), "bytes")
         payload = PAYLOAD_BYTES / FRAME_BYTES
         note = f"{PAYLOAD_BYTES} of the {FRAME_BYTES} bytes of a frame are payload"
-        # what ranks send one another is as much either way; where one only sends, a share of 2 % more would pass
+        # as ranks that exchange rows send as much either way; where one end only sends, 2 % more pass
         steady = PAYLOAD_BYTES / (FRAME_BYTES + ACKNOWLEDGEMENT_BYTES / ACKNOWLEDGED_FRAMES)
-        both = f"beside an acknowledgement of {ACKNOWLEDGEMENT_BYTES} for every {ACKNOWLEDGED_FRAMES} that arrive"
+        both = (
+            f"as much goes either way, with {ACKNOWLEDGEMENT_BYTES} to acknowledge every {ACKNOWLEDGED_FRAMES} frames"
+        )
         links[WIRE] = LinkType(
             kind="ethernet",
             bandwidth=Bandwidth.of(declared.link * steady, "datasheet", note=f"declared {rate}; {note}, {both}"),

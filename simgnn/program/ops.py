@@ -27,9 +27,8 @@ class Buffer:
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
     ``inner``: a module holds it; ops name it for the memory that it takes, and hand nothing over.
-    ``lasting``: its memory is made before training, as large as its largest turn needs, and stays; what lies there is
-    of one turn. Would it last only while a batch is staged, it were a matter of chance whether it is there when
-    training needs most.
+    ``lasting``: its memory is made before training, as large as its largest turn needs, and stays.
+    Would it last only while a batch is staged, it were a matter of chance whether it is there when training needs most.
     """
 
     name: str

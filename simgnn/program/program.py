@@ -98,6 +98,10 @@ class Program:
         """All ops with their template's name; the position is the op id."""
         return tuple((template.name, op) for template in self.templates.values() for op in template.ops)
 
+    def has(self, op: Op, rank: int) -> bool:
+        """Whether an op exists on a rank."""
+        return op.ranks is None or bool(self.sizes.columns[op.ranks][rank])
+
     def group_of(self, op: Op) -> Group | None:
         """The process group that an op uses: its stream's."""
         if op.kind not in GROUP_KINDS:

@@ -37,14 +37,15 @@ class Stops:
 
 
 def in_turn(program: Program, rank: int) -> bool:
-    """Whether on a rank no op of training can begin before the one before it has ended: one turn then runs after the
-    other in one thread, nothing runs ahead, and stops change nothing."""
-    return all(one_order(program, template, rank) for name, template in program.templates.items() if name != EVALUATE)
+    """Whether a rank runs the turns of training one after the other in one thread: each template is
+    :func:`in_one_thread`. No turn begins before the one before it has ended, and stops change nothing."""
+    return all(in_one_thread(program, each, rank) for name, each in program.templates.items() if name != EVALUATE)
 
 
-def one_order(program: Program, template: Template, rank: int) -> bool:
-    """Whether on a rank each op of a template waits for the one before it, also around the end of the turn."""
-    ops = [op for op in template.ops if op.ranks is None or program.sizes.columns[op.ranks][rank]]
+def in_one_thread(program: Program, template: Template, rank: int) -> bool:
+    """Whether the ops of a template that a rank has are run in one thread in program order: each op and the next, the
+    last and the first of the next turn too, share a stream with one server or depend on one another."""
+    ops = [op for op in template.ops if program.has(op, rank)]
 
     def follows(first: Op, second: Op, back: int) -> bool:
         if second.stream == first.stream and program.streams[first.stream].servers == 1:

@@ -1,4 +1,4 @@
-"""Blocks tile the adjacency, and sums over them are the sums over the whole graph."""
+"""Blocks tile the adjacency, sums over them are the sums over the whole graph, and roots keep what they must."""
 
 from dataclasses import replace
 from typing import Any, cast

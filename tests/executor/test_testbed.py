@@ -1,4 +1,4 @@
-"""A real testbed: made, used and removed, also after crashes; nothing else is touched. Needs root and iproute2."""
+"""A real testbed: made, used and removed, and what differs from its file. Needs root and iproute2."""
 
 import os
 import subprocess

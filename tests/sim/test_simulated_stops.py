@@ -1,5 +1,6 @@
 """Where a run waits for all its ops, its simulation does: nothing of the next epoch has begun."""
 
+from collections.abc import Iterable
 from types import ModuleType
 
 import numpy as np
@@ -12,7 +13,7 @@ from sim.test_fast_forward import same
 from sim.worlds import machine, run
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
-from simgnn.program.ops import Buffer, Stream, Transfer
+from simgnn.program.ops import Buffer, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.stops import Stops, in_turn
 from simgnn.sim.simulate import Simulation
@@ -26,8 +27,8 @@ def prefetching() -> Program:
     return planned("rapidgnn", HOSTS, sizes, "schedule.window=4", "schedule.across_epochs=true").program
 
 
-def overlaps(simulation: Simulation, ranks: int) -> list[bool]:
-    """Of each epoch but the last, whether any rank issued an op of a later one before all its own of this had ended."""
+def overlaps(simulation: Simulation, ranks: Iterable[int]) -> list[bool]:
+    """Of each epoch but the last, whether any of these ranks issued an op of a later one before its own ended."""
     columns = simulation.columns
     found = []
     for epoch in range(EPOCHS - 1):
@@ -35,7 +36,7 @@ def overlaps(simulation: Simulation, ranks: int) -> list[bool]:
         found.append(
             any(
                 columns["issued_s"][later & mine].min() < columns["ended_s"][earlier & mine].max()
-                for mine in (columns["rank"] == rank for rank in range(ranks))
+                for mine in (columns["rank"] == rank for rank in ranks)
             )
         )
     return found
@@ -46,8 +47,8 @@ def test_nothing_runs_ahead_over_a_stop_and_something_over_all_else(keep: int) -
     program, stops = prefetching(), Stops(EPOCHS, checkpoint_every=keep)
     on = machine(HOSTS, kind="cpu", cores=64, threads=1)
     simulation = run(program, on, EPOCHS, stops=stops)
-    assert overlaps(simulation, 3) == [not stops.after(epoch + 1) for epoch in range(EPOCHS - 1)]
-    assert all(overlaps(run(program, on, EPOCHS), 3))
+    assert overlaps(simulation, HOSTS) == [not stops.after(epoch + 1) for epoch in range(EPOCHS - 1)]
+    assert all(overlaps(run(program, on, EPOCHS), HOSTS))
 
 
 @pytest.mark.parametrize("system", [prefetched_step, task_graph])
@@ -72,17 +73,32 @@ def test_a_program_that_runs_in_turn_has_nothing_to_wait_for() -> None:
     assert stopped.copied == free.copied
 
 
-def test_an_epoch_of_a_program_in_turn_begins_when_the_one_before_it_has_ended() -> None:
+def packing(*more: Op, hosts: tuple[int, ...] = (0, 0)) -> Program:
     """Inputs are packed anew in each epoch: they wait for a buffer alone, and their stream is idle at times."""
     ops = [notation.op("pack", "elementwise", "compute", "", "packed", "send<<1"),
            notation.op("send", "allreduce", "comm", "packed", "sum", "pack", transfer=Transfer(10**6)),
            notation.op("train", "elementwise", "compute", "sum", "sum", "send"),
            notation.op("reduce", "allreduce", "comm", "sum", "sum", "train", transfer=Transfer(10**6)),
-           notation.op("update", "elementwise", "compute", "sum", "", "reduce")]  # fmt: skip
-    buffers, streams = [Buffer("packed", 9, 9), Buffer("sum", 9, 9)], [Stream("compute"), Stream("comm", group="world")]
-    made = notation.program("p", {"epoch": ops}, Calendar("epoch"), buffers, streams, (0, 0))
+           notation.op("update", "elementwise", "compute", "sum", "", "reduce"), *more]  # fmt: skip
+    streams = [Stream("compute"), Stream("comm", group="world"), Stream("staging")]
+    buffers = [Buffer("packed", 9, 9), Buffer("sum", 9, 9), Buffer("aside", 9, 9)]
+    columns = {"first": [1] + [0] * (len(hosts) - 1)}
+    return notation.program("p", {"epoch": ops}, Calendar("epoch"), buffers, streams, hosts, columns)
+
+
+def test_an_epoch_of_a_program_in_turn_begins_when_the_one_before_it_has_ended() -> None:
+    made = packing()
     assert in_turn(made, 0)
-    assert not any(overlaps(run(made, machine((0, 0)), EPOCHS), 2))
+    assert not any(overlaps(run(made, machine((0, 0)), EPOCHS), [0, 1]))
+
+
+def test_a_rank_that_works_in_turn_does_not_run_ahead_beside_one_that_does() -> None:
+    """What only rank 0 does beside the rest gives it a thread a stream."""
+    made = packing(notation.op("aside", "elementwise", "staging", "", "aside", "pack", ranks="first"))
+    assert [in_turn(made, rank) for rank in range(2)] == [False, True]
+    simulation = run(made, machine((0, 0)), EPOCHS)
+    assert any(overlaps(simulation, [0]))
+    assert not any(overlaps(simulation, [1]))
 
 
 def test_where_roots_alone_encode_their_blocks_no_epoch_runs_ahead_on_any_rank() -> None:
@@ -90,4 +106,4 @@ def test_where_roots_alone_encode_their_blocks_no_epoch_runs_ahead_on_any_rank()
     program = plan(load_experiment("cagnet", ["codec.kind=linear"]), stats).program
     assert any(op.ranks is not None for _, op in program.ops)
     assert all(in_turn(program, rank) for rank in range(3))
-    assert not any(overlaps(run(program, machine((0, 0, 0)), EPOCHS, stats=stats), 3))
+    assert not any(overlaps(run(program, machine((0, 0, 0)), EPOCHS, stats=stats), range(3)))

@@ -1,4 +1,4 @@
-"""Counts that a suite of published results takes from graphs that are here: laws of small graphs, and the command."""
+"""Counts that a suite of published results takes from graphs that are here: laws, the command, the shipped suite."""
 
 import tomllib
 from pathlib import Path

@@ -133,11 +133,11 @@ def _lookups(
     builder: ProgramBuilder, stats: PartitionStats, batches: BatchSizes, marks: int, found: bool, evaluated: bool
 ) -> None:
     """What ranks keep to find vertices by, each a table of its own: the ids of all, by host (int64); where rows are
-    worked out when a batch is there (``found``), the row of each on its host, and of a batch's rows where they go and
-    which they are where they come from (int32 all); ``marks`` samplers with two bits a vertex and hop, and before the
+    worked out when a batch is there (``found``), the row of each on its host, and for each row of the largest batch its
+    place there and its row on its host (int32 all); ``marks`` samplers with two bits a vertex and hop, and before the
     first; numbers of training vertices, and, where they are ``evaluated``, of the rank's own, in the host's memory and
     by split (int64)."""
-    vertices, hops, largest = int(stats.rows.sum()), len(batches.edges), batches.rows[-1].max(axis=(1, 2))
+    vertices, hops, largest = int(stats.rows.sum()), len(batches.edges), builder.columns["largest/inputs"]
     nbytes = 8 * vertices + 8 * batches.training + marks * (hops + 1) * vertices // 4
     nbytes += found * (4 * vertices + 8 * largest)
     size = builder.column("lookups/bytes", nbytes + 16 * stats.rows * evaluated)

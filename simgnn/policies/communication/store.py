@@ -36,8 +36,9 @@ class Pulls(Communication):
     def pull(self, staging: Staging) -> str:
         """Emit what brings a batch's rows of other hosts; returns their buffer, in order of the ranks that send."""
         if self.rows == "scheduled":
+            # staged beside training: else it were chance whether these rows are there when training needs most
             ahead = staging.builder.buffers[INPUTS].depth > 1
-            return staging.send("rows", ROUTE, "serve", lasting=ahead)
+            return staging.send(ROUTE, ROUTE, "serve", lasting=ahead)
         pulled = staging.builder.buffer(PULLED_ROWS, received(ROUTE), staging.width, space="host")
         staging.add(
             Op(
