@@ -16,9 +16,8 @@ from typing import Any
 
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.world import World
+from simgnn.hardware.library import KEPT_FOR
 
-OLDEST = timedelta(days=1)
-"""A machine may have changed since; other stages would be of another day."""
 MEASURING = ("microbench", "kernels", "handlers", "layers")
 """Folders of the executor whose code decides what is measured."""
 
@@ -101,7 +100,7 @@ class Kept:
 
 def _age(when: datetime) -> str | None:
     passed = datetime.now(UTC) - when
-    return None if timedelta() <= passed + timedelta(minutes=5) and passed <= OLDEST else f"of {when.isoformat()}"
+    return None if timedelta() <= passed + timedelta(minutes=5) and passed <= KEPT_FOR else f"of {when.isoformat()}"
 
 
 def stage_key(world: World, hosts: Sequence[Mapping[str, Any]], suite: Any, quick: bool) -> dict[str, Any]:

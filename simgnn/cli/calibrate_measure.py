@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,8 +27,6 @@ PATIENCE_S = 600.0
 """A group of ranks that has not finished by then hangs."""
 RANKS_PER_CORE, LEAST_MOST_RANKS = 8, 16
 """More ranks than so many a core are refused, but never as few as the second number."""
-KEPT_NS = 24 * 3600 * 10**9
-"""The micro-benchmarks use what was kept for a day."""
 PROGRESS = "progress "
 """How the micro-benchmarks begin a line that says how much is through: "progress SECONDS OF_SECONDS TEXT"."""
 
@@ -75,7 +74,9 @@ def forget_kept(quick: bool) -> None:
 
 def kept_stages(quick: bool, ranks: Sequence[int] | None, passes: int) -> dict[Path, int]:
     """Kept stages that such a calibration goes on from, unless they are refused, and when each was written (ns)."""
-    size, youngest = "quick" if quick else "full", time.time_ns() - KEPT_NS
+    from simgnn.hardware.library import KEPT_FOR
+
+    size, youngest = "quick" if quick else "full", time.time_ns() - KEPT_FOR // timedelta(microseconds=1) * 1000
     found = {
         path: path.stat().st_mtime_ns
         for turn, count in product(range(passes), _groups(quick, ranks))

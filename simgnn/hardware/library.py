@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 from simgnn.errors import HardwareError
@@ -9,6 +10,9 @@ from simgnn.names import nearest
 
 SUFFIX = ".toml"
 CACHE_NAME = "SIMGNN_CACHE"
+KEPT_FOR = timedelta(days=1)
+"""How long an interrupted calibration's samples are used: later a machine may have changed, and other stages are of
+another day."""
 
 
 def user_folders() -> tuple[Path, ...]:

@@ -36,6 +36,13 @@ class Stops:
                 begin = done
 
 
+def ranks_in_turn(program: Program) -> tuple[bool, ...]:
+    """:func:`in_turn` of each rank; of one for all where they have the same ops."""
+    if all(op.ranks is None for _, op in program.ops):
+        return (in_turn(program, 0),) * program.ranks
+    return tuple(in_turn(program, rank) for rank in range(program.ranks))
+
+
 def in_turn(program: Program, rank: int) -> bool:
     """Whether a rank runs the turns of training one after the other in one thread: each template is
     :func:`in_one_thread`. No turn begins before the one before it has ended, and stops change nothing."""

@@ -18,7 +18,7 @@ from simgnn.hardware.machine import Machine
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.schedule.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.program.program import EVALUATE, Turn
-from simgnn.program.stops import Stops, in_turn
+from simgnn.program.stops import Stops, ranks_in_turn
 from simgnn.sim.accounting import sent_by
 from simgnn.sim.bundles import BUNDLED_ABOVE
 from simgnn.sim.clock import FOREVER_PS, too_long
@@ -77,9 +77,9 @@ class Engine:
         self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
         self._pick = ProgramOrder() if pick is None else pick
         # as the executor runs these: one turn after the other, even where an op of the next is ready and a stream idle
-        alone = [pick is None and in_turn(self.program, rank) for rank in range(self.program.ranks)]
-        self._windows = [1 if so else compiled.window for so in alone]
-        self._stops = None if all(alone) else stops
+        serial = ranks_in_turn(self.program) if pick is None else (False,) * self.program.ranks
+        self._windows = [1 if alone else compiled.window for alone in serial]
+        self._stops = None if all(serial) else stops
         self._next = [0] * self.program.ranks
         self._active: list[list[int]] = [[] for _ in range(self.program.ranks)]
         self.reached = -1

@@ -40,11 +40,16 @@ print(memory.peak_bytes() / 2**20)
 """
 
 
-def test_pages_of_files_that_come_after_the_peak_are_not_taken_out_of_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", BEGIN + MAPPED_FILE, str(tmp_path / "batches")]
+def peaks(script: str, folder: Path) -> list[float]:
+    """What a process of its own tells, MiB."""
+    command = [sys.executable, "-c", BEGIN + script, str(folder / "batches")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert found.returncode == 0, found.stderr
-    assert float(found.stdout) == pytest.approx(6, abs=0.5)
+    return list(map(float, found.stdout.split()))
+
+
+def test_pages_of_files_that_come_after_the_peak_are_not_taken_out_of_it(tmp_path: Path) -> None:
+    assert peaks(MAPPED_FILE, tmp_path) == pytest.approx([6], abs=0.5)
 
 
 LEAVING = """
@@ -73,7 +78,4 @@ print(memory.peak_bytes() / 2**20)
 
 
 def test_pages_of_files_and_shared_ones_that_leave_after_the_peak_do_not_count(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", BEGIN + LEAVING, str(tmp_path / "batches")]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert found.returncode == 0, found.stderr
-    assert list(map(float, found.stdout.split())) == pytest.approx([6, 7], abs=0.5)
+    assert peaks(LEAVING, tmp_path) == pytest.approx([6, 7], abs=0.5)
