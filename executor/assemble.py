@@ -16,6 +16,7 @@ from executor.routes import local_routes
 from executor.task import Task, load_task
 from executor.warmup import warm_up
 from executor.world import World
+from simgnn.partition.local import LocalGraph
 from simgnn.partition.replicas import RankGraph
 from simgnn.partition.shards import Shard
 from simgnn.policies.minibatch import VERTICES
@@ -94,4 +95,10 @@ def _blocks(plan: RunPlan, world: World, dtype: torch.dtype) -> BlockAdjacency |
     """The rank's edges by rank of their source, where the program sums them block by block."""
     if not any("block" in op.options for _, op in plan.program.ops):
         return None
-    return load_blocks(plan.local, world.rank, plan.ranks, dtype=dtype, device=world.device)
+
+    def local(rank: int) -> LocalGraph:
+        graph = plan.local(rank)
+        assert isinstance(graph, LocalGraph), "blocks of edges are those of an edge-cut"
+        return graph
+
+    return load_blocks(local, world.rank, plan.ranks, dtype=dtype, device=world.device)

@@ -94,7 +94,7 @@ def train_batch_reference(
             seeds = torch.cat([torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches])
             loss = _loss_sum(found, labels[seeds], graph)
             mean = _mean_of_ranks(found, batches, labels, graph) if by_rank else loss / len(seeds)
-            mean.backward()  # type: ignore[no-untyped-call]
+            mean.backward()
             optimizer.step()
             if learned is not None:
                 learned.step()

@@ -279,4 +279,4 @@ class Lanes:
 
 
 def _cuda_stream() -> Any:
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream()

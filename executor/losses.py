@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
+from numpy.typing import ArrayLike
 
 from executor.buffers import Now
 from executor.trace import START_EPOCH, arrow_of, kept_parts
@@ -42,7 +43,7 @@ class LossRecorder:
         del self._rows[: len(rows)]  # what other threads note meanwhile stays
         epochs, steps, losses = zip(*rows, strict=True)
         sums = torch.cat(losses).cpu().numpy() * self.trained
-        columns = [[self.rank] * len(rows), epochs, steps, sums]
+        columns: tuple[ArrayLike, ...] = ([self.rank] * len(rows), list(epochs), list(steps), sums)
         arrays = [arrow_of(column, field.type) for column, field in zip(columns, LOSSES_SCHEMA, strict=True)]
         self._writer.write_batch(pa.record_batch(arrays, schema=LOSSES_SCHEMA))
         self._file.flush()

@@ -32,7 +32,7 @@ class History:
             return
         host = torch.empty(metrics.shape, dtype=metrics.dtype, pin_memory=True)
         host.copy_(metrics, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(metrics.device))
         self._coming.append((now, host, event))
         while self._coming and self._coming[0][2].query():

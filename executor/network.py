@@ -127,7 +127,7 @@ class SampledNetwork(_Modules):
         if segment in OVER_EDGES:
             summed = self._function(name, f"{segment}_sampled")
             return lambda block, rows, *others, **options: summed(
-                SampledBlock(*block, columns=len(rows)), rows, *others, **options
+                SampledBlock(block[0], block[1], len(rows)), rows, *others, **options
             )
         function = self._function(name, segment)
         layer = self._layer(name)

@@ -67,7 +67,7 @@ def train_reference(
             loss = functional.binary_cross_entropy_with_logits(scores, labels.to(dtype))
         else:
             loss = functional.cross_entropy(scores, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         losses.append(float(loss.detach()))
         optimizer.step()
     with torch.no_grad():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import ArrayLike
 
 from executor.buffers import Now
 from executor.handlers.context import Sent
@@ -75,7 +76,7 @@ class Recorder:
         if self.device.type != "cuda":
             return
         torch.cuda.synchronize(self.device)
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
         event.synchronize()
         self._base = (event, time.perf_counter())
@@ -95,7 +96,7 @@ def warm_up_writer() -> None:
         writer.write_batch(pa.record_batch(columns, schema=TRACE_SCHEMA))
 
 
-def arrow_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def arrow_of(values: ArrayLike, kind: pa.DataType) -> pa.Array:
     """A column; pa.array() would import pandas, in the middle of a run."""
     column = np.asarray(values, dtype=kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])

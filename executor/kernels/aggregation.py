@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 
 from executor.kernels.balance import default_threads
-from executor.kernels.sparse import from_scipy
+from executor.kernels.sparse import diagonal, from_scipy
 from executor.kernels.spmm import spmm
 from executor.kernels.structure import Scaling, Structure
 from executor.kernels.views import array
@@ -116,13 +116,15 @@ def _weighted(structure: Structure, scaling: Scaling) -> tuple[Any, Any]:
     """Weights of edges from own rows [n, n] and from halo rows [n, h], with the own term on the diagonal."""
     rows, columns = structure.rows, structure.columns
     ones = np.ones(structure.edges)
-    weights = sparse.csr_array((ones, structure.indices.cpu().numpy(), structure.indptr.cpu().numpy()), (rows, columns))
+    weights: Any = sparse.csr_array(
+        (ones, structure.indices.cpu().numpy(), structure.indptr.cpu().numpy()), (rows, columns)
+    )
     if scaling.source is not None:
-        weights = weights @ sparse.dia_array((scaling.source.cpu().numpy()[None], [0]), shape=(columns, columns))
+        weights = weights @ diagonal(scaling.source.cpu().numpy(), columns, columns)
     if scaling.own is not None:
-        weights = weights + sparse.dia_array((scaling.own.cpu().numpy()[None], [0]), shape=(rows, columns))
+        weights = weights + diagonal(scaling.own.cpu().numpy(), rows, columns)
     if scaling.destination is not None:
-        weights = sparse.dia_array((scaling.destination.cpu().numpy()[None], [0]), shape=(rows, rows)) @ weights
+        weights = diagonal(scaling.destination.cpu().numpy(), rows, rows) @ weights
     weights = sparse.csr_array(weights)
     return weights[:, :rows], weights[:, rows:]
 

@@ -99,7 +99,7 @@ class Attention:
             "target_gradients", self.structure, 0, None,
             (*self._arrays(self.structure), *rows, *parts, array(found.target)),
         )  # fmt: skip
-        gradients = []
+        gradients: list[torch.Tensor | None] = []
         for first, own in ((0, inner), (len(inner), halo)):
             if own is None or not len(own):
                 gradients.append(None)

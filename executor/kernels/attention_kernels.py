@@ -12,17 +12,17 @@ from executor.kernels.columns import add_columns
 from executor.kernels.vector import products
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="always")
 def _leaky(value, slope):  # type: ignore[no-untyped-def]
     return value if value > 0 else slope * value
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="always")
 def _leaky_gradient(above, value, slope):  # type: ignore[no-untyped-def]
     return above if value > 0 else slope * above
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def row_scores(rows, vectors, out, first, last):  # type: ignore[no-untyped-def]
     """out[i, h] = product of part h of row i with that of ``vectors`` [1, F]."""
     heads = out.shape[1]
@@ -32,14 +32,14 @@ def row_scores(rows, vectors, out, first, last):  # type: ignore[no-untyped-def]
             out[i, h] = products(rows, i, vectors, 0, h * part, part)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def row_scores_parallel(rows, vectors, out, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         row_scores(rows, vectors, out, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def maxima(indptr, indices, source, target, looped, slope, out, first, last):  # type: ignore[no-untyped-def]
     """out[i, h] = greatest score over the edges of row i."""
     heads = out.shape[1]
@@ -54,14 +54,14 @@ def maxima(indptr, indices, source, target, looped, slope, out, first, last):  #
             out[i, h] = best
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def maxima_parallel(indptr, indices, source, target, looped, slope, out, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         maxima(indptr, indices, source, target, looped, slope, out, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _most_edges(indptr, first, last):  # type: ignore[no-untyped-def]
     """Of a row, its self loop too."""
     most = 0
@@ -70,7 +70,7 @@ def _most_edges(indptr, first, last):  # type: ignore[no-untyped-def]
     return most + 1
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="always")
 def _edges_of(indptr, indices, looped, i, into):  # type: ignore[no-untyped-def]
     """Ends of the edges of row i, a self loop last, and how many they are."""
     begin = indptr[i]
@@ -83,7 +83,7 @@ def _edges_of(indptr, indices, looped, i, into):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def sums(  # type: ignore[no-untyped-def]
     indptr, indices, inner, halo, source, target, maximum, looped, slope, out, first, last
 ):
@@ -106,7 +106,7 @@ def sums(  # type: ignore[no-untyped-def]
             add_columns(ends, weights[h], inner, halo, None, one - one, i, 0, count, one, out, left, left + part)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def sums_parallel(  # type: ignore[no-untyped-def]
     indptr, indices, inner, halo, source, target, maximum, looped, slope, out, bounds
 ):
@@ -115,7 +115,7 @@ def sums_parallel(  # type: ignore[no-untyped-def]
         sums(indptr, indices, inner, halo, source, target, maximum, looped, slope, out, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def target_gradients(  # type: ignore[no-untyped-def]
     indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out, first, last
 ):
@@ -138,7 +138,7 @@ def target_gradients(  # type: ignore[no-untyped-def]
                 out[i, h] += _leaky_gradient(weight * (gradient[i, width + h] + total), raw, slope)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def target_gradients_parallel(  # type: ignore[no-untyped-def]
     indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out, bounds
 ):
@@ -150,7 +150,7 @@ def target_gradients_parallel(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def source_gradients(  # type: ignore[no-untyped-def]
     indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place, first, last
 ):
@@ -182,7 +182,7 @@ def source_gradients(  # type: ignore[no-untyped-def]
             )
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def source_gradients_parallel(  # type: ignore[no-untyped-def]
     indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place, bounds
 ):
@@ -194,7 +194,7 @@ def source_gradients_parallel(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, error_model="numpy")
 def quotients(sums, out, first, last):  # type: ignore[no-untyped-def]
     """out[i] = N / D from [N | D]; what nothing was summed in is not a number."""
     width = out.shape[1]
@@ -208,14 +208,14 @@ def quotients(sums, out, first, last):  # type: ignore[no-untyped-def]
                 into[c] = row[c] / weight
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def quotients_parallel(sums, out, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         quotients(sums, out, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, error_model="numpy")
 def quotient_gradients(gradient, sums, result, out, first, last):  # type: ignore[no-untyped-def]
     """out[i]: gradient of [N | D] from those of ``result``, N / D."""
     width = gradient.shape[1]
@@ -230,7 +230,7 @@ def quotient_gradients(gradient, sums, result, out, first, last):  # type: ignor
             out[i, width + h] = -products(out, i, result, i, h * part, part)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def quotient_gradients_parallel(gradient, sums, result, out, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from executor.kernels.balance import balanced_rows, default_threads
-from executor.kernels.sparse import from_scipy
+from executor.kernels.sparse import diagonal, from_scipy
 from executor.kernels.spmm import spmm
 from executor.kernels.views import array
 from simgnn.graph.csr import CSR
@@ -38,7 +38,7 @@ class BlockEdges:
         self.shift = 0 if first else csr.rows
         kind = np.int32 if self.shift + csr.columns <= np.iinfo(np.int32).max else np.int64
         self.indptr = np.asarray(csr.indptr, dtype=np.int64)
-        self.indices = np.asarray(csr.indices).astype(kind) + kind(self.shift)
+        self.indices: NDArray[np.integer] = np.asarray(csr.indices).astype(kind) + np.asarray(self.shift, kind)
         self._bounds: dict[int, NDArray[np.int64]] = {}
 
     def bounds(self, threads: int) -> NDArray[np.int64]:
@@ -85,7 +85,7 @@ class TorchBlock:
         ones = np.ones(csr.edges, np.float64 if source is None else source.dtype)
         weights = sparse.csr_array((ones, np.asarray(csr.indices), np.asarray(csr.indptr)), (csr.rows, csr.columns))
         if source is not None:
-            weights = sparse.csr_array(weights @ sparse.dia_array((source[None], [0]), shape=(csr.columns,) * 2))
+            weights = sparse.csr_array(weights @ diagonal(source, csr.columns, csr.columns))
         self._weights, self._device = weights, device
         self._made: dict[torch.dtype, torch.Tensor] = {}
         self._destination = None if destination is None else torch.from_numpy(destination[:, None]).to(device)

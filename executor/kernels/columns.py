@@ -5,7 +5,7 @@ from numba import njit
 from executor.kernels.vector import BLOCK_VECTORS, VECTOR_BYTES, accumulate
 
 
-@njit(nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, inline="always")
 def add_columns(  # type: ignore[no-untyped-def]
     indices, values, inner, halo, source_scale, start, own, begin, end, factor, out, first, last
 ):

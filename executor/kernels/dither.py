@@ -45,7 +45,7 @@ def _dithered(rows: torch.Tensor, most: int, keys: torch.Tensor) -> torch.Tensor
     return torch.where(torch.isfinite(step) & (step > 0), moved, rows)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def]
     """moved [n, F] from rows [n, F] and keys uint64 [n]; a code's value is the lowest plus so many steps."""
     width = rows.shape[1]
@@ -64,7 +64,7 @@ def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def
             out[c] = high if code == most or row[c] == high else low + step * kind(code)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def dither_parallel(rows, most, keys, moved, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):

@@ -53,7 +53,7 @@ def factors(vertices: torch.Tensor, width: int, key: int, dropped: int, dtype: t
     return torch.where(bits >= dropped, scale, torch.zeros_like(scale))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def drop(rows, vertices, key, dropped, scale, first, last):  # type: ignore[no-untyped-def]
     """rows [n, F] in place; ``vertices`` int64 [n], ``key`` and ``dropped`` uint64, ``scale`` of the rows' type."""
     width, zero = rows.shape[1], rows.dtype.type(0)
@@ -66,7 +66,7 @@ def drop(rows, vertices, key, dropped, scale, first, last):  # type: ignore[no-u
                 drawn >>= _BITS
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def drop_parallel(rows, vertices, key, dropped, scale, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 
 
-@njit(nogil=True, cache=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, inline="always")
 def row_range(row):  # type: ignore[no-untyped-def]
     """Smallest and largest value of a row, and whether all are finite."""
     low = high = row[0]
@@ -21,7 +21,7 @@ def row_range(row):  # type: ignore[no-untyped-def]
     return low, high, finite
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def encode(rows, bits, packed, bad, first, last):  # type: ignore[no-untyped-def]
     """packed [n, bytes] uint8 from rows [n, F]; bad[i] becomes 1 where row i or its range is not finite."""
     width = rows.shape[1]
@@ -56,7 +56,7 @@ def encode(rows, bits, packed, bad, first, last):  # type: ignore[no-untyped-def
                 place += 1
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _code(value, low, step, half, most):  # type: ignore[no-untyped-def]
     """The code of one element: 0 in a row whose values are all one."""
     if step == 0:
@@ -64,14 +64,14 @@ def _code(value, low, step, half, most):  # type: ignore[no-untyped-def]
     return min(max(int(np.floor((value - low) / step + half)), 0), most)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def encode_parallel(rows, bits, packed, bad, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         encode(rows, bits, packed, bad, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def decode(packed, bits, rows, first, last):  # type: ignore[no-untyped-def]
     """rows [n, F] = min + step x code, in the type of the rows, from packed [n, bytes] uint8."""
     width = rows.shape[1]
@@ -93,14 +93,14 @@ def decode(packed, bits, rows, first, last):  # type: ignore[no-untyped-def]
             row[c] = low + step * kind(code)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def decode_parallel(packed, bits, rows, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         decode(packed, bits, rows, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def moved(rows, cached, epsilon, against_cached, chosen, first, last):  # type: ignore[no-untyped-def]
     """chosen[i] = 1 unless max|rows[i] - cached[i]| is finite and at most epsilon times max|rows[i]| (or cached)."""
     width = rows.shape[1]
@@ -117,7 +117,7 @@ def moved(rows, cached, epsilon, against_cached, chosen, first, last):  # type: 
         chosen[i] = not (finite and change <= epsilon * size)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def moved_parallel(rows, cached, epsilon, against_cached, chosen, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):

@@ -75,8 +75,8 @@ def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, p
         arguments = (array(source), chosen, array(target), np.array(places, dtype=np.int64))
         launch(rowwise.move, rowwise.move_parallel, arguments, even_parts(len(places), default_threads()))
         return len(places)
-    rows = source[: len(places)] if picked is None else source.index_select(0, _index(picked, source.device))
-    target.index_copy_(0, _index(places, target.device), rows.to(target.device, target.dtype))
+    moved = source[: len(places)] if picked is None else source.index_select(0, _index(picked, source.device))
+    target.index_copy_(0, _index(places, target.device), moved.to(target.device, target.dtype))
     return len(places)
 
 

@@ -14,7 +14,7 @@ NONE, RELU, ELU = 0, 1, 2
 """Activations."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def activate(source, added, bias, activation, out, first, last):  # type: ignore[no-untyped-def]
     """out = source + added + bias, then the activation; ``added`` may be empty, ``out`` may be ``source``."""
     width = out.shape[1]
@@ -38,14 +38,14 @@ def activate(source, added, bias, activation, out, first, last):  # type: ignore
                 into[c] = row[c] + bias[c]
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def activate_parallel(source, added, bias, activation, out, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         activate(source, added, bias, activation, out, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):  # type: ignore[no-untyped-def]
     """masked = gradient where output > 0 (both empty: as it is), elsewhere 0, or of ELU times one more than the output
     had been before dropout kept this share; sums[b]: column sums of block b, for each block."""
@@ -74,14 +74,14 @@ def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):
                     total[c] += row[c]
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def mask_and_sum_parallel(gradient, output, masked, sums, activation, kept, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         mask_and_sum(gradient, output, masked, sums, activation, kept, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def add_into(target, index, rows, first, last):  # type: ignore[no-untyped-def]
     """target[index[k]] += rows[k]; no id twice."""
     width = target.shape[1]
@@ -91,14 +91,14 @@ def add_into(target, index, rows, first, last):  # type: ignore[no-untyped-def]
             into[c] += row[c]
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def add_into_parallel(target, index, rows, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):
         add_into(target, index, rows, bounds[part], bounds[part + 1])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def move(source, picked, target, places, first, last):  # type: ignore[no-untyped-def]
     """target[places[k]] = source[picked[k]]; ``picked`` may be empty: source[k]."""
     width = target.shape[1]
@@ -109,7 +109,7 @@ def move(source, picked, target, places, first, last):  # type: ignore[no-untype
             into[c] = row[c]
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def move_parallel(source, picked, target, places, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads; no two of ``places`` are equal."""
     for part in prange(len(bounds) - 1):

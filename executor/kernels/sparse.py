@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 
 from executor.kernels.balance import balanced_rows, default_threads
@@ -77,11 +78,16 @@ class SparseRows:
         return out
 
 
+def diagonal(values: NDArray[Any], rows: int, columns: int) -> Any:
+    """A SciPy matrix [rows, columns] with ``values`` on its diagonal: a scaling of rows or columns."""
+    return sparse.dia_array((values[None], np.zeros(1, dtype=np.int64)), shape=(rows, columns))
+
+
 def to_scipy(matrix: torch.Tensor) -> sparse.csr_array:
     """A torch CSR tensor as SciPy's; on the CPU the arrays are shared."""
     parts = (matrix.values(), matrix.col_indices(), matrix.crow_indices())
     values, columns, pointers = (part.detach().cpu().numpy() for part in parts)
-    return sparse.csr_array((values, columns, pointers), shape=tuple(matrix.shape))
+    return sparse.csr_array((values, columns, pointers), shape=(matrix.shape[0], matrix.shape[1]))
 
 
 def from_scipy(matrix: Any, dtype: torch.dtype = torch.float32, copy: bool = True) -> torch.Tensor:

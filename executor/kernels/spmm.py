@@ -17,7 +17,7 @@ from executor.kernels.launch import launch
 Floats = NDArray[Any]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _serial(  # type: ignore[no-untyped-def]
     indptr, indices, values, inner, halo, source_scale, destination_scale, own_scale, one, out, first, last
 ):
@@ -30,7 +30,7 @@ def _serial(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def _parallel(  # type: ignore[no-untyped-def]
     indptr, indices, values, inner, halo, source_scale, destination_scale, own_scale, one, out, bounds
 ):
@@ -42,7 +42,7 @@ def _parallel(  # type: ignore[no-untyped-def]
 
 
 def spmm(
-    indptr: NDArray[np.int64],
+    indptr: NDArray[Any],
     indices: NDArray[Any],
     inner: Floats,
     out: Floats,

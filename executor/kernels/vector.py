@@ -31,13 +31,13 @@ _I32 = ir.IntType(32)
 
 
 def _lanes(vectors_of: Any, split: int) -> int:
-    return max(1, VECTOR_BYTES // (vectors_of.bitwidth // 8) >> split)
+    return max(1, VECTOR_BYTES // (int(vectors_of.bitwidth) // 8) >> split)
 
 
 @intrinsic(prefer_literal=True)
-def accumulate(
+def accumulate(  # type: ignore[no-untyped-def]
     typingctx, vectors, split, inner, halo, indices, values, source_scale, start, own, begin, end, column, factor, out
-):  # type: ignore[no-untyped-def]
+):
     """out[own, c] = factor * (start * inner[own, c] + sum over edges k in begin..end of weight(k) * x[indices[k], c]).
 
     Columns c run from ``column`` over ``vectors`` registers, each holding 1 / 2**split of a full register. ``x[j]`` is

@@ -77,7 +77,8 @@ def clip_factor(gradient: torch.Tensor, limit: float) -> torch.Tensor:
     parts = gradient.flatten().split(NORM_ELEMENTS) if gradient.device.type == "cpu" else (gradient,)
     norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
     norm = torch.linalg.vector_norm(torch.stack(norms))
-    return (limit / norm).clamp_(max=1.0).to(gradient.dtype)
+    factor: torch.Tensor = (limit / norm).clamp_(max=1.0).to(gradient.dtype)
+    return factor
 
 
 def transposed_product(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

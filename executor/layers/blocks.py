@@ -130,8 +130,8 @@ def _columns_by_rank(local: LocalGraph) -> dict[int, tuple[Ints, Ints]]:
     by_rank = owner[indices[order]]
     found = {}
     for peer in np.unique(by_rank).tolist():
-        part = order[np.searchsorted(by_rank, peer) : np.searchsorted(by_rank, peer, side="right")]
-        found[int(peer)] = rows[part], place[indices[part]]
+        edges = order[np.searchsorted(by_rank, peer) : np.searchsorted(by_rank, peer, side="right")]
+        found[int(peer)] = rows[edges], place[indices[edges]]
     return found
 
 
@@ -145,11 +145,12 @@ def _columns_of(local: LocalGraph, peer: int) -> tuple[Ints, Ints]:
     return rows.astype(np.int64), indices[chosen].astype(np.int64) - own - part.start
 
 
-def _csr(rows: Ints, columns: NDArray[Any], height: int, width: int) -> CSR:
+def _csr(rows: NDArray[Any], columns: NDArray[Any], height: int, width: int) -> CSR:
     order = np.lexsort((columns, rows))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=height)))).astype(np.int64)
     kind = np.int32 if width <= np.iinfo(np.int32).max else np.int64
-    return CSR(indptr, np.asarray(columns)[order].astype(kind), width)
+    sources: Any = np.asarray(columns)[order].astype(kind)
+    return CSR(indptr, sources, width)
 
 
 def _with_loops(csr: CSR) -> CSR:

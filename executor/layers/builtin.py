@@ -169,7 +169,7 @@ class GIN(Layer):
     ) -> torch.Tensor:
         """See :class:`Layer`."""
         assert own is not None, "a GIN layer reads its own rows"
-        first, last = self.mlp[0], self.mlp[2]
+        first, last = (layer for layer in self.mlp if isinstance(layer, nn.Linear))
         weight = call(Transposed, first.weight)
         if own.layout == aggregated.layout:
             total = self._total(aggregated, own) if own.layout == torch.sparse_csr else call(Sum, aggregated, own)

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from executor.kernels.aggregation import Aggregation, kernel_named
 from executor.kernels.attention import Attention
-from executor.kernels.sparse import from_scipy, to_scipy
+from executor.kernels.sparse import diagonal, from_scipy, to_scipy
 from executor.kernels.structure import Scaling, Structure
 from executor.layers.tape import Call, autograd
 from simgnn.errors import ConfigError
@@ -172,12 +172,12 @@ def _aggregate_sparse(
     pointers = structure.indptr.cpu().numpy()
     if structure.edges < 2**31:
         pointers = pointers.astype(np.int32)  # else the ids of the sums' columns are int64, too
-    edges = sparse.csr_array((weights, columns, pointers), shape)
+    edges: Any = sparse.csr_array((weights, columns, pointers), shape)
     # all scalings go into the edges: sums have many times as many numbers, and must not be there twice
     if scaling.own is not None:
-        edges = edges + sparse.dia_array((scaling.own.cpu().numpy()[None], [0]), shape=shape)
+        edges = edges + diagonal(scaling.own.cpu().numpy(), *shape)
     if scaling.destination is not None:
-        edges = sparse.dia_array((scaling.destination.cpu().numpy()[None], [0]), shape=(structure.rows,) * 2) @ edges
+        edges = diagonal(scaling.destination.cpu().numpy(), structure.rows, structure.rows) @ edges
     total = sparse.csr_array(edges) @ rows
     if not adjacency.complete:
         return _dense(total, mean).to(inner.device, inner.dtype)

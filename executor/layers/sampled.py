@@ -80,9 +80,9 @@ class SampledBlock:
                 pointers = csr.indptr[first : last + 1]
                 spmm(pointers, csr.indices, array(gradient), array(out[first:last]), bounds, **part.arrays())
             else:
-                pointers = transpose.indptr[first : last + 1]
-                piece = transpose.indices[int(pointers[0]) : int(pointers[-1])]
-                out[first:last] = _torch_sum(Structure(pointers - pointers[0], piece, self.rows), gradient, part)
+                edges = transpose.indptr[first : last + 1]
+                piece = transpose.indices[int(edges[0]) : int(edges[-1])]
+                out[first:last] = _torch_sum(Structure(edges - edges[0], piece, self.rows), gradient, part)
         return out
 
 

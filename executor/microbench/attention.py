@@ -1,6 +1,7 @@
 """Probes of attention: scores of rows and their reverse; maxima, weighted sums and gradients over edges."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -50,10 +51,7 @@ def attention_probes(
             ("attention_sums", sums, width, rows, sources, forward),
             ("attention_gradients", gradients, width, sources, rows, backward),
         ):
-
-            def run(world: World, make=make, width: int = width, heads: int = heads) -> Run:  # type: ignore[no-untyped-def]
-                return make(world, width, heads)
-
+            run = partial(make, width=width, heads=heads)
             sizes = {"edges": csr.edges, "rows": made, "sources": read, "width": gathered, "heads": heads}
             probes.append(Probe(primitive, subject.name, {**sizes, "item_bytes": ITEM_BYTES}, run, who,
                                 locality=locality))  # fmt: skip

@@ -33,7 +33,7 @@ def slowest_pair_s(world: World) -> float:
         all_to_all(payload, items, items, group)
         world.synchronize()
         elapsed = time.perf_counter() - start
-    return max(world.gather(elapsed)) / PILOT_BYTES
+    return float(max(world.gather(elapsed))) / PILOT_BYTES
 
 
 def affordable(suite: Suite, seconds_per_byte: float) -> Suite:

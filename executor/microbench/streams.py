@@ -55,7 +55,7 @@ def _degrees(spec: StreamSpec, generator: np.random.Generator) -> NDArray[np.int
     if spec.degree_skew <= 0:
         return np.full(spec.rows, max(1, round(spec.degree)), dtype=np.int64)
     weights = (1.0 + generator.pareto(1.0 + 1.0 / spec.degree_skew, spec.rows)).clip(max=spec.rows / 4)
-    return np.maximum(1, np.rint(weights * (spec.degree / weights.mean()))).astype(np.int64)
+    return np.asarray(np.maximum(1, np.rint(weights * (spec.degree / weights.mean()))), dtype=np.int64)
 
 
 def _far_sources(spec: StreamSpec, generator: np.random.Generator, edges: int) -> NDArray[np.int64]:
@@ -63,4 +63,4 @@ def _far_sources(spec: StreamSpec, generator: np.random.Generator, edges: int) -
         return generator.integers(0, spec.sources, edges)
     weight = np.arange(1, spec.sources + 1, dtype=np.float64) ** -spec.skew
     drawn = np.searchsorted(np.cumsum(weight), generator.random(edges) * weight.sum())
-    return generator.permutation(spec.sources)[np.minimum(drawn, spec.sources - 1)]
+    return np.asarray(generator.permutation(spec.sources)[np.minimum(drawn, spec.sources - 1)], dtype=np.int64)

@@ -201,7 +201,7 @@ def _read(path: Path) -> "SampleFile":
 
 def tell_if_busy(reporter: Reporter) -> None:
     """Others' work on this machine would be measured as its own slowness: say so, and go on."""
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     busy = psutil.cpu_percent(BUSY_INTERVAL_S)
     if busy > BUSY_PERCENT:
