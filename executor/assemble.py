@@ -6,13 +6,12 @@ import numpy as np
 import torch
 
 from executor.buffers import BufferStore, Value
-from executor.carried_out import carried_out
 from executor.handlers.context import GroupHandle, RankContext
 from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
-from executor.policies.accelerated import warm_up_policies
+from executor.policies.accelerated import accelerated, warm_up_policies
 from executor.routes import local_routes
 from executor.task import Task, load_task
 from executor.warmup import warm_up
@@ -57,7 +56,7 @@ def _full_graph_context(
         task=task,
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
-        policies=carried_out(plan.policies),
+        policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         left_out=learned_buffers(plan),
     )
 

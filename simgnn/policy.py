@@ -4,7 +4,7 @@ A policy of a user imports this module, :mod:`simgnn.emit` and the nouns of :mod
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -22,8 +22,44 @@ Array = Any
 Resource = TypeVar("Resource")
 
 
-class RefusedRowsError(BackendError):
-    """Raised by a policy for rows that it cannot work on; the executor adds rank, epoch and op."""
+class PolicyError(BackendError):
+    """Raised where a policy cannot go on; the executor adds rank, epoch and op."""
+
+
+class RefusedRowsError(PolicyError):
+    """Raised by a policy for rows that it cannot work on."""
+
+
+def derive(memo: dict[Any, Any], make: Callable[..., Resource], *arguments: Any, **given: Any) -> Resource:
+    """See :meth:`PolicyContext.derived`; ``memo``: what was computed before."""
+    key = (make, *map(id, arguments))
+    if key not in memo:
+        # the arguments are kept too, so that no other object gets their identity
+        memo[key] = arguments, make(*arguments, **given)
+    result: Resource = memo[key][1]
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Four float64 numbers of a set of rows, made to be summed over ranks. ``correct / count`` is the accuracy; where
+    rows have several labels they are 2 TP and 2 TP + FP + FN, so that the quotient is the micro-averaged F1.
+    ``nonfinite``: scores that are no number."""
+
+    loss: float
+    correct: float
+    count: float
+    nonfinite: float
+
+    @classmethod
+    def of(cls, row: Array) -> "Metrics":
+        """The numbers of a program's buffer of metrics, float64 [1, 4]."""
+        return cls(*array_namespace(row).reshape(row, (-1,)).tolist())
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct predictions; None: there are no training rows."""
+        return self.correct / self.count if self.count else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +71,8 @@ class PolicyContext:
     names, int64. ``gathered``: the local rows that are sent, in the order of the wire (None: the rows that are sent
     have no other names). ``width``, ``dtype``: of the buffer that the op writes first. ``options``: those of the op.
     ``rows_of``: the local rows that another route of the program names. ``resources``: what the executor holds for
-    policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`.
+    policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions that ops of this
+    turn wait for.
     """
 
     seed: int
@@ -56,21 +93,17 @@ class PolicyContext:
     rows_of: Callable[[str], Array] | None = None
     resources: Mapping[type[Any], Any] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
+    guards: frozenset[str] = frozenset()
 
     def resource(self, kind: type[Resource]) -> Resource:
         """The object of this type that the executor holds for policies, such as the rank's table of rows."""
         found: Resource = self.resources[kind]
         return found
 
-    def derived(self, make: Callable[..., Resource], *arguments: Any) -> Resource:
-        """``make(*arguments)``, computed once a run for these very objects: for tables that follow from routes."""
-        key = (make, *map(id, arguments))
-        found = self.memo.get(key)
-        if found is None:
-            # the arguments are kept too, so that no other object gets their identity
-            found = self.memo[key] = (arguments, make(*arguments))
-        result: Resource = found[1]
-        return result
+    def derived(self, make: Callable[..., Resource], *arguments: Any, **given: Any) -> Resource:
+        """``make(*arguments, **given)``, computed once a run for these very ``arguments``: for tables that follow from
+        routes."""
+        return derive(self.memo, make, *arguments, **given)
 
 
 class Policy(BaseModel):
@@ -97,11 +130,13 @@ class Action(ABC, Generic[Owner]):
     """What a policy does in one op at run time: arrays that the op reads become arrays that it writes.
 
     ``owner``: the policy that lists the action; ``codec``: the experiment's. State is a buffer that the op both reads
-    and writes: it reads as zeros before its first write, is donated (``run`` may change it in place) and is returned.
+    and writes: it is donated (``run`` may change it in place) and returned.
     """
 
     label: ClassVar[str]
     """Name of the action in stored programs: by default that of the class."""
+    starts_from_zeros: ClassVar[bool] = True
+    """Whether state that was never written reads as zeros, which lie there before the run; else it reads as None."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -115,8 +150,8 @@ class Action(ABC, Generic[Owner]):
     def run(self, context: PolicyContext, *read: Any, **_: Any) -> tuple[Array, ...]:
         """What the op writes, in order, from what it reads, in order."""
 
-    def decided(self, context: PolicyContext, *written: Array) -> Mapping[str, int]:
-        """Decisions of this turn to record, by name, from what the op wrote."""
+    def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
+        """Decisions of this turn to record, by name, from what the op read and wrote."""
         return {}
 
 
@@ -180,6 +215,18 @@ class Codec(Policy, ABC):
     def decode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """Work of decoding ``rows`` rows, for prices."""
         return self.encode_work(rows, width, dtype)
+
+
+def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dtype: str) -> Array:
+    """What a method of a policy returned. Raises :class:`PolicyError` where its shape or type is another."""
+    got = tuple(getattr(found, "shape", ())), str(getattr(found, "dtype", type(found).__name__)).removeprefix("torch.")
+    if got == (shape, dtype):
+        return found
+    kind = type(policy)
+    raise PolicyError(
+        f"{kind.__module__}.{kind.__qualname__}.{method} returned {got[1]} {list(got[0])}, expected {dtype} "
+        f"{list(shape)}"
+    )
 
 
 def chosen(options: BaseModel, names: Iterable[str]) -> list[str]:

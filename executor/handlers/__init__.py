@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from executor.handlers import (
-    agreement,
     blocks,
     collectives,
     copies,
@@ -31,7 +30,7 @@ HANDLERS: Mapping[OpKind, Factory] = {
     OpKind.TRANSFORM: segments.segment,
     OpKind.ELEMENTWISE: tensors.elementwise,
     OpKind.LOSS: training.loss,
-    OpKind.SELECT: agreement.select,
+    OpKind.SELECT: decisions.select,
     OpKind.ENCODE: decisions.encode,
     OpKind.DECODE: decisions.decode,
     OpKind.ADD: tensors.add,

@@ -278,17 +278,19 @@ class RankContext:
         return [book.setdefault((op_id, target), [0, 0]) for book in books]
 
 
-def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContext]:
-    """A function that makes the context in which an op calls its policy."""
+def policy_context(context: RankContext, op: Op, template: Template | None = None) -> Callable[[Now], PolicyContext]:
+    """A function that makes the context in which an op of a template calls its policy."""
     rank, ranks = context.rank, context.program.ranks
     route = None if op.route is None or context.scheduled(op) else context.route(op)
     send, receive = ((), ()) if route is None else (route.send, route.receive)
     leaving, arriving, gathered = (None, None, None) if route is None else (route.leaving, route.arriving, route.gather)
     written = [context.program.buffers[access.buffer] for access in op.writes[:1]]
     width, dtype = (written[0].width, written[0].dtype) if written else (0, "float32")
+    ops = () if template is None else template.ops
+    guards = frozenset(other.guard.decision for other in ops if other.guard is not None)
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
-        leaving, arriving, gathered, op.options, context.leaving_rows, context.resources, context.memo,
+        leaving, arriving, gathered, op.options, context.leaving_rows, context.resources, context.memo, guards,
     )  # fmt: skip
 
 

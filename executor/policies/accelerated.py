@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from executor.policies import codes
+from executor.policies import codes, rows
 from executor.policies.kernel import Kernels
 from simgnn.policy import Policy
 
-KERNELS: Kernels = {**codes.KERNELS}
+KERNELS: Kernels = {**codes.KERNELS, **rows.KERNELS}
 """Function -> kernel. Found by the function itself, so a subclass that overrides it keeps its own lines."""
 Kind = TypeVar("Kind", bound=type[Any])
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
@@ -36,9 +36,9 @@ def accelerated_class(kind: Kind) -> Kind:
 def warm_up_policies(policies: Iterable[Policy], dtype: torch.dtype, device: torch.device) -> None:
     """Run every kernel of these policies once, on one element."""
     for policy in policies:
-        for _, function in _functions(type(policy)):
-            if function in KERNELS:
-                KERNELS[function].warm_up(policy, torch.ones(1, 1, dtype=dtype, device=device))
+        for kernel in [KERNELS[function] for _, function in _functions(type(policy)) if function in KERNELS]:
+            if kernel.warm_up is not None:
+                kernel.warm_up(policy, torch.ones(1, 1, dtype=dtype, device=device))
 
 
 def _functions(kind: type[Any]) -> list[tuple[str, Callable[..., Any]]]:

@@ -70,14 +70,10 @@ def _warm_up_dithered(policy: Stochastic, rows: torch.Tensor) -> None:
     dithered(policy, rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
 
 
-def _nothing(policy: Bfloat16, rows: torch.Tensor) -> None:
-    """Nothing is compiled."""
-
-
 KERNELS: Kernels = {
     RowCodes.pack: Kernel(pack, pack),
     RowCodes.decode: Kernel(decode, _warm_up_decode),
     Stochastic.dithered: Kernel(dithered, _warm_up_dithered),
-    Bfloat16.encode: Kernel(to_bfloat16, _nothing),
-    Bfloat16.decode: Kernel(from_bfloat16, _nothing),
+    Bfloat16.encode: Kernel(to_bfloat16),
+    Bfloat16.decode: Kernel(from_bfloat16),
 }

@@ -10,10 +10,10 @@ import torch
 @dataclass(frozen=True)
 class Kernel:
     """``run`` takes the arguments of the function that it stands for; ``warm_up(policy, rows)`` compiles it, by a call
-    on a few rows."""
+    on a few rows (None: nothing is compiled, or all runs compile it)."""
 
     run: Callable[..., Any]
-    warm_up: Callable[[Any, torch.Tensor], object]
+    warm_up: Callable[[Any, torch.Tensor], object] | None = None
 
 
 Kernels = Mapping[Callable[..., Any], Kernel]

@@ -70,3 +70,35 @@ def units(keys: Array, width: int) -> Array:
 def _shifted(z: Array, places: int) -> Array:
     """Shifted right without copies of the sign."""
     return (z >> places) & ((1 << (64 - places)) - 1)
+
+
+def pick_rows(rows: Array, ids: Array) -> Array:
+    """A copy of rows[ids], for int64 ``ids``."""
+    return rows.index_select(0, ids) if is_torch_array(rows) else rows[ids]
+
+
+def put_rows(target: Array, ids: Array, rows: Array) -> Array:
+    """target[ids] = rows in place, for int64 ``ids`` without repeats; the target."""
+    if is_torch_array(target):
+        return target.index_copy_(0, ids, rows)
+    target[ids] = rows
+    return target
+
+
+def add_rows(target: Array, ids: Array, rows: Array) -> Array:
+    """target[ids] += rows in place, for int64 ``ids`` without repeats; the target."""
+    if is_torch_array(target):
+        return target.index_add_(0, ids, rows)
+    target[ids] += rows
+    return target
+
+
+def places_of(chosen: Array) -> Array:
+    """int64 places at which bool [n] is set, ascending."""
+    return array_namespace(chosen).nonzero(chosen)[0]
+
+
+def counted(like: Array, count: int) -> Array:
+    """0, 1, .., count - 1 as int64, where ``like`` lies."""
+    xp = array_namespace(like)
+    return xp.arange(count, dtype=xp.int64, device=device(like))

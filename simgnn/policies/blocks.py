@@ -1,6 +1,7 @@
 """Whole blocks of rows that each rank broadcasts in turn: what a communication asks for, and how it is carried out
-plainly. Freshness says which blocks are sent: :meth:`simgnn.policies.freshness.base.Freshness.blocks`."""
+plainly. Freshness says which blocks are sent: :meth:`simgnn.policies.freshness.base.MovesBlocks.blocks`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +13,6 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
 from simgnn.program.sizes import Size
-
-NEVER = -1
-"""Version of a block that was never sent."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,10 @@ class BlockTransfer(Protocol):
     def checks(self) -> tuple[str | None, dict[str, int | str]]:
         """What the end of the sums makes sure of: a buffer that it reads, and options of the op."""
         ...
+
+
+ExpandBlocks = Callable[[BlockSync], BlockTransfer]
+"""How freshness and codec carry out what a communication of blocks asks for."""
 
 
 class BlockWire:
