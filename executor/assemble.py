@@ -11,7 +11,7 @@ from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
-from executor.policies import carried_out, warm_up_policies
+from executor.policies.accelerated import accelerated, warm_up_policies
 from executor.routes import local_routes
 from executor.task import Task, load_task
 from executor.warmup import warm_up
@@ -57,7 +57,7 @@ def _full_graph_context(
         task=task,
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
-        policies=carried_out(plan.policies),
+        policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         left_out=learned_buffers(plan),
     )
 
@@ -65,7 +65,7 @@ def _full_graph_context(
 def warm_up_for(plan: RunPlan, device: torch.device) -> None:
     """Run every kernel of the plan's model and policies once."""
     dtype = getattr(torch, str(plan.train["dtype"]))
-    warm_up_policies(plan.policies, dtype, device)
+    warm_up_policies(plan.policies.values(), dtype, device)
     if plan.batches is None:
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
         return

@@ -3,14 +3,19 @@
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from executor.buffers import Now
 from executor.failure import NonFiniteError
-from executor.task import METRICS, SPLITS
+from executor.task import SPLITS
+from simgnn.policy import Metrics
 from simgnn.record.result import Accuracy
+
+WIDTH = len(fields(Metrics))
+"""Numbers of a set of rows."""
 
 
 class History:
@@ -51,8 +56,9 @@ class History:
         self.evaluations[now.epoch] = counts.flatten().tolist()
 
     def _note(self, now: Now, metrics: torch.Tensor) -> None:
-        loss, _, _, nonfinite = metrics.flatten().tolist()
-        if nonfinite or not math.isfinite(loss):
+        found = Metrics.of(metrics)
+        loss = found.loss
+        if found.nonfinite or not math.isfinite(loss):
             raise NonFiniteError(
                 f"the loss of epoch {now.epoch + 1} is no finite number ({loss}); "
                 "lower train.learning_rate, or look for extreme values in the features"
@@ -66,8 +72,7 @@ class History:
         for epoch, counts in sorted(self.evaluations.items()):
             values: dict[str, float | None] = {}
             for position, split in enumerate(SPLITS):
-                _, correct, count, _ = counts[len(METRICS) * position : len(METRICS) * (position + 1)]
-                values[split] = correct / count if count else None
+                values[split] = Metrics(*counts[position * WIDTH : (position + 1) * WIDTH]).accuracy
             result.append(Accuracy(epoch=epoch + 1, **values))
         return result
 

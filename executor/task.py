@@ -10,9 +10,6 @@ from executor.kernels.sparse import from_scipy
 from simgnn.graph.centred import CentredRows
 from simgnn.partition.shards import Shard
 
-METRICS = ("loss", "correct", "count", "nonfinite")
-"""The four float64 numbers of a set of rows, made to be summed over ranks. ``correct / count`` is the accuracy; when
-multi-label they are 2 TP and 2 TP + FP + FN, so that the quotient is the micro-averaged F1."""
 SPLITS = ("train", "validation", "test")
 
 
@@ -42,7 +39,7 @@ class Task:
         return float(max(1, self.train_total) * (self.classes if self.multilabel else 1))
 
     def loss(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient [n, classes] of this rank's part of the loss, and its metrics, float64 [4] as ``METRICS``.
+        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [4].
 
         Cross entropy (softmax minus one-hot), or binary cross entropy with logits (sigmoid minus labels), over the
         training rows, divided by :attr:`divisor`. Gradients summed over ranks are the gradient of the mean.

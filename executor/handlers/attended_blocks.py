@@ -1,7 +1,7 @@
 """Attention over one block of edges at a time: a running softmax as blocks arrive, and gradients by source rows."""
 
 from executor.buffers import Now
-from executor.handlers.block_age import age_check
+from executor.handlers.block_ages import age_check
 from executor.handlers.context import Handler, RankContext
 from executor.layers.blocks import BlockAdjacency
 from simgnn.errors import BackendError

@@ -2,7 +2,7 @@
 
 from executor.buffers import Now
 from executor.handlers.attended_blocks import attend
-from executor.handlers.block_age import age_check
+from executor.handlers.block_ages import age_check
 from executor.handlers.context import Handler, RankContext
 from executor.handlers.segments import segment
 from simgnn.errors import BackendError

@@ -58,7 +58,7 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
 
     Their number is ``transfer.rows`` of the root, which every rank knows from the program. Where the buffer written has
     no rows on the root, the root keeps nothing there. A second buffer written holds versions (int64 [P, 1], in place):
-    the root's becomes the epoch; a third, on the root, what it sent last.
+    the root's becomes one more than the epoch; a third, on the root, what it sent last.
 
     What is guarded may be used in later turns: it lies in memory that is there before the first turn, so that every
     epoch holds as much, whenever in it a block arrives first and however long it is used. What was sent is a copy.
@@ -92,7 +92,7 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
             wire = room.copy_(wire)
         put(now, wire.to(place) if keeps else none)  # no view of the rows, which would keep them all
         if versions is not None:
-            versions(now)[root] = now.epoch
+            versions(now)[root] = now.epoch + 1
         if keep is not None:
             keep(now, read(now))
         return _sent(op, wire.numel() * wire.element_size() if context.rank == root else 0)

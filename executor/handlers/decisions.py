@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from executor.buffers import Now
-from executor.failure import RefusedRowsError, place_of
+from executor.failure import place_of
 from executor.handlers.context import Handler, RankContext, policy_context
 from simgnn.errors import BackendError
+from simgnn.policy import PolicyError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 
@@ -20,12 +21,38 @@ BEFORE = Now(0, 0, 0)
 """A turn that has all that persists."""
 
 
-def select(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.select(context, *read) -> written``: which rows travel, and what of them.
+def act(op: Op, template: Template, context: RankContext) -> Handler:
+    """``action.run(context, *read) -> written``, where ``action`` is what the policy of the op's slot does in it.
 
-    ``options["decision"]`` names the decision that the rows of what is written last are recorded under; with
-    ``options["tally"]``, ``policy.tally(context, written last) -> counts`` are recorded under that and their keys.
+    Its decisions are recorded. Rows that a guarded op writes for the run stay when it is skipped; their memory is
+    there before they first arrive, as in :func:`executor.handlers.collectives.broadcast`.
     """
+    action, where, store = context.action(op), policy_context(context, op, template), context.store
+    getter = _state_or_rows if action.starts_from_zeros else _as_written
+    getters, setters = [getter(access, context) for access in op.reads], context.writes(op)
+    buffers = context.program.buffers
+    kept = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
+    for name in kept:
+        store.reserve(name)
+
+    def run(now: Now) -> None:
+        for name in kept:
+            store.release(name)
+        here, read = where(now), [get(now) for get in getters]
+        try:
+            written = action.run(here, *read)
+        except PolicyError as error:
+            raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
+        for put, value in zip(setters, written, strict=True):
+            put(now, value)
+        for name, value in action.decided(here, read, written).items():
+            context.decide(now, name, value)
+
+    return run
+
+
+def select(op: Op, template: Template, context: RankContext) -> Handler:
+    """``policy.select(context, *read) -> written``: which rows travel, and what of them."""
     return applied(op, context, "select")
 
 
@@ -57,23 +84,6 @@ def sample(op: Op, template: Template, context: RankContext) -> Handler:
     return applied(op, context, "__call__")
 
 
-def end_epoch(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.end_epoch(context, metrics, state) -> state``, after the metrics were summed over ranks.
-
-    Their counts are recorded as decisions of ``options["point"]``: with them the policy's choices can be repeated.
-    """
-    run, point = applied(op, context, "end_epoch"), str(op.options["point"])
-    read = context.store.getter(op.reads[0])
-
-    def judge(now: Now) -> None:
-        _, correct, count, _ = read(now).flatten().tolist()
-        context.decide(now, f"{point}/correct", int(correct))
-        context.decide(now, f"{point}/count", int(count))
-        run(now)
-
-    return judge
-
-
 def applied(op: Op, context: RankContext, face: str | None = None) -> Handler:
     """What the op reads goes through a face of its policy into what it writes: that of ``options["face"]``, or of its
     kind."""
@@ -81,22 +91,17 @@ def applied(op: Op, context: RankContext, face: str | None = None) -> Handler:
     if named is None:
         raise BackendError(f"op '{op.name}' ({op.kind}) names the policy '{op.module}', but no face of it")
     function = getattr(policy, str(named))
-    where, decision, tally = policy_context(context, op), op.options.get("decision"), op.options.get("tally")
+    where = policy_context(context, op)
     getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
 
     def run(now: Now) -> None:
         try:
             written = function(where(now), *[get(now) for get in getters])
-        except RefusedRowsError as error:
+        except PolicyError as error:
             raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
         values = (written,) if len(setters) == 1 else written
         for put, value in zip(setters, values, strict=True):
             put(now, value)
-        if decision is not None:
-            context.decide(now, str(decision), len(values[-1]))
-        if tally is not None:
-            for key, count in policy.tally(where(now), values[-1]).items():
-                context.decide(now, f"{tally}-{key}", count)
 
     return run
 
@@ -111,3 +116,7 @@ def _state_or_rows(access: Access, context: RankContext) -> Callable[[Now], Any]
         return context.store.zeros(buffer, now) if found is None else found
 
     return read
+
+
+def _as_written(access: Access, context: RankContext) -> Callable[[Now], Any]:
+    return context.store.getter(access)

@@ -8,8 +8,9 @@ import torch.distributed as dist
 from executor.buffers import Now
 from executor.handlers.context import GroupHandle, Handler, LocalRoute, RankContext, Sent
 from executor.handlers.wire import all_to_all, count_pairs, counts_of, row_bytes
-from executor.kernels.masks import wire_mask
+from simgnn.emit.masks import WireMask
 from simgnn.errors import BackendError
+from simgnn.policy import derive
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 from simgnn.program.sizes import Decision
@@ -128,18 +129,17 @@ def _counts_announced(op: Op, context: RankContext) -> Counts:
     leaving, arriving = (context.store.getter(access) for access in op.reads[1:3])
     route, members = context.route(op), context.group(op).members
     listed = context.program.buffers[op.reads[1].buffer].dtype == "int64"
-    of = _listed_rows if listed else _masked_rows
+
+    def of(most: tuple[int, ...], told: torch.Tensor) -> list[int]:
+        if listed:
+            return _listed_rows(most, told)
+        return derive(context.memo, WireMask, most, like=told).chosen_of_peers(told)
 
     def counts(now: Now) -> tuple[list[int], list[int], int]:
         send, receive = of(route.send, leaving(now)), of(route.receive, arriving(now))
         return [send[member] for member in members], [receive[member] for member in members], 0
 
     return counts
-
-
-def _masked_rows(most: tuple[int, ...], mask: torch.Tensor) -> list[int]:
-    """Rows of each rank that a mask names; ``most`` [P]: those that it has bits for."""
-    return wire_mask(most, mask.device).chosen_of_peers(mask)
 
 
 def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:

@@ -6,7 +6,7 @@ import torch
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
-from executor.handlers.decisions import applied, end_epoch
+from executor.handlers.decisions import applied
 from executor.handlers.dropout import dropout
 from executor.handlers.segments import segment
 from executor.kernels.rows import add_rows, max_rows
@@ -51,11 +51,8 @@ def elementwise(op: Op, template: Template, context: RankContext) -> Handler:
     """A module's segment where the op names one; else the function of ``options["function"]``, from reads to writes.
 
     Functions: "zero" (what is written becomes 0), "scale" (reads[0] times ``options["factor"]``), "relu", "sum"
-    (of all that is read); "dropout" is :func:`executor.handlers.dropout.dropout`, "end epoch" the op's policy's
-    (:func:`executor.handlers.decisions.end_epoch`).
+    (of all that is read); "dropout" is :func:`executor.handlers.dropout.dropout`.
     """
-    if op.options.get("function") == "end epoch":
-        return end_epoch(op, template, context)
     if op.options.get("function") == "dropout":
         return dropout(op, context)
     if op.module is not None or op.reverses is not None:

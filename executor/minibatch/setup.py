@@ -19,7 +19,7 @@ from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows
 from executor.network import SampledNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import BatchFolders, RunPlan
-from executor.policies import carried_out
+from executor.policies.accelerated import accelerated
 from executor.store.features import FeatureStore
 from executor.store.places import Places
 from executor.store.structure import share_structure
@@ -114,7 +114,7 @@ def _context(
         task=task,
         optimizer=optimizer,
         policies={
-            **carried_out(plan.policies),
+            **{slot: accelerated(policy) for slot, policy in plan.policies.items()},
             BATCHES: drawn,
             PLACES: staged,
             **learning,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simgnn.analysis.check_record import Use, refusal, turns, uses
 from simgnn.analysis.replay_rows import arrivals
+from simgnn.emit.row_cache import EndEpoch
 from simgnn.policies.replicas import Publication, awakenings, masters_by_replicas
 from simgnn.policies.within_hosts import handed_on
 from simgnn.program.program import Program
@@ -63,7 +64,7 @@ def tallied(one: Publication, decisions: Mapping[str, IntArray], ranks: int) -> 
 
 def counted(program: Program) -> tuple[tuple[str, str], ...]:
     """Names under which controllers record how many rows were right, and of how many."""
-    points = [str(op.options["point"]) for _, op in program.ops if op.options.get("function") == "end epoch"]
+    points = [str(op.options["point"]) for _, op in program.ops if op.action == EndEpoch.label]
     return tuple((f"{point}/correct", f"{point}/count") for point in dict.fromkeys(points))
 
 

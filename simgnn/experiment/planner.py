@@ -13,11 +13,13 @@ from simgnn.experiment.schema import Experiment
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
-from simgnn.policies.blocks import BlockSync, BlockTransfer
+from simgnn.policies.blocks import ExpandBlocks
 from simgnn.policies.communication.base import Sizes
+from simgnn.policies.freshness.base import MovesBlocks, MovesRows
 from simgnn.policies.names import Names
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Reference, Sync
+from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import ITEM_BYTES, Group, Stream
 from simgnn.program.program import EVALUATE, Calendar, Program
@@ -133,7 +135,8 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     optimizer = experiment.train.update_rule
     training_state(builder, layers, names, stats, optimizer)
     segments = Segments(builder, planned.model, names)
-    sums = sizes.sums(segments, _Expand(experiment, builder), planned.rows, names.forward if resends else names.setup)
+    fetched_in = names.forward if resends else names.setup
+    sums = sizes.sums(segments, _Transfers(experiment, builder), planned.rows, fetched_in)
     full_graph = FullGraphPlan(segments, sums)
     full_graph.inputs()
     for layer in layers:
@@ -142,23 +145,39 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     for layer in reversed(layers):
         full_graph.backward(layer)
     emit_update(builder, layers, names.train, stats.ranks, optimizer)
-    experiment.freshness.end_epoch(builder, names.train)
+    experiment.freshness.emit_epoch_end(builder, names.train)
     emit_evaluation(builder, planned.model, names, stats)
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
 
 
 @dataclass(frozen=True)
-class _Expand:
-    """See :class:`~simgnn.policies.sync.Expand`."""
+class _Transfers:
+    """See :class:`~simgnn.policies.communication.base.Transfers`. What freshness serves was checked when the experiment
+    was loaded."""
 
     experiment: Experiment
     builder: ProgramBuilder
 
-    def __call__(self, sync: Sync) -> None:
-        self.experiment.freshness.expand(self.builder, sync, self.experiment.codec)
+    def rows(self) -> "_Rows":
+        assert isinstance(self.experiment.freshness, MovesRows)
+        return _Rows(self.experiment.freshness, self.experiment.codec, self.builder)
 
-    def blocks(self, sync: BlockSync) -> BlockTransfer:
-        return self.experiment.freshness.blocks(self.builder, sync, self.experiment.codec)
+    def blocks(self) -> ExpandBlocks:
+        freshness, codec, builder = self.experiment.freshness, self.experiment.codec, self.builder
+        assert isinstance(freshness, MovesBlocks)
+        return lambda sync: freshness.blocks(builder, sync, codec)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """See :class:`~simgnn.policies.sync.Expand`."""
+
+    freshness: MovesRows
+    codec: Codec
+    builder: ProgramBuilder
+
+    def __call__(self, sync: Sync) -> None:
+        self.freshness.expand(self.builder, sync, self.codec)
 
     def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
-        return self.experiment.freshness.settle(self.builder, templates, reference)
+        return self.freshness.settle(self.builder, templates, reference)

@@ -4,17 +4,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simgnn.policies.chosen_rows import COUNT_BYTES, ID_BYTES, IndexForm, add_count_route, add_mask_route
-from simgnn.policies.codec.base import Codec
+from simgnn.emit.row_cache import ChoosesRows, DecodeMoved, EncodeMoved, EndEpoch, ListRows, MaskRows, SelectMoved
+from simgnn.policies.chosen_rows import COUNT_BYTES, ID_BYTES, add_count_route, add_mask_route
 from simgnn.policies.encoded import buffer_name
 from simgnn.policies.sync import Stage, Sync, land, pack, receiving_buffer
-from simgnn.program.builder import ProgramBuilder
+from simgnn.policy import Codec
+from simgnn.program.builder import Labelled, ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Column, Decision, Size
 
-THRESHOLD = "threshold"
-"""Buffer of the controller that chooses, the same on all ranks: [1, 3] float64."""
+STATE = "threshold"
+"""Buffer of the policy's state, the same on all ranks: float64, its numbers and whether an epoch has ended."""
 
 
 @dataclass(frozen=True)
@@ -23,44 +24,41 @@ class CachedStage:
     cache.
 
     Buffers: ``sent`` and ``kept``, the rows as last sent, on both ends, for the whole run. A mask has a bit for each
-    row that may travel to a peer, in the order of the wire; the rows that do are a decision. Where ``index`` is "ids",
-    masks stay where they are made: counts and places travel, of which receivers make the same masks. The policy
-    "freshness" carries out select, encode and decode.
+    row that may travel to a peer, in the order of the wire; the rows that do are a decision. Where rows are named by
+    "ids", masks stay where they are made: counts and places travel, of which receivers make the same masks.
     """
 
     builder: ProgramBuilder
     sync: Sync
     stage: Stage
     codec: Codec
-    index: IndexForm = "bitmap"
+    policy: ChoosesRows
 
     def emit(self) -> None:
         """All ops, in the sync's templates."""
         builder, sync, stage = self.builder, self.sync, self.stage
         kept = builder.buffer(self.name("kept"), stage.arriving, sync.width, persistent=True)
-        self.send_moved("encode")
+        self.send_moved(EncodeMoved)
         receive = receiving_buffer(builder, sync, stage)
         reads = [self.name("arrived"), self.name("mask_in"), kept]
-        self.compute(
-            "decode", OpKind.DECODE, reads, [receive, kept], (*self.landing_work(), self.work("copy", stage.arriving))
-        )
+        work = (*self.landing_work(), self.work("copy", stage.arriving))
+        self.compute("decode", OpKind.DECODE, DecodeMoved, reads, [receive, kept], work)
         land(builder, sync, stage)
 
-    def send_moved(self, face: str) -> None:
-        """Rows that moved from the cache ``sent`` are sent; what of them, says the policy's ``face``."""
+    def send_moved(self, encoding: Labelled) -> None:
+        """Rows that moved from the cache ``sent`` are sent; the action ``encoding`` makes what travels of them."""
         builder, stage = self.builder, self.stage
         pack(builder, self.sync, stage)
-        builder.buffer(THRESHOLD, 1, 3, "float64", persistent=True)
         sent = self.add_sent()
         chosen = builder.buffer(self.name("chosen"), self.leaving, 1, "int64")
         select = (self.work("select", stage.leaving),)
         mask = self.add_masks()
-        reads = [stage.packed, sent, THRESHOLD]
-        self.compute("select", OpKind.SELECT, reads, [mask, chosen], select, "select", **self.sync.test)
+        reads = [stage.packed, sent, *add_state(builder, self.policy)]
+        self.compute("select", OpKind.SELECT, SelectMoved, reads, [mask, chosen], select, **self.sync.test)
         coded = self.add_coded()
         self.compute(
-            "encode", OpKind.ENCODE, [stage.packed, chosen, sent], [coded, sent],
-            self.coding_work(self.leaving, self.codec.keeps_exact_rows), face,
+            "encode", OpKind.ENCODE, encoding, [stage.packed, chosen, sent], [coded, sent],
+            self.coding_work(self.leaving, self.codec.keeps_exact_rows),
         )  # fmt: skip
         self.exchange()
 
@@ -82,7 +80,7 @@ class CachedStage:
 
     def exchange(self) -> None:
         """What names the rows that travel, then these rows."""
-        if self.index == "bitmap":
+        if self.policy.index_form() == "bitmap":
             masks = add_mask_route(self.builder, self.stage.route)
             self._exchange("mask", masks, [self.name("mask")], self.name("mask_in"), 1, control=True)
         else:
@@ -105,17 +103,15 @@ class CachedStage:
             builder.buffer(self.name("counts_in"), Column(f"{pairs}/arriving"), 1, "int64"),
             builder.buffer(self.name("ids_in"), self.arriving, 1, "int32"),
         )
-        self.compute(
-            "ids/pack", OpKind.ENCODE, [self.name("mask")], [counts, ids], _listing(stage.leaving), "list_rows"
-        )
+        self.compute("ids/pack", OpKind.ENCODE, ListRows, [self.name("mask")], [counts, ids], _listing(stage.leaving))
         self._exchange("count", pairs, [counts], counts_in, COUNT_BYTES, control=True)
         self._exchange(
             "ids", stage.route, [ids, counts, counts_in], ids_in, ID_BYTES,
             control=True, decision=self.leaving, announced=True,
         )  # fmt: skip
         self.compute(
-            "ids/unpack", OpKind.DECODE, [ids_in, counts_in], [self.name("mask_in")], _listing(stage.arriving),
-            "mask_rows",
+            "ids/unpack", OpKind.DECODE, MaskRows, [ids_in, counts_in], [self.name("mask_in")],
+            _listing(stage.arriving),
         )  # fmt: skip
 
     @property
@@ -156,15 +152,14 @@ class CachedStage:
         return Work(primitive, {"rows": rows, "width": width, **sizes, "item_bytes": item})
 
     def compute(
-        self, part: str, kind: OpKind, reads: list[str], writes: list[str], work: tuple[Work, ...],
-        face: str | None = None, **options: str | int,
+        self, part: str, kind: OpKind, action: Labelled, reads: list[str], writes: list[str], work: tuple[Work, ...],
+        **options: str | int,
     ) -> None:  # fmt: skip
-        """Emit an op of the policy: its ``face``, by default that of the op's kind."""
-        called = {} if face is None or face == kind.value else {"face": face}
+        """Emit an op in which the policy acts."""
         self.builder.compute(
-            self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, layer=self.sync.layer,
-            phase=self.sync.phase, route=self.stage.route, module="freshness", category="comm_overhead",
-            options={**called, **options},
+            self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, action,
+            layer=self.sync.layer, phase=self.sync.phase, route=self.stage.route, module=self.policy.slot,
+            category="comm_overhead", options=options,
         )  # fmt: skip
 
     def _exchange(self, part: str, route: str, reads: list[str], write: str, row_bytes: int, **fields: Any) -> None:
@@ -182,14 +177,21 @@ class CachedStage:
         return f"{buffer_name('sync', self.sync, self.stage)}/{name}"
 
 
-def emit_threshold(builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
-    """The controller's step at the end of an epoch; none where no sync asked for a threshold."""
-    if THRESHOLD not in builder.buffers:
+def add_state(builder: ProgramBuilder, policy: ChoosesRows) -> list[str]:
+    """The buffer of the policy's state, where it has any."""
+    if not policy.state_width:
+        return []
+    return [builder.buffer(STATE, 1, policy.state_width + 1, "float64", persistent=True)]
+
+
+def emit_state_step(builder: ProgramBuilder, policy: ChoosesRows, templates: tuple[str, ...]) -> None:
+    """The policy's state moves on at the end of an epoch; nothing where no sync reads it."""
+    if STATE not in builder.buffers:
         return
-    work = (Work("elementwise", {"rows": 1, "width": 3, "passes": 2, "item_bytes": 8}),)
+    work = (Work("elementwise", {"rows": 1, "width": policy.state_width + 1, "passes": 2, "item_bytes": 8}),)
     builder.compute(
-        templates, "update/threshold", OpKind.ELEMENTWISE, ["metrics", THRESHOLD], [THRESHOLD], work, phase="update",
-        module="freshness", category="update", options={"function": "end epoch", "point": "accuracy/update"},
+        templates, "update/threshold", OpKind.ELEMENTWISE, ["metrics", STATE], [STATE], work, EndEpoch, phase="update",
+        module=policy.slot, category="update", options={"point": "accuracy/update"},
     )  # fmt: skip
 
 

@@ -1,14 +1,12 @@
 """What tells receivers which rows of a stage travel: bits over all that may, or the places of those that do."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray, Route
 
-IndexForm = Literal["bitmap", "ids"]
 COUNT_BYTES = 8
 """How many rows travel to a peer: int64."""
 ID_BYTES = 4

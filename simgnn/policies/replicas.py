@@ -1,6 +1,6 @@
 """Syncs over masters and mirrors with caches: parts that moved are gathered, vertices that any part woke are scattered.
 
-Source: CDFGNN, algorithm 2, as in specs/cdfgnn.md, section 5.2.
+Source: CDFGNN (arXiv 2408.00232), algorithm 2.
 """
 
 from collections.abc import Mapping
@@ -9,13 +9,25 @@ from functools import cached_property
 
 import numpy as np
 
+from simgnn.emit.replica_cache import (
+    AddParts,
+    Announce,
+    EncodeChange,
+    EncodeNews,
+    EncodeSums,
+    FoldOwn,
+    ResetMasters,
+    ResetMirrors,
+    Settle,
+    TakeSums,
+)
+from simgnn.emit.row_cache import ChoosesRows
 from simgnn.errors import ConfigError
-from simgnn.policies.cached import THRESHOLD, CachedStage
-from simgnn.policies.chosen_rows import IndexForm
-from simgnn.policies.codec.base import Codec
+from simgnn.policies.cached import CachedStage, add_state
 from simgnn.policies.communication.mirror_sums import SHARED_MASTERS
 from simgnn.policies.sync import Reference, Stage, Sync
 from simgnn.policies.within_hosts import WithinHosts
+from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
@@ -97,13 +109,13 @@ class ReplicaSync:
     builder: ProgramBuilder
     sync: Sync
     codec: Codec
-    index: IndexForm = "bitmap"
+    policy: ChoosesRows
 
     def emit(self) -> None:
         """All ops, in the sync's templates."""
         builder, width, scatter = self.builder, self.sync.width, self._scatter
         rows = scatter.stage.target
-        builder.buffer(THRESHOLD, 1, 3, "float64", persistent=True)
+        state = add_state(builder, self.policy)
         own = builder.buffer(self._name("own"), self._shared, width, persistent=True)
         sums = builder.buffer(self._name("sums"), self._shared, width, persistent=True)
         active = builder.buffer(self._name("active"), self._shared, 1, "bool")
@@ -119,9 +131,9 @@ class ReplicaSync:
             scatter.work("gather", self._shared), scatter.work("select", self._shared),
             scatter.work("elementwise", self._shared, passes=3),
         )  # fmt: skip
-        reads = [rows, own, sums, THRESHOLD, *woken]
+        reads = [rows, own, sums, *state, *woken]
         scatter.compute(
-            "fold", OpKind.SELECT, reads, [own, sums, active], fold, "fold", **self.sync.test, **self._masters
+            "fold", OpKind.SELECT, FoldOwn, reads, [own, sums, active], fold, **self.sync.test, **self._masters
         )
         self._publish(rows, sums, active)
         if self._within is not None:
@@ -132,12 +144,12 @@ class ReplicaSync:
         scatter, mirrors = self._scatter, [self._kept()]
         if self._gather is not None:
             mirrors.append(self._gather.add_sent())
-        for who, states, rows in (
-            ("masters", [own, sums, *self._published()], self._shared), ("mirrors", mirrors, scatter.stage.arriving),
-        ):  # fmt: skip
+        for who, action, states, rows in (
+            ("masters", ResetMasters, [own, sums, *self._published()], self._shared),
+            ("mirrors", ResetMirrors, mirrors, scatter.stage.arriving),
+        ):
             work = tuple(scatter.work("elementwise", rows, passes=1) for _ in states)
-            face = f"reset_{who}"
-            scatter.compute(f"reset/{who}", OpKind.SELECT, [renewed, *states], states, work, face, **self._masters)
+            scatter.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, **self._masters)
         if self._within is not None:
             self._within.reset(renewed)
 
@@ -152,31 +164,31 @@ class ReplicaSync:
         return [self.builder.buffer(self._name("published"), self._shared, self.sync.width, persistent=True)]
 
     def _add_parts(self, gather: CachedStage, sums: str, active: str) -> None:
-        gather.send_moved("encode_change")
+        gather.send_moved(EncodeChange)
         work = list(gather.landing_work())
         work[-1] = gather.work("scatter_add", gather.arriving)
         reads = [gather.name("arrived"), gather.name("mask_in"), sums]
-        gather.compute("decode", OpKind.DECODE, reads, [sums, active], tuple(work), "add_parts", **self._masters)
+        gather.compute("decode", OpKind.DECODE, AddParts, reads, [sums, active], tuple(work), **self._masters)
 
     def _publish(self, rows: str, sums: str, active: str) -> None:
         builder, scatter, kept, published = self.builder, self._scatter, self._kept(), self._published()
         mask, coded = scatter.add_masks(), scatter.add_coded()
         chosen = builder.buffer(scatter.name("chosen"), self._awake, 1, "int64")
-        scatter.compute("select", OpKind.SELECT, [active], [mask, chosen], (), "announce", **self._told())
+        scatter.compute("select", OpKind.SELECT, Announce, [active], [mask, chosen], (), **self._told())
         work = (*scatter.coding_work(self._awake), scatter.work("gather", scatter.leaving))
-        news, face = list[str](), "encode_sums"
+        news, action = list[str](), EncodeSums
         if self._within is not None:
             columns, dtype = (scatter.row_bytes, "uint8") if self.codec.encodes else (self.sync.width, builder.dtype)
-            news, face = [builder.buffer(self._name("news"), self._awake, columns, dtype)], "encode_news"
+            news, action = [builder.buffer(self._name("news"), self._awake, columns, dtype)], EncodeNews
         scatter.compute(
-            "encode", OpKind.ENCODE, [chosen, mask, sums, *published], [coded, *news, *published], work, face,
+            "encode", OpKind.ENCODE, action, [chosen, mask, sums, *published], [coded, *news, *published], work,
             **self._masters,
         )  # fmt: skip
         scatter.exchange()
         put = (scatter.work("gather", scatter.stage.arriving), scatter.work("gather", self._shared))
         reads = [scatter.name("arrived"), scatter.name("mask_in"), kept, rows, *(published or [sums])]
         scatter.compute(
-            "decode", OpKind.DECODE, reads, [kept, rows], (*scatter.landing_work(), *put), "take_sums", **self._masters
+            "decode", OpKind.DECODE, TakeSums, reads, [kept, rows], (*scatter.landing_work(), *put), **self._masters
         )
 
     def _told(self) -> dict[str, str]:
@@ -203,18 +215,18 @@ class ReplicaSync:
     def _gather(self) -> CachedStage | None:
         if not self._folds:
             return None
-        return CachedStage(self.builder, self.sync, self._folds[-1], self.codec, self.index)
+        return CachedStage(self.builder, self.sync, self._folds[-1], self.codec, self.policy)
 
     @cached_property
     def _scatter(self) -> CachedStage:
-        return CachedStage(self.builder, self.sync, self._publishes[0], self.codec, self.index)
+        return CachedStage(self.builder, self.sync, self._publishes[0], self.codec, self.policy)
 
     @cached_property
     def _within(self) -> WithinHosts | None:
         if len(self._publishes) == 1:
             return None
         inward = self._folds[0] if self._folds else None
-        return WithinHosts(self.builder, self.sync, self.codec, self.index, inward, self._publishes[1])
+        return WithinHosts(self.builder, self.sync, self.codec, self.policy, inward, self._publishes[1])
 
     @cached_property
     def _awake(self) -> Decision:
@@ -250,7 +262,7 @@ def emit_settling(builder: ProgramBuilder, templates: tuple[str, ...], reference
     work = Work("elementwise", {"rows": rows, "width": width, "passes": 4, "item_bytes": builder.item_bytes})
     builder.compute(
         templates, f"forward/{layer}/maximum/settle", OpKind.SELECT, [reference.buffer, shift],
-        [reference.buffer, shift, renewed], (work,), layer=layer, phase="forward", module="freshness",
-        category="comm_overhead", options={"face": "settle"},
+        [reference.buffer, shift, renewed], (work,), Settle, layer=layer, phase="forward", module="freshness",
+        category="comm_overhead",
     )  # fmt: skip
     return renewed

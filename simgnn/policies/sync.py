@@ -1,20 +1,17 @@
 """Rows that travel between the copies of a vertex: what a communication asks for, and how it is carried out plainly.
 
-A communication says *which* rows travel; freshness and codec say *how*: each sync is handed to ``freshness.expand``,
-which emits its ops. Exact, unencoded transfers are what :func:`emit_plainly` emits.
+A communication says *which* rows travel; freshness and codec say *how*: each sync is handed to :class:`Expand`, which
+emits its ops. Exact, unencoded transfers are what :func:`emit_plainly` emits.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Route, Size
-
-if TYPE_CHECKING:
-    from simgnn.policies.blocks import BlockSync, BlockTransfer
 
 Phase = Literal["forward", "backward", "setup"]
 LANDING_OPTIONS: Mapping[str, Mapping[str, str]] = {"put": {"rows": "put"}, "add": {}, "max": {"function": "max"}}
@@ -107,14 +104,10 @@ class Reference:
 
 
 class Expand(Protocol):
-    """How freshness and codec carry out what a communication asks for."""
+    """How freshness and codec carry out what a communication of rows asks for."""
 
     def __call__(self, sync: Sync) -> None:
         """Emit the ops of a sync."""
-        ...
-
-    def blocks(self, sync: "BlockSync") -> "BlockTransfer":
-        """What emits the transfers of whole blocks."""
         ...
 
     def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:

@@ -8,18 +8,16 @@ what the master published, the same bytes, so that all replicas decode the same.
 from dataclasses import dataclass
 from functools import cached_property
 
+from simgnn.emit.replica_cache import FindNews, HandOn, Relay, ResetLeaving, ResetMirrors
+from simgnn.emit.row_cache import ChoosesRows, DecodeMoved
 from simgnn.policies.cached import CachedStage
-from simgnn.policies.chosen_rows import IndexForm
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Stage, Sync, land, receiving_buffer
-from simgnn.program.builder import ProgramBuilder
+from simgnn.policy import Codec
+from simgnn.program.builder import Labelled, ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, Size
-
-HAND_ON = "hand_on"
-"""Face of the op that hands rows on as they came."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ def handed_on(program: Program) -> tuple[HandedOn, ...]:
     """The hops of a program in which a rank hands on what was published, or came from other hosts."""
     found: dict[HandedOn, None] = {}
     for _, op in program.ops:
-        if op.options.get("face") == HAND_ON:
+        if op.action == HandOn.label:
             picked, *sources = (program.buffers[access.buffer].rows for access in op.reads)
             assert isinstance(picked, Decision)
             news = tuple(rows.name for rows in sources if isinstance(rows, Decision))
@@ -48,14 +46,14 @@ class WithinHosts:
     """The stages of a sync inside hosts; ``inward`` None: only masters have something to give.
 
     Buffers for the whole run: ``sent`` and ``kept`` of ``inward``, others' parts as last sent, on both ends; ``kept``
-    of ``outward``, what they go on with. ``origin``: for each row of a rank where its news lies, see ``news`` of
-    :class:`executor.replicas.AdaptiveReplicas`.
+    of ``outward``, what they go on with. ``origin``: for each row of a rank where its news lies, see
+    :class:`~simgnn.emit.replica_cache.FindNews`.
     """
 
     builder: ProgramBuilder
     sync: Sync
     codec: Codec
-    index: IndexForm
+    policy: ChoosesRows
     inward: Stage | None
     outward: Stage
 
@@ -71,8 +69,8 @@ class WithinHosts:
         if self.inward is not None:
             gather = self._stage(self.inward)
             others.append(gather.add_sent())
-            self._clear(out, "standing", renewed, [self._kept(gather)], self.inward.arriving, "reset_leaving")
-        self._clear(out, "others", renewed, others, self.outward.arriving, "reset_mirrors")
+            self._clear(out, "standing", renewed, [self._kept(gather)], self.inward.arriving, ResetLeaving)
+        self._clear(out, "others", renewed, others, self.outward.arriving, ResetMirrors)
 
     def scatter(self, across: CachedStage, chosen: str, news: str, masters: str) -> None:
         """Hand on what arrived ``across`` hosts, and what this rank's own masters publish: ``news``, of the shared rows
@@ -80,27 +78,27 @@ class WithinHosts:
         builder, out, rows = self.builder, self._out, self.outward.source
         origin = builder.buffer(f"origin/{self.sync.point}", builder.buffers[rows].rows, 1, "int64")
         across.compute(
-            "news", OpKind.SELECT, [rows, chosen, across.name("mask_in")], [origin],
-            (*_places(across.leaving), *_places(across.arriving)), "news", masters=masters,
+            "news", OpKind.SELECT, FindNews, [rows, chosen, across.name("mask_in")], [origin],
+            (*_places(across.leaving), *_places(across.arriving)), masters=masters,
         )  # fmt: skip
         picked, mask = builder.buffer(out.name("chosen"), out.leaving, 1, "int64"), out.add_masks()
-        out.compute("select", OpKind.SELECT, [origin], [mask, picked], _places(self.outward.leaving), "relay")
+        out.compute("select", OpKind.SELECT, Relay, [origin], [mask, picked], _places(self.outward.leaving))
         coded = out.add_coded()
         out.compute(
-            "encode", OpKind.ENCODE, [picked, news, across.name("arrived")], [coded],
-            (out.work("gather", out.leaving),), HAND_ON,
+            "encode", OpKind.ENCODE, HandOn, [picked, news, across.name("arrived")], [coded],
+            (out.work("gather", out.leaving),),
         )  # fmt: skip
         out.exchange()
         receive, kept = receiving_buffer(builder, self.sync, self.outward), self._kept(out)
         out.compute(
-            "decode", OpKind.DECODE, [out.name("arrived"), out.name("mask_in"), kept], [receive, kept],
+            "decode", OpKind.DECODE, DecodeMoved, [out.name("arrived"), out.name("mask_in"), kept], [receive, kept],
             (*out.landing_work(), out.work("copy", self.outward.arriving)),
         )  # fmt: skip
         land(builder, self.sync, self.outward)
 
-    def _clear(self, out: CachedStage, who: str, renewed: str, states: list[str], rows: Size, face: str) -> None:
+    def _clear(self, out: CachedStage, who: str, renewed: str, states: list[str], rows: Size, action: Labelled) -> None:
         work = tuple(out.work("elementwise", rows, passes=1) for _ in states)
-        out.compute(f"reset/{who}", OpKind.SELECT, [renewed, *states], states, work, face)
+        out.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work)
 
     def _kept(self, stage: CachedStage) -> str:
         return self.builder.buffer(stage.name("kept"), stage.stage.arriving, self.sync.width, persistent=True)
@@ -110,7 +108,7 @@ class WithinHosts:
         return self._stage(self.outward)
 
     def _stage(self, stage: Stage) -> CachedStage:
-        return CachedStage(self.builder, self.sync, stage, self.codec, self.index)
+        return CachedStage(self.builder, self.sync, stage, self.codec, self.policy)
 
 
 def _places(rows: Size) -> tuple[Work, ...]:

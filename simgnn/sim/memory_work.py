@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from simgnn.emit.row_cache import EncodeMoved
 from simgnn.policies.minibatch import EMBEDDINGS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Op, Work
@@ -181,7 +182,7 @@ def _picked_rows(sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
     if op.module == "freshness":
         if "elementwise" in primitives and len(set(primitives)) > 1:  # alone: states are cleared where they lie
             copies += 1 if {"scatter_add", "copy"} & set(primitives) else 2
-        elif op.kind is OpKind.ENCODE and "face" in op.options:
+        elif op.kind is OpKind.ENCODE and op.action != EncodeMoved.label:
             copies = 1
     return np.asarray(copies * at["rows"] * at["width"] * at["item_bytes"]) if copies else none
 

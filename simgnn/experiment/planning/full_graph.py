@@ -7,7 +7,7 @@ Source: the common plan of full-graph systems.
 from simgnn.model import costs
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.communication.base import Sums
+from simgnn.policies.communication.base import Sums, WholeLayers
 from simgnn.policies.segments import Segments
 from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import Size
@@ -31,7 +31,7 @@ class FullGraphPlan:
     def forward(self, layer: LayerSpec) -> None:
         """Prepare, sum, update."""
         if layer.whole:
-            self.sums.forward_whole(layer)
+            self._whole().forward_whole(layer)
             return
         segments, builder, index = self.segments, self.builder, layer.index
         own, source = segments.own_rows(layer), segments.own(layer)
@@ -53,7 +53,7 @@ class FullGraphPlan:
     def backward(self, layer: LayerSpec) -> None:
         """Update, sum, prepare: each the reverse of its forward segment."""
         if layer.whole:
-            self.sums.backward_whole(layer)
+            self._whole().backward_whole(layer)
             return
         segments, builder, index = self.segments, self.builder, layer.index
         below = f"d/hidden/{index - 1}"
@@ -72,6 +72,10 @@ class FullGraphPlan:
             self._reverse_prepare(layer, target, below, trained)
         if own_gradient:
             self._add_own(layer, below)
+
+    def _whole(self) -> WholeLayers:
+        assert self.sums.whole is not None, "the communication has rejected such layers"
+        return self.sums.whole
 
     def _reverse_prepare(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
         segments, builder, index = self.segments, self.builder, layer.index

@@ -9,9 +9,10 @@ from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.base import Moves, Policy
+from simgnn.policies.blocks import ExpandBlocks
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
+from simgnn.policy import Moves, Policy
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Size
 
@@ -54,6 +55,18 @@ class Communication(Policy, ABC):
         return []
 
 
+class Transfers(Protocol):
+    """How freshness and codec carry out what the communication moves: rows or blocks."""
+
+    def rows(self) -> Expand:
+        """What emits a sync of listed rows."""
+        ...
+
+    def blocks(self) -> ExpandBlocks:
+        """What emits a sync of whole blocks."""
+        ...
+
+
 class Sizes(Protocol):
     """Numbers of one partition, as the communication needs them.
 
@@ -77,9 +90,9 @@ class Sizes(Protocol):
         """
         ...
 
-    def sums(self, segments: Segments, expand: Expand, rows: str, fetched_in: tuple[str, ...]) -> "Sums":
-        """The part of a plan that emits transfers and sums. ``expand`` emits a sync (freshness and codec); layer 1
-        exchanges ``rows``; input rows are fetched in the templates ``fetched_in``."""
+    def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> "Sums":
+        """The part of a plan that emits transfers and sums; layer 1 exchanges ``rows``;
+        input rows are fetched in the templates ``fetched_in``."""
         ...
 
 
@@ -115,10 +128,19 @@ class Sums(Protocol):
         """From ``d/aggregated/LAYER`` to ``target``, the gradient of the prepared rows in ``source``."""
         ...
 
+    @property
+    def whole(self) -> "WholeLayers | None":
+        """What emits layers of one segment; None where these cannot be summed."""
+        ...
+
+
+class WholeLayers(Protocol):
+    """Emits layers of one segment, which read all in-neighbours of their rows."""
+
     def forward_whole(self, layer: LayerSpec) -> None:
-        """A layer of one segment, from its own rows to ``hidden/LAYER``."""
+        """A layer, from its own rows to ``hidden/LAYER``."""
         ...
 
     def backward_whole(self, layer: LayerSpec) -> None:
-        """Its reverse."""
+        """The layer's reverse."""
         ...

@@ -10,11 +10,10 @@ from pydantic import Field
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.base import Moves, chosen
-from simgnn.policies.communication.base import Communication, Sums
+from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.block_sums import SCALINGS, BlockSums
 from simgnn.policies.segments import Segments
-from simgnn.policies.sync import Expand
+from simgnn.policy import Moves, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray
 
@@ -127,6 +126,6 @@ class BlockSizes:
             "aggregated_nonzeros": None,
         }
 
-    def sums(self, segments: Segments, expand: Expand, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+    def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
         """See :class:`~simgnn.policies.communication.base.Sizes`."""
-        return BlockSums(segments, self.stats, self.edges, expand, fetched_in, self.policy.blocks_ahead)
+        return BlockSums(segments, self.stats, self.edges, transfers.blocks(), fetched_in, self.policy.blocks_ahead)

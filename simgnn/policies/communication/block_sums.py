@@ -7,12 +7,12 @@ import numpy as np
 from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.blocks import Arrived, BlockSync, BlockTransfer, PlainBlocks
+from simgnn.policies.blocks import Arrived, BlockSync, BlockTransfer, ExpandBlocks, PlainBlocks
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.communication.block_attention import BlockAttention
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
-from simgnn.policies.sync import Expand, Phase
+from simgnn.policies.sync import Phase
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency
 from simgnn.program.program import EVALUATE
@@ -32,8 +32,8 @@ class BlockSums:
     """
 
     def __init__(
-        self, segments: Segments, stats: PartitionStats, edges: IntArray, expand: Expand, sent_in: tuple[str, ...],
-        ahead: int,
+        self, segments: Segments, stats: PartitionStats, edges: IntArray, expand: ExpandBlocks,
+        sent_in: tuple[str, ...], ahead: int,
     ) -> None:  # fmt: skip
         self.segments, self.builder, self.names = segments, segments.builder, segments.names
         self.expand, self.sent_in, self.ahead = expand, sent_in, ahead
@@ -87,13 +87,10 @@ class BlockSums:
         templates = self.names.train
         self._sum(layer, "backward", gradient, target, layer.prepared_width, templates, templates)
 
-    def forward_whole(self, layer: LayerSpec) -> None:
-        """Refused when it was planned."""
-        raise AssertionError(f"layer {layer.index} has no sum that could be cut into blocks")
-
-    def backward_whole(self, layer: LayerSpec) -> None:
-        """Refused when it was planned."""
-        self.forward_whole(layer)
+    @property
+    def whole(self) -> None:
+        """A layer of one segment has no sum that could be cut into blocks."""
+        return None
 
     def sync(
         self, layer: LayerSpec, phase: Phase, source: str, width: int, templates: tuple[str, ...],
@@ -144,7 +141,7 @@ class BlockSums:
     def _transfer(self, sync: BlockSync) -> BlockTransfer:
         """Freshness has its say in training; evaluation is exact, and what travels once is sent as it is."""
         if sync.templates == self.names.train:
-            return self.expand.blocks(sync)
+            return self.expand(sync)
         return PlainBlocks(self.builder, sync, Plain())
 
     def _after(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:

@@ -8,10 +8,9 @@ from pydantic import Field
 
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.communication.base import Communication, Sums
+from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.halo_sums import HaloNames, HaloSums
 from simgnn.policies.segments import Segments
-from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Column, IntArray, Route
 
@@ -110,8 +109,8 @@ class HaloSizes:
             fields["aggregated_nonzeros"] = builder.column("aggregated_nonzeros", table)
         return fields
 
-    def sums(self, segments: Segments, expand: Expand, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+    def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
         """See :class:`~simgnn.policies.communication.base.Sizes`."""
         nonzeros = None if self.halo_nonzeros is None else Column("halo_nonzeros")
         names = HaloNames(Column("halo_rows"), Column("send_rows"), nonzeros)
-        return HaloSums(segments, names, expand, self.fetches_inputs, rows, fetched_in)
+        return HaloSums(segments, names, transfers.rows(), self.fetches_inputs, rows, fetched_in)

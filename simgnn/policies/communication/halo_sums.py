@@ -86,6 +86,11 @@ class HaloSums:
         if self.moves(layer):
             self._give_back(layer, f"d/{halo}", target, layer.prepared_width)
 
+    @property
+    def whole(self) -> "HaloSums":
+        """All in-edges of a rank's rows are there."""
+        return self
+
     def forward_whole(self, layer: LayerSpec) -> None:
         """Own rows and halo in, the layer's rows out."""
         segments, builder, index = self.segments, self.segments.builder, layer.index

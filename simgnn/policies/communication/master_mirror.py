@@ -14,10 +14,9 @@ from simgnn.model.user_layer import SEGMENTS, load_user_class
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.communication.base import Communication, Sums
+from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, Level, MirrorSums
 from simgnn.policies.segments import Segments
-from simgnn.policies.sync import Expand
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray, Route
 
@@ -139,9 +138,10 @@ class MirrorSizes:
             fields["feature_nonzeros"] = builder.column("feature_nonzeros", own + copied.sum(axis=0))
         return fields
 
-    def sums(self, segments: Segments, expand: Expand, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+    def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
         """See :class:`~simgnn.policies.communication.base.Sizes`."""
-        return MirrorSums(segments, expand, self.levels if len(self.stats.halo.source) > 0 else (), self._by_replicas())
+        levels = self.levels if len(self.stats.halo.source) > 0 else ()
+        return MirrorSums(segments, transfers.rows(), levels, self._by_replicas())
 
     def _by_replicas(self) -> dict[int, Route]:
         """Rows that masters send by the first hop, by the number of replicas, or hosts; empty where nobody counted."""

@@ -95,13 +95,10 @@ class MirrorSums:
             self.expand(Sync(self.names.train, layer.index, "backward", layer.aggregated_width, stages, renewed))
         self.segments.aggregate_backward(layer, [target], {target: source})
 
-    def forward_whole(self, layer: LayerSpec) -> None:
-        """Refused before: such a layer needs all in-edges of its rows."""
-        raise AssertionError(f"layer {layer.index} has no segments")
-
-    def backward_whole(self, layer: LayerSpec) -> None:
-        """See :meth:`forward_whole`."""
-        raise AssertionError(f"layer {layer.index} has no segments")
+    @property
+    def whole(self) -> None:
+        """A layer of one segment needs all in-edges of its rows."""
+        return None
 
     def _maximum(self, layer: LayerSpec, source: str) -> str:
         """Greatest scores over all edges of a vertex, the same on all its copies, exact whatever codec there is; in

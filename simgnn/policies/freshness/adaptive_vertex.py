@@ -1,23 +1,16 @@
 """Adaptive cache of vertices: a row travels only when it has moved by more than epsilon since it was last sent."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from math import isnan, nan
+from typing import ClassVar, Literal, Self
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 from pydantic import Field, model_validator
 
-from simgnn.policies.base import chosen
-from simgnn.policies.cached import CachedStage, emit_threshold
-from simgnn.policies.chosen_rows import IndexForm
-from simgnn.policies.codec.base import Codec
-from simgnn.policies.encoded import training_part
-from simgnn.policies.freshness.base import Freshness
-from simgnn.policies.replicas import ReplicaSync, emit_settling, is_replica_sync
-from simgnn.policies.sync import Reference, Sync
-from simgnn.program.builder import ProgramBuilder
+from simgnn.emit.row_cache import IndexForm, State
+from simgnn.policies.freshness.cached_rows import CachedRows
+from simgnn.policy import Array, Metrics, PolicyContext, chosen
 
-LARGEST_SHIFT = 5.0
-"""How far, in exponents, the greatest attention score may move before sums become relative to the new one."""
 CONTROLLED_BY = (
     "rise_factor", "fall_factor", "largest_change", "rise_margin", "fall_margin", "largest_epsilon", "smallest_epsilon",
     "mean_share", "direction",
@@ -33,7 +26,7 @@ class Threshold:
     mean_accuracy: float | None = None
 
 
-class AdaptiveVertex(Freshness):
+class AdaptiveVertex(CachedRows):
     """Rows of hidden values and gradients that barely changed are not sent; their receivers go on with the last ones.
 
     Per sync point (a layer and a direction) both ends of a transfer keep the rows as last sent. A row z with the cached
@@ -72,6 +65,8 @@ class AdaptiveVertex(Freshness):
     paper keeps the exact row; the scatter sends differences too; and halo rows are our own form.
     """
 
+    state_width: ClassVar[int] = 2
+
     kind: Literal["adaptive-vertex"] = "adaptive-vertex"
     epsilon: float = Field(default=0.01, ge=0, lt=1, description="threshold of the first epoch; 0: whatever moved")
     adapt: bool = Field(default=True, description="move the threshold with the training accuracy")
@@ -105,22 +100,23 @@ class AdaptiveVertex(Freshness):
             )
         return self
 
-    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """See :class:`Freshness`; evaluations are exact."""
-        training = training_part(builder, sync)
-        if is_replica_sync(training):
-            ReplicaSync(builder, training, codec, self.index).emit()
-            return
-        for stage in training.stages:
-            CachedStage(builder, training, stage, codec, self.index).emit()
+    def index_form(self) -> IndexForm:
+        """See :class:`ChoosesRows`."""
+        return self.index
 
-    def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """See :class:`Freshness`: parts of several epochs add up only relative to one reference."""
-        return emit_settling(builder, templates, reference)
+    def adds_woken_parts(self) -> bool:
+        """See :class:`ChoosesRows`."""
+        return self.fold_on_active
 
-    def end_epoch(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
-        """See :class:`Freshness`: the threshold moves with the accuracy."""
-        emit_threshold(builder, templates)
+    def init(self, context: PolicyContext) -> State:
+        """The first threshold; no mean accuracy is known."""
+        return self.epsilon, nan
+
+    def end_epoch(self, context: PolicyContext, metrics: Metrics, state: State) -> State:
+        """The threshold and the mean accuracy after an epoch."""
+        epsilon, mean = state
+        found = self.adjusted(Threshold(epsilon, None if isnan(mean) else mean), metrics.accuracy)
+        return found.epsilon, nan if found.mean_accuracy is None else found.mean_accuracy
 
     def start(self) -> Threshold:
         """The controller before the first epoch."""
@@ -142,25 +138,10 @@ class AdaptiveVertex(Freshness):
             epsilon = max(self.fall_factor * epsilon, epsilon - self.largest_change, self.smallest_epsilon)
         return Threshold(epsilon, self.mean_share * mean + (1 - self.mean_share) * accuracy)
 
-    def moved(self, rows: Any, cached: Any, epsilon: Any) -> Any:
-        """Which rows [n, F] are sent: bool [n]. ``epsilon``: a scalar of the rows' type.
-
-        Written in the Python array API: NumPy arrays and tensors of any device alike.
-        """
+    def moved(self, context: PolicyContext, rows: Array, cached: Array, state: State) -> Array:
+        """See :class:`ChoosesRows`: rows whose largest change is no number, or more than the threshold allows."""
         xp = array_namespace(rows)
         change = xp.max(xp.abs(rows - cached), axis=1)
         size = xp.max(xp.abs(rows if self.reference == "current" else cached), axis=1)
+        epsilon = xp.asarray(state[0], dtype=rows.dtype, device=device(rows))
         return ~(xp.isfinite(change) & (change <= epsilon * size))
-
-    def element_moved(self, rows: Any, cached: Any, epsilon: Any) -> Any:
-        """Which rows [n, H] hold an element that moved by more than epsilon of itself: bool [n]. As :meth:`moved`."""
-        xp = array_namespace(rows)
-        size = xp.abs(rows if self.reference == "current" else cached)
-        return xp.any(~(xp.abs(rows - cached) <= epsilon * size), axis=1)
-
-    def settled(self, reference: Any, kept: Any) -> tuple[Any, Any]:
-        """What sums are relative to, [n, H], and which rows that renews, bool [n, 1]: the ``kept`` reference unless
-        today's is farther from it than LARGEST_SHIFT. Array API, as :meth:`moved`."""
-        xp = array_namespace(reference)
-        far = ~(xp.abs(reference - kept) <= LARGEST_SHIFT)
-        return xp.where(far, reference, kept), xp.any(far, axis=1, keepdims=True)

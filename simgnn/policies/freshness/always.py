@@ -2,15 +2,15 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.base import Moves
-from simgnn.policies.codec.base import Codec
+from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.encoded import emit_encoded
-from simgnn.policies.freshness.base import Freshness
+from simgnn.policies.freshness.base import MovesBlocks, MovesRows
 from simgnn.policies.sync import Sync, emit_plainly
+from simgnn.policy import Codec, Moves
 from simgnn.program.builder import ProgramBuilder
 
 
-class Always(Freshness):
+class Always(MovesRows, MovesBlocks):
     """Every transfer carries every row, every time."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
@@ -18,8 +18,12 @@ class Always(Freshness):
     kind: Literal["always"] = "always"
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """See :class:`Freshness`."""
+        """See :class:`MovesRows`."""
         if codec.encodes:
             emit_encoded(builder, sync, codec)
         else:
             emit_plainly(builder, sync)
+
+    def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
+        """See :class:`MovesBlocks`: every block, every time."""
+        return PlainBlocks(builder, sync, codec)

@@ -1,21 +1,19 @@
 """Skip-broadcast: a rank whose block is young, or has changed little, skips its turn; others multiply an older copy."""
 
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from math import inf
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from simgnn.emit.guards import NEVER, Change, ComparesBlocks
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.base import Moves, chosen
-from simgnn.policies.blocks import NEVER, BlockSync, BlockTransfer, PlainBlocks
-from simgnn.policies.codec.base import Codec
-from simgnn.policies.freshness.base import Freshness
-from simgnn.policies.freshness.guarded_blocks import GuardedBlocks
-from simgnn.policies.sync import Sync
+from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.policies.freshness.guarded_blocks import GuardsBlocks
+from simgnn.policy import Array, Codec, PolicyContext, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
@@ -32,19 +30,7 @@ READ_BY: Mapping[str, frozenset[str]] = {
 """Rule -> the options that it reads, of those that not all do."""
 
 
-class Change(NamedTuple):
-    """How far a block is from its last broadcast copy: ``gap``, and the ``limit`` up to which it need not be sent."""
-
-    gap: float
-    limit: float
-
-    @property
-    def small(self) -> bool:
-        """Whether the copies of others may stay in use. Not where it is no number."""
-        return isfinite(self.gap) and self.gap <= self.limit
-
-
-class SkipBroadcast(Freshness):
+class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     """Whole blocks are sent or not, by one flag a layer and root, equal on all ranks and decided just before use.
 
     ``rule``: ``epoch-fixed``: all roots send when their copies would be older than ``bound_epochs`` epochs;
@@ -62,8 +48,6 @@ class SkipBroadcast(Freshness):
     Source: SANCUS, Algorithms 3 to 6, as read in specs/sancus.md section 9, which lists where the text is ambiguous.
     Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any other.
     """
-
-    serves: ClassVar[tuple[Moves, ...]] = ("blocks",)
 
     kind: Literal["skip-broadcast"] = "skip-broadcast"
     rule: Literal["epoch-fixed", "epoch-adaptive", "variation-gap"] = Field(
@@ -116,7 +100,16 @@ class SkipBroadcast(Freshness):
         """How many epochs old a block in use may be at most; None: any age, as long as it has changed little."""
         return None if self.by_values else self.bound_epochs + (self.check == "end")
 
-    def change(self, rows: Any, sent: Any) -> Change:
+    @property
+    def own_copy(self) -> bool:
+        """See :class:`GuardsBlocks`."""
+        return self.own_block == "cached"
+
+    def agree(self, context: PolicyContext, versions: Sequence[int], wanted: Sequence[int] | None) -> tuple[bool, ...]:
+        """See :class:`AgreesOnBlocks`."""
+        return self.active(context.epoch, versions, wanted)
+
+    def change(self, rows: Array, sent: Array) -> Change:
         """How far ``rows`` [n, F] are from the copy ``sent`` [n, F], summed up in float64. Any array API namespace."""
         xp = array_namespace(rows, sent)
         moved, now, count = [0.0], [0.0], int(rows.shape[0])  # of each piece: all in float64 are six times the block
@@ -167,16 +160,12 @@ class SkipBroadcast(Freshness):
             return forced - root % (self.bound_epochs + 1)
         return last
 
-    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """Refused when the experiment was loaded: it serves whole blocks."""
-        raise AssertionError(f"skip-broadcast says nothing of listed rows (sync point {sync.point})")
-
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
         """Guarded where blocks may be skipped; see :class:`Freshness`."""
         skipped = "backward" if self.skip == "gradients" else "forward"
         if sync.phase != skipped or (sync.constant and self.inputs == "always"):
             return PlainBlocks(builder, sync, codec)
-        return GuardedBlocks(builder, sync, codec, self)
+        return super().blocks(builder, sync, codec)
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
         """The guards of every root, unless values decide; see :class:`Freshness`."""
@@ -198,5 +187,5 @@ class SkipBroadcast(Freshness):
         return found
 
 
-def _size(rows: Any) -> int:
+def _size(rows: Array) -> int:
     return int(rows.shape[0]) * int(rows.shape[1])
