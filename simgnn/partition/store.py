@@ -1,7 +1,5 @@
 """Partitions as content-addressed artefacts: made once by one process, memory-mapped, reused by every command."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +24,7 @@ from simgnn.partition.stats import Origin, PartitionStats
 from simgnn.partition.statscode import stats_from_parts, stats_to_parts
 from simgnn.partition.vertex_stats import LevelRows, vertex_cut_stats
 from simgnn.program.sizes import IntArray
+from simgnn.seal import json_digest
 
 WHAT = "partition"
 
@@ -213,7 +212,7 @@ def partition_artifact(
 
 def key_of(wanted: Mapping[str, Any]) -> str:
     """Short content address: the first 24 hex digits of SHA-256 over the canonical JSON and the format's version."""
-    return hashlib.sha256(json.dumps({**wanted, "format": FORMAT}, sort_keys=True).encode()).hexdigest()[:24]
+    return json_digest({**wanted, "format": FORMAT})[:24]
 
 
 def _write_local(writer: ArtifactWriter, local: LocalGraph, ranks: int) -> None:

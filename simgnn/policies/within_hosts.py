@@ -15,32 +15,10 @@ from simgnn.policies.sync import Stage, Sync, land, receiving_buffer
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.program import Program
-from simgnn.program.sizes import Decision, Size
+from simgnn.program.sizes import Size
 
 HAND_ON = "hand_on"
 """Face of the op that hands rows on as they came."""
-
-
-@dataclass(frozen=True)
-class HandedOn:
-    """Decisions of a hop inside hosts: ``rows`` that are handed on to each other rank, and those that tell of how many
-    there is ``news``, published here or arrived."""
-
-    rows: str
-    news: tuple[str, ...]
-
-
-def handed_on(program: Program) -> tuple[HandedOn, ...]:
-    """The hops of a program in which a rank hands on what was published, or came from other hosts."""
-    found: dict[HandedOn, None] = {}
-    for _, op in program.ops:
-        if op.options.get("face") == HAND_ON:
-            picked, *sources = (program.buffers[access.buffer].rows for access in op.reads)
-            assert isinstance(picked, Decision)
-            news = tuple(rows.name for rows in sources if isinstance(rows, Decision))
-            found[HandedOn(picked.name, news)] = None
-    return tuple(found)
 
 
 @dataclass(frozen=True)
