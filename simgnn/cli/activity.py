@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
 UNNAMED = (
     "the statistics file does not say which partition it was counted from (it was written by hand or by an earlier "
-    "version, or was changed since), so it counts as another one; `simgnn partition --stats` writes files that say it"
+    "version), so it counts as another one; `simgnn partition --stats` writes files that say it"
 )
 
 

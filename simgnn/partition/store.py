@@ -20,8 +20,7 @@ from simgnn.partition.local import LocalGraph, RowLists, build_local_graphs
 from simgnn.partition.partition import Partition, digest_of
 from simgnn.partition.quality import Quality, measure
 from simgnn.partition.replicas import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
-from simgnn.partition.stats import Origin, PartitionStats
-from simgnn.partition.statscode import stats_from_parts, stats_to_parts
+from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_from_parts, stats_to_parts
 from simgnn.partition.vertex_stats import LevelRows, vertex_cut_stats
 from simgnn.program.sizes import IntArray
 from simgnn.seal import json_digest
