@@ -25,6 +25,7 @@ from simgnn.record.provenance import environment, versions
 from simgnn.record.result import Result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
+from simgnn.seal import seal_folder
 
 FIRST, TOLD = "first", "told"
 """Epochs whose payload is counted apart: the first one, and those of :func:`payload_epochs`."""
@@ -65,7 +66,8 @@ def write_report(
     notes: Sequence[str] = (),
 ) -> Result:
     """Write trace, ops, traffic, batches (of a mini-batch run), activity (where policies decide anything) and
-    ``result.json``; also of a run that failed, as far as it came. ``notes``: what qualifies its numbers."""
+    ``result.json``, then seal what a replay reads; also for a run that failed, as far as it came. ``notes`` qualify
+    its numbers."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
     trace = merge_trace(plan.trace, program)
     counts = {phase: read_counts(plan.trace, ranks, phase) for phase in PHASES}
@@ -125,6 +127,7 @@ def write_report(
         notes=[*notes, *elsewhere],
     )
     write_result(result, run.result)
+    seal_folder(run.root, run.recorded)
     return result
 
 

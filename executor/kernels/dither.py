@@ -16,7 +16,7 @@ _DROPPED = np.uint64(64 - UNIT_BITS)
 _UNIT = 2.0**-UNIT_BITS
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def]
     """moved [n, F] from rows [n, F] and keys uint64 [n]; a code's value is the lowest plus so many steps."""
     width = rows.shape[1]
@@ -35,7 +35,7 @@ def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def
             out[c] = high if code == most or row[c] == high else low + step * kind(code)
 
 
-@njit(nogil=True, cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True, parallel=True)
 def dither_parallel(rows, most, keys, moved, bounds):  # type: ignore[no-untyped-def]
     """The same on several threads."""
     for part in prange(len(bounds) - 1):

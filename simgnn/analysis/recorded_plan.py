@@ -1,28 +1,25 @@
-"""The plan of a recorded run, and what of an experiment is otherwise than it: refused, noted, or of no consequence."""
+"""The plan of a recorded run, and how an experiment differs from it: what is rejected, noted, or of no consequence."""
 
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from simgnn.errors import ConfigError
+from simgnn.program.program import Program
+from simgnn.program.sizes import Decision
 from simgnn.record.plan import PlanFile, read_plan
 from simgnn.record.rundir import RunDirectory
+from simgnn.tomlfile import load_toml
 
 AUTO = "auto"
 KIND, ORDER, HOIST = "model.kind", "model.order", "model.hoist"
-OF_LAYERS: Mapping[str, tuple[Any, ...]] = {
-    ORDER: ("aggregate-first", "transform-first"),
-    HOIST: (True, False),
-}
-"""Keys of what planning resolved that hold a value for each layer, and these values."""
 WHOLE = "expected the whole directory of a finished `simgnn run`"
 Difference = tuple[str, Any, Any]
 """Key path, value in the recorded run, value here."""
 
 
 class RecordedPlan(NamedTuple):
-    """What a run was trained on. ``file``: all that plan.json tells; ``resolved``: what planning resolved, by key
+    """What a run was trained on: ``file``, its plan.json; ``resolved``, what planning chose for ``auto``, by key
     path."""
 
     file: PlanFile
@@ -36,25 +33,28 @@ class RecordedPlan(NamedTuple):
 
 def recorded_plan(root: Path) -> RecordedPlan:
     """The plan of the run in ``root``. Raises :class:`ConfigError` where it cannot be read."""
+    plan = RunDirectory(root).plan
     try:
-        plan = read_plan(RunDirectory(root).plan / "plan.json")
+        return RecordedPlan(read_plan(plan / "plan.json"), load_toml(plan / "resolved.toml"))
     except ConfigError as error:
         raise ConfigError([f"--activity: {problem}; {WHOLE}" for problem in error.problems]) from error
-    return RecordedPlan(plan, _resolved(RunDirectory(root).plan / "resolved.toml", len(plan.layers)))
 
 
-def _resolved(path: Path, layers: int) -> Mapping[str, Any]:
-    try:
-        resolved = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--activity: {path} cannot be read ({error}); {WHOLE}") from error
-    for key, values in OF_LAYERS.items():
-        told = resolved.get(key)
-        if key == HOIST and told is None:
-            continue  # where batches are drawn nothing is computed once
-        if not isinstance(told, list) or len(told) != layers or any(one not in values for one in told):
-            raise ConfigError(f"--activity: {path} cannot be read ({key}: got {told}, for {layers} layers); {WHOLE}")
-    return resolved
+def check_complete(root: Path, program: Program, recorded: int, trained: int) -> None:
+    """Raise :class:`ConfigError` where ``program`` decides something after the ``recorded`` epochs, before the end of
+    the ``trained`` ones: the record in ``root`` ends too early."""
+    deciding = set()
+    for template, op in program.ops:
+        sizes = (*op.sizes, *(program.buffers[access.buffer].rows for access in op.writes))
+        if op.guard is not None or any(isinstance(size, Decision) for size in sizes):
+            deciding.add(template)
+    calendar = program.calendar
+    for epoch in range(recorded, min(trained, recorded + calendar.refresh_interval)):
+        if any(calendar.template(epoch, step) in deciding for step in range(calendar.steps)):
+            raise ConfigError(
+                f"--activity: the record in {root} is incomplete: it ends with epoch {recorded - 1}, expected epoch "
+                f"{trained - 1} (counted from 0), the last one of the run; run the experiment again"
+            )
 
 
 def stated_differences(differences: Sequence[Difference], resolved: Mapping[str, Any]) -> list[Difference]:

@@ -9,10 +9,8 @@ from typing import TypeGuard
 import numpy as np
 
 from simgnn.analysis.activity_curve import Thresholds, epsilons, way_on
-from simgnn.analysis.check_agreement import check_agreement, counted
-from simgnn.analysis.check_record import check_epochs, check_record
-from simgnn.analysis.one_run import check_program, check_result
-from simgnn.analysis.recorded_plan import recorded_plan
+from simgnn.analysis.recorded_accuracy import recorded_result
+from simgnn.analysis.recorded_plan import check_complete, recorded_plan
 from simgnn.analysis.replay_guards import carried_guards, guards_of, way_of_shares
 from simgnn.analysis.replay_replicas import carried_publications
 from simgnn.analysis.replay_rows import CarriedRows, arrivals
@@ -20,8 +18,8 @@ from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray, Size
 from simgnn.program.storage import load_program
-from simgnn.record.activity import decisions_of, read_activity
-from simgnn.record.result import Accuracy, read_result
+from simgnn.record.activity import accuracy_counts, decisions_of, read_activity
+from simgnn.record.result import Accuracy
 from simgnn.record.rundir import RunDirectory
 
 
@@ -48,7 +46,7 @@ class Recording:
     @property
     def accuracies(self) -> list[float] | None:
         """Training accuracy of each epoch, where a controller was told it."""
-        told = next((pair for pair in counted(self.program) if self.decisions.keys() >= set(pair)), None)
+        told = next((pair for pair in accuracy_counts(self.program) if self.decisions.keys() >= set(pair)), None)
         if told is None:
             return None
         correct, count = (self.decisions[name][0, :, 0] for name in told)
@@ -68,25 +66,15 @@ class Replay:
 
 
 def read_recording(root: Path) -> Recording:
-    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, nothing was decided, or what
-    was recorded cannot have happened in it: ``one_run``, ``check_record`` and ``check_agreement`` of this package."""
+    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, where its files changed since
+    they were written, where nothing was decided, or where the record ends before the run does."""
     run = RunDirectory(root)
-    table, plan, result = read_activity(run.activity), recorded_plan(root), read_result(run.result)
-    program = load_program(run.plan)
-    check_result(root, plan.file, result)
-    check_program(root, plan.file, program)
-    try:
-        decisions = decisions_of(table, program.ranks, program.calendar.steps, result.epochs)
-    except ConfigError as error:
-        raise ConfigError(
-            [f"{problem} (in {run.activity}: it is damaged; run the experiment again)" for problem in error.problems]
-        ) from error
+    result, program = recorded_result(root), load_program(run.plan)
+    decisions = decisions_of(read_activity(run.activity), program.ranks, program.calendar.steps)
     if not decisions:
         raise ConfigError(f"--activity: the record in {root} is empty: the run ended before its first decision")
-    recording = Recording(root, program, plan.digests, decisions)
-    check_epochs(root, program, recording.epochs, result.epochs)
-    check_record(root, program, decisions)
-    check_agreement(root, program, decisions, plan.file.multilabel)
+    recording = Recording(root, program, recorded_plan(root).digests, decisions)
+    check_complete(root, program, recording.epochs, result.epochs)
     return recording
 
 

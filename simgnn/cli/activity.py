@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
 UNNAMED = (
     "the statistics file does not say which partition it was counted from (it was written by hand or by an earlier "
-    "version, or was changed since), so it counts as another one; `simgnn partition --stats` writes files that say it"
+    "version), so it counts as another one; `simgnn partition --stats` writes files that say it"
 )
 
 
 def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
-    """The accuracy that the run in ``root`` reached. Raises :class:`ConfigError` where it did not end well, its files
-    are of several runs, or its policies are other ones by what is stated: quick to tell."""
-    from simgnn.analysis.one_run import check_experiment, check_result
+    """The accuracy that the run in ``root`` reached.
+
+    Raises :class:`ConfigError` where the run did not end well, its files changed since, or ``experiment`` states other
+    policies than it had: checks that take no graph and no plan.
+    """
     from simgnn.analysis.recorded_accuracy import recorded_result
     from simgnn.analysis.recorded_plan import different_experiment, recorded_plan, stated_differences
-    from simgnn.experiment.directory import differences, recorded_experiment
+    from simgnn.experiment.directory import differences
 
-    result, plan = recorded_result(root), recorded_plan(root)
-    check_result(root, plan.file, result)
-    check_experiment(root, plan.file, recorded_experiment(root))
-    stated = stated_differences(differences(experiment, root), plan.resolved)
+    result = recorded_result(root)
+    stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
     faults, _ = different_experiment(stated, root, _irrelevant(experiment))
     if faults:
         raise ConfigError(faults)

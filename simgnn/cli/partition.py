@@ -73,7 +73,7 @@ def command(
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
     if save_stats is not None:
         from simgnn.partition.degrees import DEGREES, degree_table
-        from simgnn.partition.statsfile import save_stats as write_stats
+        from simgnn.partition.statistics.file import save_stats as write_stats
 
         make_parent(save_stats)
         tables = artifact.stats.tables

@@ -14,7 +14,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.hardware.library import CACHE_NAME
 from simgnn.partition.folder import cache_folder
 from simgnn.partition.serving import Serving
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.placement.store import Store
 from simgnn.sampling.estimate import distinct_rows, estimated_sizes

@@ -11,7 +11,7 @@ from simgnn.experiment.planning.planned import Planned, undeclared
 from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.experiment.schema import Experiment
 from simgnn.model.spec import BUILT_IN_LAYERS
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.blocks import ExpandBlocks
 from simgnn.policies.communication.base import Sizes

@@ -10,7 +10,7 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 
 if TYPE_CHECKING:
     from simgnn.experiment.batches import PreparedBatches
@@ -132,7 +132,7 @@ def obtain_partition(
 
 
 def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:
-    from simgnn.partition.statsfile import load_stats
+    from simgnn.partition.statistics.file import load_stats
 
     path = Path(experiment.graph.source.removeprefix(STATISTICS)).expanduser()
     stats = load_stats(path if path.is_absolute() or base is None else base / path)

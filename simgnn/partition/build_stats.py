@@ -15,7 +15,7 @@ from simgnn.partition.kinds import Reorder
 from simgnn.partition.local import LocalGraph, build_local_graphs
 from simgnn.partition.local_kernels import summed_nonzeros
 from simgnn.partition.partition import Partition, digest_of
-from simgnn.partition.stats import MASKS, PartitionStats
+from simgnn.partition.statistics.partition_stats import MASKS, PartitionStats
 from simgnn.program.sizes import IntArray, Route
 
 
@@ -72,7 +72,7 @@ def rank_numbers(graph: Graph, local: LocalGraph, ranks: int) -> RankNumbers:
 
 def locality_profiles(graph: Graph, csr: CSR, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """Reuse of rows in a rank's aggregation, float64 [bins] by the names of the tables of
-    :class:`~simgnn.partition.stats.PartitionStats`; ``rows``: the vertices whose features it holds."""
+    :class:`PartitionStats`; ``rows``: the vertices whose features it holds."""
     streams = {"locality": csr}
     if graph.sparse_rows is not None:
         # sparse features as the index stream that their product with a weight matrix reads

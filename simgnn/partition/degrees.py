@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 from simgnn.graph.csr import CSR
 
 DEGREES = "degrees"
-"""Table of :class:`~simgnn.partition.stats.PartitionStats`: int64 [D, 2], a degree and how many vertices have it,
-ascending."""
+"""Table of ``PartitionStats``: int64 [D, 2], an in-degree and how many vertices have it, ascending."""
 
 
 def degree_table(csr: CSR) -> NDArray[np.int64]:

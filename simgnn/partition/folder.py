@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ from simgnn.graph.buckets import npy_header
 from simgnn.hardware.library import CACHE_NAME
 from simgnn.npzfile import read_npy
 from simgnn.outputs import check_output_folder
+from simgnn.seal import file_digest, json_digest
 
 FORMAT = 4
 MANIFEST = "artifact.json"
@@ -55,7 +55,7 @@ class ArtifactFolder:
                 f"{path} holds a {manifest.get('what')!r} artefact of format {manifest.get('format')!r}; "
                 f"expected {what!r} of format {FORMAT}; delete it and make it again"
             )
-        if sealed != _seal(manifest):
+        if sealed != json_digest(manifest):
             raise CorruptArtifactError(
                 f"{path / MANIFEST} was changed after it was written; delete {path} and make it again"
             )
@@ -149,7 +149,7 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
             details = make(writer)
             manifest = {"format": FORMAT, "what": what, "details": dict(details), "files": writer.files}
             (making / MANIFEST).write_text(
-                json.dumps({**manifest, "sha256": _seal(manifest)}, indent=1, sort_keys=True)
+                json.dumps({**manifest, "sha256": json_digest(manifest)}, indent=1, sort_keys=True)
             )
             os.replace(making, path)
         except OSError as error:
@@ -162,12 +162,6 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
         finally:
             shutil.rmtree(making, ignore_errors=True)
     return ArtifactFolder.open(path, what), True
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def cache_folder(cache: Path | None) -> Path:
@@ -202,7 +196,3 @@ def _locked(path: Path) -> Iterator[None]:
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def _seal(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

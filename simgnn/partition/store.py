@@ -1,7 +1,5 @@
 """Partitions as content-addressed artefacts: made once by one process, memory-mapped, reused by every command."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,10 +20,10 @@ from simgnn.partition.local import LocalGraph, RowLists, build_local_graphs
 from simgnn.partition.partition import Partition, digest_of
 from simgnn.partition.quality import Quality, measure
 from simgnn.partition.replicas import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
-from simgnn.partition.stats import Origin, PartitionStats
-from simgnn.partition.statscode import stats_from_parts, stats_to_parts
+from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_from_parts, stats_to_parts
 from simgnn.partition.vertex_stats import LevelRows, vertex_cut_stats
 from simgnn.program.sizes import IntArray
+from simgnn.seal import json_digest
 
 WHAT = "partition"
 
@@ -213,7 +211,7 @@ def partition_artifact(
 
 def key_of(wanted: Mapping[str, Any]) -> str:
     """Short content address: the first 24 hex digits of SHA-256 over the canonical JSON and the format's version."""
-    return hashlib.sha256(json.dumps({**wanted, "format": FORMAT}, sort_keys=True).encode()).hexdigest()[:24]
+    return json_digest({**wanted, "format": FORMAT})[:24]
 
 
 def _write_local(writer: ArtifactWriter, local: LocalGraph, ranks: int) -> None:

@@ -13,7 +13,7 @@ from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
 from simgnn.partition.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.partition import Partition
 from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED, ReplicaGraph
-from simgnn.partition.stats import MASKS, PartitionStats
+from simgnn.partition.statistics.partition_stats import MASKS, PartitionStats
 from simgnn.program.sizes import IntArray, Route
 
 CHUNK_VERTICES = 1 << 20

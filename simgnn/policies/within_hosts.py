@@ -16,29 +16,7 @@ from simgnn.policy import Codec
 from simgnn.program.builder import Labelled, ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.program import Program
-from simgnn.program.sizes import Decision, Size
-
-
-@dataclass(frozen=True)
-class HandedOn:
-    """Decisions of a hop inside hosts: ``rows`` that are handed on to each other rank, and those that tell of how many
-    there is ``news``, published here or arrived."""
-
-    rows: str
-    news: tuple[str, ...]
-
-
-def handed_on(program: Program) -> tuple[HandedOn, ...]:
-    """The hops of a program in which a rank hands on what was published, or came from other hosts."""
-    found: dict[HandedOn, None] = {}
-    for _, op in program.ops:
-        if op.action == HandOn.label:
-            picked, *sources = (program.buffers[access.buffer].rows for access in op.reads)
-            assert isinstance(picked, Decision)
-            news = tuple(rows.name for rows in sources if isinstance(rows, Decision))
-            found[HandedOn(picked.name, news)] = None
-    return tuple(found)
+from simgnn.program.sizes import Size
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,11 @@ class RunDirectory:
         return self.root / "result.json"
 
     @property
+    def recorded(self) -> list[Path]:
+        """The files that a replay of a finished run reads; the run seals them (:mod:`simgnn.seal`)."""
+        return [self.experiment, self.result, self.activity, *sorted(self.plan.glob("*"))]
+
+    @property
     def perfetto(self) -> Path:
         """Trace for ui.perfetto.dev."""
         return self.root / "trace.perfetto.json"

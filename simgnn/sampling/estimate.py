@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simgnn.errors import ConfigError
 from simgnn.partition.degrees import DEGREES
 from simgnn.partition.serving import Serving
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.sizes import IntArray, Route
 from simgnn.sampling.requests import SampleRequests
 from simgnn.sampling.sizes import BatchSizes, CacheSizes, PartedSizes

@@ -40,8 +40,8 @@ class BatchSizes:
     ``rows`` [hops + 1, ...]: after each hop, entry 0 the seed vertices; ``edges`` [hops, ...]; of its input rows those
     in the memory of its host (``local``) and in the cache (``hits``); ``pulled``: the others, [pairs, epochs, steps]
     from the rank that sends to the one that needs. ``cache``: None without hot rows. ``training`` int64 [P]: training
-    vertices of each rank. ``locality``: float64 [P, bins] by the names of tables of
-    :class:`~simgnn.partition.stats.PartitionStats`, of one batch a rank. ``parted``: None where each rank draws alone.
+    vertices of each rank. ``locality``: float64 [P, bins] by the names of tables of ``PartitionStats``, of one batch a
+    rank. ``parted``: None where each rank draws alone.
     """
 
     rows: IntArray

@@ -15,7 +15,7 @@ import simpy
 
 from simgnn.errors import BackendError
 from simgnn.hardware.machine import Machine
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.schedule.pick import Observed, Pick, ProgramOrder, Ready
 from simgnn.program.program import EVALUATE, Turn
 from simgnn.program.stops import Stops, ranks_in_turn

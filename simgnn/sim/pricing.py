@@ -10,7 +10,7 @@ import numpy as np
 from simgnn.hardware.collectives import Relay
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.message_batch import price_messages
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Work
 from simgnn.program.program import Turn

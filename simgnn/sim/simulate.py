@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simgnn.errors import BackendError
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.pricing import stands_in
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program

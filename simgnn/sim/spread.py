@@ -15,7 +15,7 @@ from math import exp, sqrt
 import numpy as np
 
 from simgnn.hardware.machine import Machine
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray

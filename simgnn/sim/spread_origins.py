@@ -11,7 +11,7 @@ from simgnn.hardware.communication import find_collective
 from simgnn.hardware.links import Collective
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.pricing import choose_level, stands_in
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
 from simgnn.program.program import Turn

@@ -9,7 +9,7 @@ from simgnn.experiment.prepare import Prepared
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.program import Program
 from simgnn.record.result import Result
 from simgnn.sampling.sizes import BatchSizes

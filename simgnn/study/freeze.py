@@ -9,7 +9,7 @@ from typing import Any
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, load_profile
-from simgnn.partition.statsfile import save_stats
+from simgnn.partition.statistics.file import save_stats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.program.digest import program_digest
 from simgnn.record.provenance import versions

@@ -18,7 +18,7 @@ from simgnn.graph.locality import reuse_profile
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.kinds import Metis
 from simgnn.partition.quality import over_mean
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 
 SMALLEST_SHARE = 10
 """Shares of a graph's rows are powers of two, from 2 to the minus this on."""

@@ -54,21 +54,3 @@ def test_only_a_run_that_ended_well_has_one(tmp_path: Path) -> None:
     write_result(result(backend="sim"), path)
     with pytest.raises(ConfigError, match="holds a prediction"):
         recorded_result(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"accuracy": [CURVE[0].model_copy(update={"validation": 1.5})]},
-        {"accuracy": [CURVE[0].model_copy(update={"test": -0.1})]},
-        {"accuracy": CURVE[::-1]},
-        {"accuracy": [CURVE[0], CURVE[0]]},
-        {"accuracy": [CURVE[0].model_copy(update={"epoch": 0})]},
-        {"epochs": 5},
-    ],
-)
-def test_an_accuracy_that_no_run_can_reach_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
-    path = tmp_path / "result.json"
-    write_result(result(**changed), path)
-    with pytest.raises(ConfigError, match=r"is damaged: expected accuracies in 0\.\.1, of epochs 1\.\.\d in order"):
-        recorded_result(tmp_path)

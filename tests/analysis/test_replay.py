@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from simgnn.analysis.activity_curve import Thresholds
-from simgnn.analysis.check_agreement import counted
 from simgnn.analysis.recorded_plan import different_experiment
 from simgnn.analysis.replay import Recording, Replay, replay
 from simgnn.analysis.replay_rows import shared_out, whole
@@ -19,7 +18,7 @@ from simgnn.experiment.planner import plan
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray
-from simgnn.record.activity import decisions_in
+from simgnn.record.activity import accuracy_counts, decisions_in
 from tests.experiment.test_master_mirror import statistics as vertex_cut
 from tests.experiment.test_planner import statistics as edge_cut
 
@@ -136,7 +135,7 @@ def test_the_same_partition_is_replayed_number_by_number(cut: str) -> None:
 def test_accuracies_are_read_where_the_program_says_that_they_are_counted() -> None:
     recording = record(program("halo", 3))
     assert recording.accuracies is None
-    ((right, all_),) = counted(recording.program)
+    ((right, all_),) = accuracy_counts(recording.program)
     counts = {right: np.arange(EPOCHS), all_: np.full(EPOCHS, 20)}
     told = {name: np.tile(values[:, None], (3, 1, 1)) for name, values in counts.items()}
     found = replace(recording, decisions={**recording.decisions, **told}).accuracies

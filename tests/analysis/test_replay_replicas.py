@@ -16,7 +16,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.replicas import BY_HOSTS, LEVELS
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.replicas import publications, rows_by_replicas
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray, Route

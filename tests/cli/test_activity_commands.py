@@ -13,6 +13,7 @@ from simgnn.cli.main import invoke
 from simgnn.record.activity import read_activity
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.tomlfile import load_toml, write_toml
 from tests.executor.runs import small_graph
 
 EPOCHS = ("--epochs", "4", "--set", "model.hidden=8")
@@ -94,10 +95,15 @@ def test_the_same_partition_by_another_name_is_replayed_exactly(
         assert len(told["time_to_accuracy"]) == len(run.accuracy or ())
         assert not [note for note in told["notes"] if "activity" in note]
         assert [note for note in told["notes"] if "the accuracy that the run recorded reached" in note]
-    # a file that was changed says nothing of where it is from any more
+    # a file that was changed is rejected until it no longer says where it is from
     text = statistics.read_text()
     assert text.count("classes = 5") == 1
     statistics.write_text(text.replace("classes = 5", "classes = 6"))
+    assert invoke([*arguments, "--set", f"graph.source=stats:{statistics}"]) == 2
+    assert "partition.counted_from.numbers" in capsys.readouterr().err
+    changed = load_toml(statistics)
+    del changed["partition"]["counted_from"]
+    write_toml(statistics, changed)
     told = printed(capsys, *arguments, "--set", f"graph.source=stats:{statistics}")
     assert told["transferred"] is True
     assert told["time_to_accuracy"] is None

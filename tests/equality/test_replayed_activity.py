@@ -26,6 +26,7 @@ from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
+from simgnn.seal import seal_folder
 from simgnn.tomlfile import load_toml, write_toml
 from tests.equality.cached_runs import CACHE, EIGHT_BITS, TRANSFORMED, Recorded, Runs, case
 from tests.equality.cases import EPOCHS, Case
@@ -177,6 +178,7 @@ def test_what_auto_chose_is_compared(runs: Runs, tmp_path: Path) -> None:
     text = (record / "experiment.toml").read_text()
     assert text.count('rows = "transformed"') == 1
     (record / "experiment.toml").write_text(text.replace('rows = "transformed"', 'rows = "auto"'))
+    seal_folder(record, RunDirectory(record).recorded)
     with pytest.raises(ConfigError, match=rf"{chose} \(chosen by 'auto'\)"):
         find_activity(_prepared(record, 2), record)
     found = find_activity(_prepared(record, 2, *TRANSFORMED), record)
@@ -196,6 +198,7 @@ def test_a_record_without_a_choice_is_refused(runs: Runs, tmp_path: Path, settin
     record = shutil.copytree(runs.of(case(*TRANSFORMED)).finished.folder, tmp_path / "record")
     path = record / "plan" / "resolved.toml"
     write_toml(path, {key: value for key, value in load_toml(path).items() if key != "communication.rows"})
+    seal_folder(record, RunDirectory(record).recorded)
     with pytest.raises(ConfigError, match=r"does not tell what was chosen for communication\.rows"):
         find_activity(_prepared(record, 2, setting), record)
 

@@ -20,7 +20,7 @@ from simgnn.experiment.slots import SLOTS, kinds
 from simgnn.partition.kinds import PARTITION_KINDS, PartitionPolicy
 from simgnn.partition.local import build_local_graphs
 from simgnn.partition.replicas import build_replica_graphs
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.program.digest import program_digest

@@ -8,7 +8,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import Planned
 from simgnn.model.costs import EXPONENTIAL_PASSES
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.minibatch import VERTICES, rows_after
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE

@@ -15,7 +15,7 @@ from simgnn.experiment.prepare import prepare
 from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import Route
 from simgnn.program.validate import validate

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import Planned, plan
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.program.validate import validate

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.replicas import publications, rows_by_replicas
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program

@@ -11,7 +11,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import Planned, plan
 from simgnn.graph.graph import GraphFacts
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import Route
 from simgnn.program.validate import validate

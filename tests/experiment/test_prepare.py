@@ -14,7 +14,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import Prepared, prepare
 from simgnn.experiment.schema import Experiment
 from simgnn.partition.shards import shard_artifact
-from simgnn.partition.statsfile import save_stats
+from simgnn.partition.statistics.file import save_stats
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import load_program
 

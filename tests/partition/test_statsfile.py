@@ -12,11 +12,10 @@ from simgnn.graph.digest import graph_digest
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.kinds import Ebv, PartitionPolicy, Random
 from simgnn.partition.quality import measure
-from simgnn.partition.stats import Origin
-from simgnn.partition.statscode import stats_to_parts
-from simgnn.partition.statsfile import load_stats, save_stats
-from simgnn.partition.statsschema import LARGEST_RANKS
-from simgnn.partition.statsspread import even
+from simgnn.partition.statistics.file import load_stats, save_stats
+from simgnn.partition.statistics.partition_stats import Origin, stats_to_parts
+from simgnn.partition.statistics.schema import LARGEST_RANKS
+from simgnn.partition.statistics.spread import even
 from simgnn.partition.store import partition_artifact
 
 GRAPH = """
@@ -67,7 +66,7 @@ def test_round_trip(policy: PartitionPolicy, ranks: int, tmp_path: Path) -> None
 @pytest.mark.parametrize("policy", [Random(), Ebv()], ids=lambda policy: policy.kind)
 @pytest.mark.parametrize("ranks", [3, 40])
 def test_a_file_says_what_it_was_counted_from(policy: PartitionPolicy, ranks: int, tmp_path: Path) -> None:
-    """Inline and with a companion file; while its numbers are as they were counted."""
+    """Inline and with a companion file. A file whose numbers changed since they were counted is rejected."""
     graph, path = random_graph(300, 2000), tmp_path / "kept.toml"
     artifact = partition_artifact(graph, policy, np.arange(ranks) // 2, 0, tmp_path)
     assert artifact.stats.origin == Origin(graph_digest(graph), artifact.cut_digest, artifact.digest)
@@ -82,6 +81,12 @@ def test_a_file_says_what_it_was_counted_from(policy: PartitionPolicy, ranks: in
     path.write_text(text.replace(f'name = "{graph.name}"', 'name = "another"'))
     assert load_stats(path).origin == artifact.origin
     path.write_text(text.replace("classes = ", "classes = 1"))
+    with pytest.raises(ConfigError, match=r"partition\.counted_from\.numbers") as raised:
+        load_stats(path)
+    assert raised.value.exit_status == 2
+    section = text.index("[partition.counted_from]")
+    rest = text.find("\n[", section)
+    path.write_text(text[:section] + (text[rest:] if rest >= 0 else ""))
     assert load_stats(path).origin is None
     numbers = text.index("numbers = ")
     path.write_text(text[:numbers] + text[text.index("\n", numbers) :])
@@ -162,7 +167,10 @@ FAULTS = {
     "half of a form": (GRAPH + "[partition]\nrows = [1000]\n", r"needed together"),
     "rows do not add up": (GRAPH + EXPLICIT.replace("600", "601"), r"partition\.rows: add up to 1001.*1000"),
     "edges do not add up": (GRAPH + EXPLICIT.replace("5001", "5002"), r"partition\.edges: add up to 9002"),
-    "rank out of range": (GRAPH + EXPLICIT.replace("[1, 0, 90]", "[2, 0, 90]"), r"partition\.halo.*0\.\.1"),
+    "rank out of range": (
+        GRAPH + EXPLICIT.replace("[1, 0, 90]", "[2, 0, 90]"),
+        r"partition\.halo.*expected numbers in 0\.\.1",
+    ),
     "own halo": (GRAPH + EXPLICIT.replace("[1, 0, 90]", "[1, 1, 90]"), r"partition\.halo.*its own"),
     "pair twice": (GRAPH + EXPLICIT.replace("[1, 0, 90]", "[0, 1, 90]"), r"partition\.halo.*twice"),
     "more than the owner has": (GRAPH + EXPLICIT.replace("90", "401"), r"partition\.halo.*more rows"),

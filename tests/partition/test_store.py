@@ -19,7 +19,7 @@ from simgnn.partition.kinds import BlockRow, Ebv, Metis, PartitionPolicy, Random
 from simgnn.partition.local import build_local_graphs
 from simgnn.partition.replicas import RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.shards import ShardArtifact, shard_artifact
-from simgnn.partition.statscode import stats_to_parts
+from simgnn.partition.statistics.partition_stats import stats_to_parts
 from simgnn.partition.store import PartitionArtifact, partition_artifact
 
 HOSTS = np.array([0, 0, 1])

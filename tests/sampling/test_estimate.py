@@ -14,7 +14,7 @@ from simgnn.partition.local import build_local_graphs
 from simgnn.partition.metis import metis_owner
 from simgnn.partition.partition import Partition
 from simgnn.partition.serving import Serving
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.sampling.estimate import distinct_rows, estimated_sizes, expected_batch
 from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
 from simgnn.sampling.plan import SamplingPlan, local_split

@@ -8,7 +8,7 @@ import pytest
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import prepare
-from simgnn.partition.statsfile import save_stats
+from simgnn.partition.statistics.file import save_stats
 from simgnn.program.digest import program_digest
 from simgnn.sampling.sizesfile import load_sizes, save_sizes
 

@@ -8,7 +8,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import Planned, plan
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.serving import Serving
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.sizes import Route
 from simgnn.sampling.requests import SampleRequests
 from simgnn.sampling.sizes import BatchSizes, CacheSizes, PartedSizes

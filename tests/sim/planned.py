@@ -7,7 +7,7 @@ from simgnn.experiment.planner import plan
 from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.program import Program
 from simgnn.program.sizes import Route
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.partition.statsfile import save_stats
+from simgnn.partition.statistics.file import save_stats
 from tests.benchmarks.bench_simulate import HOSTS, MEMORY_BAR_GIB, cluster, metis_like
 
 EXPERIMENT = """

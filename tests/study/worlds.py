@@ -13,7 +13,7 @@ from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.devices import Curve
 from simgnn.hardware.profile import Profile, load_profile, save_profile
-from simgnn.partition.statsfile import load_stats, save_stats
+from simgnn.partition.statistics.file import load_stats, save_stats
 from simgnn.record.result import Result
 from simgnn.sampling.sizesfile import save_sizes
 from simgnn.study.backend import Counted, Predicted

@@ -12,7 +12,7 @@ from simgnn.experiment.planning.block_layers import BlockLayers, Place
 from simgnn.experiment.planning.update import EVALUATION, add_labels, emit_evaluation
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.minibatch import EVALUATED, EVALUATING, FEATURES, HALO, OWN_BLOCK, OWN_LABELS, STAGING
 from simgnn.policies.names import Names
 from simgnn.policies.staging import add_route, received, sent

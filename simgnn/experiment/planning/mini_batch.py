@@ -20,7 +20,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.sections import TrainSection
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import ModelSpec
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.store import Pulls
 from simgnn.policies.minibatch import DRAW, FEATURE_ROWS, FETCHING, SAMPLING, SEED_COUNT, SEEDS, STAGING, rows_after

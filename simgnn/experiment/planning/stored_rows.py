@@ -4,7 +4,7 @@ import numpy as np
 
 from simgnn.experiment.planning.update import add_labels
 from simgnn.graph.graph import GraphFacts
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.communication.store import ROUTE, Pulls
 from simgnn.policies.minibatch import (
     FEATURE_ROWS,

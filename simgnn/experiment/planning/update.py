@@ -9,7 +9,7 @@ from simgnn.graph.graph import GraphFacts
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
-from simgnn.partition.stats import MASKS, PartitionStats
+from simgnn.partition.statistics.partition_stats import MASKS, PartitionStats
 from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from simgnn.graph.csr import CSR
     from simgnn.partition.partition import Partition
-    from simgnn.partition.stats import PartitionStats
+    from simgnn.partition.statistics.partition_stats import PartitionStats
     from simgnn.sampling.plan import SamplingPlan
     from simgnn.sampling.sizes import BatchSizes
 
@@ -103,7 +103,7 @@ class NeighbourSampling(Batching, ABC):
 
         Raises :class:`ConfigError` where no batch would be full and others are dropped.
         """
-        from simgnn.partition.statsspread import even
+        from simgnn.partition.statistics.spread import even
 
         if self.split == "even":
             training = even(stats.facts.train_vertices, stats.ranks)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.partition import PartitionKind
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.blocks import ExpandBlocks
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.partition import PartitionKind
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.block_sums import SCALINGS, BlockSums
 from simgnn.policies.segments import Segments

@@ -6,7 +6,7 @@ import numpy as np
 
 from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.blocks import Arrived, BlockSync, BlockTransfer, ExpandBlocks, PlainBlocks
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.communication.base import CopiedRows

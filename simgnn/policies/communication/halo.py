@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from simgnn.partition.partition import PartitionKind
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.halo_sums import HaloNames, HaloSums
 from simgnn.policies.segments import Segments

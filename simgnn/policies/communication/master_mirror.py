@@ -13,7 +13,7 @@ from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.model.user_layer import SEGMENTS, load_user_class
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, Level, MirrorSums
 from simgnn.policies.segments import Segments

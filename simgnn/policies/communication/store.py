@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simgnn.partition.partition import PartitionKind
-from simgnn.partition.stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sizes
 from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
 from simgnn.policies.staging import Staging, received

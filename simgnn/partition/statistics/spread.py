@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
-from simgnn.partition.statscode import TABLE
-from simgnn.partition.statsschema import PartitionSection
+from simgnn.partition.statistics.partition_stats import TABLE
+from simgnn.partition.statistics.schema import PartitionSection
 from simgnn.program.sizes import IntArray, Route
 
 

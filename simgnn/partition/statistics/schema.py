@@ -1,4 +1,4 @@
-"""The schema of ``stats:`` files."""
+"""The schema of ``stats:`` files: tables ``[graph]`` and ``[partition]``."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.problems import sentences
 from simgnn.names import nearest
 from simgnn.partition.kinds import PARTITION_KINDS, PartitionPolicy
-from simgnn.partition.stats import Origin
+from simgnn.partition.statistics.partition_stats import Origin
 
 LARGEST_RANKS = 2**14
 """Tables of pairs of ranks have to fit into memory."""
@@ -50,13 +50,13 @@ class GraphSection(_Table):
         return self
 
     def facts(self) -> GraphFacts:
-        """As the rest of the program holds it."""
+        """The section as :class:`GraphFacts`."""
         return GraphFacts(**self.model_dump())
 
 
 class CountedFrom(_Table):
-    """Table ``[partition.counted_from]``: digests of :class:`~simgnn.partition.stats.Origin`, and that of the file's
-    ``numbers`` as they were counted."""
+    """Table ``[partition.counted_from]``: the digests of an :class:`Origin`, and the digest of the ``numbers`` of the
+    file as they were counted."""
 
     graph: str
     cut: str
@@ -64,7 +64,7 @@ class CountedFrom(_Table):
     numbers: str
 
     def origin(self) -> Origin:
-        """As the rest of the program holds it."""
+        """The section as :class:`Origin`."""
         return Origin(self.graph, self.cut, self.partition)
 
 

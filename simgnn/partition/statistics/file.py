@@ -3,14 +3,16 @@
 A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.GraphFacts`; ``[partition]`` is either
 
 - explicit: ``rows`` and ``edges``, one number a rank, and ``halo``, a list of [owner, rank, rows]; or ``arrays``, a
-  companion ``.npz`` that holds them under the names of :mod:`simgnn.partition.statscode`;
+  companion ``.npz`` that holds them under the names of :func:`stats_to_parts`;
 - or summary numbers: ``ranks`` with ``replication_factor`` or ``halo_rows`` (rows that one rank receives, one number
   or one a rank), spread evenly and so marked in ``notes``; ``vertex_imbalance`` and ``edge_imbalance`` (largest over
   mean) load rank 0 more.
 
 Both take ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
 ``[partition.made_by]``: kind and options of the partition policy that made it, as in an experiment's ``[partition]``.
-``[partition.counted_from]`` names by digest what it was counted from; it holds while the file's numbers do.
+
+A file that was counted from a graph has ``[partition.counted_from]``: digests of what it was counted from, and a digest
+of its own numbers, which is compared when it is read. A hand-written file has none, and needs none.
 """
 
 import os
@@ -25,12 +27,17 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
 from simgnn.npzfile import read_npz
 from simgnn.partition.partition import digest_of
-from simgnn.partition.stats import PartitionStats
-from simgnn.partition.statscheck import check_base
-from simgnn.partition.statscode import BASE, TABLE, stats_from_parts, stats_to_parts
-from simgnn.partition.statsschema import PartitionSection, read_schema
-from simgnn.partition.statsspread import spread_arrays
-from simgnn.partition.statstables import check_tables
+from simgnn.partition.statistics.checks import check_base, check_tables
+from simgnn.partition.statistics.partition_stats import (
+    BASE,
+    TABLE,
+    Origin,
+    PartitionStats,
+    stats_from_parts,
+    stats_to_parts,
+)
+from simgnn.partition.statistics.schema import CountedFrom, PartitionSection, read_schema
+from simgnn.partition.statistics.spread import spread_arrays
 from simgnn.tomlfile import load_toml, write_toml
 
 INLINE_NUMBERS = 4096
@@ -48,26 +55,34 @@ def load_stats(path: str | Path) -> PartitionStats:
     elif section.halo is not None:
         arrays = _explicit(section)
     else:
-        arrays, told = spread_arrays(section, facts, str(path))
-        notes += told
+        arrays, spread = spread_arrays(section, facts, str(path))
+        notes += spread
     for name, values in section.tables.items():
         arrays[TABLE + name] = _inline_table(path, name, values)
     if section.hosts is not None:
         arrays["hosts"] = np.array(section.hosts, dtype=np.int64)
-    ranks, counted = len(arrays["rows"]), section.counted_from
+    ranks = len(arrays["rows"])
     if section.ranks not in (None, ranks):
         raise ConfigError(f"{path}: partition.ranks: got {section.ranks}, expected {ranks}, as many as numbers in rows")
-    if counted is not None and "hosts" not in arrays:
-        raise ConfigError(f"{path}: partition.hosts: missing, though counted_from says that the file was counted")
     arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
-    check_base({name: arrays[name] for name in BASE}, facts, str(path))
-    described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": ""}
-    explicit = section.arrays is not None or section.halo is not None
-    stats = stats_from_parts(described, arrays)
-    stats = check_tables(stats, str(path), spread=not explicit, counted=counted is not None)
     digest = _digest(section.kind, facts, arrays)
-    origin = None if counted is None or counted.numbers != digest else counted.origin()
-    return replace(stats, digest=digest, made_by=section.made_by, origin=origin)
+    origin = _origin(path, section.counted_from, digest)
+    check_base({name: arrays[name] for name in BASE}, facts, str(path))
+    described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": digest}
+    stats = check_tables(stats_from_parts(described, arrays), str(path))
+    return replace(stats, made_by=section.made_by, origin=origin)
+
+
+def _origin(path: Path, counted: CountedFrom | None, digest: str) -> Origin | None:
+    """What the file says it was counted from; :class:`ConfigError` where its numbers are no longer those."""
+    if counted is None:
+        return None
+    if counted.numbers != digest:
+        raise ConfigError(
+            f"{path}: partition.counted_from.numbers: the numbers of this file changed after they were counted; make "
+            "the file anew with simgnn partition --stats, or remove [partition.counted_from] to use it as it is"
+        )
+    return counted.origin()
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:

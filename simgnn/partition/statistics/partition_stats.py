@@ -1,7 +1,10 @@
-"""PartitionStats: all that planning may know of a partition. A graph that nobody here can load is simulated from it."""
+"""PartitionStats: all that planning may know of a partition, as a value and as plain values with named arrays.
+
+Artefacts and ``stats:`` files keep the arrays, so that a graph that nobody here can load is simulated from them.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +15,18 @@ from simgnn.graph.graph import GraphFacts
 from simgnn.partition.kinds import PartitionPolicy
 from simgnn.program.sizes import IntArray, Route
 
+TABLE = "table/"
+"""Prefix of the names of tables among the arrays of a partition."""
+BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
+"""Names of the arrays that every partition has."""
 MASKS = ("train", "validation", "test")
 """Kinds of labelled rows, each by a mask of the graph and a table of its name with ``_rows`` behind it."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What statistics were counted from, by SHA-256: ``graph``; ``cut``, the graph and which rank has what of it;
-    ``partition``, that with the hosts of ranks and the order of rows (None: ranks are on other hosts now)."""
+    """SHA-256 digests of what statistics were counted from: ``graph``; ``cut``, the graph and which rank has what of
+    it; ``partition``, the cut with the hosts of ranks and the order of rows (None: ranks are on other hosts now)."""
 
     graph: str
     cut: str
@@ -27,7 +34,7 @@ class Origin:
 
     @property
     def digests(self) -> frozenset[str]:
-        """Those that name the partition."""
+        """The digests that name the partition."""
         return frozenset({self.cut} if self.partition is None else {self.cut, self.partition})
 
 
@@ -54,8 +61,8 @@ class PartitionStats:
       aggregation, the share whose source row was last read at most 2**k different rows ago (k = 0, 1, ...), cumulative;
       first reads are in no bin. ``backward`` is the same for the transposed local edges.
 
-    ``notes`` says what is not counted from a graph (numbers spread evenly by a ``stats:`` file). ``made_by``: the
-    policy that a ``stats:`` file says it was made by; None: it does not say. ``origin``: None where nobody says it.
+    ``notes`` name the numbers that were not counted from a graph (a ``stats:`` file may spread them evenly).
+    ``made_by``: the partition policy that a ``stats:`` file names, or None. ``origin``: None where it is unknown.
     """
 
     facts: GraphFacts
@@ -72,11 +79,11 @@ class PartitionStats:
 
     @property
     def ranks(self) -> int:
-        """P."""
+        """Number of ranks P."""
         return len(self.rows)
 
     def on_hosts(self, hosts: IntArray) -> "PartitionStats":
-        """The same with ranks on ``hosts`` int64 [P]."""
+        """These statistics with the ranks on ``hosts`` int64 [P]."""
         origin = self.origin
         if origin is not None and not np.array_equal(hosts, self.hosts):
             origin = replace(origin, partition=None)
@@ -87,10 +94,34 @@ class PartitionStats:
         return np.bincount(self.halo.target, self.halo.rows, minlength=self.ranks).astype(np.int64)
 
     def table(self, name: str, needed_by: str) -> NDArray[Any]:
-        """A named table, or a :class:`ConfigError` that says who needs it."""
+        """A named table; raises :class:`ConfigError`, which names ``needed_by``, where it is missing."""
         if name not in self.tables:
             raise ConfigError(
                 f"the partition statistics of '{self.facts.name}' have no table '{name}', which {needed_by} needs; "
                 f"they have: {', '.join(sorted(self.tables)) or 'none'}"
             )
         return self.tables[name]
+
+
+def stats_to_parts(stats: PartitionStats) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Plain values ("facts", "kind", "digest", "notes") and arrays: those of ``BASE``, and tables as "table/NAME"."""
+    described = {"facts": asdict(stats.facts), "kind": stats.kind, "digest": stats.digest, "notes": list(stats.notes)}
+    halo = stats.halo
+    base = (stats.hosts, stats.rows, stats.edges, halo.source, halo.target, halo.rows)
+    arrays: dict[str, NDArray[Any]] = dict(zip(BASE, base, strict=True))
+    return described, {**arrays, **{TABLE + name: array for name, array in stats.tables.items()}}
+
+
+def stats_from_parts(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PartitionStats:
+    """The inverse of :func:`stats_to_parts`."""
+    return PartitionStats(
+        facts=GraphFacts(**described["facts"]),
+        kind=described["kind"],
+        hosts=arrays["hosts"],
+        rows=arrays["rows"],
+        edges=arrays["edges"],
+        halo=Route(arrays["halo/source"].astype(np.int32), arrays["halo/target"].astype(np.int32), arrays["halo/rows"]),
+        digest=described["digest"],
+        tables={name.removeprefix(TABLE): array for name, array in arrays.items() if name.startswith(TABLE)},
+        notes=tuple(described["notes"]),
+    )

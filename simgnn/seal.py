@@ -1,0 +1,71 @@
+"""SHA-256 seals: digests that are stored with files when they are written and compared when they are read.
+
+A file that was damaged or edited in between is recognised by this alone, whatever it holds. A seal protects against
+mishaps, not against forgery: whoever edits a file on purpose can delete or renew the seal.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from simgnn.errors import ConfigError
+from simgnn.tomlfile import write_atomically
+
+SEAL = "seal.json"
+"""The file that holds the digests of a sealed folder: file name relative to the folder -> SHA-256."""
+MOST_NAMED = 3
+"""An error message names at most so many files."""
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def json_digest(value: Any) -> str:
+    """SHA-256 of plain values (dicts, lists, text, numbers) in their canonical JSON form, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def digests_of(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """Digests of the files among ``paths`` that exist, by their names relative to ``folder``."""
+    return {path.relative_to(folder).as_posix(): file_digest(path) for path in paths if path.is_file()}
+
+
+def check_digests(folder: Path, digests: Mapping[str, str], remedy: str) -> None:
+    """Raise :class:`ConfigError` where a file of ``folder`` is missing or has another digest than ``digests`` states.
+
+    ``remedy`` ends the message: what a user can do about it.
+    """
+    found = digests_of(folder, [folder / name for name in digests])
+    changed = sorted(name for name, digest in digests.items() if found.get(name) != digest)
+    if changed:
+        more = f" and {len(changed) - MOST_NAMED} more files" if len(changed) > MOST_NAMED else ""
+        raise ConfigError(
+            f"{folder}: {', '.join(changed[:MOST_NAMED])}{more} changed or went missing after this folder was written; "
+            f"{remedy}"
+        )
+
+
+def seal_folder(folder: Path, paths: Iterable[Path]) -> None:
+    """Write the digests of those ``paths`` that exist to the folder's seal."""
+    table = {"format": 1, "files": digests_of(folder, paths)}
+    write_atomically(folder / SEAL, json.dumps(table, indent=1) + "\n")
+
+
+def check_seal(folder: Path, remedy: str) -> None:
+    """Raise :class:`ConfigError` where a sealed file of ``folder`` is missing or changed.
+
+    A folder without a seal passes: versions before this one wrote none.
+    """
+    path = folder / SEAL
+    if not path.is_file():
+        return
+    try:
+        digests = dict(json.loads(path.read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); {remedy}") from error
+    check_digests(folder, digests, remedy)
