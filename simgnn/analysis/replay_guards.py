@@ -7,6 +7,7 @@ shares follow a curve: a block that moves by r of its bound an epoch is sent eve
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,20 @@ WINDOWS = 8
 SHORTEST = 3
 
 
-def guards_of(program: Program) -> dict[str, tuple[str, int]]:
-    """Guard of a broadcast -> (sync point, root)."""
-    found = {}
-    for _, op in program.ops:
-        if op.guard is not None and op.root is not None:
-            found[op.guard.decision] = op.guard.decision.rpartition("/")[0], op.root
-    return found
+class OwnerGuard(NamedTuple):
+    """Whose block a guard sends, and at which sync point: (layer, phase)."""
+
+    point: tuple[int, str]
+    root: int
+
+
+def guards_of(program: Program) -> dict[str, OwnerGuard]:
+    """The guards of a program's broadcasts, by decision: their roots decide whether to send."""
+    return {
+        op.guard.decision: OwnerGuard((op.layer, op.phase), op.root)
+        for _, op in program.ops
+        if op.guard is not None and op.root is not None
+    }
 
 
 def carried_guards(
@@ -38,7 +46,7 @@ def carried_guards(
     ``same``: the record is of this partition, so that it holds as far as it goes. Raises :class:`ConfigError` for a
     sync point or guard that was not recorded, or guards on which ranks differ.
     """
-    sends: dict[str, dict[int, NDArray[np.int64]]] = {}
+    sends: dict[tuple[int, str], dict[int, NDArray[np.int64]]] = {}
     for name, (point, root) in guards_of(there).items():
         values = recorded.get(name)
         if values is None:
@@ -56,7 +64,7 @@ def carried_guards(
     for name, (point, root) in guards_of(here).items():
         if point not in sends:
             raise ConfigError(
-                f"--activity: no guard of '{point}' was recorded (there are: {', '.join(sorted(sends)) or 'none'}); "
+                f"--activity: no guard of layer {point[0]}, {point[1]}, was recorded; "
                 "expected a run of this experiment: the same model, communication and freshness"
             )
         shares = _continued(np.mean(list(sends[point].values()), axis=0), epochs)

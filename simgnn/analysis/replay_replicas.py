@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.analysis.replay_rows import CarriedRows, limits, whole
-from simgnn.policies.replicas import Publication, masters_by_replicas, publications, rows_by_replicas
-from simgnn.program.sizes import IntArray, Route
+from simgnn.program.publications import Publication, counted_as
+from simgnn.program.sizes import IntArray
 
 Floats = NDArray[np.float64]
 LARGEST_EXPONENT = 8.0
@@ -26,41 +26,40 @@ HALVINGS = 60
 
 def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
     """What masters publish ``here``, of the ``wanted`` decisions by name: rows of each pair int64 [P, P, epochs, 1],
-    woken masters int64 [P, epochs, 1]; and, in words, what could not be told, and why: a program does not say how many
-    replicas (or hosts) its vertices have. Empty where all could."""
-    found = [one for one in publications(carried.here) if one.published in wanted]
-    there, here = rows_by_replicas(carried.there), rows_by_replicas(carried.here)
-    if not found:
-        return {}, ""
-    if not there or not here:
-        counted = found[0].tally.rpartition("/")[2]
-        silent = [whose for whose, known in (("the record", there), ("this partition", here)) if not known]
-        return {}, f"numbers of {counted}, since the statistics of {' and '.join(silent)} do not tell them"
+    woken masters int64 [P, epochs, 1]; and, in words, what is not known, and why: a program does not say how many
+    copies its vertices have. Empty where all is known."""
+    recorded = {one.published: one for one in carried.there.publications}
     result: dict[str, IntArray] = {}
-    for one in found:
-        result |= _carried(carried, one, there, here)
+    for one in carried.here.publications:
+        if one.published not in wanted:
+            continue
+        there = recorded.get(one.published)
+        known = {"the record": there is not None and there.routes, "this partition": one.routes}
+        if there is None or not all(known.values()):
+            silent = " and ".join(whose for whose, routes in known.items() if not routes)
+            return {}, f"numbers of {one.copies}, which the statistics of {silent} do not have"
+        result |= _carried(carried, there, one)
     return result, ""
 
 
-def _carried(
-    carried: CarriedRows, one: Publication, there: Mapping[int, Route], here: Mapping[int, Route]
-) -> dict[str, IntArray]:
-    totals = {r: int(route.rows.sum()) for r, route in there.items()}
-    known = {r: int(counts.sum()) for r, counts in masters_by_replicas(carried.there).items()}
-    moved = carried.fractions(one.gathered, int(limits(carried.there, one.gathered).sum()))
-    sent = carried.fractions(one.published, sum(totals.values()))
+def _carried(carried: CarriedRows, there: Publication, here: Publication) -> dict[str, IntArray]:
+    totals = {r: int(route.rows.sum()) for r, route in there.rows(carried.there.sizes).items()}
+    known = {r: int(counts.sum()) for r, counts in there.masters_by_copies(carried.there.sizes).items()}
+    moved = carried.fractions(here.gathered, int(limits(carried.there, here.gathered).sum()))
+    sent = carried.fractions(here.published, sum(totals.values()))
     exponent = fitted_exponents(moved, sent, totals)
-    ranks, epochs = carried.here.ranks, len(moved)
+    rows, ranks, epochs = here.rows(carried.here.sizes), carried.here.ranks, len(moved)
     pairs, masters = np.zeros((ranks, ranks, epochs)), np.zeros((ranks, epochs))
-    for r, counts in masters_by_replicas(carried.here).items():
-        if f"{one.tally}-{r}" in carried.decisions and known.get(r):
-            woken = np.minimum(1.0, carried.tallied(f"{one.tally}-{r}", known[r]))
+    for r, counts in here.masters_by_copies(carried.here.sizes).items():
+        counted = counted_as(here.tally, r)
+        if counted in carried.decisions and known.get(r):
+            woken = np.minimum(1.0, carried.tallied(counted, known[r]))
         else:
             woken = woken_share(moved, sent, exponent, r)
         masters += counts[:, None] * woken
-        if r in here:
-            pairs[here[r].source, here[r].target] += here[r].rows[:, None] * woken
-    return {one.published: whole(pairs)[..., None], one.active: whole(masters)[..., None]}
+        if r in rows:
+            pairs[rows[r].source, rows[r].target] += rows[r].rows[:, None] * woken
+    return {here.published: whole(pairs)[..., None], here.active: whole(masters)[..., None]}
 
 
 def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Floats:

@@ -13,6 +13,7 @@ from simgnn.emit.arrays import add_rows, counted, dtype_name, pick_rows, places_
 from simgnn.emit.masks import received_mask, sent_mask
 from simgnn.emit.row_cache import ChoosesRows, coded_change, move_on, moved_rows, take_arrived
 from simgnn.policy import Action, Array, PolicyContext
+from simgnn.program.publications import counted_as
 
 LARGEST_SHIFT = 5.0
 """How far, in exponents, the greatest attention score may move before sums become relative to the new one."""
@@ -141,8 +142,8 @@ class Announce(Action[ChoosesRows]):
         replicas = xp.bincount(place, minlength=shared) + 1  # a master has a place for each row that it sends
         most = int(xp.max(replicas)) + 1 if shared else 0
         counts = xp.bincount(replicas[chosen], minlength=most).tolist()
-        found, tally = {str(context.options["decision"]): int(chosen.shape[0])}, context.options["tally"]
-        return found | {f"{tally}-{r}": counts[r] for r in sorted(set(replicas.tolist()))}
+        found, tally = {str(context.options["decision"]): int(chosen.shape[0])}, str(context.options["tally"])
+        return found | {counted_as(tally, r): counts[r] for r in sorted(set(replicas.tolist()))}
 
 
 class EncodeSums(Action[ChoosesRows]):

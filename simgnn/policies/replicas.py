@@ -3,11 +3,9 @@
 Source: CDFGNN (arXiv 2408.00232), algorithm 2.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
+from typing import Literal
 
 from simgnn.emit.replica_cache import (
     AddParts,
@@ -24,76 +22,20 @@ from simgnn.emit.replica_cache import (
 from simgnn.emit.row_cache import ChoosesRows
 from simgnn.errors import ConfigError
 from simgnn.policies.cached import CachedStage, add_state
-from simgnn.policies.communication.mirror_sums import SHARED_MASTERS
+from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS
 from simgnn.policies.sync import Reference, Stage, Sync
 from simgnn.policies.within_hosts import WithinHosts
 from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.program import Program
-from simgnn.program.sizes import Column, Decision, IntArray, Route
-
-BY_REPLICAS = "mirrors/replicas-"
-"""Routes that tell, followed by a number r, how many rows travel between each pair of vertices with r replicas, if all
-are published."""
-BY_HOSTS = "mirrors/hosts-"
-"""The same of an exchange in which hosts add up first, followed by the number of hosts that a vertex lies on."""
+from simgnn.program.publications import CopiesRoute, Publication
+from simgnn.program.sizes import Column, Decision
 
 
 def is_replica_sync(sync: Sync) -> bool:
     """Whether a sync completes sums in place: its last stage publishes to rows of the buffer that it reads."""
     return sync.stages[-1].in_place
-
-
-@dataclass(frozen=True)
-class Publication:
-    """Decisions of one sync: rows that mirrors sent, masters that were woken, and rows of theirs that were sent; the
-    woken masters by their number of replicas (or hosts) r are recorded as ``tally``-r."""
-
-    gathered: str
-    active: str
-    published: str
-    tally: str
-
-
-def awakenings(program: Program) -> tuple[Publication, ...]:
-    """The syncs of a program in which masters are woken and published; ``gathered`` is empty where mirrors have nothing
-    to give."""
-    found: dict[Publication, None] = {}
-    for _, op in program.ops:
-        if "tally" in op.options:
-            active = str(op.options["decision"])
-            rows = f"{active.rpartition('/')[0]}/rows"
-            told = {"gathered": "", "published": rows, **op.options}
-            found[Publication(str(told["gathered"]), active, str(told["published"]), str(told["tally"]))] = None
-    return tuple(found)
-
-
-def publications(program: Program) -> tuple[Publication, ...]:
-    """The syncs of a program in which what mirrors send wakes masters."""
-    return tuple(one for one in awakenings(program) if one.gathered)
-
-
-def rows_by_replicas(program: Program) -> Mapping[int, Route]:
-    """Rows of each pair that are published if all masters are woken, by the number of replicas of their vertex (where
-    hosts add up first: of hosts that it lies on). Empty: the statistics did not tell."""
-    found = {name.removeprefix(BY_REPLICAS).removeprefix(BY_HOSTS): one for name, one in program.sizes.routes.items()}
-    return {int(number): route for number, route in found.items() if number.isdecimal()}
-
-
-def masters_by_replicas(program: Program) -> dict[int, IntArray]:
-    """Shared masters of each rank, int64 [P], by their number r of replicas or hosts: each publishes r - 1 rows. Those
-    of one host alone publish none to others. Empty: the statistics did not tell."""
-    routes = rows_by_replicas(program)
-    if not routes:
-        return {}
-    found: dict[int, IntArray] = {
-        r: np.bincount(route.source, route.rows, minlength=program.ranks).astype(np.int64) // (r - 1)
-        for r, route in routes.items()
-    }
-    alone = np.maximum(0, program.sizes.columns[SHARED_MASTERS.name] - np.sum(list(found.values()), axis=0))
-    return {1: alone, **found} if alone.any() else found
 
 
 @dataclass(frozen=True)
@@ -174,7 +116,7 @@ class ReplicaSync:
         builder, scatter, kept, published = self.builder, self._scatter, self._kept(), self._published()
         mask, coded = scatter.add_masks(), scatter.add_coded()
         chosen = builder.buffer(scatter.name("chosen"), self._awake, 1, "int64")
-        scatter.compute("select", OpKind.SELECT, Announce, [active], [mask, chosen], (), **self._told())
+        scatter.compute("select", OpKind.SELECT, Announce, [active], [mask, chosen], (), **self._recorded())
         work = (*scatter.coding_work(self._awake), scatter.work("gather", scatter.leaving))
         news, action = list[str](), EncodeSums
         if self._within is not None:
@@ -191,17 +133,22 @@ class ReplicaSync:
             "decode", OpKind.DECODE, TakeSums, reads, [kept, rows], (*scatter.landing_work(), *put), **self._masters
         )
 
-    def _told(self) -> dict[str, str]:
-        """What the program says of its decisions, so that a record of them can be carried over: ``publications``."""
+    def _recorded(self) -> dict[str, str]:
+        """The decisions that publishing records; declared in the program where what mirrors send wakes masters."""
         # of a host-aggregated exchange a row stands for a host, and woken masters are counted by hosts
-        tally, routes = ("replicas", BY_REPLICAS) if self._within is None else ("hosts", BY_HOSTS)
-        told = {"decision": self._awake.name, "tally": self._scatter.decision(tally), **self._masters}
-        if self._gather is None:
-            return told
-        for replicas, rows in self._scatter.stage.by_replicas.items():
-            if f"{routes}{replicas}" not in self.builder.routes:
-                self.builder.route(f"{routes}{replicas}", rows)
-        return {**told, "gathered": self._gather.leaving.name, "published": self._scatter.leaving.name}
+        copies: Literal["replicas", "hosts"] = "replicas" if self._within is None else "hosts"
+        tally = self._scatter.decision(copies)
+        if self._gather is not None:
+            routes = []
+            for number, rows in self._scatter.stage.by_replicas.items():
+                routes.append(CopiesRoute(number, f"{MIRRORS}/{copies}-{number}"))
+                if routes[-1].route not in self.builder.routes:
+                    self.builder.route(routes[-1].route, rows)
+            gathered, published = self._gather.leaving.name, self._scatter.leaving.name
+            self.builder.publications.append(
+                Publication(gathered, self._awake.name, published, tally, copies, SHARED_MASTERS.name, tuple(routes))
+            )
+        return {"decision": self._awake.name, "tally": tally, **self._masters}
 
     @cached_property
     def _folds(self) -> tuple[Stage, ...]:

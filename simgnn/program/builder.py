@@ -10,6 +10,7 @@ from simgnn.program.derive import derive_dependencies
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Ring, Space, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.publications import Publication
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable
 
 
@@ -39,6 +40,7 @@ class ProgramBuilder:
         self.streams: dict[str, Stream] = {}
         self.groups: dict[str, Group] = {}
         self.templates: dict[str, list[Op]] = {}
+        self.publications: list[Publication] = []
 
     def column(self, name: str, values: IntArray) -> Column:
         """Add a column [P], [P, steps] or [P, epochs, steps]."""
@@ -150,6 +152,7 @@ class ProgramBuilder:
             groups=self.groups,
             sizes=SizeTable(len(self.hosts), self.columns, self.routes),
             hosts=self.hosts,
+            publications=tuple(self.publications),
         )
 
     def _used(self) -> Mapping[str, Buffer]:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Buffer, Group, Op, Stream
+from simgnn.program.publications import Publication
 from simgnn.program.sizes import SizeTable
 
 EVALUATE = "evaluate"
@@ -67,7 +68,7 @@ class Program:
     """What every rank does. Both backends interpret it; it holds no tensors.
 
     ``hosts`` is the host of each rank, int [P]. An op's id is unique in the program: templates in the order of
-    ``templates``, ops in program order.
+    ``templates``, ops in program order. ``publications``: how decisions of masters carry over to other partitions.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Program:
     groups: Mapping[str, Group]
     sizes: SizeTable
     hosts: tuple[int, ...]
+    publications: tuple[Publication, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -17,6 +17,7 @@ from simgnn.npzfile import read_npz
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.publications import Publication
 from simgnn.program.sizes import Column, Decision, Route, SizeTable
 
 FORMAT = 1
@@ -33,6 +34,7 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
         "buffers": [_encode(buffer) for buffer in program.buffers.values()],
         "streams": [_encode(stream) for stream in program.streams.values()],
         "groups": [_encode(group) for group in program.groups.values()],
+        "publications": [_encode(publication) for publication in program.publications],
         "templates": [
             {"name": template.name, "ops": [_encode(op) for op in template.ops]}
             for template in program.templates.values()
@@ -96,6 +98,7 @@ def _program_of(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
         groups={item["name"]: _decode(Group, item) for item in document["groups"]},
         sizes=SizeTable(len(document["hosts"]), columns, routes),
         hosts=tuple(document["hosts"]),
+        publications=tuple(_decode(Publication, item) for item in document.get("publications", ())),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from simgnn.emit.row_cache import EndEpoch
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, IntArray, Size
@@ -57,7 +58,7 @@ def decisions_in(program: Program) -> frozenset[str]:
 
 def accuracy_counts(program: Program) -> tuple[tuple[str, str], ...]:
     """Pairs of names under which controllers record how many training rows were right, and of how many."""
-    points = [str(op.options["point"]) for _, op in program.ops if op.options.get("function") == "end epoch"]
+    points = [str(op.options["point"]) for _, op in program.ops if op.action == EndEpoch.label]
     return tuple((f"{point}/correct", f"{point}/count") for point in dict.fromkeys(points))
 
 

@@ -112,7 +112,7 @@ def test_a_short_record_goes_on_at_its_mean() -> None:
 def test_what_cannot_be_carried_over_is_refused() -> None:
     there = program(2)
     recorded = record(there)
-    with pytest.raises(ConfigError, match=r"no guard of 'agreed/3/forward' was recorded"):
+    with pytest.raises(ConfigError, match=r"no guard of layer 3, forward, was recorded"):
         carried_guards(recorded, there, program(2, "model.layers=3"), EPOCHS, same=False)
     name = "agreed/1/forward/root-0"
     recorded[name] = recorded[name].copy()

@@ -17,7 +17,6 @@ from simgnn.experiment.planner import plan
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.replicas import BY_HOSTS, LEVELS
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.replicas import publications, rows_by_replicas
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray, Route
 from simgnn.record.activity import decisions_in
@@ -82,10 +81,10 @@ def planned(stats: PartitionStats) -> Program:
 def recorded(program: Program, exponent: float) -> Recording:
     """A run in which copies of a vertex with r replicas move as if they were r**exponent that move by themselves."""
     decisions = dict[str, IntArray]()
-    woken = {r: 1 - (1 - MOVED) ** (r**exponent) for r in rows_by_replicas(program)}
-    by_replicas = rows_by_replicas(program)
+    woken = {r: 1 - (1 - MOVED) ** (r**exponent) for r in program.publications[0].rows(program.sizes)}
+    by_replicas = program.publications[0].rows(program.sizes)
     published = sum(route.matrix(program.ranks)[:, :, None] * woken[r] for r, route in by_replicas.items())
-    for one in publications(program):
+    for one in program.publications:
         gathered = limits(program, one.gathered)
         decisions[one.gathered] = np.floor(gathered[:, :, None] * MOVED + 0.5).astype(np.int64)[..., None]
         decisions[one.published] = np.floor(published + 0.5).astype(np.int64)[..., None]
@@ -108,11 +107,13 @@ def test_the_law_of_a_record_holds_on_other_ranks(there: int, here: int, exponen
     assert found.transferred
     assert not any("numbers of replicas" in note for note in found.notes)
     # the last epoch has no mirror that sends, and so tells nothing of replicas
-    law = {r: 1 - (1 - MOVED[:-1]) ** (r**exponent) for r in rows_by_replicas(program)}
-    rows = sum(route.rows.sum() * law[r] for r, route in rows_by_replicas(program).items())
-    masters = sum(route.rows.sum() / (r - 1) * law[r] for r, route in rows_by_replicas(program).items())
-    assert len(publications(program)) == 3
-    for one in publications(program):
+    law = {r: 1 - (1 - MOVED[:-1]) ** (r**exponent) for r in program.publications[0].rows(program.sizes)}
+    rows = sum(route.rows.sum() * law[r] for r, route in program.publications[0].rows(program.sizes).items())
+    masters = sum(
+        route.rows.sum() / (r - 1) * law[r] for r, route in program.publications[0].rows(program.sizes).items()
+    )
+    assert len(program.publications) == 3
+    for one in program.publications:
         published = found.activity[one.published][..., 0].sum(axis=(0, 1))
         # rounded once for each pair there and here
         np.testing.assert_allclose(published[:-1], rows, atol=here**2, rtol=0.02)
@@ -129,7 +130,7 @@ def test_the_law_holds_of_hosts_that_add_up_first(there: int, here: int, exponen
     record, program = recorded(planned(on_hosts(there)), exponent), planned(stats)
     found = carried(record, program)
     assert not any("without regard to" in note for note in found.notes)
-    routes = rows_by_replicas(program)
+    routes = program.publications[0].rows(program.sizes)
     assert sorted(routes) == list(range(2, here // 2 + 1))
     law = {h: 1 - (1 - MOVED[:-1]) ** (h**exponent) for h in (1, *routes)}
     rows = sum(route.rows.sum() * law[h] for h, route in routes.items())
@@ -138,8 +139,8 @@ def test_the_law_holds_of_hosts_that_add_up_first(there: int, here: int, exponen
     masters[1] = stats.tables["shared_masters"].sum() - sum(masters.values())
     assert masters[1] > 0
     woken = sum(count * law[h] for h, count in masters.items())
-    assert len(publications(program)) == 3
-    for one in publications(program):
+    assert len(program.publications) == 3
+    for one in program.publications:
         assert one.tally.endswith("/across/hosts")
         published = found.activity[one.published][..., :-1, 0].sum(axis=(0, 1))
         np.testing.assert_allclose(published, rows, atol=here**2, rtol=0.02)
@@ -148,16 +149,16 @@ def test_the_law_holds_of_hosts_that_add_up_first(there: int, here: int, exponen
 
 def test_counts_by_hosts_are_used_where_they_were_recorded() -> None:
     program, here = planned(on_hosts(8)), planned(on_hosts(4))
-    law, one = recorded(program, 1.0), publications(program)[1]
+    law, one = recorded(program, 1.0), program.publications[1]
     shares = {h: np.linspace(1.0, 0.5 / h, EPOCHS) for h in range(1, 5)}
     tallies, masters = dict[str, IntArray](), on_hosts(8).tables["shared_masters"].copy()
-    for h, route in rows_by_replicas(program).items():
+    for h, route in program.publications[0].rows(program.sizes).items():
         counts = route.matrix(8).sum(axis=1) // (h - 1)
         masters -= counts
         tallies[f"{one.tally}-{h}"] = np.floor(counts[:, None] * shares[h] + 0.5).astype(np.int64)[..., None]
     tallies[f"{one.tally}-1"] = np.floor(masters[:, None] * shares[1] + 0.5).astype(np.int64)[..., None]
     found = carried(replace(law, decisions={**law.decisions, **tallies}), here).activity
-    rows = {h: route.rows.sum() for h, route in rows_by_replicas(here).items()}
+    rows = {h: route.rows.sum() for h, route in here.publications[0].rows(here.sizes).items()}
     published = sum(rows[h] * shares[h] for h in rows)
     np.testing.assert_allclose(found[one.published][..., 0].sum(axis=(0, 1)), published, atol=4**2, rtol=0.01)
     alone = on_hosts(4).tables["shared_masters"].sum() - sum(rows[h] / (h - 1) for h in rows)
@@ -168,7 +169,7 @@ def test_counts_by_hosts_are_used_where_they_were_recorded() -> None:
 def test_more_replicas_are_published_more_often_than_equal_fractions_say() -> None:
     """What was wrong before: one fraction for all vertices."""
     record, program = recorded(planned(statistics(2)), 1.0), planned(statistics(6))
-    one = publications(program)[0]
+    one = program.publications[0]
     there = record.decisions[one.published][..., 0].sum(axis=(0, 1)) / statistics(2).halo.rows.sum()
     here = carried(record, program).activity[one.published][..., 0].sum(axis=(0, 1)) / statistics(6).halo.rows.sum()
     assert here[0] == there[0] == 1
@@ -177,20 +178,20 @@ def test_more_replicas_are_published_more_often_than_equal_fractions_say() -> No
 
 def test_shares_that_were_recorded_by_numbers_of_replicas_are_used_as_they_are() -> None:
     program, here = planned(statistics(6)), planned(statistics(4))
-    law, one = recorded(program, 1.0), publications(program)[1]
+    law, one = recorded(program, 1.0), program.publications[1]
     shares = {r: np.linspace(1.0, 1.0 / r, EPOCHS) for r in range(2, 7)}
     tallies = dict[str, IntArray]()
-    for r, route in rows_by_replicas(program).items():
+    for r, route in program.publications[0].rows(program.sizes).items():
         rows = route.matrix(6).sum(axis=1)
         counts = np.floor((rows // (r - 1))[:, None] * shares[r] + 0.5).astype(np.int64)
         counts[rows == 0] = -1  # a rank without such vertices tells nothing
         tallies[f"{one.tally}-{r}"] = counts[..., None]
     record = replace(law, decisions={**law.decisions, **tallies})
     found = carried(record, here).activity[one.published][..., 0].sum(axis=(0, 1))
-    expected = sum(route.rows.sum() * shares[r] for r, route in rows_by_replicas(here).items())
+    expected = sum(route.rows.sum() * shares[r] for r, route in here.publications[0].rows(here.sizes).items())
     np.testing.assert_allclose(found, expected, atol=4**2, rtol=0.01)
     # the other syncs have no tallies, so the law holds for them
-    other = publications(program)[0].published
+    other = program.publications[0].published
     assert np.array_equal(carried(record, here).activity[other], carried(law, here).activity[other])
 
 
@@ -207,7 +208,7 @@ def test_each_pair_publishes_by_the_replicas_of_its_own_vertices() -> None:
     program = planned(replace(whole, halo=halo, tables=tables, digest="uneven"))
     found = carried(record, program)
     law = {r: (1 - (1 - MOVED[:-1]) ** r) for r in (2, 4)}
-    for one in publications(program):
+    for one in program.publications:
         rows = found.activity[one.published][0, :, :-1, 0]
         np.testing.assert_allclose(rows[1], 300 * law[2] + 600 * law[4], rtol=0.02, atol=2)
         for other in (2, 3):
@@ -220,16 +221,16 @@ def test_without_numbers_of_replicas_fractions_are_equal_and_it_says_so() -> Non
     silent = replace(stats, tables={name: t for name, t in stats.tables.items() if name != "mirrors/histogram"})
     record, program = recorded(planned(statistics(3)), 1.0), planned(silent)
     found = carried(record, program)
-    told = "without regard to numbers of replicas, since the statistics of this partition do not tell them"
+    told = "without regard to numbers of replicas, which the statistics of this partition do not have"
     assert told in found.notes[-1]
     unheard = replace(recorded(planned(statistics(5)), 1.0), program=planned(silent))
     both = carried(unheard, program).notes[-1]
-    assert both.endswith("the statistics of the record and this partition do not tell them")
+    assert both.endswith("which the statistics of the record and this partition do not have")
     hosts = on_hosts(4)
     unnamed = replace(hosts, tables={name: table for name, table in hosts.tables.items() if name != BY_HOSTS})
     elsewhere = carried(recorded(planned(on_hosts(6)), 1.0), planned(unnamed))
     assert "without regard to numbers of hosts" in elsewhere.notes[-1]
-    name = publications(program)[0].published
+    name = program.publications[0].published
     share = record.decisions[name][..., 0].sum(axis=(0, 1)) / statistics(3).halo.rows.sum()
     np.testing.assert_allclose(found.activity[name][..., 0], stats.halo.matrix(5)[:, :, None] * share, atol=1)
 

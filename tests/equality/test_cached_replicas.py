@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from simgnn.partition.store import PartitionArtifact
-from simgnn.policies.replicas import publications, rows_by_replicas
 from simgnn.record.activity import read_activity
 from simgnn.record.rundir import RunDirectory, read_table
 from tests.equality.cached_runs import (
@@ -201,12 +200,12 @@ def test_attention_whose_reference_was_renewed_is_exact(bench: Bench) -> None:
 def test_woken_masters_are_counted_by_their_replicas(runs: Runs) -> None:
     recorded = runs.of(case(*LOSSY[1]))
     program, decided = recorded.program, recorded.decided
-    pairs = {r: route.matrix(3) for r, route in rows_by_replicas(program).items()}
+    pairs = {r: route.matrix(3) for r, route in program.publications[0].rows(program.sizes).items()}
     assert sum(pairs.values()).tolist() == program.sizes.routes["mirrors"].matrix(3).tolist()
     by_replicas = {r: rows.sum(axis=1) for r, rows in pairs.items()}
     assert set(by_replicas) == {2, 3}
-    assert len(publications(program)) == 3
-    for one in publications(program):
+    assert len(program.publications) == 3
+    for one in program.publications:
         tallies = {r: np.maximum(0, decided[f"{one.tally}-{r}"]) for r in by_replicas}
         assert np.array_equal(sum(tallies.values()), decided[one.active])
         # a vertex with r replicas is published to r - 1 mirrors

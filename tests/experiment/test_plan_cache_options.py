@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.replicas import publications, rows_by_replicas
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import Route
@@ -67,10 +66,10 @@ def test_the_system_is_that_of_the_paper() -> None:
         for phase in ("forward", "backward"):
             assert f"{phase}/{layer}/scatter/exchange" in ops
             assert (f"{phase}/{layer}/gather/exchange" in ops) == ((phase, layer) != ("backward", 2))
-    assert len(publications(program)) == 3
+    assert len(program.publications) == 3
     assert set(program.templates) == {"steady", EVALUATE}
     mirrors = program.sizes.routes["mirrors"].matrix(3)
-    assert rows_by_replicas(program)[2].matrix(3).tolist() == mirrors.tolist()
+    assert program.publications[0].rows(program.sizes)[2].matrix(3).tolist() == mirrors.tolist()
 
 
 @pytest.mark.parametrize("index", ["bitmap", "ids"])
