@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from simgnn.policies.minibatch import BATCHES, DRAW, FEATURE_ROWS, SAMPLING, edges_of, rows_after
 from simgnn.policies.staging import add_route, received, sent
 from simgnn.program.builder import ProgramBuilder, accesses
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Group, Op, Stream, Transfer, Work
 from simgnn.program.sizes import Column
 from simgnn.sampling.requests import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
@@ -70,7 +70,7 @@ def _hop(
         Op(
             f"{name}/request", OpKind.FETCH, REQUESTING, accesses([asked(hop), DEGREES]), accesses([kept, wanted]),
             after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES, category="comm",
-            options={**options, "rows": "remote"},
+            options=options, form=Form.REMOTE_ROWS,
         ),
         Op(
             f"{name}/here", OpKind.SAMPLE, SAMPLING, accesses([asked(hop)]), accesses([here]), after,

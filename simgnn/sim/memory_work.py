@@ -10,7 +10,7 @@ import numpy as np
 
 from simgnn.emit.row_cache import EncodeMoved
 from simgnn.policies.minibatch import EMBEDDINGS
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import ITEM_BYTES, Op, Work
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import Column, IntArray
@@ -47,7 +47,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     total = np.zeros(program.ranks, dtype=np.int64)
     if op.kind is OpKind.FETCH and op.route is not None and op.transfer is not None:
         route = program.sizes.routes[op.route]
-        for ends in (route.source,) if op.options.get("rows") == "remote" else (route.source, route.target):
+        for ends in (route.source,) if op.form is Form.REMOTE_ROWS else (route.source, route.target):
             rows = np.bincount(ends, route.at(epoch, step), minlength=program.ranks)
             total += rows.astype(np.int64) * op.transfer.row_bytes
     if op.kind is OpKind.LOSS and len(op.reads) > 1:  # an op timed alone reads no buffer

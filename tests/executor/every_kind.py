@@ -91,7 +91,7 @@ def every_kind(ranks: int) -> Program:
         Op("peer", OpKind.PEER_READ, "comm", reads("rows"), reads("peer"), route="halo"),
         Op("back", OpKind.EXCHANGE, "comm", reads("halo"), reads("returned"), route="halo/reverse"),
         Op("add", OpKind.ADD, "compute", reads("returned", "sum"), reads("sum"), route="halo"),
-        Op("relu", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("relu"), options={"function": "relu"}),
+        Op("elementwise", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("doubled"), module="layers.1.prepare"),
         Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy"),
         Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="policy"),
         Op("decided", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
@@ -176,7 +176,7 @@ def _check(rank: int, ranks: int, found: dict[str, Any], network: Linear, step: 
         returned[:2] = 2 * mine[:2]  # two epochs
     expected = {
         "hidden": 2 * mine, "summed": 4 * mine, "send": mine[: len(halo)], "halo": halo, "peer": halo, "sum": returned,
-        "relu": mine.relu(), "decoded": before.half().float(), "shared": rows_of(ranks - 1),
+        "doubled": 2 * mine, "decoded": before.half().float(), "shared": rows_of(ranks - 1),
         # each of the two epochs sums over all ranks
         "a": torch.full((2, WIDTH), float(sum(range(1, ranks + 1)) * ranks)),
         "every": torch.cat([rows_of(other)[: other + 1] for other in range(ranks)]),

@@ -21,7 +21,7 @@ from tests.executor.harness import reads, tiny_program, world_context
 def _guarded(rank: int, op: str) -> tuple[RankContext, Callable[[], None]]:
     """A rank of two, and how it runs one of the guarded broadcasts of rank 0: of ``features``, or of what is made."""
     ops = [
-        Op("make", OpKind.ELEMENTWISE, "compute", reads("features"), reads("made"), options={"function": "relu"}),
+        Op("make", OpKind.COPY, "compute", reads("features"), reads("made")),
         *(
             Op(f"send/{source}", OpKind.BROADCAST, "comm", reads(source),
                reads(f"{source}/kept", "age", f"{source}/sent"), root=0, transfer=Transfer(16, rows=4),

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from executor.handlers import HANDLERS
+from executor.handlers import FORM_HANDLERS, HANDLERS
 from executor.handlers.context import LocalRoute
 from executor.interpreter import Interpreter
 from executor.policies import carried_out
 from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import KIND_OF_FORM, Form, OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream, Transfer
 from simgnn.program.sizes import Column, Decision, Route
 from tests.executor.harness import Notes, local_route, reads, run_ranks, tiny_program, world_context
@@ -24,6 +24,7 @@ MATRIX = np.array([[0, 2], [3, 0]])
 
 def test_every_kind_has_a_handler() -> None:
     assert set(HANDLERS) == set(OpKind)
+    assert set(FORM_HANDLERS) == set(KIND_OF_FORM) == set(Form)
 
 
 def _sent(notes: Notes) -> list[list[int]]:
@@ -84,7 +85,7 @@ def _sparse(rank: int, ranks: int) -> dict[str, Any]:
     lengths = [2 * 4 + 2 * 8, 3 * 4 + 3 * 8]
     halo = LocalRoute(kept, None, *[(0, 2), (0, 3)] if rank == 0 else [(3, 0), (2, 0)])
     nbytes = np.array([[0, lengths[0]], [lengths[1], 0]])
-    packing = {"route": "halo", "options": {"encoding": "sparse"}}
+    packing = {"route": "halo", "form": Form.SPARSE_ROWS}
     program = tiny_program(
         ranks,
         {
@@ -151,8 +152,7 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
             "steady": [
                 Op("select", OpKind.SELECT, "compute", reads("rows", "last"), reads("mask", "message", "last"),
                    module="large"),
-                Op("counts", OpKind.ELEMENTWISE, "compute", reads("peer_counts"), reads("counts"),
-                   options={"function": "sum"}),
+                Op("counts", OpKind.COPY, "compute", reads("peer_counts"), reads("counts")),
                 Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="large"),
                 Op("exchange", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
                    transfer=Transfer(8, decision=Decision("rows", 4))),
@@ -245,38 +245,19 @@ def test_rows_that_a_codec_refuses_are_told_with_their_op() -> None:
         Interpreter(program, context, Notes()).train(range(3, 4))
 
 
-def test_elementwise_functions() -> None:
-    names = ("a", "b", "scaled", "sum", "relu", "copied")
-    program = tiny_program(
-        1,
-        {
-            "steady": [
-                Op("scale", OpKind.ELEMENTWISE, "compute", reads("a"), reads("scaled"),
-                   options={"function": "scale", "factor": 3.0}),
-                Op("sum", OpKind.ELEMENTWISE, "compute", reads("a", "b"), reads("sum"), options={"function": "sum"}),
-                Op("relu", OpKind.ELEMENTWISE, "compute", reads("a"), reads("relu"), options={"function": "relu"}),
-                Op("copy", OpKind.COPY, "compute", reads("b"), reads("copied")),
-                Op("add", OpKind.ADD, "compute", reads("a", "copied"), reads("copied")),
-                Op("clear", OpKind.ELEMENTWISE, "compute", (), reads("b"), options={"function": "zero"}),
-            ]
-        },
-        [Buffer(name, 1, 2, persistent=True) for name in names],
-    )  # fmt: skip
-    a, b = torch.tensor([[1.0, -2.0]]), torch.tensor([[10.0, 20.0]])
-    context = world_context(program, 0, {"a": a, "b": b})
+def test_a_copy_is_apart_from_what_it_is_of() -> None:
+    steady = [
+        Op("copy", OpKind.COPY, "compute", reads("b"), reads("copied")),
+        Op("add", OpKind.ADD, "compute", reads("a", "copied"), reads("copied")),
+        Op("first", OpKind.ADD, "compute", reads("part", "copied"), reads("copied"), form=Form.FIRST_ROWS),
+    ]
+    buffers = [Buffer(name, 2, 2, persistent=True) for name in ("a", "b", "part", "copied")]
+    values = {"a": [[1.0, -2.0], [0.0, 1.0]], "b": [[10.0, 20.0], [30.0, 40.0]], "part": [[100.0, 100.0]]}
+    program = tiny_program(1, {"steady": steady}, buffers)
+    context = world_context(program, 0, {name: torch.tensor(rows) for name, rows in values.items()})
     Interpreter(program, context, Notes()).train(range(1))
-    found = {name: context.store.values[context.store.slot(name)].tolist() for name in names}
-    assert found == {
-        "a": [[1.0, -2.0]], "b": [[0.0, 0.0]], "scaled": [[3.0, -6.0]], "sum": [[11.0, 18.0]], "relu": [[1.0, 0.0]],
-        "copied": [[11.0, 18.0]],
-    }  # fmt: skip
-
-
-def test_an_unknown_function_is_named() -> None:
-    op = Op("warp", OpKind.ELEMENTWISE, "compute", reads("a"), reads("a"), options={"function": "warp"})
-    program = tiny_program(1, {"steady": [op]}, [Buffer("a", 1, 1)])
-    with pytest.raises(BackendError, match=r"'warp'.*expected one of: relu, scale, sum, zero"):
-        Interpreter(program, world_context(program, 0), Notes())
+    found = {buffer.name: context.store.values[context.store.slot(buffer.name)].tolist() for buffer in buffers}
+    assert found == {**values, "copied": [[111.0, 118.0], [30.0, 41.0]]}
 
 
 def test_a_stream_without_a_group_cannot_communicate() -> None:

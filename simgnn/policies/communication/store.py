@@ -10,7 +10,7 @@ from simgnn.policies.communication.base import Communication, Sizes
 from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
 from simgnn.policies.staging import Staging, received
 from simgnn.program.builder import accesses
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op, Transfer
 
 ROUTE = "rows"
@@ -51,7 +51,7 @@ class Pulls(Communication):
                 route=ROUTE,
                 module=PLACES,
                 category="comm",
-                options={"rows": "remote"},
+                form=Form.REMOTE_ROWS,
             )
         )
         return pulled
