@@ -243,7 +243,8 @@ class RankContext:
         policy = self.policy(op)
         for kind in policy.actions:
             if kind.label == op.action:
-                return accelerated_class(kind)(policy, self.policies["codec"])
+                action: Action[Any] = accelerated_class(kind)(policy, self.policies["codec"])
+                return action
         raise BackendError(
             f"op '{op.name}' needs the action '{op.action}' of the policy '{policy.label}', whose actions are: "
             f"{', '.join(kind.label for kind in policy.actions) or 'none'}; prepare the run again"

@@ -6,7 +6,6 @@ import torch
 
 from executor.buffers import Getter, Now, Setter, Value
 from executor.handlers.context import Handler, RankContext
-from executor.handlers.decisions import applied
 from executor.handlers.sparse_rows import pack_rows, unpack_rows
 from executor.kernels.rows import gather_rows, put_rows
 from simgnn.errors import BackendError
@@ -15,12 +14,7 @@ from simgnn.program.program import Template
 
 
 def copy(op: Op, template: Template, context: RankContext) -> Handler:
-    """With a route: gather its rows into a send buffer, peers ascending. Without: a copy of what is read.
-
-    Where the op names a policy, the face ``options["face"]`` of that picks the rows.
-    """
-    if op.module is not None:
-        return applied(op, context)
+    """With a route: gather its rows into a send buffer, peers ascending. Without: a copy of what is read."""
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     if op.route is None:
         return lambda now: put_whole(now, read(now).clone())
@@ -63,11 +57,8 @@ def sparse(op: Op, template: Template, context: RankContext) -> Handler:
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
     """Host rows to the device, without blocking the host where they are pinned.
 
-    Several buffers are taken one by one, and stay what they are where the device is the host. Where the op names a
-    policy, the face ``options["face"]`` of that puts rows where they belong on the device.
+    Several buffers are taken one by one, and stay what they are where the device is the host.
     """
-    if op.module is not None:
-        return applied(op, context)
     getters = [context.store.getter(access) for access in op.reads]
     setters = [context.store.setter(access) for access in op.writes]
     if len(getters) > 1:
@@ -83,10 +74,7 @@ def _each(now: Now, getters: Sequence[Getter], setters: Sequence[Setter], device
 
 
 def to_host(op: Op, template: Template, context: RankContext) -> Handler:
-    """Device rows to the host; they have arrived when the op ends. Where the op names a policy, the face
-    ``options["face"]`` of that takes them off the device."""
-    if op.module is not None:
-        return applied(op, context)
+    """Device rows to the host; they have arrived when the op ends."""
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     host = torch.device("cpu")
     return lambda now: put(now, _detached_copy(read(now), host))

@@ -1,11 +1,9 @@
 """Request and reply: rows by id from the ranks that hold them, in numbered rounds that every rank takes part in."""
 
-from collections.abc import Callable
-
 import torch
 
 from executor.buffers import Now
-from executor.handlers.context import Handler, PolicyContext, RankContext, Sent, policy_context
+from executor.handlers.context import Handler, RankContext, Sent, policy_context
 from executor.handlers.request import request_rows
 from executor.handlers.wire import count_pairs, counts_of
 from simgnn.errors import BackendError
@@ -16,30 +14,27 @@ from simgnn.program.program import Template
 def fetch(op: Op, template: Template, context: RankContext) -> Handler:
     """Rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of the ids.
 
-    The op's policy says where an id lies: ``locate(context, ids) -> (rank int64 [k], position int64 [k])``. One round
-    is: counts (8 bytes a pair, control), positions (int64, payload), rows (payload). A second buffer that is written
-    takes what this rank was asked for: positions, and how many of them by each rank (int64). Ids are cut into rounds of
-    at most ``options["round_rows"]`` (default: one); ranks agree on the number of rounds first; empty rounds are legal.
+    The op's action finds ids: ``run(context, ids) -> (rank int64 [k], position int64 [k])``. One round is: counts (8
+    bytes a pair, control), positions (int64, payload), rows (payload). A second buffer that is written takes what this
+    rank was asked for: positions, and how many of them by each rank (int64). Ids are cut into rounds of at most
+    ``options["round_rows"]`` (default: one); ranks agree on the number of rounds first; empty rounds are legal.
 
     Raises :class:`BackendError` for a second buffer and more than one round.
     """
-    return _fetch(op, template, context, context.policy(op).locate, in_order=False)
+    return _fetch(op, template, context, in_order=False)
 
 
 def fetch_remote(op: Op, template: Template, context: RankContext) -> Handler:
-    """Only rows that other hosts hold, which the op's policy locates rank after rank: ``remote(context, ids)``. What is
-    written has just these rows, in this order."""
-    return _fetch(op, template, context, context.policy(op).remote, in_order="round_rows" not in op.options)
+    """Only rows that other hosts hold, which the op's action finds rank after rank. What is written has just these
+    rows, in this order."""
+    return _fetch(op, template, context, in_order="round_rows" not in op.options)
 
 
-Locate = Callable[[PolicyContext, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-
-
-def _fetch(op: Op, template: Template, context: RankContext, locate: Locate, in_order: bool) -> Handler:
+def _fetch(op: Op, template: Template, context: RankContext, in_order: bool) -> Handler:
     """``in_order``: rows are written as they arrive."""
     if len(op.writes) > 1 and "round_rows" in op.options:
         raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
-    group, op_id = context.group(op), context.op_id(template, op)
+    group, op_id, action = context.group(op), context.op_id(template, op), context.action(op)
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
     keep = context.store.setter(op.writes[1]) if len(op.writes) > 1 else None
@@ -47,7 +42,7 @@ def _fetch(op: Op, template: Template, context: RankContext, locate: Locate, in_
 
     def run(now: Now) -> Sent:
         ids, stored = read_ids(now), read_rows(now)
-        owner, position = locate(where(now), ids)
+        owner, position = action.run(where(now), ids)
         wanted = len(owner)
         result = stored.new_empty((0 if in_order else wanted, *stored.shape[1:]), device=place)
         size = limit or max(1, wanted)

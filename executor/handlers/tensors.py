@@ -6,7 +6,6 @@ import torch
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
-from executor.handlers.decisions import applied
 from executor.kernels.rows import add_rows, max_rows
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
@@ -21,10 +20,7 @@ def add(op: Op, template: Template, context: RankContext) -> Handler:
 
     With a route, the first are rows that arrived, peers ascending, and each is added to the local row that the route
     names; rows named several times take all their parts, in the order of the peers, so that sums are repeatable.
-    Where the op names a policy, the face ``options["face"]`` of that adds.
     """
-    if op.module is not None:
-        return applied(op, context)
     if op.route is not None:
         return _arrived(op, context, add_rows)
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])

@@ -2,7 +2,6 @@
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
-from executor.handlers.decisions import applied
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -56,10 +55,7 @@ def _loss(op: Op, context: RankContext, by_rank: bool) -> Handler:
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:
-    """One step of the optimizer on the summed gradients, which are then cleared. Where the op names a policy, the face
-    ``options["face"]`` of that steps."""
-    if op.module is not None:
-        return applied(op, context)
+    """One step of the optimizer on the summed gradients, which are then cleared."""
     if context.optimizer is None:
         raise BackendError(f"op '{op.name}' needs an optimizer, which this run does not have")
     optimizer = context.optimizer

@@ -30,12 +30,10 @@ from simgnn.partition.serving import Serving
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.drawing import DEGREES
 from simgnn.policies.minibatch import (
-    BATCHES,
     FEATURES,
     HOT,
     INPUTS,
     OWN_LABELS,
-    PLACES,
     SAMPLING,
     SEED_COUNT,
     SERVED_ROWS,
@@ -102,7 +100,7 @@ def _context(
     learning, written = load_embeddings(plan, sampling, store)
     for copy, cache in enumerate(staged.caches):
         buffers.values[buffers.slot(HOT) + copy] = cache  # a checkpoint is read into it: no third cache
-    return RankContext(
+    context = RankContext(
         program=program,
         rank=rank,
         device=device,
@@ -113,16 +111,13 @@ def _context(
         network=network,
         task=task,
         optimizer=optimizer,
-        policies={
-            **{slot: accelerated(policy) for slot, policy in plan.policies.items()},
-            BATCHES: drawn,
-            PLACES: staged,
-            **learning,
-            **evaluation.policies,
-        },
+        policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         left_out=learned_buffers(plan),
         written=written,
+        resources={**drawn.functions(), **staged.functions(), **learning, **evaluation.functions},
     )
+    staged.note_rows = lambda *counted: context.note_rows(*counted)  # the context's recorder comes later
+    return context
 
 
 def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> FeatureStore:

@@ -169,10 +169,10 @@ def _picked_rows(sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
     with its places; Adagrad makes two tensors of what it changes.
     """
     none = np.zeros(sizes.program.ranks, dtype=np.int64)
-    if not op.work or op.module not in ("freshness", "codec", EMBEDDINGS):
+    if not op.work or (op.module not in ("freshness", "codec") and op.stream != EMBEDDINGS):
         return none
     at = {name: sizes.at_most(size, epoch, step, op.name) for name, size in op.work[0].sizes.items()}
-    if op.module == EMBEDDINGS:
+    if op.stream == EMBEDDINGS:
         if op.kind is OpKind.OPTIMIZE:
             return 2 * _bytes(sizes.program, sizes, op.reads[1].buffer, epoch, step)
         in_order = at["rows"] * (at["width"] * at["item_bytes"] + ORDER_BYTES)

@@ -15,14 +15,14 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op, Transfer
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, Route
-from tests.executor.harness import Notes, reads, tiny_program, world_context
+from tests.executor.harness import Notes, acting, reads, tiny_program, world_context
 from tests.executor.schedules import SeededRandom
 
 ROWS, WIDTH = 4, 8
 
 
 class TenTimes:
-    """A policy with every face: keeps all rows, halves their precision, finds id k at rank k // ROWS."""
+    """A policy with every face: keeps all rows, halves their precision."""
 
     def select(self, context: Any, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """All rows."""
@@ -35,10 +35,6 @@ class TenTimes:
     def decode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
         """Single precision."""
         return rows.float()
-
-    def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids count the ranks' rows through."""
-        return ids // ROWS, ids % ROWS
 
     def __call__(self, context: Any, seeds: torch.Tensor) -> torch.Tensor:
         """Neighbours of a seed."""
@@ -103,8 +99,8 @@ def every_kind(ranks: int) -> Program:
         Op("allgather", OpKind.ALLGATHER, "comm", reads("own"), reads("every"),
            transfer=Transfer(4 * WIDTH, rows=Column("uneven"))),
         Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="policy"),
-        Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="policy",
-           options={"round_rows": 3}),
+        Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="rows",
+           action="locate", options={"round_rows": 3}),
         Op("d2h", OpKind.D2H, "compute", reads("rows"), reads("host")),
         Op("h2d", OpKind.H2D, "compute", reads("host"), reads("again")),
         Op("barrier", OpKind.BARRIER, "comm"),
@@ -151,8 +147,10 @@ def run_every_kind(rank: int, ranks: int, backend: str, seed: int | None) -> dic
         2 * ranks, WIDTH, False,
     )  # fmt: skip
     network, step = Linear(device), Step()
+    located = acting(locate=lambda _, ids: (ids // ROWS, ids % ROWS))  # ids count the ranks' rows through
+    policies = {"policy": TenTimes(), "rows": located, "codec": None}
     context = world_context(
-        program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()}, {"policy": TenTimes()}, device,
+        program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()}, policies, device,
         task=task, network=network, optimizer=step, left_out=frozenset(("parameters",)),
     )  # fmt: skip
     group = dist.new_group(list(range(ranks)), backend=backend, timeout=timedelta(seconds=60))

@@ -17,7 +17,7 @@ from simgnn.policies.codec.linear import Linear
 from simgnn.program.kinds import KIND_OF_FORM, Form, OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream, Transfer
 from simgnn.program.sizes import Column, Decision, Route
-from tests.executor.harness import Notes, local_route, reads, run_ranks, tiny_program, world_context
+from tests.executor.harness import Notes, acting, local_route, reads, run_ranks, tiny_program, world_context
 
 MATRIX = np.array([[0, 2], [3, 0]])
 
@@ -138,9 +138,6 @@ class _LargeRows:
     def decode(self, context: Any, packed: torch.Tensor) -> torch.Tensor:
         return packed.float()
 
-    def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return ids // 10, ids % 10
-
     def __call__(self, context: Any, seeds: torch.Tensor) -> torch.Tensor:
         return seeds * 10 + context.epoch
 
@@ -161,8 +158,8 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
                    transfer=Transfer(1, rows=Column("rows"), control=True)),
                 Op("root", OpKind.BROADCAST, "comm", reads("own"), reads("shared"), root=1,
                    transfer=Transfer(16, rows=Column("rows"))),
-                Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="large",
-                   options={"round_rows": 2}),
+                Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="tens",
+                   action="locate", options={"round_rows": 2}),
                 Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="large"),
                 Op("up", OpKind.H2D, "compute", reads("rows"), reads("device")),
                 Op("down", OpKind.D2H, "compute", reads("device"), reads("host")),
@@ -185,8 +182,9 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
         "ids": torch.tensor([12, 0, 11, 2, 10]) if rank == 0 else torch.tensor([1]),
     }
     told: list[tuple[int, str, int, int]] = []
+    tens = acting(locate=lambda _, ids: (ids // 10, ids % 10))
     context = world_context(
-        program, rank, constants, policies={"large": _LargeRows(20.0)},
+        program, rank, constants, policies={"large": _LargeRows(20.0), "tens": tens, "codec": None},
         note=lambda now, name, peer, value: told.append((now.epoch, name, peer, value)),
     )  # fmt: skip
     notes = Notes()
