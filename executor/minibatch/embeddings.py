@@ -20,9 +20,9 @@ from simgnn.graph.csr import IndexArray
 from simgnn.graph.hashing import stream_key, uniform_at
 from simgnn.partition.serving import Serving
 from simgnn.policies.minibatch import EMBEDDINGS, FEATURES
-from simgnn.policies.placement.embeddings import PUSH, ApplyGradients, PickGradients, SumGradients
-from simgnn.policies.placement.store import Store
+from simgnn.policies.placement.embeddings import PUSH, STATE, ApplyGradients, PickGradients, SumGradients
 from simgnn.policy import PolicyContext
+from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.remote import rows_on_hosts
@@ -120,12 +120,15 @@ class Embeddings:
         return np.array([self.serving.writer(host) for host in self.serving.hosts])
 
 
+def learned_width(program: Program) -> int:
+    """Width of the vectors that a program learns of vertices; 0: none."""
+    return program.buffers[STATE].width if STATE in program.buffers else 0
+
+
 def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) -> tuple[Functions, Mapping[str, Rows]]:
     """What a rank's context has for embeddings: functions by action, and the rows that this rank writes; nothing where
     none are learned."""
-    placement, places = plan.policies["placement"], store.places
-    assert isinstance(placement, Store)
-    width, rank = placement.sparse_embedding, places.rank
+    width, places, rank = learned_width(plan.program), store.places, store.places.rank
     if not width:
         return {}, {}
     owner, route = np.asarray(sampling.owner), plan.program.sizes.routes[PUSH]

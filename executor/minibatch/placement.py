@@ -79,7 +79,7 @@ class PlannedOrigins:
 @dataclass(frozen=True)
 class Staging:
     """Sizes of a rank's staging: ``steps`` of an epoch, ``window`` buffers of ``largest`` rows, ``hot_rows`` of its
-    largest cache, of which there are ``caches``: two, by epoch, or one for all of a run; ``width``, ``dtype`` of rows,
+    largest cache, of which there are ``caches``: two, by epoch, one for a run, or none; ``width``, ``dtype`` of rows,
     the ``device`` that they are staged on. ``leaving``: memory of the host for the rows that others need for a batch,
     where one after the other lies there (``lasting`` of :class:`simgnn.program.ops.Buffer`)."""
 

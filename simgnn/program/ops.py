@@ -26,7 +26,7 @@ class Buffer:
     """Rows of one width. ``persistent`` ones live for the whole run, others from their first write to their last read.
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
-    ``inner``: a module holds it; ops name it for the memory that it takes, and hand nothing over.
+    ``inner``: a module or the optimizer holds it; segments name it for the memory that it takes, and hand nothing over.
     ``lasting``: its memory is made before training, as large as its largest turn needs, and stays.
     Would it last only while a batch is staged, it were a matter of chance whether it is there when training needs most.
     """

@@ -110,7 +110,14 @@ def every_kind(ranks: int) -> Program:
         ranks,
         {"steady": ops},
         [
-            Buffer(name, Column("rows"), WIDTH, space="host" if name == "host" else "device", persistent=True)
+            Buffer(
+                name,
+                Column("rows"),
+                WIDTH,
+                space="host" if name == "host" else "device",
+                persistent=True,
+                inner=name == "parameters",
+            )
             for name in sorted(names)
         ],
         routes={"halo": Route.from_matrix(matrix), "halo/reverse": Route.from_matrix(matrix.T)},
@@ -151,7 +158,7 @@ def run_every_kind(rank: int, ranks: int, backend: str, seed: int | None) -> dic
     policies = {"policy": TenTimes(), "rows": located, "codec": None}
     context = world_context(
         program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()}, policies, device,
-        task=task, network=network, optimizer=step, left_out=frozenset(("parameters",)),
+        task=task, network=network, optimizer=step,
     )  # fmt: skip
     group = dist.new_group(list(range(ranks)), backend=backend, timeout=timedelta(seconds=60))
     context.groups = {"world": GroupHandle(group, tuple(range(ranks)), device)}

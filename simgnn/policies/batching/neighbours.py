@@ -44,11 +44,11 @@ class NeighbourSampling(Batching, ABC):
     ``last``: ``drop`` ends an epoch where the first rank has no full batch left (specs/minibatch_common.md C8).
     ``storage``: where batches are kept: decides nothing about them.
     ``evaluation``: ``exact``, each layer on all in-edges of every rank's own vertices, which needs memory for the rows
-    of two layers; ``none`` leaves it out. ``known_ahead``: whether a run's batches are there before it begins.
+    of two layers; ``none`` leaves it out.
     """
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
-    known_ahead: ClassVar[bool]
+    mini_batches: ClassVar[bool] = True
 
     batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
     global_batch: Annotated[int, Field(ge=1, le=2**62)] | None = Field(
