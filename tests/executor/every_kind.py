@@ -21,24 +21,14 @@ from tests.executor.schedules import SeededRandom
 ROWS, WIDTH = 4, 8
 
 
-class TenTimes:
-    """A policy with every face: keeps all rows, halves their precision."""
-
-    def select(self, context: Any, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """All rows."""
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device), rows
-
-    def encode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
-        """Half precision."""
-        return rows.half()
-
-    def decode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
-        """Single precision."""
-        return rows.float()
-
-    def __call__(self, context: Any, seeds: torch.Tensor) -> torch.Tensor:
-        """Neighbours of a seed."""
-        return seeds * 10
+POLICY = acting(
+    select=lambda _, rows: (torch.ones(len(rows), dtype=torch.bool, device=rows.device), rows),
+    encode=lambda _, rows: (rows.half(),),
+    decode=lambda _, rows: (rows.float(),),
+    locate=lambda _, ids: (ids // ROWS, ids % ROWS),  # ids count the ranks' rows through
+    sample=lambda _, seeds: (seeds * 10,),
+)
+"""A policy with an action of every kind: keeps all rows, halves their precision, finds ids, draws a neighbour."""
 
 
 class Linear:
@@ -88,18 +78,19 @@ def every_kind(ranks: int) -> Program:
         Op("back", OpKind.EXCHANGE, "comm", reads("halo"), reads("returned"), route="halo/reverse"),
         Op("add", OpKind.ADD, "compute", reads("returned", "sum"), reads("sum"), route="halo"),
         Op("elementwise", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("doubled"), module="layers.1.prepare"),
-        Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy"),
-        Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="policy"),
+        Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy",
+           action="select"),
+        Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="policy", action="encode"),
         Op("decided", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
            transfer=Transfer(2 * WIDTH, decision=Decision("selected", ROWS))),
-        Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="policy"),
+        Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="policy", action="decode"),
         Op("broadcast", OpKind.BROADCAST, "comm", reads("rows"), reads("shared"), root=ranks - 1,
            transfer=Transfer(4 * WIDTH, rows=Column("rows"))),
         Op("allreduce", OpKind.ALLREDUCE, "comm", reads("a"), reads("a"), transfer=Transfer(64)),
         Op("allgather", OpKind.ALLGATHER, "comm", reads("own"), reads("every"),
            transfer=Transfer(4 * WIDTH, rows=Column("uneven"))),
-        Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="policy"),
-        Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="rows",
+        Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="policy", action="sample"),
+        Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="policy",
            action="locate", options={"round_rows": 3}),
         Op("d2h", OpKind.D2H, "compute", reads("rows"), reads("host")),
         Op("h2d", OpKind.H2D, "compute", reads("host"), reads("again")),
@@ -154,10 +145,8 @@ def run_every_kind(rank: int, ranks: int, backend: str, seed: int | None) -> dic
         2 * ranks, WIDTH, False,
     )  # fmt: skip
     network, step = Linear(device), Step()
-    located = acting(locate=lambda _, ids: (ids // ROWS, ids % ROWS))  # ids count the ranks' rows through
-    policies = {"policy": TenTimes(), "rows": located, "codec": None}
     context = world_context(
-        program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()}, policies, device,
+        program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()}, {"policy": POLICY}, device,
         task=task, network=network, optimizer=step,
     )  # fmt: skip
     group = dist.new_group(list(range(ranks)), backend=backend, timeout=timedelta(seconds=60))

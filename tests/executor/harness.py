@@ -179,7 +179,7 @@ def world_context(
         store=BufferStore(program, rank, place, constants),
         groups=groups,
         routes=routes or {},
-        policies=policies or {},
+        policies={"codec": None, **policies} if policies else {},
         **fields,
     )
 

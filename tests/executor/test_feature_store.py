@@ -54,7 +54,7 @@ def _through_an_op(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]
     program = tiny_program(ranks, {"steady": [op]}, buffers)
     constants = {"ids": ids_of(rank), "rows": store.table("feat")}
     context, notes = (
-        world_context(program, rank, constants, policies={"store": acting(locate=store.places.locate), "codec": None}),
+        world_context(program, rank, constants, policies={"store": acting(locate=store.places.locate)}),
         Notes(),
     )
     Interpreter(program, context, notes).train(range(1))

@@ -1,6 +1,5 @@
 """Every kind of op, carried out by two real ranks over Gloo, with bytes counted from what was sent."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from executor.handlers import FORM_HANDLERS, HANDLERS
 from executor.handlers.context import LocalRoute
 from executor.interpreter import Interpreter
-from executor.policies import carried_out
+from executor.policies.accelerated import accelerated
 from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
 from simgnn.program.kinds import KIND_OF_FORM, Form, OpKind
@@ -118,28 +117,11 @@ def test_sparse_rows_travel_as_bytes(tmp_path: Path) -> None:
     assert second["sent"][1] == [36, 0, 0, 1]
 
 
-@dataclass(frozen=True)
-class _LargeRows:
-    """Sends rows whose sum is above a bound; agrees to go on when any rank sent one."""
-
-    bound: float
-
-    def select(self, context: Any, rows: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        mask = (rows - state).sum(1) > self.bound
-        state[mask] = rows[mask]
-        return mask, rows[mask], state
-
-    def agree(self, context: Any, gathered: torch.Tensor) -> dict[str, int]:
-        return {"go": int(gathered.any())}
-
-    def encode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
-        return rows.half()
-
-    def decode(self, context: Any, packed: torch.Tensor) -> torch.Tensor:
-        return packed.float()
-
-    def __call__(self, context: Any, seeds: torch.Tensor) -> torch.Tensor:
-        return seeds * 10 + context.epoch
+def _large_rows(context: Any, rows: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows that have changed by more than a bound."""
+    mask = (rows - state).sum(1) > 20
+    state[mask] = rows[mask]
+    return mask, rows[mask], state
 
 
 def _decided(rank: int, ranks: int) -> dict[str, Any]:
@@ -148,19 +130,21 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
         {
             "steady": [
                 Op("select", OpKind.SELECT, "compute", reads("rows", "last"), reads("mask", "message", "last"),
-                   module="large"),
+                   module="large", action="select"),
                 Op("counts", OpKind.COPY, "compute", reads("peer_counts"), reads("counts")),
-                Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="large"),
+                Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="large",
+                   action="encode"),
                 Op("exchange", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
                    transfer=Transfer(8, decision=Decision("rows", 4))),
-                Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="large"),
-                Op("agree", OpKind.ALLGATHER, "comm", reads("mask_rows"), reads("every"), module="large",
+                Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="large",
+                   action="decode"),
+                Op("agree", OpKind.ALLGATHER, "comm", reads("mask_rows"), reads("every"),
                    transfer=Transfer(1, rows=Column("rows"), control=True)),
                 Op("root", OpKind.BROADCAST, "comm", reads("own"), reads("shared"), root=1,
                    transfer=Transfer(16, rows=Column("rows"))),
-                Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="tens",
+                Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="large",
                    action="locate", options={"round_rows": 2}),
-                Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="large"),
+                Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="large", action="sample"),
                 Op("up", OpKind.H2D, "compute", reads("rows"), reads("device")),
                 Op("down", OpKind.D2H, "compute", reads("device"), reads("host")),
             ]
@@ -182,19 +166,25 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
         "ids": torch.tensor([12, 0, 11, 2, 10]) if rank == 0 else torch.tensor([1]),
     }
     told: list[tuple[int, str, int, int]] = []
-    tens = acting(locate=lambda _, ids: (ids // 10, ids % 10))
+    large = acting(
+        select=_large_rows,
+        encode=lambda _, rows: (rows.half(),),
+        decode=lambda _, packed: (packed.float(),),
+        locate=lambda _, ids: (ids // 10, ids % 10),
+        sample=lambda context, seeds: (seeds * 10 + context.epoch,),
+    )
     context = world_context(
-        program, rank, constants, policies={"large": _LargeRows(20.0), "tens": tens, "codec": None},
+        program, rank, constants, policies={"large": large},
         note=lambda now, name, peer, value: told.append((now.epoch, name, peer, value)),
     )  # fmt: skip
     notes = Notes()
     Interpreter(program, context, notes).train(range(1))
     names = ("arrived", "decoded", "last", "every", "shared", "fetched", "block", "device", "host")
     values = {name: context.store.values[context.store.slot(name)] for name in names}
-    return {**values, "sent": _sent(notes), "decisions": dict(context.decisions), "told": told, "rows": rows}
+    return {**values, "sent": _sent(notes), "told": told, "rows": rows}
 
 
-def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
+def test_policies_decide_encode_and_fetch(tmp_path: Path) -> None:
     first, second = run_ranks(2, _decided, tmp_path)
     assert torch.equal(first["decoded"], second["rows"])  # all three rows of rank 1 are large
     assert torch.equal(second["decoded"], first["rows"][1:])
@@ -202,9 +192,8 @@ def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
     # state reads as zeros before it is written, and is written where rows were sent
     assert torch.equal(first["last"][1:], first["rows"][1:])
     assert not first["last"][0].any()
-    assert first["decisions"] == second["decisions"] == {"go": 1}
-    assert first["told"] == [(0, "rows", 1, 2), (0, "go", -1, 1)]
-    assert second["told"] == [(0, "rows", 0, 3), (0, "go", -1, 1)]
+    assert first["told"] == [(0, "rows", 1, 2)]
+    assert second["told"] == [(0, "rows", 0, 3)]
     for result in (first, second):
         assert result["every"].tolist() == [[1.0], [1.0], [1.0], [0.0]]
         assert result["shared"].tolist() == [[7.0] * 4]
@@ -234,11 +223,13 @@ def test_an_unknown_policy_is_named() -> None:
 
 
 def test_rows_that_a_codec_refuses_are_told_with_their_op() -> None:
-    op = Op("forward/1/encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec")
+    op = Op(
+        "forward/1/encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec", action="EncodeRows"
+    )
     buffers = [Buffer("rows", 2, 3, persistent=True), Buffer("coded", 2, 11, "uint8")]
     program = tiny_program(1, {"steady": [op]}, buffers)
     rows = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]])
-    context = world_context(program, 0, {"rows": rows}, policies=carried_out({"codec": Linear()}))
+    context = world_context(program, 0, {"rows": rows}, policies={"codec": accelerated(Linear())})
     with pytest.raises(BackendError, match=r"^rank 0, epoch 4, op 'forward/1/encode': row 1 of 2 to encode holds NaN"):
         Interpreter(program, context, Notes()).train(range(3, 4))
 
