@@ -58,7 +58,6 @@ def _full_graph_context(
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
-        left_out=learned_buffers(plan),
     )
 
 
@@ -82,13 +81,6 @@ def learned_values(plan: RunPlan, optimizer: FlatOptimizer) -> dict[str, Value]:
         values[f"parameters/{layer.index}"] = parameters
         values[f"gradients/{layer.index}"] = gradients
     return values
-
-
-def learned_buffers(plan: RunPlan) -> frozenset[str]:
-    """Buffers that modules and optimizer hold: ops name them, but do not hand them over."""
-    kinds = ("parameters", "gradients", "optimizer")
-    buffers = plan.program.buffers.values()
-    return frozenset(buffer.name for buffer in buffers if buffer.inner or buffer.name.split("/")[0] in kinds)
 
 
 def _blocks(plan: RunPlan, world: World, dtype: torch.dtype) -> BlockAdjacency | None:

@@ -10,7 +10,6 @@ from executor.losses import LossRecorder, loss_file
 from executor.plan import RunPlan
 from executor.taken import TakenRecorder, taken_file
 from executor.trace import put_aside
-from simgnn.policies.minibatch import PLACES
 from simgnn.record.activity import decisions_in
 from simgnn.record.taken import places_of
 
@@ -46,7 +45,7 @@ class Notes:
             self._names.append(taken_file)
             places = places_of(plan.program)
             taken = opened(taken_file(plan.trace, rank), lambda path: TakenRecorder(path, rank, places, start))
-            context.note_rows = context.policies[PLACES].note_rows = taken.note
+            context.note_rows = taken.note
             self._recorders.append(taken)
 
     def files(self, rank: int) -> list[Path]:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
+from simgnn.policies.batching.base import Batching
 from simgnn.policy import Policy
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
@@ -101,6 +102,11 @@ class RunPlan:
                 f"DIR: got {self.root}, which holds a finished run ({path.name}); expected one not trained yet: "
                 "prepare another with simgnn run --prepare --out, or remove that file"
             )
+
+    @property
+    def batching(self) -> Batching:
+        """Which vertices a step covers, in a run on mini-batches."""
+        return cast(Batching, self.policies["batching"])
 
     @property
     def trace(self) -> Path:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from executor.buffers import TORCH_TYPES, Now
-from executor.handlers.context import Handler, RankContext, Sent, policy_context
+from executor.handlers.context import Handler, RankContext, Sent
 from simgnn.errors import BackendError
 from simgnn.program.lifetimes import same_as_constants
 from simgnn.program.ops import Op
@@ -110,15 +110,10 @@ def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]
 
 
 def allgather(op: Op, template: Template, context: RankContext) -> Handler:
-    """Rows of every member, in the order of ranks, on every member; the number of rows may differ.
-
-    Where the op names a policy, that policy's ``agree(context, gathered)`` turns what was gathered into guards: the
-    same on all ranks, since all see the same.
-    """
+    """Rows of every member, in the order of ranks, on every member; the number of rows may differ."""
     group = context.group(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place, transfer, sizes = context.store.place(op.writes[0].buffer), op.transfer, context.program.sizes
-    policy, where = (None if op.module is None else context.policy(op)), policy_context(context, op)
 
     def run(now: Now) -> Sent:
         wire = read(now).to(group.device).contiguous()
@@ -135,11 +130,7 @@ def allgather(op: Op, template: Template, context: RankContext) -> Handler:
             padded = [torch.empty_like(wire) for _ in rows]
             dist.all_gather(padded, wire, group=group.process_group)
             out = [part[:count] for part, count in zip(padded, rows, strict=True)]
-        gathered = torch.cat(out).to(place)
-        put(now, gathered)
-        if policy is not None:
-            for name, value in policy.agree(where(now), gathered).items():
-                context.decide(now, name, int(value))
+        put(now, torch.cat(out).to(place))
         return _sent(op, wire.numel() * wire.element_size())
 
     return run

@@ -10,7 +10,7 @@ from executor.buffers import BufferStore, Now, Value
 from executor.policies.accelerated import accelerated_class
 from simgnn.errors import BackendError
 from simgnn.policy import Action, PolicyContext
-from simgnn.program.ops import Op
+from simgnn.program.ops import Access, Op
 from simgnn.program.program import Program, Template
 
 if TYPE_CHECKING:
@@ -183,7 +183,6 @@ class RankContext:
     optimizer: "FlatOptimizer | None" = None
     blocks: "BlockAdjacency | None" = None
     policies: Mapping[str, Any] = field(default_factory=dict)
-    left_out: frozenset[str] = frozenset()
     decisions: dict[str, int] = field(default_factory=dict)
     pairs: Pairs = field(default_factory=dict)
     apart: Mapping[str, Apart] = field(default_factory=dict)
@@ -202,12 +201,16 @@ class RankContext:
         self.note(now, name, peer, value)
 
     def reads(self, op: Op) -> list[Callable[[Now], Any]]:
-        """Getters of what an op reads, parameters left out."""
-        return [self.store.getter(access) for access in op.reads if access.buffer not in self.left_out]
+        """Getters of what an op reads, but for what modules hold."""
+        return [self.store.getter(access) for access in self.handed_over(op.reads)]
 
     def writes(self, op: Op) -> list[Callable[[Now, Value], None]]:
-        """Setters of what an op writes, parameters left out."""
-        return [self.store.setter(access) for access in op.writes if access.buffer not in self.left_out]
+        """Setters of what an op writes, but for what modules hold."""
+        return [self.store.setter(access) for access in self.handed_over(op.writes)]
+
+    def handed_over(self, accesses: Sequence[Access]) -> list[Access]:
+        """Those of buffers that modules and the optimizer do not hold themselves."""
+        return [access for access in accesses if not self.program.buffers[access.buffer].inner]
 
     def route(self, op: Op) -> LocalRoute:
         """The route of an op."""
@@ -243,7 +246,8 @@ class RankContext:
         policy = self.policy(op)
         for kind in policy.actions:
             if kind.label == op.action:
-                return accelerated_class(kind)(policy, self.policies["codec"])
+                action: Action[Any] = accelerated_class(kind)(policy, self.policies["codec"])
+                return action
         raise BackendError(
             f"op '{op.name}' needs the action '{op.action}' of the policy '{policy.label}', whose actions are: "
             f"{', '.join(kind.label for kind in policy.actions) or 'none'}; prepare the run again"

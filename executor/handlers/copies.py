@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from executor.buffers import Getter, Now, Setter, Value
-from executor.handlers.context import Handler, LocalRoute, RankContext
-from executor.handlers.decisions import applied
+from executor.handlers.context import Handler, RankContext
 from executor.handlers.sparse_rows import pack_rows, unpack_rows
 from executor.kernels.rows import gather_rows, put_rows
 from simgnn.errors import BackendError
@@ -15,44 +14,42 @@ from simgnn.program.program import Template
 
 
 def copy(op: Op, template: Template, context: RankContext) -> Handler:
-    """With a route: gather its rows into a send buffer, peers ascending. Without: a copy of what is read.
-
-    ``options["rows"] = "put"``: the other way, rows that arrived replace those that the route names, in place.
-    ``options["encoding"] = "sparse"``: rows of a sparse matrix become one block of bytes a peer, and bytes become rows.
-    Where the op names a policy, the face ``options["face"]`` of that picks the rows.
-    """
-    if op.module is not None:
-        return applied(op, context)
-    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    """With a route: gather its rows into a send buffer, peers ascending. Without: a copy of what is read."""
+    read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     if op.route is None:
-        return lambda now: put(now, read(now).clone())
-    route = context.route(op)
-    if op.options.get("encoding") == "sparse":
-        return _sparse(op, route, context)
-    placing = op.options.get("rows") == "put"
-    rows = route.arriving if placing else route.leaving
+        return lambda now: put_whole(now, read(now).clone())
+    rows = _named(op, context.route(op).leaving)
+    return lambda now: put_whole(now, gather_rows(read(now), rows))
+
+
+def put(op: Op, template: Template, context: RankContext) -> Handler:
+    """Rows that arrived replace those that the route names, in place."""
+    read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
+    rows = _named(op, context.route(op).arriving)
+    return lambda now: put_rows(target(now), rows, read(now))
+
+
+def _named(op: Op, rows: torch.Tensor | None) -> torch.Tensor:
     if rows is None:
         raise BackendError(f"op '{op.name}' copies along the route '{op.route}', which names no local rows")
-    if placing:
-        target = context.store.getter(op.writes[0])
-        return lambda now: put_rows(target(now), rows, read(now))
-    return lambda now: put(now, gather_rows(read(now), rows))
+    return rows
 
 
-def _sparse(op: Op, route: LocalRoute, context: RankContext) -> Handler:
-    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+def sparse(op: Op, template: Template, context: RankContext) -> Handler:
+    """Rows of a sparse matrix that the route names become one block of bytes a peer, and bytes become rows."""
+    read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     features = context.task.features if context.task is not None else None
     if features is None or features.layout != torch.sparse_csr:
         raise BackendError(f"op '{op.name}' packs sparse rows, but this run's features are dense")
-    width, dtype = int(features.shape[1]), features.dtype
+    width, dtype, route = int(features.shape[1]), features.dtype, context.route(op)
 
     def run(now: Now) -> None:
         value = read(now)
         if value.layout == torch.sparse_csr:
             assert route.gather is not None
-            put(now, pack_rows(value, route.gather, route.send))
+            put_whole(now, pack_rows(value, route.gather, route.send))
         else:
-            put(now, unpack_rows(value, route.receive, width, dtype))
+            put_whole(now, unpack_rows(value, route.receive, width, dtype))
 
     return run
 
@@ -60,11 +57,8 @@ def _sparse(op: Op, route: LocalRoute, context: RankContext) -> Handler:
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
     """Host rows to the device, without blocking the host where they are pinned.
 
-    Several buffers are taken one by one, and stay what they are where the device is the host. Where the op names a
-    policy, the face ``options["face"]`` of that puts rows where they belong on the device.
+    Several buffers are taken one by one, and stay what they are where the device is the host.
     """
-    if op.module is not None:
-        return applied(op, context)
     getters = [context.store.getter(access) for access in op.reads]
     setters = [context.store.setter(access) for access in op.writes]
     if len(getters) > 1:
@@ -80,10 +74,7 @@ def _each(now: Now, getters: Sequence[Getter], setters: Sequence[Setter], device
 
 
 def to_host(op: Op, template: Template, context: RankContext) -> Handler:
-    """Device rows to the host; they have arrived when the op ends. Where the op names a policy, the face
-    ``options["face"]`` of that takes them off the device."""
-    if op.module is not None:
-        return applied(op, context)
+    """Device rows to the host; they have arrived when the op ends."""
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     host = torch.device("cpu")
     return lambda now: put(now, _detached_copy(read(now), host))

@@ -1,9 +1,7 @@
-"""Ops that a policy carries out: selecting rows, encoding and decoding them, sampling. The policy comes by name.
+"""Ops that a policy carries out: its action turns what the op reads into what it writes.
 
-A policy's face is called with where it is and what the op reads, in order; what it returns is put where the op writes.
-State is a buffer that the op reads and writes: it is donated, so a face may change it and returns it. Before the first
-write it reads as zeros, which are made before the run, so that the first epoch holds what all others do. The face is
-that of the op's kind, unless ``options["face"]`` names another.
+State is a buffer that the op reads and writes: it is donated, so an action may change it and returns it. Before the
+first write it reads as zeros, which are made before the run, so that the first epoch holds what all others do.
 """
 
 from collections.abc import Callable
@@ -47,61 +45,6 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
             put(now, value)
         for name, value in action.decided(here, read, written).items():
             context.decide(now, name, value)
-
-    return run
-
-
-def select(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.select(context, *read) -> written``: which rows travel, and what of them."""
-    return applied(op, context, "select")
-
-
-def encode(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.encode(context, *read) -> written``: rows become what travels."""
-    return applied(op, context, "encode")
-
-
-def decode(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy.decode(context, *read) -> written``: what arrived becomes rows. Those of a guarded op stay when it is
-    skipped; their memory is there before they first arrive, as in :func:`executor.handlers.collectives.broadcast`."""
-    run, store = applied(op, context, "decode"), context.store
-    buffers = context.program.buffers
-    kept = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
-    for name in kept:
-        store.reserve(name)
-
-    def run_in_its_place(now: Now) -> None:
-        for name in kept:
-            store.release(name)
-        run(now)
-
-    return run_in_its_place if kept else run
-
-
-def sample(op: Op, template: Template, context: RankContext) -> Handler:
-    """``policy(context, *read) -> written``: a sampler that is a pure function of the seeds that it reads and of where
-    it is."""
-    return applied(op, context, "__call__")
-
-
-def applied(op: Op, context: RankContext, face: str | None = None) -> Handler:
-    """What the op reads goes through a face of its policy into what it writes: that of ``options["face"]``, or of its
-    kind."""
-    policy, named = context.policy(op), op.options.get("face", face)
-    if named is None:
-        raise BackendError(f"op '{op.name}' ({op.kind}) names the policy '{op.module}', but no face of it")
-    function = getattr(policy, str(named))
-    where = policy_context(context, op)
-    getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
-
-    def run(now: Now) -> None:
-        try:
-            written = function(where(now), *[get(now) for get in getters])
-        except PolicyError as error:
-            raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
-        values = (written,) if len(setters) == 1 else written
-        for put, value in zip(setters, values, strict=True):
-            put(now, value)
 
     return run
 

@@ -6,21 +6,31 @@ from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
 from executor.kernels.dropout import drop_out
 from simgnn.program.ops import Op
+from simgnn.program.program import Template
 from simgnn.sampling.seeds import dropout_seed, layer_key
 
 
-def dropout(op: Op, context: RankContext) -> Handler:
-    """Drop elements of the rows that the op reads first and writes. Second it reads the vertices of these rows, and
-    perhaps of more behind them: they and ``options["drawn"]`` decide which, see :mod:`executor.kernels.dropout`.
+def dropout(op: Op, template: Template, context: RankContext) -> Handler:
+    """Drop elements of the rows that the op reads first and writes. All ranks draw alike, so that copies of a vertex
+    are equal.
 
-    ``"epoch"``: all ranks draw alike, so that copies of a vertex do; ``"batch"``: each draws for its own batch.
-    ``options["dropped"]``: how many 65,536ths. Backward names the op that it belongs to by the layer alone: the mask is
-    drawn again.
+    Second the op reads the vertices of these rows, and perhaps of more behind them: they decide which elements, see
+    :mod:`executor.kernels.dropout`. ``options["dropped"]``: how many 65,536ths. Backward draws the mask of the layer
+    again.
     """
+    return _dropout(op, context, batched=False)
+
+
+def batch_dropout(op: Op, template: Template, context: RankContext) -> Handler:
+    """The same where each rank draws for its own mini-batch."""
+    return _dropout(op, context, batched=True)
+
+
+def _dropout(op: Op, context: RankContext, batched: bool) -> Handler:
     store = context.store
     read, vertices = (store.getter(access) for access in op.reads)
     put = store.setter(op.writes[0])
-    dropped, batched = int(op.options["dropped"]), op.options["drawn"] == "batch"
+    dropped = int(op.options["dropped"])
 
     def run(now: Now) -> None:
         batch = (context.rank, now.step) if batched else None

@@ -14,29 +14,35 @@ from simgnn.program.program import Template
 def fetch(op: Op, template: Template, context: RankContext) -> Handler:
     """Rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of the ids.
 
-    The op's policy says where an id lies: ``locate(context, ids) -> (rank int64 [k], position int64 [k])``; with
-    ``options["rows"] = "remote"`` only of those that other hosts hold, rank after rank: ``remote(context, ids)``, and
-    what is written has just these rows, in this order. One round is: counts (8 bytes a pair, control), positions
-    (int64, payload), rows (payload). A second buffer that is written takes what this rank was asked for: positions, and
-    how many of them by each rank (int64). Ids are cut into rounds of at most ``options["round_rows"]`` (default: one);
-    ranks agree on the number of rounds first; empty rounds are legal.
+    The op's action finds ids: ``run(context, ids) -> (rank int64 [k], position int64 [k])``. One round is: counts (8
+    bytes a pair, control), positions (int64, payload), rows (payload). A second buffer that is written takes what this
+    rank was asked for: positions, and how many of them by each rank (int64). Ids are cut into rounds of at most
+    ``options["round_rows"]`` (default: one); ranks agree on the number of rounds first; empty rounds are legal.
 
     Raises :class:`BackendError` for a second buffer and more than one round.
     """
+    return _fetch(op, template, context, in_order=False)
+
+
+def fetch_remote(op: Op, template: Template, context: RankContext) -> Handler:
+    """Only rows that other hosts hold, which the op's action finds rank after rank. What is written has just these
+    rows, in this order."""
+    return _fetch(op, template, context, in_order="round_rows" not in op.options)
+
+
+def _fetch(op: Op, template: Template, context: RankContext, in_order: bool) -> Handler:
+    """``in_order``: rows are written as they arrive."""
     if len(op.writes) > 1 and "round_rows" in op.options:
         raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
-    group, op_id, policy = context.group(op), context.op_id(template, op), context.policy(op)
-    remote = op.options.get("rows") == "remote"
-    locate = policy.remote if remote else policy.locate
+    group, op_id, action = context.group(op), context.op_id(template, op), context.action(op)
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
     keep = context.store.setter(op.writes[1]) if len(op.writes) > 1 else None
-    in_order = remote and "round_rows" not in op.options  # as rows arrive they are written
     limit, where = int(op.options.get("round_rows", 0)), policy_context(context, op)
 
     def run(now: Now) -> Sent:
         ids, stored = read_ids(now), read_rows(now)
-        owner, position = locate(where(now), ids)
+        owner, position = action.run(where(now), ids)
         wanted = len(owner)
         result = stored.new_empty((0 if in_order else wanted, *stored.shape[1:]), device=place)
         size = limit or max(1, wanted)

@@ -29,7 +29,7 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     function = _guarded(function, op) if own else function
     getters, setters = context.reads(op), context.writes(op)
     check = _shape_check(op, context, own)
-    names = [access.buffer for access in op.reads if access.buffer not in context.left_out]
+    names = [access.buffer for access in context.handed_over(op.reads)]
     reverse = next((other for other in template.ops if other.reverses == op.name), None)
     if reverse is None:
 
@@ -130,7 +130,7 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
         raise BackendError(f"op '{op.name}' reverses '{op.reverses}', which the template '{template.name}' lacks")
     source, store = template.ops[position], context.store
     kept: Kept = context.segment_of(template, source.name)
-    outputs = [access.buffer for access in source.writes if access.buffer not in context.left_out]
+    outputs = [access.buffer for access in context.handed_over(source.writes)]
     incoming = {op.gradients[a.buffer]: store.getter(a) for a in op.reads if a.buffer in op.gradients}
     getters = [incoming.get(name) for name in outputs]
     outgoing = {op.gradients[a.buffer]: a for a in op.writes if a.buffer in op.gradients}
@@ -148,7 +148,7 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
 def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[torch.Tensor], Now], None]:
     """Refuse rows of another width, and of a user's ``own`` layer of another number, than the program planned, priced
     and sends."""
-    planned = [context.program.buffers[access.buffer] for access in op.writes if access.buffer not in context.left_out]
+    planned = [context.program.buffers[access.buffer] for access in context.handed_over(op.writes)]
 
     def check(outputs: Sequence[torch.Tensor], now: Now) -> None:
         for buffer, output in zip(planned, outputs, strict=True):

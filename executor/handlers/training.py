@@ -2,7 +2,6 @@
 
 from executor.buffers import Now
 from executor.handlers.context import Handler, RankContext
-from executor.handlers.decisions import applied
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -13,9 +12,18 @@ def loss(op: Op, template: Template, context: RankContext) -> Handler:
     (one buffer written) the counts of train, validation and test rows.
 
     Of a mini-batch (three buffers written) it reads second which of the rank's training vertices the rows belong to
-    (int64 [b]), and writes third what summed gradients are divided by, in place: how many rows there are, or with
-    ``options["mean"]`` = "ranks" 1 where there are any, and the gradient is that of their mean.
+    (int64 [b]), and writes third what summed gradients are divided by, in place: how many rows there are.
     """
+    return _loss(op, context, by_rank=False)
+
+
+def rank_mean_loss(op: Op, template: Template, context: RankContext) -> Handler:
+    """The loss of a mini-batch whose gradient is that of the mean over this rank's rows. Summed gradients are divided
+    by 1 for each rank that has rows."""
+    return _loss(op, context, by_rank=True)
+
+
+def _loss(op: Op, context: RankContext, by_rank: bool) -> Handler:
     if context.task is None:
         raise BackendError(f"op '{op.name}' needs labels, which this run does not have")
     task, read = context.task, context.store.getter(op.reads[0])
@@ -32,7 +40,6 @@ def loss(op: Op, template: Template, context: RankContext) -> Handler:
     if len(op.writes) == 2:
         return run
     read_seeds, count = context.store.getter(op.reads[1]), context.store.getter(op.writes[2])
-    by_rank = op.options.get("mean") == "ranks"
 
     def run_batch(now: Now) -> None:
         seeds = read_seeds(now)
@@ -48,10 +55,7 @@ def loss(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:
-    """One step of the optimizer on the summed gradients, which are then cleared. Where the op names a policy, the face
-    ``options["face"]`` of that steps."""
-    if op.module is not None:
-        return applied(op, context)
+    """One step of the optimizer on the summed gradients, which are then cleared."""
     if context.optimizer is None:
         raise BackendError(f"op '{op.name}' needs an optimizer, which this run does not have")
     optimizer = context.optimizer

@@ -48,7 +48,7 @@ def _pairwise(
     two directions take turns where a full-duplex link carries both at once.
     """
     mine = group.members.index(dist.get_rank())
-    arriving, leaving = out.split(list(receive)), wire.split(list(send))
+    arriving, leaving = torch.split(out, list(receive)), torch.split(wire, list(send))
     works = [
         dist.irecv(part, group=group.process_group, group_src=peer)
         for peer, part in enumerate(arriving)

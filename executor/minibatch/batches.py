@@ -3,7 +3,6 @@
 Both give the same batches bit by bit, since a batch is a pure function of the experiment's seed.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -13,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from executor.buffers import Value
-from executor.handlers.context import PolicyContext
+from simgnn.emit.on_rank import Functions, carried_out
 from simgnn.errors import BackendError, ConfigError
+from simgnn.policies.batching.neighbours import DrawBatch
+from simgnn.policy import PolicyContext
 from simgnn.sampling.part import Part
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import open_part, settings_of
@@ -76,7 +77,7 @@ class PresampledBatches:
 
 
 class DrawnBatches:
-    """The policy of the op that draws: batch ``step`` of the turn as tensors on the host.
+    """Carries out the op that draws: batch ``step`` of the turn as tensors on the host.
 
     ``seeds`` int64 [n], ascending: the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows
     of each batch after each hop, as the program has them. Where it has none for the worker all is empty: every rank
@@ -86,7 +87,11 @@ class DrawnBatches:
     def __init__(self, source: BatchSource, seeds: NDArray[np.int64], planned: NDArray[np.int64]) -> None:
         self._source, self._seeds, self._planned = source, seeds, planned
 
-    def __call__(self, context: PolicyContext) -> Sequence[Value]:
+    def functions(self) -> Functions:
+        """What carries out the actions of ops that draw."""
+        return carried_out(DrawBatch, self.draw)
+
+    def draw(self, context: PolicyContext) -> tuple[Value, ...]:
         """(vertices int64 [m], places int64 [b] of the seeds among the worker's training vertices, and of each hop the
         block: indptr int32 [n + 1], sources int32 [edges]). Raises :class:`BackendError` for a batch of other sizes."""
         planned = self._planned[:, context.epoch, context.step]
@@ -98,8 +103,8 @@ class DrawnBatches:
 
 def batch_values(
     batch: Batch, seeds: NDArray[np.int64], planned: NDArray[np.int64], context: PolicyContext
-) -> Sequence[Value]:
-    """What the op that draws a batch writes: see :meth:`DrawnBatches.__call__`. ``planned`` int64 [hops + 1]."""
+) -> tuple[Value, ...]:
+    """What the op that draws a batch writes: see :meth:`DrawnBatches.draw`. ``planned`` int64 [hops + 1]."""
     if not np.array_equal(batch.sizes, planned):
         raise BackendError(
             f"batch {context.step + 1} of epoch {context.epoch + 1} has {batch.sizes.tolist()} rows after its hops, "

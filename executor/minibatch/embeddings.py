@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.handlers.context import PolicyContext
 from executor.plan import RunPlan
 from executor.store.features import FeatureStore
 from executor.store.sums import sum_by_id
+from simgnn.emit.on_rank import Functions, carried_out
 from simgnn.graph.csr import IndexArray
 from simgnn.graph.hashing import stream_key, uniform_at
 from simgnn.partition.serving import Serving
 from simgnn.policies.minibatch import EMBEDDINGS, FEATURES
-from simgnn.policies.placement.embeddings import PUSH
-from simgnn.policies.placement.store import Store
+from simgnn.policies.placement.embeddings import PUSH, STATE, ApplyGradients, PickGradients, SumGradients
+from simgnn.policy import PolicyContext
+from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.remote import rows_on_hosts
@@ -49,9 +50,10 @@ def rows_with_embeddings(features: NDArray[Any], vertices: NDArray[Any], width: 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The policy of ops that learn. Of vertices: ``owner`` int32 [V], the rank; ``rows`` [V], the row in the memory of
-    its host. ``pushed_to_me``: rows that each rank pushes to this ``rank`` in a step, int64 [P]; ``width`` of vectors;
-    ``rate``: learning rate.
+    """Carries out the ops that learn.
+
+    Of vertices: ``owner`` int32 [V], the rank; ``rows`` [V], the row in the memory of its host. ``pushed_to_me``: rows
+    that each rank pushes to this ``rank`` in a step, int64 [P]; ``width`` of vectors; ``rate``: learning rate.
     """
 
     rank: int
@@ -61,6 +63,14 @@ class Embeddings:
     pushed_to_me: Callable[[int, int], IntArray]
     width: int
     rate: float
+
+    def functions(self) -> Functions:
+        """What carries out the actions of ops that learn."""
+        return {
+            **carried_out(PickGradients, self.pushed),
+            **carried_out(SumGradients, self.summed),
+            **carried_out(ApplyGradients, self.applied),
+        }
 
     def pushed(self, context: PolicyContext, vertices: Rows, gradient: Rows, seeds: Rows) -> tuple[Rows, ...]:
         """Gradients of a batch's vectors by the rank that writes them, vertices of each in the order of the batch:
@@ -110,14 +120,15 @@ class Embeddings:
         return np.array([self.serving.writer(host) for host in self.serving.hosts])
 
 
-def load_embeddings(
-    plan: RunPlan, sampling: SamplingPlan, store: FeatureStore
-) -> tuple[Mapping[str, Embeddings], Mapping[str, Rows]]:
-    """What a rank's context has for embeddings: policies by name, and the rows that this rank writes; nothing where
+def learned_width(program: Program) -> int:
+    """Width of the vectors that a program learns of vertices; 0: none."""
+    return program.buffers[STATE].width if STATE in program.buffers else 0
+
+
+def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) -> tuple[Functions, Mapping[str, Rows]]:
+    """What a rank's context has for embeddings: functions by action, and the rows that this rank writes; nothing where
     none are learned."""
-    placement, places = plan.policies["placement"], store.places
-    assert isinstance(placement, Store)
-    width, rank = placement.sparse_embedding, places.rank
+    width, places, rank = learned_width(plan.program), store.places, store.places.rank
     if not width:
         return {}, {}
     owner, route = np.asarray(sampling.owner), plan.program.sizes.routes[PUSH]
@@ -131,4 +142,4 @@ def load_embeddings(
         rate=float(plan.train["learning_rate"]),
     )
     writes = places.serving.writer(places.host) == rank
-    return {EMBEDDINGS: learned}, {EMBEDDINGS: store.table(FEATURES)[:, -width:]} if writes else {}
+    return learned.functions(), {EMBEDDINGS: store.table(FEATURES)[:, -width:]} if writes else {}

@@ -7,40 +7,43 @@ import numpy as np
 import torch
 
 from executor.buffers import Value
-from executor.handlers.context import LocalRoute, PolicyContext
+from executor.handlers.context import LocalRoute
 from executor.plan import RunPlan
 from executor.routes import local_routes, packed_routes
 from executor.store.places import Places
+from simgnn.emit.on_rank import Functions, carried_out
+from simgnn.emit.own_rows import TakeOwnRows
 from simgnn.graph.csr import CSR
-from simgnn.policies.minibatch import EVALUATED, OWN_BLOCK
+from simgnn.policies.minibatch import OWN_BLOCK
+from simgnn.policy import PolicyContext
 from simgnn.program.program import EVALUATE
 
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The policy of evaluation's ops. ``rows`` int64 [n]: those of the rank's own vertices in the memory of its host,
-    in the order of their edges; ``device``: where layers run."""
+    """Carries out what evaluations do with own vertices. ``rows`` int64 [n]: those of the rank's own vertices in the
+    memory of its host, in the order of their edges; ``device``: where layers run."""
 
     rows: torch.Tensor
     device: torch.device
 
-    def own(self, context: PolicyContext, features: torch.Tensor) -> torch.Tensor:
-        """Input rows [n, F] of own vertices."""
-        return features.index_select(0, self.rows).to(self.device)
+    def functions(self) -> Functions:
+        """What carries out the actions of evaluations."""
+        return carried_out(TakeOwnRows, self.own)
 
-    def joined(self, context: PolicyContext, own: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
-        """Rows [n + h, F] of all sources, as own edges number them."""
-        return torch.cat((own, halo))
+    def own(self, context: PolicyContext, features: torch.Tensor) -> tuple[torch.Tensor]:
+        """Input rows [n, F] of own vertices."""
+        return (features.index_select(0, self.rows).to(self.device),)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a rank's context has for evaluations: ``constants`` by buffer, ``policies`` by name; ``routes`` are all of
-    the program."""
+    """What a rank's context has for evaluations: ``constants`` by buffer, ``functions`` by action; ``routes`` are all
+    of the program."""
 
     routes: Mapping[str, LocalRoute]
     constants: Mapping[str, Value] = field(default_factory=dict)
-    policies: Mapping[str, OwnRows] = field(default_factory=dict)
+    functions: Functions = field(default_factory=dict)
 
 
 def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Evaluation:
@@ -54,7 +57,7 @@ def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Eval
     return Evaluation(
         routes=local_routes(program, local, device),
         constants={OWN_BLOCK: _block(local.csr, device)},
-        policies={EVALUATED: OwnRows(torch.from_numpy(rows), device)},
+        functions=OwnRows(torch.from_numpy(rows), device).functions(),
     )
 
 

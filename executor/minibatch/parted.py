@@ -1,19 +1,19 @@
 """Batches drawn over the hosts of a run, each of which holds a part of the structure, as the ops that draw call for it.
 
-The faces of :class:`PartedBatches` are called in the order of one chain of ops, batch after batch; only
+The functions of :class:`PartedBatches` are called in the order of one chain of ops, batch after batch; only
 :meth:`PartedBatches.remote` by another thread, with what it needs.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from executor.buffers import Value
-from executor.handlers.context import PolicyContext
 from executor.minibatch.batches import batch_values
+from simgnn.emit.on_rank import Functions, carried_out
 from simgnn.partition.serving import Serving
+from simgnn.policies.drawing import AskHosts, DrawForOthers, DrawHere, FinishBatch, LocateVertices, StitchFrontier
+from simgnn.policy import PolicyContext
 from simgnn.sampling.plan import SamplingPlan, WorkerEpoch
 from simgnn.sampling.requester import Asked, Requester
 from simgnn.sampling.seeds import batch_seed
@@ -23,7 +23,7 @@ Parts = tuple[torch.Tensor, ...]
 
 
 class PartedBatches:
-    """The policy of the ops that draw batches of ``rank``. Of ``plan`` the graph is not read: rows come from the
+    """Carries out the ops that draw batches of ``rank``. Of ``plan`` the graph is not read: rows come from the
     ``structure`` of the rank's host and from other hosts. ``planned`` int64 [hops + 1, epochs, steps]: rows of each
     batch after each hop, as the program has them.
     """
@@ -35,7 +35,18 @@ class PartedBatches:
         self._requester = Requester(structure, serving.servers[rank], serving.ranks, plan.fanouts)
         self._turn: WorkerEpoch | None = None
 
-    def ask(self, context: PolicyContext, *frontier: torch.Tensor) -> Parts:
+    def functions(self) -> Functions:
+        """What carries out the actions of ops that draw."""
+        return {
+            **carried_out(AskHosts, self.ask),
+            **carried_out(LocateVertices, self.remote),
+            **carried_out(DrawHere, self.here),
+            **carried_out(DrawForOthers, self.serve),
+            **carried_out(StitchFrontier, self.stitch),
+            **carried_out(FinishBatch, self.draw),
+        }
+
+    def ask(self, context: PolicyContext, *frontier: torch.Tensor) -> tuple[Parts]:
         """Who draws what of the frontier; that of the first hop, where none is read, is the seeds."""
         if not frontier:
             turn = self._turn
@@ -44,29 +55,29 @@ class PartedBatches:
             self._requester.begin(turn.seeds(context.step), self._seeds(context)[self._rank])
         asked = self._requester.ask()
         arrays = asked.here, asked.lids, asked.away, asked.wanted, asked.counts, asked.hosts
-        return tuple(torch.from_numpy(array) for array in arrays)
+        return (tuple(torch.from_numpy(array) for array in arrays),)
 
-    def remote(self, context: PolicyContext, asked: Parts) -> Parts:
+    def remote(self, context: PolicyContext, asked: Parts) -> tuple[torch.Tensor, torch.Tensor]:
         """(rank, lid there) int64 [k] of the vertices that other hosts hold, rank after rank."""
         found = _asked(asked)
         return torch.from_numpy(np.repeat(np.arange(len(found.counts)), found.counts)), torch.from_numpy(found.wanted)
 
-    def here(self, context: PolicyContext, asked: Parts) -> Parts:
+    def here(self, context: PolicyContext, asked: Parts) -> tuple[Parts]:
         """(bounds int64 [n + 1], lids) of the neighbours of the vertices that this host holds."""
         drawn = self._requester.draw(_asked(asked))
-        return torch.from_numpy(drawn.bounds), torch.from_numpy(drawn.found)
+        return ((torch.from_numpy(drawn.bounds), torch.from_numpy(drawn.found)),)
 
-    def serve(self, context: PolicyContext, wanted: Parts) -> torch.Tensor:
+    def serve(self, context: PolicyContext, wanted: Parts) -> tuple[torch.Tensor]:
         """Gids of the neighbours of the vertices that this rank is asked for, int64, rank after rank."""
         lids, counts = wanted
         hop = int(context.options["hop"])
         fanout = self._plan.fanouts[hop - 1]
         reply = self._structure.serve(lids.numpy(), counts.tolist(), self._seeds(context), hop, fanout)
-        return torch.from_numpy(reply.neighbours)
+        return (torch.from_numpy(reply.neighbours),)
 
     def stitch(
         self, context: PolicyContext, asked: Parts, here: Parts, degrees: torch.Tensor, returned: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor]:
         """The next hop's frontier, of own draws and answers. ``degrees`` int32 [k, 1]: in-neighbours of each vertex
         that was asked for; ``returned`` int64: gids of those that were kept."""
         requester = self._requester
@@ -74,12 +85,12 @@ class PartedBatches:
         kept = found if fanout < 0 else np.minimum(found, np.int32(fanout))
         bounds, lids = here
         requester.stitch(_asked(asked), Drawn(bounds.numpy(), lids.numpy()), kept, returned.numpy())
-        return torch.from_numpy(requester.frontier.astype(np.int64))
+        return (torch.from_numpy(requester.frontier.astype(np.int64)),)
 
     def draw(
         self, context: PolicyContext, asked: Parts, here: Parts, degrees: torch.Tensor, returned: torch.Tensor
-    ) -> Sequence[Value]:
-        """The batch, after its last hop; see :meth:`executor.minibatch.batches.DrawnBatches.__call__`."""
+    ) -> tuple[Value, ...]:
+        """The batch, after its last hop; see :meth:`executor.minibatch.batches.DrawnBatches.draw`."""
         self.stitch(context, asked, here, degrees, returned)
         planned = self._planned[:, context.epoch, context.step]
         return batch_values(self._requester.batch(), self._plan.workers[self._rank], planned, context)

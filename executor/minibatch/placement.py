@@ -1,6 +1,6 @@
 """Where the input rows of batches come from: lists made ahead of time, or worked out when a batch is there.
 
-The faces of :class:`StagedRows` are what the staging ops of a program call. A staged batch lies in one of ``window``
+The functions of :class:`StagedRows` carry out the staging ops of a program. A staged batch lies in one of ``window``
 buffers of ``largest`` rows, made once, the cache of hot rows in one of two, or in the only one of a run: while it
 trains, a rank's device holds no other input rows (RapidGNN's bound, specs/rapidgnn.md 6).
 """
@@ -13,9 +13,20 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from executor.handlers.context import NoteRows, PolicyContext, uncounted
+from executor.handlers.context import NoteRows, uncounted
 from executor.kernels.rows import gather_rows, move_rows
+from simgnn.emit.on_rank import Functions, carried_out
 from simgnn.graph.csr import IndexArray
+from simgnn.policies.placement.store import (
+    FillFirstHotRows,
+    FillHotRows,
+    KeepHotRows,
+    ServeFirstHotRows,
+    ServeHotRows,
+    TakeHotRows,
+)
+from simgnn.policies.staging import LocateRows, ServeRows, StageInputs
+from simgnn.policy import PolicyContext
 from simgnn.record.taken import CACHED, HIT, LOCAL, NOBODY, PULLED
 from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.gather import Gather, gather
@@ -68,7 +79,7 @@ class PlannedOrigins:
 @dataclass(frozen=True)
 class Staging:
     """Sizes of a rank's staging: ``steps`` of an epoch, ``window`` buffers of ``largest`` rows, ``hot_rows`` of its
-    largest cache, of which there are ``caches``: two, by epoch, or one for all of a run; ``width``, ``dtype`` of rows,
+    largest cache, of which there are ``caches``: two, by epoch, one for a run, or none; ``width``, ``dtype`` of rows,
     the ``device`` that they are staged on. ``leaving``: memory of the host for the rows that others need for a batch,
     where one after the other lies there (``lasting`` of :class:`simgnn.program.ops.Buffer`)."""
 
@@ -84,8 +95,8 @@ class Staging:
 
 
 class StagedRows:
-    """The policy of staging ops: gathers rows that others need, and puts together a batch's input rows. ``note_rows``:
-    where it writes down how many it moved, and whence."""
+    """Carries out staging ops: gathers rows that others need, and puts together a batch's input rows. ``note_rows``:
+    where it records how many rows it moved, and their source."""
 
     def __init__(self, origins: Origins, staging: Staging) -> None:
         self._origins, self.staging = origins, staging
@@ -102,7 +113,11 @@ class StagedRows:
         """The copies of the cache of hot rows, by epoch modulo their number; none where nothing is cached."""
         return ()
 
-    def inputs(self, context: PolicyContext, vertices: Rows, features: Rows, pulled: Rows | None = None) -> Rows:
+    def functions(self) -> Functions:
+        """What carries out the actions of staging ops."""
+        return {**carried_out(LocateRows, self.remote), **carried_out(StageInputs, self.inputs)}
+
+    def inputs(self, context: PolicyContext, vertices: Rows, features: Rows, pulled: Rows | None = None) -> tuple[Rows]:
         """Input rows of a batch [m, F]: those of this host and those that were ``pulled``; rows of the cache are left
         to :meth:`ScheduledRows.hits`."""
         origin = self._origins.of(context.epoch, context.step, vertices)
@@ -111,7 +126,7 @@ class StagedRows:
         self._note(context, LOCAL, move_rows(features, origin.local_rows, staged, origin.local))
         if pulled is not None:
             self._note(context, PULLED, move_rows(pulled, None, staged, origin.pulls))
-        return staged
+        return (staged,)
 
     def remote(self, context: PolicyContext, vertices: Rows) -> tuple[Rows, Rows]:
         """(rank, row there) int64 [k] of the rows that other hosts hold, rank after rank."""
@@ -152,40 +167,53 @@ class ScheduledRows(StagedRows):
         """See :class:`StagedRows`."""
         return self._caches if self.staging.hot_rows else ()
 
-    def serve(self, context: PolicyContext, features: Rows) -> Rows:
-        """The rows that other ranks need for this step's batches, rank after rank."""
-        return _picked(features, self._served[context.epoch].rows(context.step), self.staging.leaving)
+    def functions(self) -> Functions:
+        """See :class:`StagedRows`."""
+        return {
+            **super().functions(),
+            **carried_out(ServeRows, self.serve),
+            **carried_out(TakeHotRows, self.hits),
+            **carried_out(ServeHotRows, self.serve_cache),
+            **carried_out(FillHotRows, self.cache),
+            **carried_out(KeepHotRows, self.kept),
+            **carried_out(ServeFirstHotRows, self.serve_first_cache),
+            **carried_out(FillFirstHotRows, self.first_cache),
+        }
 
-    def hits(self, context: PolicyContext, hot: Rows, inputs: Rows) -> Rows:
+    def serve(self, context: PolicyContext, features: Rows) -> tuple[Rows]:
+        """The rows that other ranks need for this step's batches, rank after rank."""
+        return (_picked(features, self._served[context.epoch].rows(context.step), self.staging.leaving),)
+
+    def hits(self, context: PolicyContext, hot: Rows, inputs: Rows) -> tuple[Rows]:
         """Rows of the cache where they belong among the input rows."""
         origin = self._origins.of(context.epoch, context.step, inputs)
         self._note(context, HIT, move_rows(hot, origin.slots, inputs, origin.hits))
-        return inputs
+        return (inputs,)
 
-    def serve_cache(self, context: PolicyContext, features: Rows) -> Rows:
+    def serve_cache(self, context: PolicyContext, features: Rows) -> tuple[Rows]:
         """This step's piece of what fills the other ranks' caches of the next epoch."""
-        return self._cache_rows(context, features, context.epoch + 1, self.staging.steps)
+        return (self._cache_rows(context, features, context.epoch + 1, self.staging.steps),)
 
-    def cache(self, context: PolicyContext, pulled: Rows) -> Rows:
+    def cache(self, context: PolicyContext, pulled: Rows) -> tuple[Rows]:
         """The next epoch's cache with what this step pulled of it."""
-        return self._filled(context, pulled, context.epoch + 1, self.staging.steps)
+        return (self._filled(context, pulled, context.epoch + 1, self.staging.steps),)
 
-    def kept(self, context: PolicyContext, present: Rows, coming: Rows) -> Rows:
+    def kept(self, context: PolicyContext, present: Rows, coming: Rows) -> tuple[Rows]:
         """The next epoch's cache with what of this step's piece the present one has."""
         epoch = context.epoch + 1
         if epoch < len(self._served):
             refill = self._refills(epoch, self._rank, self.staging.steps)
             kept = refill.copied(context.step)
             move_rows(present, refill.kept_from[kept], coming, refill.kept[kept])
-        return coming
+        return (coming,)
 
-    def serve_first_cache(self, context: PolicyContext, features: Rows) -> Rows:
+    def serve_first_cache(self, context: PolicyContext, features: Rows) -> tuple[Rows]:
         """What fills the other ranks' caches of the first epoch."""
-        return self._cache_rows(context, features, 0, 1)
+        return (self._cache_rows(context, features, 0, 1),)
 
-    def first_cache(self, context: PolicyContext, pulled: Rows) -> Rows:
+    def first_cache(self, context: PolicyContext, pulled: Rows) -> tuple[Rows]:
         """The first epoch's cache."""
-        return self._filled(context, pulled, 0, 1)
+        return (self._filled(context, pulled, 0, 1),)
 
     def _cache_rows(self, context: PolicyContext, features: Rows, epoch: int, steps: int) -> Rows:
         if epoch == len(self._served):  # nothing follows the last epoch

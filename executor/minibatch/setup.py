@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.assemble import learned_buffers, learned_values
+from executor.assemble import learned_values
 from executor.buffers import BufferStore, Value
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
-from executor.minibatch.embeddings import load_embeddings, rows_with_embeddings
+from executor.minibatch.embeddings import learned_width, load_embeddings, rows_with_embeddings
 from executor.minibatch.evaluation import load_evaluation
 from executor.minibatch.parted import PartedBatches
 from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows, Staging
@@ -27,21 +27,18 @@ from executor.world import World
 from simgnn.errors import BackendError
 from simgnn.partition.relabel import IdMaps
 from simgnn.partition.serving import Serving
-from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.drawing import DEGREES
 from simgnn.policies.minibatch import (
-    BATCHES,
     FEATURES,
     HOT,
     INPUTS,
     OWN_LABELS,
-    PLACES,
     SAMPLING,
     SEED_COUNT,
     SERVED_ROWS,
     rows_after,
 )
-from simgnn.policies.placement.store import Store
+from simgnn.policies.placement.store import KeepHotRows
 from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.planfile import open_plan
@@ -61,9 +58,7 @@ def batch_context(
 
 
 def _batch_source(plan: RunPlan, folders: BatchFolders, sampling: SamplingPlan, rank: int) -> BatchSource:
-    batching = plan.policies["batching"]
-    assert isinstance(batching, NeighbourSampling)
-    if batching.known_ahead:
+    if plan.batching.known_ahead:
         return PresampledBatches(folders.presampled, sampling, plan.artifact.digest, rank, plan.epochs)
     return SampledBatches(sampling, rank, plan.program.streams[SAMPLING].servers)
 
@@ -102,7 +97,7 @@ def _context(
     learning, written = load_embeddings(plan, sampling, store)
     for copy, cache in enumerate(staged.caches):
         buffers.values[buffers.slot(HOT) + copy] = cache  # a checkpoint is read into it: no third cache
-    return RankContext(
+    context = RankContext(
         program=program,
         rank=rank,
         device=device,
@@ -113,16 +108,12 @@ def _context(
         network=network,
         task=task,
         optimizer=optimizer,
-        policies={
-            **{slot: accelerated(policy) for slot, policy in plan.policies.items()},
-            BATCHES: drawn,
-            PLACES: staged,
-            **learning,
-            **evaluation.policies,
-        },
-        left_out=learned_buffers(plan),
+        policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         written=written,
+        resources={**drawn.functions(), **staged.functions(), **learning, **evaluation.functions},
     )
+    staged.note_rows = lambda *counted: context.note_rows(*counted)  # the context's recorder comes later
+    return context
 
 
 def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> FeatureStore:
@@ -131,11 +122,10 @@ def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> Featu
     maps = IdMaps.of(np.array(serving.hosts, np.int32)[np.asarray(sampling.owner)], serving.parts)
     group = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
     store, features = FeatureStore(Places(world.rank, maps, serving), group), plan.program.buffers[FEATURES]
-    host, placement = store.places.host, plan.policies["placement"]
-    assert isinstance(placement, Store)
+    host, width = store.places.host, learned_width(plan.program)
 
     def load() -> NDArray[Any]:
-        rows, width = host_rows(plan, host, features.dtype), placement.sparse_embedding
+        rows = host_rows(plan, host, features.dtype)
         return rows_with_embeddings(rows, maps.core(host), width, plan.seed) if width else rows
 
     store.share(FEATURES, features.width, features.dtype, load)
@@ -162,21 +152,21 @@ def _staged_rows(
     leaving: torch.Tensor | None,
 ) -> StagedRows:
     program, hosts = plan.program, np.array(plan.program.hosts, np.int64)
-    inputs, placement = program.buffers[INPUTS], plan.policies["placement"]
-    assert isinstance(placement, Store)
+    inputs, hot = program.buffers[INPUTS], program.buffers.get(HOT)
     staging = Staging(
         steps=program.calendar.steps,
         window=inputs.depth,
         largest=int(program.sizes.most(inputs.rows)[rank]),
-        hot_rows=int(program.sizes.most(program.buffers[HOT].rows)[rank]) if HOT in program.buffers else 0,
+        hot_rows=0 if hot is None else int(program.sizes.most(hot.rows)[rank]),
         width=inputs.width,
         dtype=dtype,
         device=device,
-        caches=placement.caches,
+        caches=0 if hot is None else hot.depth,
         leaving=leaving,
     )
     if fetches is not None:
-        return ScheduledRows(fetches, rank, staging, placement.pulls_new_rows)
+        keeps = any(op.action == KeepHotRows.label for _, op in program.ops)
+        return ScheduledRows(fetches, rank, staging, keeps)
     if staging.hot_rows:
         raise BackendError("placement.hot_rows: rows are cached where fetches are planned ahead; prepare the run again")
     sources = Sources.of_worker(sampling.owner, hosts, rank)

@@ -13,6 +13,6 @@ def sum_by_id(ids: torch.Tensor, *parts: torch.Tensor) -> tuple[torch.Tensor, to
     place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
     rows = parts[0].new_empty((len(ids), *parts[0].shape[1:]))
     # put in order part by part: joined first, all would be held twice
-    for places, part in zip(place.split([len(part) for part in parts]), parts, strict=True):
+    for places, part in zip(torch.split(place, [len(part) for part in parts]), parts, strict=True):
         rows.index_copy_(0, places, part)
     return different, torch.segment_reduce(rows, "sum", lengths=lengths, axis=0)

@@ -7,12 +7,15 @@ degrees (int32), ids of neighbours (int64). Deviation: a reply tells the degree 
 knows how many are kept, so that the answer need not wait for the draws.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from simgnn.emit.on_rank import OfOne, RankAction
 from simgnn.policies.minibatch import BATCHES, DRAW, FEATURE_ROWS, SAMPLING, edges_of, rows_after
 from simgnn.policies.staging import add_route, received, sent
+from simgnn.policy import Action, Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Group, Op, Stream, Transfer, Work
 from simgnn.program.sizes import Column
 from simgnn.sampling.requests import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
@@ -21,6 +24,43 @@ from simgnn.sampling.sizes import PartedSizes
 REQUESTING = "requests"
 """Stream and process group of what travels; one thread of a rank draws, so there is one."""
 DEGREES, STRUCTURE = "degrees", "structure"
+
+
+class AskHosts(RankAction[Callable[..., tuple[Array]]]):
+    """Divide the frontier by the hosts that draw for it; the first hop's, where no frontier is read, is the seeds."""
+
+
+class LocateVertices(RankAction[Callable[[PolicyContext, Array], tuple[Array, Array]]]):
+    """Find the vertices that other hosts draw for: (rank, row there) int64 [k] each, rank after rank."""
+
+
+class DrawHere(RankAction[OfOne]):
+    """Draw neighbours of the vertices that this host holds."""
+
+
+class DrawForOthers(RankAction[OfOne]):
+    """Draw neighbours of the vertices that this rank is asked for."""
+
+
+Stitch = Callable[[PolicyContext, Array, Array, Array, Array], tuple[Array, ...]]
+
+
+class StitchFrontier(RankAction[Stitch]):
+    """Make the next hop's frontier of own draws and answers."""
+
+
+class FinishBatch(RankAction[Stitch]):
+    """Make the batch of own draws and answers, after its last hop."""
+
+
+DRAWING: tuple[type[Action[Any]], ...] = (
+    AskHosts,
+    LocateVertices,
+    DrawHere,
+    DrawForOthers,
+    StitchFrontier,
+    FinishBatch,
+)
 
 
 def asked(hop: int) -> str:
@@ -58,29 +98,30 @@ def _hop(
     frontier = [_own("frontier", hop)] if hop > 1 else []
     if written is None:
         written = accesses([builder.buffer(_own("frontier", hop + 1), rows_after(hop), 1, "int64", space="host")])
-        last, face = f"{name}/stitch", "stitch"
+        last, action = f"{name}/stitch", StitchFrontier.label
     else:
-        last, face = DRAW, "draw"
+        last, action = DRAW, FinishBatch.label
     after = (Dependency(f"{name}/ask"),)
     return [
         Op(
             f"{name}/ask", OpKind.COPY, SAMPLING, accesses(frontier), accesses([asked(hop)]), (before,),
-            _picked(rows_after(hop - 1)), module=BATCHES, options={**options, "face": "ask"},
+            _picked(rows_after(hop - 1)), module=BATCHES, action=AskHosts.label,
+            options=options,
         ),
         Op(
             f"{name}/request", OpKind.FETCH, REQUESTING, accesses([asked(hop), DEGREES]), accesses([kept, wanted]),
-            after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES, category="comm",
-            options={**options, "rows": "remote"},
+            after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES,
+            action=LocateVertices.label, category="comm", form=Form.REMOTE_ROWS, options=options,
         ),
         Op(
             f"{name}/here", OpKind.SAMPLE, SAMPLING, accesses([asked(hop)]), accesses([here]), after,
             _drawing(Column(f"{here}/vertices"), Column(f"{here}/edges")), module=BATCHES,
-            options={**options, "face": "here"},
+            action=DrawHere.label, options=options,
         ),
         Op(
             f"{name}/serve", OpKind.SAMPLE, SAMPLING, accesses([wanted]), accesses([served]),
             (Dependency(f"{name}/request"),), _drawing(sent(asked(hop)), sent(returned(hop))), module=BATCHES,
-            options={**options, "face": "serve"},
+            action=DrawForOthers.label, options=options,
         ),
         Op(
             f"{name}/return", OpKind.EXCHANGE, REQUESTING, accesses([served]), accesses([returned(hop)]),
@@ -89,7 +130,7 @@ def _hop(
         Op(
             last, OpKind.COPY, SAMPLING, accesses([asked(hop), here, kept, returned(hop)]), written,
             (Dependency(f"{name}/here"), Dependency(f"{name}/return")), _picked(edges_of(hop)), module=BATCHES,
-            options={**options, "face": face},
+            action=action, options=options,
         ),
     ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 from simgnn.policies.sync import Stage, Sync, emit_plainly, land, pack, receiving_buffer
 from simgnn.policy import Codec, DecodeRows, EncodeRows
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Size
@@ -59,7 +59,7 @@ def _take_own(builder: ProgramBuilder, sync: Sync, stage: Stage, codec: Codec, c
     sizes: dict[str, Size] = {"rows": stage.leaving, "width": sync.width, "item_bytes": builder.item_bytes}
     builder.compute(
         sync.templates, sync.op(stage, "put_own"), OpKind.COPY, [taken, stage.target], [stage.target],
-        (Work("gather", sizes),), route=f"{stage.route}/reverse", options={"rows": "put"}, **fields,
+        (Work("gather", sizes),), route=f"{stage.route}/reverse", form=Form.PUT, **fields,
     )  # fmt: skip
 
 

@@ -11,13 +11,12 @@ from simgnn.model.user_layer import work_of
 from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Size
 
 FORWARD, BACKWARD = "locality/forward", "locality/backward"
 """Tables of the partition that tell how local the sums over a rank's own edges are."""
-DrawnFor = Literal["epoch", "batch"]
 """What dropout draws a mask for: an epoch, on all ranks alike, or a rank's batch."""
 
 
@@ -136,16 +135,17 @@ class Segments:
     def _learns(layer: LayerSpec, segment: str) -> bool:
         return segment != "aggregate" or layer.attends
 
-    def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], drawn: DrawnFor) -> None:
-        """Elements of the layer's output are dropped, or those of its gradient, in place; in training alone. Which, the
-        vertices of the rows decide, in the buffer "vertices", and for what they are ``drawn``."""
+    def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT) -> None:
+        """Drop elements of the layer's output, or of its gradient, in place and in training alone. The vertices of the
+        rows, in the buffer "vertices", and the ``form`` decide which."""
         if not layer.dropped:
             return
-        index, options = layer.index, {"function": "dropout", "dropped": layer.dropped, "drawn": drawn}
+        index, options = layer.index, {"dropped": layer.dropped}
         rows = f"hidden/{index}" if phase == "forward" else f"d/hidden/{index}"
         self.builder.compute(
             self.names.train, f"{phase}/{index}/dropout", OpKind.ELEMENTWISE, [rows, VERTICES], [rows],
-            self.builder.work(costs.dropout(layer, self.names.rows)), layer=index, phase=phase, options=options,
+            self.builder.work(costs.dropout(layer, self.names.rows)), layer=index, phase=phase, form=form,
+            options=options,
         )  # fmt: skip
 
     # -- the sum over in-neighbours --------------------------------------------------------------------------------

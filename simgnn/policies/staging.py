@@ -1,18 +1,32 @@
 """Ops that bring a mini-batch's rows to its rank: one chain, each op after the one before."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from simgnn.emit.on_rank import OfOne, RankAction
 from simgnn.policies.minibatch import FEATURES, FETCHING, PLACES, STAGING
+from simgnn.policy import Action, Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Dependency, Op, Transfer, Work
 from simgnn.program.sizes import Column, Route
 
 Phase = Literal["forward", "setup"]
+
+
+class LocateRows(RankAction[Callable[[PolicyContext, Array], tuple[Array, Array]]]):
+    """Find the input rows of a batch that other hosts hold: (rank, row there) int64 [k] each, rank after rank."""
+
+
+class ServeRows(RankAction[OfOne]):
+    """Pick the rows that other ranks need for a step's batches, rank after rank."""
+
+
+class StageInputs(RankAction[Callable[..., tuple[Array]]]):
+    """Put the rows of this host, and those that were pulled where there are any, into the batch's input rows."""
 
 
 def sent(route: str) -> Column:
@@ -56,9 +70,12 @@ class Staging:
         """The work of picking rows one by one."""
         return (Work("gather", {"rows": rows, "width": self.width, "item_bytes": self.builder.item_bytes}),)
 
-    def send(self, name: str, route: str, face: str, phase: Phase = "forward", lasting: bool = False) -> str:
-        """Rows that others wait for are picked and sent along a route whose sizes both ends know; returns the buffer of
-        those that arrive. The executor asks ``face`` of the placement which rows. ``lasting``: see :class:`Buffer`."""
+    def send(
+        self, name: str, route: str, action: type[Action[Any]], phase: Phase = "forward", lasting: bool = False
+    ) -> str:
+        """Send rows that others wait for, which ``action`` picks, along a route whose sizes both ends know.
+
+        Returns the buffer of those that arrive. ``lasting``: see :class:`Buffer`."""
         builder = self.builder
         served = builder.buffer(f"{name}/served", sent(route), self.width, space="host", lasting=lasting)
         pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host", lasting=lasting)
@@ -73,9 +90,9 @@ class Staging:
                 transfer=Transfer(self.row_bytes),
                 route=route,
                 module=PLACES,
+                action=action.label,
                 phase=phase,
                 category="comm_overhead",
-                options={"face": face},
             )
         )
         self.add(
@@ -94,9 +111,10 @@ class Staging:
         return pulled
 
     def to_device(
-        self, name: str, reads: Sequence[Access], writes: Access, rows: Column, face: str, phase: Phase = "forward"
-    ) -> None:
-        """Rows in the host's memory go to where they belong on the device."""
+        self, name: str, reads: Sequence[Access], writes: Access, rows: Column, action: type[Action[Any]],
+        phase: Phase = "forward",
+    ) -> None:  # fmt: skip
+        """Put rows of the host's memory where they belong on the device."""
         self.add(
             Op(
                 name,
@@ -107,14 +125,16 @@ class Staging:
                 work=self.gathered(rows),
                 transfer=Transfer(self.row_bytes, rows),
                 module=PLACES,
+                action=action.label,
                 phase=phase,
                 category="comm_overhead",
-                options={"face": face},
             )
         )
 
-    def on_device(self, name: str, reads: Sequence[Access], writes: Access, rows: Column, face: str) -> None:
-        """Rows on the device are copied to where they belong."""
+    def on_device(
+        self, name: str, reads: Sequence[Access], writes: Access, rows: Column, action: type[Action[Any]]
+    ) -> None:
+        """Copy rows on the device to where they belong."""
         self.add(
             Op(
                 name,
@@ -124,7 +144,7 @@ class Staging:
                 (writes,),
                 work=self.gathered(rows),
                 module=PLACES,
+                action=action.label,
                 category="comm_overhead",
-                options={"face": face},
             )
         )

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Route, Size
 
 Phase = Literal["forward", "backward", "setup"]
-LANDING_OPTIONS: Mapping[str, Mapping[str, str]] = {"put": {"rows": "put"}, "add": {}, "max": {"function": "max"}}
-"""How rows land -> options of the op that lands them."""
+LANDING_FORMS: Mapping[str, Form | None] = {"put": Form.PUT, "add": None, "max": Form.GREATER}
+"""How rows land -> form of the op that lands them."""
 
 
 @dataclass(frozen=True)
@@ -157,5 +157,5 @@ def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
     builder.compute(
         sync.templates, sync.op(stage, stage.landing), kind, [stage.arrived, stage.target], [stage.target], work,
         layer=sync.layer, phase=sync.phase, route=stage.landed, category="comm_overhead",
-        options=LANDING_OPTIONS[stage.landing],
+        form=LANDING_FORMS[stage.landing],
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from simgnn.program.kinds import GROUP_KINDS, OpKind
+from simgnn.program.kinds import GROUP_KINDS, Form, OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.program.unroll import Unrolled, unroll, windows
 
@@ -82,8 +82,8 @@ def _through_collective(graph: Unrolled, first: int, second: int) -> bool:
     """Whether a call that all ranks make together lies between two nodes (or is one of them, or they are one op)."""
     if graph.nodes[first].op.kind in GROUP_KINDS or graph.nodes[second].op.kind in GROUP_KINDS:
         return True
-    if graph.nodes[first].op.options.get("rows") == "own" and graph.nodes[second].op.options.get("rows") == "own":
-        return True  # each rank touches its own rows of the shared buffer only
+    if graph.nodes[first].op.form is Form.OWN_ROWS and graph.nodes[second].op.form is Form.OWN_ROWS:
+        return True
     return any(
         graph.nodes[middle].op.kind in GROUP_KINDS
         and graph.ancestors[second] >> middle & 1

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS, PAIRWISE_KINDS
+from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS, KIND_OF_FORM, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Op
 from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Column, Decision, Size
@@ -56,7 +56,9 @@ def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
         yield f"unknown column '{op.ranks}' of ranks"
     if op.reverses is not None and op.reverses not in template.index:
         yield f"reverses '{op.reverses}', which is not in the template"
-    if op.kind not in COMPUTE_KINDS and op.transfer is None and not op.work and op.kind.value != "barrier":
+    if op.form is not None and KIND_OF_FORM[op.form] is not op.kind:
+        yield f"the form '{op.form}' is one of {KIND_OF_FORM[op.form]} ops, the op's kind is {op.kind}"
+    if op.kind not in COMPUTE_KINDS and op.transfer is None and not op.work and op.kind is not OpKind.BARRIER:
         yield f"a {op.kind} op needs a transfer"
     if op.transfer is not None:
         yield from _size_faults(program, op.transfer.rows)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.sizes import Decision, Size
 
 Space = Literal["device", "host", "host-shared"]
@@ -26,7 +26,7 @@ class Buffer:
     """Rows of one width. ``persistent`` ones live for the whole run, others from their first write to their last read.
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
-    ``inner``: a module holds it; ops name it for the memory that it takes, and hand nothing over.
+    ``inner``: a module or the optimizer holds it; segments name it for the memory that it takes, and hand nothing over.
     ``lasting``: its memory is made before training, as large as its largest turn needs, and stays.
     Would it last only while a batch is staged, it were a matter of chance whether it is there when training needs most.
     """
@@ -145,6 +145,7 @@ class Op:
     in order, parameters left out; ``copy`` with a route gathers the route's rows into a send buffer, peers ascending;
     ``exchange`` sends such a buffer and writes what arrives, peers ascending; ``add`` with a route adds received rows
     to the rows that the route names, peers ascending; ``add`` without adds what it reads first to what it writes.
+    ``form`` names another way in which the kind works, see :class:`simgnn.program.kinds.Form`.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Op:
     layer: int = 0
     phase: Literal["forward", "backward", "update", "setup", "evaluate"] = "forward"
     category: Literal["compute", "comm", "comm_overhead", "update"] = "compute"
+    form: Form | None = None
     options: Mapping[str, str | int | float] = field(default_factory=dict)
 
     @property

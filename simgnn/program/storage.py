@@ -5,6 +5,7 @@ import os
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ProgramError
 from simgnn.npzfile import read_npz
-from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.publications import Publication
@@ -115,7 +115,7 @@ def _encode(value: Any) -> Any:
         return {key: _encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_encode(item) for item in value]
-    if isinstance(value, OpKind):
+    if isinstance(value, StrEnum):
         return value.value
     return value
 
@@ -139,7 +139,8 @@ def _decode(kind: Any, value: Any) -> Any:
         if isinstance(value, dict) and options:
             options = [option for option in options if option not in (Column, Decision)]
             return _decode(options[0], value)
-        return value
+        words = [option for option in get_args(kind) if isinstance(option, type) and issubclass(option, StrEnum)]
+        return words[0](value) if words and value is not None else value
     if is_dataclass(kind):
         hints = _hints(kind)
         return kind(**{name: _decode(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
@@ -148,7 +149,7 @@ def _decode(kind: Any, value: Any) -> Any:
     if isinstance(value, dict):
         inner = get_args(kind)[1] if get_args(kind) else Any
         return {key: _decode(inner, item) for key, item in value.items()}
-    if kind is OpKind:
-        return OpKind(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind(value)
     assert origin is not Literal or value in get_args(kind)
     return value

@@ -186,7 +186,10 @@ def _by_hop(program: Program, arriving: Callable[[str], IntArray], turns: int) -
 
 
 def _hops(program: Program) -> int:
-    return sum(name.startswith(edges_of(0).name.rstrip("0")) for name in program.sizes.columns)
+    hops = 0
+    while edges_of(hops + 1).name in program.sizes.columns:
+        hops += 1
+    return hops
 
 
 def _arriving(program: Program, route: str, rank: int, turns: IntArray) -> IntArray:

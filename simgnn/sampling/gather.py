@@ -77,6 +77,8 @@ LISTS = {
     "local": "local", "local_rows": "local", "hits": "hits", "slots": "hits", "pulls": "pulls", "pulled_rows": "pulls"
 }  # fmt: skip
 """List of a plan -> the list of positions that is as long."""
+OF_ROWS = ("local_rows", "pulled_rows")
+"""Lists of rows in the memory of a host; the others are of places in a batch or a cache."""
 
 
 def write_gathers(
@@ -98,7 +100,7 @@ def write_gathers(
     with ExitStack() as stack:
         index = stack.enter_context(writer.stream("index", np.int64))
         streams = {
-            name: stack.enter_context(writer.stream(name, rows.dtype if name.endswith("_rows") else np.int32))
+            name: stack.enter_context(writer.stream(name, rows.dtype if name in OF_ROWS else np.int32))
             for name in LISTS
         }
         for found in in_order(

@@ -10,7 +10,7 @@ import numpy as np
 
 from simgnn.emit.row_cache import EncodeMoved
 from simgnn.policies.minibatch import EMBEDDINGS
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import ITEM_BYTES, Op, Work
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import Column, IntArray
@@ -47,7 +47,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     total = np.zeros(program.ranks, dtype=np.int64)
     if op.kind is OpKind.FETCH and op.route is not None and op.transfer is not None:
         route = program.sizes.routes[op.route]
-        for ends in (route.source,) if op.options.get("rows") == "remote" else (route.source, route.target):
+        for ends in (route.source,) if op.form is Form.REMOTE_ROWS else (route.source, route.target):
             rows = np.bincount(ends, route.at(epoch, step), minlength=program.ranks)
             total += rows.astype(np.int64) * op.transfer.row_bytes
     if op.kind is OpKind.LOSS and len(op.reads) > 1:  # an op timed alone reads no buffer
@@ -169,10 +169,10 @@ def _picked_rows(sizes: Sizes, op: Op, epoch: int, step: int) -> IntArray:
     with its places; Adagrad makes two tensors of what it changes.
     """
     none = np.zeros(sizes.program.ranks, dtype=np.int64)
-    if not op.work or op.module not in ("freshness", "codec", EMBEDDINGS):
+    if not op.work or (op.module not in ("freshness", "codec") and op.stream != EMBEDDINGS):
         return none
     at = {name: sizes.at_most(size, epoch, step, op.name) for name, size in op.work[0].sizes.items()}
-    if op.module == EMBEDDINGS:
+    if op.stream == EMBEDDINGS:
         if op.kind is OpKind.OPTIMIZE:
             return 2 * _bytes(sizes.program, sizes, op.reads[1].buffer, epoch, step)
         in_order = at["rows"] * (at["width"] * at["item_bytes"] + ORDER_BYTES)

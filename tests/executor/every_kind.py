@@ -15,34 +15,20 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op, Transfer
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, Route
-from tests.executor.harness import Notes, reads, tiny_program, world_context
+from tests.executor.harness import Notes, acting, reads, tiny_program, world_context
 from tests.executor.schedules import SeededRandom
 
 ROWS, WIDTH = 4, 8
 
 
-class TenTimes:
-    """A policy with every face: keeps all rows, halves their precision, finds id k at rank k // ROWS."""
-
-    def select(self, context: Any, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """All rows."""
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device), rows
-
-    def encode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
-        """Half precision."""
-        return rows.half()
-
-    def decode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
-        """Single precision."""
-        return rows.float()
-
-    def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids count the ranks' rows through."""
-        return ids // ROWS, ids % ROWS
-
-    def __call__(self, context: Any, seeds: torch.Tensor) -> torch.Tensor:
-        """Neighbours of a seed."""
-        return seeds * 10
+POLICY = acting(
+    select=lambda _, rows: (torch.ones(len(rows), dtype=torch.bool, device=rows.device), rows),
+    encode=lambda _, rows: (rows.half(),),
+    decode=lambda _, rows: (rows.float(),),
+    locate=lambda _, ids: (ids // ROWS, ids % ROWS),  # ids count the ranks' rows through
+    sample=lambda _, seeds: (seeds * 10,),
+)
+"""A policy with an action of every kind: keeps all rows, halves their precision, finds ids, draws a neighbour."""
 
 
 class Linear:
@@ -91,20 +77,21 @@ def every_kind(ranks: int) -> Program:
         Op("peer", OpKind.PEER_READ, "comm", reads("rows"), reads("peer"), route="halo"),
         Op("back", OpKind.EXCHANGE, "comm", reads("halo"), reads("returned"), route="halo/reverse"),
         Op("add", OpKind.ADD, "compute", reads("returned", "sum"), reads("sum"), route="halo"),
-        Op("relu", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("relu"), options={"function": "relu"}),
-        Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy"),
-        Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="policy"),
+        Op("elementwise", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("doubled"), module="layers.1.prepare"),
+        Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy",
+           action="select"),
+        Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="policy", action="encode"),
         Op("decided", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
            transfer=Transfer(2 * WIDTH, decision=Decision("selected", ROWS))),
-        Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="policy"),
+        Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="policy", action="decode"),
         Op("broadcast", OpKind.BROADCAST, "comm", reads("rows"), reads("shared"), root=ranks - 1,
            transfer=Transfer(4 * WIDTH, rows=Column("rows"))),
         Op("allreduce", OpKind.ALLREDUCE, "comm", reads("a"), reads("a"), transfer=Transfer(64)),
         Op("allgather", OpKind.ALLGATHER, "comm", reads("own"), reads("every"),
            transfer=Transfer(4 * WIDTH, rows=Column("uneven"))),
-        Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="policy"),
+        Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="policy", action="sample"),
         Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="policy",
-           options={"round_rows": 3}),
+           action="locate", options={"round_rows": 3}),
         Op("d2h", OpKind.D2H, "compute", reads("rows"), reads("host")),
         Op("h2d", OpKind.H2D, "compute", reads("host"), reads("again")),
         Op("barrier", OpKind.BARRIER, "comm"),
@@ -114,7 +101,14 @@ def every_kind(ranks: int) -> Program:
         ranks,
         {"steady": ops},
         [
-            Buffer(name, Column("rows"), WIDTH, space="host" if name == "host" else "device", persistent=True)
+            Buffer(
+                name,
+                Column("rows"),
+                WIDTH,
+                space="host" if name == "host" else "device",
+                persistent=True,
+                inner=name == "parameters",
+            )
             for name in sorted(names)
         ],
         routes={"halo": Route.from_matrix(matrix), "halo/reverse": Route.from_matrix(matrix.T)},
@@ -152,8 +146,8 @@ def run_every_kind(rank: int, ranks: int, backend: str, seed: int | None) -> dic
     )  # fmt: skip
     network, step = Linear(device), Step()
     context = world_context(
-        program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()}, {"policy": TenTimes()}, device,
-        task=task, network=network, optimizer=step, left_out=frozenset(("parameters",)),
+        program, rank, constants, {"halo": halo, "halo/reverse": halo.reversed()}, {"policy": POLICY}, device,
+        task=task, network=network, optimizer=step,
     )  # fmt: skip
     group = dist.new_group(list(range(ranks)), backend=backend, timeout=timedelta(seconds=60))
     context.groups = {"world": GroupHandle(group, tuple(range(ranks)), device)}
@@ -176,7 +170,7 @@ def _check(rank: int, ranks: int, found: dict[str, Any], network: Linear, step: 
         returned[:2] = 2 * mine[:2]  # two epochs
     expected = {
         "hidden": 2 * mine, "summed": 4 * mine, "send": mine[: len(halo)], "halo": halo, "peer": halo, "sum": returned,
-        "relu": mine.relu(), "decoded": before.half().float(), "shared": rows_of(ranks - 1),
+        "doubled": 2 * mine, "decoded": before.half().float(), "shared": rows_of(ranks - 1),
         # each of the two epochs sums over all ranks
         "a": torch.full((2, WIDTH), float(sum(range(1, ranks + 1)) * ranks)),
         "every": torch.cat([rows_of(other)[: other + 1] for other in range(ranks)]),

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch.multiprocessing as multiprocessing
 
 from executor.buffers import BufferStore, Now, Value
 from executor.handlers.context import GroupHandle, LocalRoute, RankContext, Sent
+from simgnn.policy import Action
 from simgnn.program.derive import derive_dependencies
 from simgnn.program.ops import Access, Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
@@ -41,6 +43,15 @@ def _forking() -> Any:
         if before is not None:
             os.environ["PYTHONPATH"] = before
     return context
+
+
+def acting(**functions: Callable[..., tuple[Any, ...]]) -> Any:
+    """A policy with an action for each function of the context and of what an op reads, labelled by its keyword."""
+
+    def action(label: str, function: Callable[..., tuple[Any, ...]]) -> type[Action[Any]]:
+        return type(label, (Action,), {"label": label, "run": lambda self, *read: function(*read)})
+
+    return SimpleNamespace(label="acting", actions=tuple(action(*item) for item in functions.items()))
 
 
 def run_ranks(
@@ -168,7 +179,7 @@ def world_context(
         store=BufferStore(program, rank, place, constants),
         groups=groups,
         routes=routes or {},
-        policies=policies or {},
+        policies={"codec": None, **policies} if policies else {},
         **fields,
     )
 

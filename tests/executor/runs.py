@@ -23,7 +23,8 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.partition.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
-from simgnn.policies.minibatch import HOT, INPUTS, PLACES
+from simgnn.policies.minibatch import HOT, INPUTS
+from simgnn.policies.staging import StageInputs
 from tests.executor.schedules import SeededRandom
 
 
@@ -84,10 +85,10 @@ def _caches(session: Session) -> dict[str, Any]:
 def _staging_bytes(session: Session) -> int:
     """Bytes of all memory that input rows of mini-batches lie in, each piece once: of buffers and of their policy."""
     context = session.context
-    places = context.policies.get(PLACES)
-    if places is None:  # of a full graph
+    if StageInputs not in context.resources:  # of a full graph
         return 0
-    held = [*places._buffers, *places.caches]
+    staged = context.resources[StageInputs].__self__
+    held = [*staged._buffers, *staged.caches]
     for name in {INPUTS, HOT} & context.program.buffers.keys():
         first = context.store.slot(name)
         values = context.store.values[first : first + context.program.buffers[name].depth]

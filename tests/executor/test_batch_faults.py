@@ -43,7 +43,7 @@ class Lane:
 
 KNOWN_AHEAD = ("batching.batch_size=3", "placement.hot_rows=5", "schedule.window=3")
 LANES = {
-    "sampling": Lane("rapidgnn", KNOWN_AHEAD, DrawnBatches, "__call__", "batch/draw"),
+    "sampling": Lane("rapidgnn", KNOWN_AHEAD, DrawnBatches, "draw", "batch/draw"),
     "staging": Lane("rapidgnn", KNOWN_AHEAD, StagedRows, "inputs", "rows/stage"),
     "answering": Lane("distdgl", ("batching.batch_size=3", "schedule.window=3"), PartedBatches, "serve", "/serve"),
 }

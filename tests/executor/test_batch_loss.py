@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 
 from executor.buffers import Now
+from executor.handlers import handler_of
 from executor.handlers.collectives import side_by_side
-from executor.handlers.training import loss
 from executor.optimizer import FlatOptimizer
 from executor.task import Task
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 
@@ -78,11 +78,11 @@ def test_means_of_ranks_weigh_a_short_batch_like_a_full_one(ranks: int) -> None:
 
 def _stepped(task: Task, hidden: torch.Tensor, parts: list[torch.Tensor], mean: str) -> torch.Tensor:
     """Gradient of the scores ``hidden`` that ranks with the seeds ``parts`` get together from the op of the loss."""
-    options = {} if mean == "seeds" else {"mean": mean}
+    form = None if mean == "seeds" else Form.RANK_MEANS
     accesses = {name: Access(name) for name in ("scores", "seeds", "gradient", "metrics", "count")}
     reads = accesses["scores"], accesses["seeds"]
     writes = accesses["gradient"], accesses["metrics"], accesses["count"]
-    op = Op("loss", OpKind.LOSS, "compute", reads, writes, options=options)
+    op = Op("loss", OpKind.LOSS, "compute", reads, writes, form=form)
     found, divisor = [], 0.0
     for part in parts:
         held: dict[str, Any] = {"scores": hidden[part], "seeds": part, "count": torch.zeros(1, 1)}
@@ -91,7 +91,7 @@ def _stepped(task: Task, hidden: torch.Tensor, parts: list[torch.Tensor], mean: 
             setter=lambda access, held=held: lambda now, value: held.__setitem__(access.buffer, value),
         )
         context: Any = SimpleNamespace(task=task, store=store, note_loss=lambda now, metrics: None)
-        loss(op, Template("step", (op,)), context)(Now(0, 0, 0))
+        handler_of(op, Template("step", (op,)), context)(Now(0, 0, 0))
         found.append(held["gradient"])
         divisor += float(held["count"])
     return torch.cat(found) / divisor

@@ -20,6 +20,8 @@ from simgnn.graph.graph import Graph
 from simgnn.partition.metis import metis_owner
 from simgnn.partition.serving import Serving
 from simgnn.partition.simple import random_owner
+from simgnn.policies.batching.sampled import Sampled
+from simgnn.policies.codec.none import Plain
 from simgnn.policies.drawing import DEGREES, drawn_over_hosts
 from simgnn.policies.minibatch import BATCHES, FEATURE_ROWS, SAMPLING, VERTICES, edges_of, rows_after
 from simgnn.program.builder import ProgramBuilder, accesses
@@ -110,11 +112,12 @@ def _planned(plan: SamplingPlan, rank: int) -> np.ndarray:
 
 def _context(program: Program, rank: int, plan: SamplingPlan, structure: HostStructure, group: Any) -> RankContext:
     degrees = {DEGREES: torch.from_numpy(structure.degrees())}
-    policy = PartedBatches(structure, Serving(program.hosts), rank, plan, _planned(plan, rank))
+    drawn = PartedBatches(structure, Serving(program.hosts), rank, plan, _planned(plan, rank))
     return RankContext(
         program=program, rank=rank, device=torch.device("cpu"),
         store=BufferStore(program, rank, torch.device("cpu"), degrees),
-        groups={"requests": group}, policies={BATCHES: policy},
+        groups={"requests": group}, policies={BATCHES: Sampled(), "codec": Plain()},
+        resources=drawn.functions(),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from simgnn.errors import BackendError, GraphError
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op
 from tests.equality.wiretap import tapped
-from tests.executor.harness import Notes, reads, run_ranks, tiny_program, world_context
+from tests.executor.harness import Notes, acting, reads, run_ranks, tiny_program, world_context
 from tests.executor.store_world import (
     CASES,
     RANKS,
@@ -49,11 +49,14 @@ def _pull(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
 def _through_an_op(store: FeatureStore, rank: int, ranks: int) -> dict[str, Any]:
     """The op ``fetch`` with the store's places as its policy, in rounds of ten ids."""
     op = Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="store",
-            options={"round_rows": 10})  # fmt: skip
+            action="locate", options={"round_rows": 10})  # fmt: skip
     buffers = [Buffer(name, 0, WIDTH, persistent=True) for name in ("ids", "rows", "fetched")]
     program = tiny_program(ranks, {"steady": [op]}, buffers)
     constants = {"ids": ids_of(rank), "rows": store.table("feat")}
-    context, notes = world_context(program, rank, constants, policies={"store": store.places}), Notes()
+    context, notes = (
+        world_context(program, rank, constants, policies={"store": acting(locate=store.places.locate)}),
+        Notes(),
+    )
     Interpreter(program, context, notes).train(range(1))
     return {"rows": context.store.values[context.store.slot("fetched")], "sent": list(notes.rows[0][4])}
 

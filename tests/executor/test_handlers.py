@@ -1,6 +1,5 @@
 """Every kind of op, carried out by two real ranks over Gloo, with bytes counted from what was sent."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from executor.handlers import HANDLERS
+from executor.handlers import FORM_HANDLERS, HANDLERS
 from executor.handlers.context import LocalRoute
 from executor.interpreter import Interpreter
-from executor.policies import carried_out
+from executor.policies.accelerated import accelerated
 from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import KIND_OF_FORM, Form, OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream, Transfer
 from simgnn.program.sizes import Column, Decision, Route
-from tests.executor.harness import Notes, local_route, reads, run_ranks, tiny_program, world_context
+from tests.executor.harness import Notes, acting, local_route, reads, run_ranks, tiny_program, world_context
 
 MATRIX = np.array([[0, 2], [3, 0]])
 
 
 def test_every_kind_has_a_handler() -> None:
     assert set(HANDLERS) == set(OpKind)
+    assert set(FORM_HANDLERS) == set(KIND_OF_FORM) == set(Form)
 
 
 def _sent(notes: Notes) -> list[list[int]]:
@@ -84,7 +84,7 @@ def _sparse(rank: int, ranks: int) -> dict[str, Any]:
     lengths = [2 * 4 + 2 * 8, 3 * 4 + 3 * 8]
     halo = LocalRoute(kept, None, *[(0, 2), (0, 3)] if rank == 0 else [(3, 0), (2, 0)])
     nbytes = np.array([[0, lengths[0]], [lengths[1], 0]])
-    packing = {"route": "halo", "options": {"encoding": "sparse"}}
+    packing = {"route": "halo", "form": Form.SPARSE_ROWS}
     program = tiny_program(
         ranks,
         {
@@ -117,31 +117,11 @@ def test_sparse_rows_travel_as_bytes(tmp_path: Path) -> None:
     assert second["sent"][1] == [36, 0, 0, 1]
 
 
-@dataclass(frozen=True)
-class _LargeRows:
-    """Sends rows whose sum is above a bound; agrees to go on when any rank sent one."""
-
-    bound: float
-
-    def select(self, context: Any, rows: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        mask = (rows - state).sum(1) > self.bound
-        state[mask] = rows[mask]
-        return mask, rows[mask], state
-
-    def agree(self, context: Any, gathered: torch.Tensor) -> dict[str, int]:
-        return {"go": int(gathered.any())}
-
-    def encode(self, context: Any, rows: torch.Tensor) -> torch.Tensor:
-        return rows.half()
-
-    def decode(self, context: Any, packed: torch.Tensor) -> torch.Tensor:
-        return packed.float()
-
-    def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return ids // 10, ids % 10
-
-    def __call__(self, context: Any, seeds: torch.Tensor) -> torch.Tensor:
-        return seeds * 10 + context.epoch
+def _large_rows(context: Any, rows: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows that have changed by more than a bound."""
+    mask = (rows - state).sum(1) > 20
+    state[mask] = rows[mask]
+    return mask, rows[mask], state
 
 
 def _decided(rank: int, ranks: int) -> dict[str, Any]:
@@ -150,20 +130,21 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
         {
             "steady": [
                 Op("select", OpKind.SELECT, "compute", reads("rows", "last"), reads("mask", "message", "last"),
-                   module="large"),
-                Op("counts", OpKind.ELEMENTWISE, "compute", reads("peer_counts"), reads("counts"),
-                   options={"function": "sum"}),
-                Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="large"),
+                   module="large", action="select"),
+                Op("counts", OpKind.COPY, "compute", reads("peer_counts"), reads("counts")),
+                Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="large",
+                   action="encode"),
                 Op("exchange", OpKind.EXCHANGE, "comm", reads("packed", "counts"), reads("arrived"),
                    transfer=Transfer(8, decision=Decision("rows", 4))),
-                Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="large"),
-                Op("agree", OpKind.ALLGATHER, "comm", reads("mask_rows"), reads("every"), module="large",
+                Op("decode", OpKind.DECODE, "compute", reads("arrived"), reads("decoded"), module="large",
+                   action="decode"),
+                Op("agree", OpKind.ALLGATHER, "comm", reads("mask_rows"), reads("every"),
                    transfer=Transfer(1, rows=Column("rows"), control=True)),
                 Op("root", OpKind.BROADCAST, "comm", reads("own"), reads("shared"), root=1,
                    transfer=Transfer(16, rows=Column("rows"))),
                 Op("fetch", OpKind.FETCH, "comm", reads("ids", "rows"), reads("fetched"), module="large",
-                   options={"round_rows": 2}),
-                Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="large"),
+                   action="locate", options={"round_rows": 2}),
+                Op("sample", OpKind.SAMPLE, "compute", reads("ids"), reads("block"), module="large", action="sample"),
                 Op("up", OpKind.H2D, "compute", reads("rows"), reads("device")),
                 Op("down", OpKind.D2H, "compute", reads("device"), reads("host")),
             ]
@@ -185,18 +166,25 @@ def _decided(rank: int, ranks: int) -> dict[str, Any]:
         "ids": torch.tensor([12, 0, 11, 2, 10]) if rank == 0 else torch.tensor([1]),
     }
     told: list[tuple[int, str, int, int]] = []
+    large = acting(
+        select=_large_rows,
+        encode=lambda _, rows: (rows.half(),),
+        decode=lambda _, packed: (packed.float(),),
+        locate=lambda _, ids: (ids // 10, ids % 10),
+        sample=lambda context, seeds: (seeds * 10 + context.epoch,),
+    )
     context = world_context(
-        program, rank, constants, policies={"large": _LargeRows(20.0)},
+        program, rank, constants, policies={"large": large},
         note=lambda now, name, peer, value: told.append((now.epoch, name, peer, value)),
     )  # fmt: skip
     notes = Notes()
     Interpreter(program, context, notes).train(range(1))
     names = ("arrived", "decoded", "last", "every", "shared", "fetched", "block", "device", "host")
     values = {name: context.store.values[context.store.slot(name)] for name in names}
-    return {**values, "sent": _sent(notes), "decisions": dict(context.decisions), "told": told, "rows": rows}
+    return {**values, "sent": _sent(notes), "told": told, "rows": rows}
 
 
-def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
+def test_policies_decide_encode_and_fetch(tmp_path: Path) -> None:
     first, second = run_ranks(2, _decided, tmp_path)
     assert torch.equal(first["decoded"], second["rows"])  # all three rows of rank 1 are large
     assert torch.equal(second["decoded"], first["rows"][1:])
@@ -204,9 +192,8 @@ def test_policies_decide_encode_agree_and_fetch(tmp_path: Path) -> None:
     # state reads as zeros before it is written, and is written where rows were sent
     assert torch.equal(first["last"][1:], first["rows"][1:])
     assert not first["last"][0].any()
-    assert first["decisions"] == second["decisions"] == {"go": 1}
-    assert first["told"] == [(0, "rows", 1, 2), (0, "go", -1, 1)]
-    assert second["told"] == [(0, "rows", 0, 3), (0, "go", -1, 1)]
+    assert first["told"] == [(0, "rows", 1, 2)]
+    assert second["told"] == [(0, "rows", 0, 3)]
     for result in (first, second):
         assert result["every"].tolist() == [[1.0], [1.0], [1.0], [0.0]]
         assert result["shared"].tolist() == [[7.0] * 4]
@@ -236,47 +223,30 @@ def test_an_unknown_policy_is_named() -> None:
 
 
 def test_rows_that_a_codec_refuses_are_told_with_their_op() -> None:
-    op = Op("forward/1/encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec")
+    op = Op(
+        "forward/1/encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec", action="EncodeRows"
+    )
     buffers = [Buffer("rows", 2, 3, persistent=True), Buffer("coded", 2, 11, "uint8")]
     program = tiny_program(1, {"steady": [op]}, buffers)
     rows = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]])
-    context = world_context(program, 0, {"rows": rows}, policies=carried_out({"codec": Linear()}))
+    context = world_context(program, 0, {"rows": rows}, policies={"codec": accelerated(Linear())})
     with pytest.raises(BackendError, match=r"^rank 0, epoch 4, op 'forward/1/encode': row 1 of 2 to encode holds NaN"):
         Interpreter(program, context, Notes()).train(range(3, 4))
 
 
-def test_elementwise_functions() -> None:
-    names = ("a", "b", "scaled", "sum", "relu", "copied")
-    program = tiny_program(
-        1,
-        {
-            "steady": [
-                Op("scale", OpKind.ELEMENTWISE, "compute", reads("a"), reads("scaled"),
-                   options={"function": "scale", "factor": 3.0}),
-                Op("sum", OpKind.ELEMENTWISE, "compute", reads("a", "b"), reads("sum"), options={"function": "sum"}),
-                Op("relu", OpKind.ELEMENTWISE, "compute", reads("a"), reads("relu"), options={"function": "relu"}),
-                Op("copy", OpKind.COPY, "compute", reads("b"), reads("copied")),
-                Op("add", OpKind.ADD, "compute", reads("a", "copied"), reads("copied")),
-                Op("clear", OpKind.ELEMENTWISE, "compute", (), reads("b"), options={"function": "zero"}),
-            ]
-        },
-        [Buffer(name, 1, 2, persistent=True) for name in names],
-    )  # fmt: skip
-    a, b = torch.tensor([[1.0, -2.0]]), torch.tensor([[10.0, 20.0]])
-    context = world_context(program, 0, {"a": a, "b": b})
+def test_a_copy_is_apart_from_what_it_is_of() -> None:
+    steady = [
+        Op("copy", OpKind.COPY, "compute", reads("b"), reads("copied")),
+        Op("add", OpKind.ADD, "compute", reads("a", "copied"), reads("copied")),
+        Op("first", OpKind.ADD, "compute", reads("part", "copied"), reads("copied"), form=Form.FIRST_ROWS),
+    ]
+    buffers = [Buffer(name, 2, 2, persistent=True) for name in ("a", "b", "part", "copied")]
+    values = {"a": [[1.0, -2.0], [0.0, 1.0]], "b": [[10.0, 20.0], [30.0, 40.0]], "part": [[100.0, 100.0]]}
+    program = tiny_program(1, {"steady": steady}, buffers)
+    context = world_context(program, 0, {name: torch.tensor(rows) for name, rows in values.items()})
     Interpreter(program, context, Notes()).train(range(1))
-    found = {name: context.store.values[context.store.slot(name)].tolist() for name in names}
-    assert found == {
-        "a": [[1.0, -2.0]], "b": [[0.0, 0.0]], "scaled": [[3.0, -6.0]], "sum": [[11.0, 18.0]], "relu": [[1.0, 0.0]],
-        "copied": [[11.0, 18.0]],
-    }  # fmt: skip
-
-
-def test_an_unknown_function_is_named() -> None:
-    op = Op("warp", OpKind.ELEMENTWISE, "compute", reads("a"), reads("a"), options={"function": "warp"})
-    program = tiny_program(1, {"steady": [op]}, [Buffer("a", 1, 1)])
-    with pytest.raises(BackendError, match=r"'warp'.*expected one of: relu, scale, sum, zero"):
-        Interpreter(program, world_context(program, 0), Notes())
+    found = {buffer.name: context.store.values[context.store.slot(buffer.name)].tolist() for buffer in buffers}
+    assert found == {**values, "copied": [[111.0, 118.0], [30.0, 41.0]]}
 
 
 def test_a_stream_without_a_group_cannot_communicate() -> None:

@@ -17,7 +17,7 @@ from simgnn.errors import BackendError
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Buffer, Dependency, Group, Guard, Op, Stream
 from simgnn.program.program import Calendar, Program
-from tests.executor.harness import Notes, reads, run_ranks, tiny_program, world_context
+from tests.executor.harness import Notes, acting, reads, run_ranks, tiny_program, world_context
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 from tests.executor.schedules import SeededRandom
 
@@ -43,22 +43,17 @@ def test_any_topological_order_gives_the_same_bits(tmp_path: Path) -> None:
                 assert got["alive"] == expected["alive"]
 
 
-class _Script:
-    """Policies made of plain functions, for programs that compute nothing real."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def encode(self, context: Any, *read: torch.Tensor) -> Any:
-        return self.function(context, *read)
+def _script(function: Callable[..., Any]) -> Any:
+    """A policy made of a plain function, for programs that compute nothing real."""
+    return acting(run=lambda context, *read: (function(context, *read),))
 
 
 def _prefetch(depth: int) -> Program:
     """Loads run up to ``depth`` steps ahead of the use of their slots."""
     slot = Buffer("slot", 1, 1, depth=depth, ring="step")
-    load = Op("load", OpKind.ENCODE, "copy_in", (), reads("slot"), module="load",
+    load = Op("load", OpKind.ENCODE, "copy_in", (), reads("slot"), module="load", action="run",
               after=(Dependency("load", steps_back=1), Dependency("use", steps_back=depth)))  # fmt: skip
-    use = Op("use", OpKind.ENCODE, "compute", reads("slot", "total"), reads("total"), module="use",
+    use = Op("use", OpKind.ENCODE, "compute", reads("slot", "total"), reads("total"), module="use", action="run",
              after=(Dependency("load"), Dependency("use", steps_back=1)))  # fmt: skip
     return tiny_program(
         1, {"steady": [load, use]}, [slot, Buffer("total", 1, 1, persistent=True)],
@@ -83,7 +78,7 @@ def test_a_ring_lets_loads_run_ahead_and_no_further(depth: int) -> None:
         return total * 2 + slot
 
     program = _prefetch(depth)
-    policies = {"load": _Script(load), "use": _Script(use)}
+    policies = {"load": _script(load), "use": _script(use)}
     context = world_context(program, 0, {"total": torch.zeros(1, 1)}, policies=policies)
     interpreter = Interpreter(program, context, Notes())
     assert interpreter.serial == (depth == 1), "one slot: the two ops take turns"
@@ -120,7 +115,7 @@ def test_other_streams_go_on_while_this_thread_does_something_else(depth: int) -
 
     program = _prefetch(depth)
     context = world_context(
-        program, 0, {"total": torch.zeros(1, 1)}, policies={"load": _Script(load), "use": _Script(use)}
+        program, 0, {"total": torch.zeros(1, 1)}, policies={"load": _script(load), "use": _script(use)}
     )
     interpreter = Interpreter(program, context, Notes())
     interpreter.train(range(3), between, 3)
@@ -133,7 +128,7 @@ def test_a_fault_of_what_is_done_between_turns_ends_the_run() -> None:
     def full() -> None:
         raise OSError("no space left")
 
-    same = {name: _Script(lambda context, *rows: torch.zeros(1, 1)) for name in ("load", "use")}
+    same = {name: _script(lambda context, *rows: torch.zeros(1, 1)) for name in ("load", "use")}
     program = _prefetch(2)
     context = world_context(program, 0, {"total": torch.zeros(1, 1)}, policies=same)
     interpreter = Interpreter(program, context, Notes())
@@ -150,7 +145,7 @@ def test_streams_overlap() -> None:
         meeting.wait()
         return torch.zeros(1, 1)
 
-    ops = [Op(name, OpKind.ENCODE, stream, (), reads(name), module="meet") for name, stream in
+    ops = [Op(name, OpKind.ENCODE, stream, (), reads(name), module="meet", action="run") for name, stream in
            (("a", "compute"), ("b", "cpu"))]  # fmt: skip
     program = tiny_program(
         1,
@@ -159,7 +154,7 @@ def test_streams_overlap() -> None:
         streams=[Stream("compute"), Stream("cpu")],
         groups=[],
     )
-    interpreter = Interpreter(program, world_context(program, 0, policies={"meet": _Script(meet)}), Notes())
+    interpreter = Interpreter(program, world_context(program, 0, policies={"meet": _script(meet)}), Notes())
     interpreter.train(range(3))
     interpreter.close()
 
@@ -171,11 +166,11 @@ def test_a_stream_with_two_servers_runs_two_ops_at_once() -> None:
         meeting.wait()
         return torch.zeros(1, 1)
 
-    ops = [Op(name, OpKind.ENCODE, "cpu", (), reads(name), module="meet") for name in ("a", "b")]
+    ops = [Op(name, OpKind.ENCODE, "cpu", (), reads(name), module="meet", action="run") for name in ("a", "b")]
     program = tiny_program(
         1, {"steady": ops}, [Buffer("a", 1, 1), Buffer("b", 1, 1)], streams=[Stream("cpu", servers=2)], groups=[]
     )
-    interpreter = Interpreter(program, world_context(program, 0, policies={"meet": _Script(meet)}), Notes())
+    interpreter = Interpreter(program, world_context(program, 0, policies={"meet": _script(meet)}), Notes())
     interpreter.train(range(2))
     interpreter.close()
 
@@ -190,11 +185,11 @@ def test_a_guard_skips_its_op(seed: int | None) -> None:
 
     program = tiny_program(
         1,
-        {"steady": [Op("send", OpKind.ENCODE, "compute", reads("rows"), reads("sent"), module="send",
+        {"steady": [Op("send", OpKind.ENCODE, "compute", reads("rows"), reads("sent"), module="send", action="run",
                        guard=Guard("changed"))]},
         [Buffer("rows", 1, 1, persistent=True), Buffer("sent", 1, 1, persistent=True)],
     )  # fmt: skip
-    context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"send": _Script(send)})
+    context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"send": _script(send)})
     notes = Notes()
     interpreter = Interpreter(program, context, notes, pick=None if seed is None else SeededRandom(seed))
     for epoch in range(4):
@@ -213,9 +208,9 @@ def test_a_stale_ring_reads_zeros_before_the_run_and_the_epoch_before_afterwards
         return stale
 
     halo = Buffer("halo", 2, 3, depth=2, ring="epoch")
-    write = Op("write", OpKind.ENCODE, "compute", (), reads("halo"), module="write")
+    write = Op("write", OpKind.ENCODE, "compute", (), reads("halo"), module="write", action="run")
     read = Op("read", OpKind.ENCODE, "compute", (Access("halo", epochs_back=1),), reads("seen"), module="look",
-              after=(Dependency("write"),))  # fmt: skip
+              action="run", after=(Dependency("write"),))  # fmt: skip
     program = tiny_program(
         1,
         {"steady": [write, read]},
@@ -224,7 +219,7 @@ def test_a_stale_ring_reads_zeros_before_the_run_and_the_epoch_before_afterwards
         groups=[],
         derived=False,
     )
-    policies = {"look": _Script(look), "write": _Script(lambda context: torch.full((2, 3), context.epoch + 1.0))}
+    policies = {"look": _script(look), "write": _script(lambda context: torch.full((2, 3), context.epoch + 1.0))}
     Interpreter(program, world_context(program, 0, policies=policies), Notes()).train(range(4))
     assert seen == [0.0, 6.0, 12.0, 18.0]
 
@@ -237,10 +232,11 @@ def test_an_error_tells_rank_epoch_and_op(seed: int | None) -> None:
         return rows
 
     program = tiny_program(
-        1, {"steady": [Op("pack", OpKind.ENCODE, "compute", reads("rows"), reads("sent"), module="fail")]},
+        1,
+        {"steady": [Op("pack", OpKind.ENCODE, "compute", reads("rows"), reads("sent"), module="fail", action="run")]},
         [Buffer("rows", 1, 1, persistent=True), Buffer("sent", 1, 1)],
     )  # fmt: skip
-    context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"fail": _Script(fail)})
+    context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"fail": _script(fail)})
     interpreter = Interpreter(program, context, Notes(), pick=None if seed is None else SeededRandom(seed))
     with pytest.raises(BackendError, match="rank 0, epoch 3, op 'pack': ValueError: no such row"):
         interpreter.train(range(5))
@@ -249,10 +245,10 @@ def test_an_error_tells_rank_epoch_and_op(seed: int | None) -> None:
 
 @pytest.mark.parametrize("seed", [None, 7])
 def test_buffers_die_with_their_last_reader(seed: int | None) -> None:
-    same = _Script(lambda context, *rows: rows[0] + 1)
+    same = _script(lambda context, *rows: rows[0] + 1)
     chain = ("a", "b", "c", "d")
     ops = [
-        Op(f"to-{second}", OpKind.ENCODE, "compute", reads(first), reads(second), module="same")
+        Op(f"to-{second}", OpKind.ENCODE, "compute", reads(first), reads(second), module="same", action="run")
         for first, second in zip(("rows", *chain), chain, strict=False)
     ]
     program = tiny_program(

@@ -88,7 +88,7 @@ def test_a_batch_is_the_same_sampled_now_or_read(case: Case, rank: int) -> None:
             planned[:, epoch, step] = sources[1].batch(epoch, step).sizes
     drawn = [DrawnBatches(source, plan.workers[rank], planned) for source in sources]
     for epoch, step in ((0, 0), (1, 0), (0, plan.steps - 1), (EPOCHS - 1, plan.steps - 1)):
-        now, read = (one(_at(epoch, step, rank)) for one in drawn)
+        now, read = (one.draw(_at(epoch, step, rank)) for one in drawn)
         for one, other in zip(_flat(now), _flat(read), strict=True):
             assert one.dtype == other.dtype
             assert torch.equal(one, other)
@@ -99,7 +99,7 @@ def test_a_batch_is_the_same_sampled_now_or_read(case: Case, rank: int) -> None:
     if plan.batches(rank):
         planned[-1, 0, 0] += 1
         with pytest.raises(BackendError, match=r"batch 1 of epoch 1 has .* prepare the run again"):
-            drawn[0](_at(0, 0, rank))
+            drawn[0].draw(_at(0, 0, rank))
 
 
 def _flat(values: object) -> Iterator[torch.Tensor]:
@@ -146,31 +146,31 @@ def test_every_batch_gets_its_rows_whatever_is_cached(case: Case, hot_rows: int,
     ranks = [ScheduledRows(fetches, rank, sizes[rank], delta) for rank in range(3)]
     for rank, staged in enumerate(ranks):
         assert staged.device_rows == 2 * slots[rank] + window * staged.staging.largest
-    first = _exchanged([staged.serve_first_cache(_at(0, 0, rank), tables[rank]) for rank, staged in enumerate(ranks)],
-                       [[refill_of(fetches, 0, of, 1, delta) for of in range(3)]] * 3, 0)  # fmt: skip
-    caches = [staged.first_cache(_at(0, 0, rank), first[rank]) for rank, staged in enumerate(ranks)]
+    served = [staged.serve_first_cache(_at(0, 0, rank), tables[rank])[0] for rank, staged in enumerate(ranks)]
+    first = _exchanged(served, [[refill_of(fetches, 0, of, 1, delta) for of in range(3)]] * 3, 0)
+    caches = [staged.first_cache(_at(0, 0, rank), first[rank])[0] for rank, staged in enumerate(ranks)]
     for epoch in range(EPOCHS):
         coming = list(caches)
         for step in range(case.plan.steps):
-            served = [staged.serve(_at(epoch, step, rank), tables[rank]) for rank, staged in enumerate(ranks)]
+            served = [staged.serve(_at(epoch, step, rank), tables[rank])[0] for rank, staged in enumerate(ranks)]
             assert [rows.data_ptr() for rows in served] == [room.data_ptr() for room in rooms], "made once"
             for rank, staged in enumerate(ranks):
                 here, batches = _at(epoch, step, rank), case.inputs(epoch, rank)
                 vertices = torch.tensor(batches[step] if step < len(batches) else [], dtype=torch.int64)
                 parts = [_part(served[sender], fetches.serve(epoch, sender).index[step], rank) for sender in range(3)]
-                inputs = staged.inputs(here, vertices, tables[rank], torch.cat(parts))
-                inputs = staged.hits(here, caches[rank], inputs)
+                (inputs,) = staged.inputs(here, vertices, tables[rank], torch.cat(parts))
+                (inputs,) = staged.hits(here, caches[rank], inputs)
                 assert torch.equal(inputs, FEATURES[vertices])
-            served = [staged.serve_cache(_at(epoch, step, rank), tables[rank]) for rank, staged in enumerate(ranks)]
+            served = [staged.serve_cache(_at(epoch, step, rank), tables[rank])[0] for rank, staged in enumerate(ranks)]
             if epoch + 1 == EPOCHS:
                 assert not any(map(len, served)), "nothing follows the last epoch"
                 continue
             refills = [refill_of(fetches, epoch + 1, of, case.plan.steps, delta) for of in range(3)]
             arrived = _exchanged(served, [refills] * 3, step)
             for rank, staged in enumerate(ranks):
-                coming[rank] = staged.cache(_at(epoch, step, rank), arrived[rank])
+                (coming[rank],) = staged.cache(_at(epoch, step, rank), arrived[rank])
                 if delta:
-                    coming[rank] = staged.kept(_at(epoch, step, rank), caches[rank], coming[rank])
+                    (coming[rank],) = staged.kept(_at(epoch, step, rank), caches[rank], coming[rank])
         caches = coming
 
 
@@ -213,4 +213,4 @@ def test_only_rows_of_other_hosts_are_asked_for(case: Case) -> None:
     assert len(owner) == len(wanted) > 0
     assert torch.equal(owner, owner.sort().values)
     pulled = torch.stack([tables[int(rank)][int(place)] for rank, place in zip(owner, position, strict=True)])
-    assert torch.equal(staged.inputs(_at(0, 0, 2), vertices, tables[2], pulled), FEATURES[vertices])
+    assert torch.equal(staged.inputs(_at(0, 0, 2), vertices, tables[2], pulled)[0], FEATURES[vertices])

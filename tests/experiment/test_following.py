@@ -10,7 +10,7 @@ from simgnn.experiment.planner import Planned
 from simgnn.model.costs import EXPONENTIAL_PASSES
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.minibatch import VERTICES, rows_after
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.program import EVALUATE
 from tests.experiment import test_master_mirror as mirrors_plan
 from tests.experiment import test_plan_blocks as blocks_plan
@@ -86,7 +86,7 @@ def test_dropout_follows_every_hidden_layer_in_training_alone(kind: str, communi
                 assert op.kind is OpKind.ELEMENTWISE
                 assert [access.buffer for access in op.reads] == [rows, VERTICES]
                 assert [access.buffer for access in op.writes] == [rows]
-                assert dict(op.options) == {"function": "dropout", "dropped": 16384, "drawn": "epoch"}
+                assert (op.form, dict(op.options)) == (Form.DROPOUT, {"dropped": 16384})
                 [work] = op.work
                 assert (work.primitive, work.sizes["width"], work.sizes["passes"]) == ("elementwise", width, 2)
         rest = [op.name for op in template.ops if op.name not in ops]
@@ -100,10 +100,10 @@ def test_dropout_follows_every_hidden_layer_in_training_alone(kind: str, communi
 def test_of_mini_batches_each_rank_draws_for_its_own() -> None:
     sizes = made_sizes([0, 1], hops=3)
     program = planned_batches("distdgl", [0, 1], sizes).program
-    dropped = [op for op in program.templates["step"].ops if op.options.get("function") == "dropout"]
+    dropped = [op for op in program.templates["step"].ops if op.form is Form.BATCH_DROPOUT]
     ways = ("forward/1", "forward/2", "backward/2", "backward/1")
     assert [op.name for op in dropped] == [f"{way}/dropout" for way in ways]
-    assert all(op.options["drawn"] == "batch" and op.options["dropped"] == 32768 for op in dropped)
+    assert all(op.options["dropped"] == 32768 for op in dropped)
     assert [op.work[0].sizes["rows"] for op in dropped] == [rows_after(hop) for hop in (2, 1, 1, 2)]
     assert not any("dropout" in op.name for op in program.templates[EVALUATE].ops)
     plain = planned_batches("distdgl", [0, 1], sizes, "model.dropout=0").program

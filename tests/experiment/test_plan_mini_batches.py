@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError, ProgramError
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.lifetimes import remembered
 from simgnn.program.ops import Dependency, Op
 from simgnn.program.program import EVALUATE, Program, Template
@@ -240,6 +240,6 @@ def test_means_of_ranks_change_what_the_loss_writes_and_nothing_else() -> None:
     sizes = made_sizes(TWO)
     seeds, ranks = (planned("distdgl", TWO, sizes, *more).program for more in ([], ["train.gradient_mean=ranks"]))
     ops = ops_of(seeds), ops_of(ranks)
-    assert [one["forward/loss"].options for one in ops] == [{}, {"mean": "ranks"}]
+    assert [one["forward/loss"].form for one in ops] == [None, Form.RANK_MEANS]
     assert {name for name in ops[0] if ops[0][name] != ops[1][name]} == {"forward/loss"}
     assert seeds.buffers == ranks.buffers

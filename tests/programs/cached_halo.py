@@ -4,6 +4,7 @@ misses are exchanged otherwise (specs/capgnn.md sections 6 and 8)."""
 import numpy as np
 
 from programs.notation import all_pairs, op, program
+from simgnn.program.kinds import Form
 from simgnn.program.ops import Buffer, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.sizes import Column
@@ -43,7 +44,7 @@ def build(ranks: int = 2) -> Program:
     ]  # fmt: skip
     refresh = [
         inner,
-        op("store", "d2h", "copy_out", "hidden global", "global", "gradients<<1", options={"rows": "own"}),
+        op("store", "d2h", "copy_out", "hidden global", "global", "gradients<<1", form=Form.OWN_ROWS),
         op("stored", "barrier", "comm", after="store"),
         op("global", "h2d", "copy_in", "global", "from_global", "stored"),
         op("pack", "copy", "compute", "hidden", "send_rest", "update<<1"),

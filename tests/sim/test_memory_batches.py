@@ -4,6 +4,7 @@ import numpy as np
 from programs.notation import op, program
 
 from sim.worlds import machine, run
+from simgnn.program.kinds import Form
 from simgnn.program.ops import Buffer, Stream, Transfer, Work
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Route
@@ -46,8 +47,8 @@ def test_what_is_handed_from_host_to_device_lies_in_one_place_on_a_cpu() -> None
 
 def test_rows_that_a_rank_asks_for_lie_beside_those_that_it_sends() -> None:
     route = Route.from_matrix(np.array([[0, 30], [50, 0]]))
-    for options, rows in (({"rows": "remote"}, [30, 50]), ({}, [80, 80])):
-        fetch = op("f", "fetch", "comm", "ids x", "y", route="r", transfer=Transfer(4 * WIDE), options=options)
+    for form, rows in ((Form.REMOTE_ROWS, [30, 50]), (None, [80, 80])):
+        fetch = op("f", "fetch", "comm", "ids x", "y", route="r", transfer=Transfer(4 * WIDE), form=form)
         buffers = [Buffer(name, ROWS, WIDE) for name in ("ids", "x", "y")]
         made = program("p", {"epoch": [fetch]}, Calendar("epoch"), buffers, [Stream("comm", group="world")], (0, 1),
                        routes={"r": route})  # fmt: skip

@@ -15,7 +15,7 @@ from simgnn.policies.minibatch import INPUTS, block, edges_of, rows_after
 from simgnn.policies.names import Names
 from simgnn.policies.segments import Segments
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.sizes import Size
 
 
@@ -82,7 +82,7 @@ class BlockLayers:
         hidden = builder.buffer(f"{names.prefix}hidden/{index}", names.rows, layer.width_out)
         reads = [summed, *([below] if layer.uses_own_rows else [])]
         segments.update(layer, reads, hidden, RowSet(names.rows))
-        segments.dropout(layer, "forward", "batch")
+        segments.dropout(layer, "forward", Form.BATCH_DROPOUT)
         return hidden
 
     def backward(self, layer: LayerSpec) -> None:
@@ -91,7 +91,7 @@ class BlockLayers:
         names = segments.names
         trained = self.learned_inputs or segments.needs_gradient(layer)
         through, own = trained or layer.has_prepare, trained and layer.uses_own_rows
-        segments.dropout(layer, "backward", "batch")
+        segments.dropout(layer, "backward", Form.BATCH_DROPOUT)
         segments.reverse_update(layer, RowSet(names.rows), self.place(layer).below, through, own)
         if not through:
             return
@@ -105,7 +105,7 @@ class BlockLayers:
             builder.compute(
                 names.train, f"backward/{index}/add_own", OpKind.ADD, [f"d/own/{index}", below], [below],
                 builder.work([costs.pass_over(names.rows, layer.width_in, 3)]),
-                layer=index, phase="backward", options={"rows": "first"},
+                layer=index, phase="backward", form=Form.FIRST_ROWS,
             )  # fmt: skip
 
     def _reverse_sum(self, layer: LayerSpec, segments: Segments, target: str) -> None:

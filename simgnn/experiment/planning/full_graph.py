@@ -48,7 +48,7 @@ class FullGraphPlan:
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [f"aggregated/{index}", *([segments.own(layer)] if layer.uses_own_rows else [])]
         segments.update(layer, reads, hidden, self._aggregated_rows(layer))
-        segments.dropout(layer, "forward", "epoch")
+        segments.dropout(layer, "forward")
 
     def backward(self, layer: LayerSpec) -> None:
         """Update, sum, prepare: each the reverse of its forward segment."""
@@ -60,7 +60,7 @@ class FullGraphPlan:
         trained = segments.needs_gradient(layer)
         through = not layer.hoisted and (trained or layer.has_prepare)
         own_gradient = trained and layer.uses_own_rows
-        segments.dropout(layer, "backward", "epoch")
+        segments.dropout(layer, "backward")
         segments.reverse_update(layer, self._aggregated_rows(layer), segments.own(layer), through, own_gradient)
         if not through:
             return

@@ -8,12 +8,13 @@ their in-neighbours.
 
 from collections.abc import Callable
 
+from simgnn.emit.own_rows import JoinRows, TakeOwnRows
 from simgnn.experiment.planning.block_layers import BlockLayers, Place
 from simgnn.experiment.planning.update import EVALUATION, add_labels, emit_evaluation
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.minibatch import EVALUATED, EVALUATING, FEATURES, HALO, OWN_BLOCK, OWN_LABELS, STAGING
+from simgnn.policies.minibatch import BATCHES, EVALUATING, FEATURES, HALO, OWN_BLOCK, OWN_LABELS, STAGING
 from simgnn.policies.names import Names
 from simgnn.policies.staging import add_route, received, sent
 from simgnn.program.builder import ProgramBuilder, accesses
@@ -79,8 +80,8 @@ class _Inference:
             (EVALUATE,),
             Op(
                 f"{EVALUATING}inputs", OpKind.H2D, STAGING, accesses([FEATURES]), accesses([target]), work=work,
-                transfer=Transfer(width * item_bytes, rows), module=EVALUATED, phase="evaluate",
-                category="comm_overhead", options={"face": "own"},
+                transfer=Transfer(width * item_bytes, rows), module=BATCHES, action=TakeOwnRows.label,
+                phase="evaluate", category="comm_overhead",
             ),
         )  # fmt: skip
 
@@ -102,6 +103,6 @@ class _Inference:
         builder.compute(
             (EVALUATE,), f"{EVALUATING}{index}/join", OpKind.COPY, [own, arrived], [both],
             builder.work([pass_over(self.names.sources, width, 2)]), layer=index, phase="evaluate",
-            module=EVALUATED, category="comm_overhead", options={"face": "joined"},
+            module=BATCHES, action=JoinRows, category="comm_overhead",
         )  # fmt: skip
         return both

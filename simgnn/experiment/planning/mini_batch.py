@@ -28,7 +28,7 @@ from simgnn.policies.placement.embeddings import push_ops
 from simgnn.policies.placement.store import Store
 from simgnn.policies.schedule.base import StepEnds
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import ITEM_BYTES, Dependency, Group, Stream, Work
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
@@ -160,7 +160,7 @@ def _training(
     builder.compute(
         (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", SEEDS, "labels"],
         [f"d/hidden/{top}", "metrics", SEED_COUNT], (*builder.work([pass_over(rows, model.classes, 1)]), *work),
-        layer=top, phase="forward", options={} if train.gradient_mean == "seeds" else {"mean": train.gradient_mean},
+        layer=top, phase="forward", form=Form.RANK_MEANS if train.gradient_mean == "ranks" else None,
     )  # fmt: skip
     for layer in reversed(layers):
         blocks.backward(layer)

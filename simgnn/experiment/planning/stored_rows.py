@@ -24,7 +24,7 @@ from simgnn.policies.minibatch import (
 )
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
 from simgnn.policies.schedule.base import Schedule
-from simgnn.policies.staging import Staging, add_route, received
+from simgnn.policies.staging import StageInputs, Staging, add_route, received
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Op, Transfer, Work
@@ -82,7 +82,7 @@ class StoredRows:
             )
         )
         reads = accesses([VERTICES, FEATURES, *pulled])
-        staging.to_device(STAGE_ROWS, reads, Access(INPUTS), STAGED_ROWS, "inputs")
+        staging.to_device(STAGE_ROWS, reads, Access(INPUTS), STAGED_ROWS, StageInputs)
         if self.cache is not None:
             self.placement.take(staging)
             self.placement.fill_next(staging)

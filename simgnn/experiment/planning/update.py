@@ -62,9 +62,10 @@ def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimize
     """Parameters, their gradients, the optimizer's own values, and the metrics that are summed with them."""
     for layer in layers:
         count = parameters_of(layer)
-        builder.buffer(f"parameters/{layer.index}", 1, count, persistent=True)
-        builder.buffer(f"gradients/{layer.index}", 1, count, persistent=True)
-        builder.buffer(f"optimizer/{layer.index}", 1, OPTIMIZER_COPIES[optimizer] * count, persistent=True)
+        builder.buffer(f"parameters/{layer.index}", 1, count, persistent=True, inner=True)
+        builder.buffer(f"gradients/{layer.index}", 1, count, persistent=True, inner=True)
+        kept = OPTIMIZER_COPIES[optimizer] * count
+        builder.buffer(f"optimizer/{layer.index}", 1, kept, persistent=True, inner=True)
     builder.buffer("metrics", 1, METRICS, "float64", persistent=True)
 
 

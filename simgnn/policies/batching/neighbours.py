@@ -1,15 +1,18 @@
 """What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from simgnn.emit.on_rank import RankAction
+from simgnn.emit.own_rows import JoinRows, TakeOwnRows
 from simgnn.errors import ConfigError
 from simgnn.policies.batching.base import Batching
-from simgnn.policies.drawing import drawn_over_hosts
+from simgnn.policies.drawing import DRAWING, drawn_over_hosts
 from simgnn.policies.minibatch import BATCHES, DRAW, SAMPLING
-from simgnn.policy import chosen
+from simgnn.policy import Action, Array, PolicyContext, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Op, Work
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 MOST_NEIGHBOURS = 65_536
 
 
+class DrawBatch(RankAction[Callable[[PolicyContext], tuple[Array, ...]]]):
+    """Draw the batch of a step, or read it from where it was presampled: its vertices, seeds, and blocks by hop."""
+
+
 class NeighbourSampling(Batching, ABC):
     """Uniform neighbour sampling without replacement.
 
@@ -37,10 +44,11 @@ class NeighbourSampling(Batching, ABC):
     ``last``: ``drop`` ends an epoch where the first rank has no full batch left (specs/minibatch_common.md C8).
     ``storage``: where batches are kept: decides nothing about them.
     ``evaluation``: ``exact``, each layer on all in-edges of every rank's own vertices, which needs memory for the rows
-    of two layers; ``none`` leaves it out. ``known_ahead``: whether a run's batches are there before it begins.
+    of two layers; ``none`` leaves it out.
     """
 
-    known_ahead: ClassVar[bool]
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
+    mini_batches: ClassVar[bool] = True
 
     batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
     global_batch: Annotated[int, Field(ge=1, le=2**62)] | None = Field(
@@ -130,7 +138,7 @@ class NeighbourSampling(Batching, ABC):
         if batches.parted is not None:
             return drawn_over_hosts(builder, batches.parted, written)
         work = self.drawing(len(batches.edges))
-        return [Op(DRAW, OpKind.SAMPLE, SAMPLING, writes=written, work=work, module=BATCHES)]
+        return [Op(DRAW, OpKind.SAMPLE, SAMPLING, writes=written, work=work, module=BATCHES, action=DrawBatch.label)]
 
     def plan(
         self,

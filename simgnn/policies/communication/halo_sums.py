@@ -8,7 +8,7 @@ from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Column, Size
 
@@ -165,5 +165,5 @@ class HaloSums:
         work = (Work("gather", {"rows": Column(size), "width": 1, "item_bytes": 1}),)
         self.segments.builder.compute(
             self.fetched_in, name, OpKind.COPY, [read], [write], work, layer=1, phase="setup", route="halo",
-            category="comm_overhead", options={"encoding": "sparse"},
+            category="comm_overhead", form=Form.SPARSE_ROWS,
         )  # fmt: skip

@@ -8,9 +8,9 @@ from simgnn.partition.partition import PartitionKind
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sizes
 from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
-from simgnn.policies.staging import Staging, received
+from simgnn.policies.staging import LocateRows, ServeRows, Staging, received
 from simgnn.program.builder import accesses
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op, Transfer
 
 ROUTE = "rows"
@@ -38,7 +38,7 @@ class Pulls(Communication):
         if self.rows == "scheduled":
             # staged beside training: else it were chance whether these rows are there when training needs most
             ahead = staging.builder.buffers[INPUTS].depth > 1
-            return staging.send(ROUTE, ROUTE, "serve", lasting=ahead)
+            return staging.send(ROUTE, ROUTE, ServeRows, lasting=ahead)
         pulled = staging.builder.buffer(PULLED_ROWS, received(ROUTE), staging.width, space="host")
         staging.add(
             Op(
@@ -50,8 +50,9 @@ class Pulls(Communication):
                 transfer=Transfer(staging.row_bytes),
                 route=ROUTE,
                 module=PLACES,
+                action=LocateRows.label,
                 category="comm",
-                options={"rows": "remote"},
+                form=Form.REMOTE_ROWS,
             )
         )
         return pulled

@@ -6,13 +6,25 @@ rank sums them by vertex in the order of the ranks that sent them, divides by th
 by Adagrad. Deviation: rows of the own host go there at once too, not over the rank that serves them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from simgnn.emit.on_rank import RankAction
 from simgnn.partition.serving import Serving
-from simgnn.policies.minibatch import EMBEDDINGS, FEATURES, INPUT_GRADIENT, PUSHING, SEED_COUNT, VERTICES, rows_after
+from simgnn.policies.minibatch import (
+    EMBEDDINGS,
+    FEATURES,
+    INPUT_GRADIENT,
+    PLACES,
+    PUSHING,
+    SEED_COUNT,
+    VERTICES,
+    rows_after,
+)
 from simgnn.policies.staging import add_route, received, sent
+from simgnn.policy import Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
@@ -30,6 +42,18 @@ PENDING = ("push/pending/ids", "push/pending/rows")
 OWN, SUMMED, MOST_SUMMED = Column("push/own"), Column("push/summed"), Column("largest/pushed")
 ELEMENTS, WRITTEN = Column("push/elements"), Column("embeddings/rows")
 ID_BYTES = 8
+
+
+class PickGradients(RankAction[Callable[[PolicyContext, Array, Array, Array], tuple[Array, ...]]]):
+    """Take the gradients of a batch's vectors off the device, by the rank that writes them, and the number of seeds."""
+
+
+class SumGradients(RankAction[Callable[..., tuple[Array, Array]]]):
+    """Make mean gradients by vertex of those that arrived and the rank's own."""
+
+
+class ApplyGradients(RankAction[Callable[[PolicyContext, Array, Array, Array, Array], tuple[Array, Array]]]):
+    """Change the vectors of vertices, and the sums of squares, by a step of Adagrad."""
 
 
 def pushed_rows(hosts: tuple[int, ...], batches: BatchSizes) -> IntArray:
@@ -114,8 +138,8 @@ def _pick(builder: ProgramBuilder, rows: Column, width: int, several: bool) -> O
     work = Work("gather", {"rows": rows, "width": width, "item_bytes": builder.item_bytes})
     return Op(
         PICK, OpKind.D2H, EMBEDDINGS, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written), work=(work,),
-        transfer=Transfer(width * builder.item_bytes, rows), module=EMBEDDINGS, phase="backward",
-        category="comm_overhead", options={"face": "pushed"},
+        transfer=Transfer(width * builder.item_bytes, rows), module=PLACES, action=PickGradients.label,
+        phase="backward", category="comm_overhead",
     )  # fmt: skip
 
 
@@ -134,8 +158,8 @@ def _sum(builder: ProgramBuilder, width: int, several: bool) -> Op:
     read = [*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]
     work = Work("scatter_add", {"rows": SUMMED, "width": width, "item_bytes": builder.item_bytes})
     return Op(
-        SUM, OpKind.ADD, EMBEDDINGS, accesses(read), accesses(PENDING), work=(work,), module=EMBEDDINGS, phase="update",
-        category="update", options={"face": "summed"},
+        SUM, OpKind.ADD, EMBEDDINGS, accesses(read), accesses(PENDING), work=(work,), module=PLACES,
+        action=SumGradients.label, phase="update", category="update",
     )  # fmt: skip
 
 
@@ -143,5 +167,5 @@ def _apply(builder: ProgramBuilder) -> Op:
     work = Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes})
     return Op(
         APPLY, OpKind.OPTIMIZE, EMBEDDINGS, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
-        work=(work,), module=EMBEDDINGS, phase="update", category="update", options={"face": "applied"},
+        work=(work,), module=PLACES, action=ApplyGradients.label, phase="update", category="update",
     )  # fmt: skip

@@ -1,16 +1,18 @@
 """Input rows in a store: each host keeps its own in memory that its ranks share, batches pull the others."""
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from simgnn.emit.on_rank import OfOne, OfTwo, RankAction
 from simgnn.errors import ConfigError
 from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
-from simgnn.policies.staging import Staging, received
-from simgnn.policy import Policy
+from simgnn.policies.placement.embeddings import ApplyGradients, PickGradients, SumGradients
+from simgnn.policies.staging import LocateRows, ServeRows, StageInputs, Staging, received
+from simgnn.policy import Action, Policy
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
 
@@ -19,6 +21,30 @@ HOT_SHARE = 0.1
 """Of the distinct rows of other hosts that a rank needs in a mean epoch, how many ``auto`` keeps."""
 CACHE_ROUTE, FIRST_ROUTE = "hot", "hot/setup"
 """Rows that fill the next epoch's caches, by epoch and step; those that fill the first epoch's."""
+
+
+class TakeHotRows(RankAction[OfTwo]):
+    """Put rows of the cache among the input rows of a batch."""
+
+
+class ServeHotRows(RankAction[OfOne]):
+    """Pick this step's piece of what fills the other ranks' caches of the next epoch."""
+
+
+class FillHotRows(RankAction[OfOne]):
+    """Put what this step pulled into the cache of the next epoch."""
+
+
+class KeepHotRows(RankAction[OfTwo]):
+    """Copy what the present cache has of this step's piece into the cache of the next epoch."""
+
+
+class ServeFirstHotRows(RankAction[OfOne]):
+    """Pick what fills the other ranks' caches of the first epoch."""
+
+
+class FillFirstHotRows(RankAction[OfOne]):
+    """Fill the cache of the first epoch."""
 
 
 class Store(Policy):
@@ -36,6 +62,11 @@ class Store(Policy):
     """
 
     slot: ClassVar[str] = "placement"
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (
+        *(LocateRows, ServeRows, StageInputs),
+        *(TakeHotRows, ServeHotRows, FillHotRows, KeepHotRows, ServeFirstHotRows, FillFirstHotRows),
+        *(PickGradients, SumGradients, ApplyGradients),
+    )
 
     kind: Literal["store"] = "store"
     hot_rows: Annotated[int, Field(ge=0, le=MOST_HOT_ROWS)] | Literal["auto"] = Field(
@@ -116,23 +147,23 @@ class Store(Policy):
     def take(self, staging: Staging) -> None:
         """Emit: rows of a batch that are in the cache. That of an epoch was filled in the one before."""
         reads = (self._present, Access(INPUTS))
-        staging.on_device(TAKE_HOT, reads, Access(INPUTS), Column("rows/hits"), "hits")
+        staging.on_device(TAKE_HOT, reads, Access(INPUTS), Column("rows/hits"), TakeHotRows)
 
     def fill_next(self, staging: Staging) -> None:
         """Emit: a step's piece of the next epoch's cache. Source: RapidGNN, VectorPull (specs/rapidgnn.md 5.4)."""
         if not self.refills:
             return
-        pulled = staging.send("hot", CACHE_ROUTE, "serve_cache")
+        pulled = staging.send("hot", CACHE_ROUTE, ServeHotRows)
         here, before = Access(HOT), self._present
-        staging.to_device("hot/stage", (Access(pulled),), here, received(CACHE_ROUTE), "cache")
+        staging.to_device("hot/stage", (Access(pulled),), here, received(CACHE_ROUTE), FillHotRows)
         if self.pulls_new_rows:
-            staging.on_device("hot/keep", (before, here), here, Column("hot/kept"), "kept")
+            staging.on_device("hot/keep", (before, here), here, Column("hot/kept"), KeepHotRows)
 
     def fill_first(self, staging: Staging) -> None:
         """Emit: the cache of the first epoch, before it begins."""
-        pulled = staging.send("setup/hot", FIRST_ROUTE, "serve_first_cache", "setup")
+        pulled = staging.send("setup/hot", FIRST_ROUTE, ServeFirstHotRows, "setup")
         rows = received(FIRST_ROUTE)
-        staging.to_device("setup/hot/stage", (Access(pulled),), self._present, rows, "first_cache", "setup")
+        staging.to_device("setup/hot/stage", (Access(pulled),), self._present, rows, FillFirstHotRows, "setup")
 
     @property
     def _present(self) -> Access:

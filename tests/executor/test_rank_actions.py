@@ -1,0 +1,40 @@
+"""Every action that the executor carries out on what a rank holds has a function."""
+
+import pytest
+
+from executor.minibatch.batches import DrawnBatches
+from executor.minibatch.embeddings import Embeddings
+from executor.minibatch.evaluation import OwnRows
+from executor.minibatch.parted import PartedBatches
+from executor.minibatch.placement import ScheduledRows, StagedRows
+from simgnn.emit.on_rank import RankAction
+from simgnn.experiment.slots import SLOTS, kinds
+from simgnn.policies.staging import LocateRows, StageInputs
+
+HOLDERS = (DrawnBatches, Embeddings, OwnRows, PartedBatches, ScheduledRows)
+
+
+def _functions(holder: type) -> dict:
+    return dict(object.__new__(holder).functions())
+
+
+def test_every_action_has_one_function() -> None:
+    listed = {
+        action
+        for slot in SLOTS
+        if slot != "partition"
+        for policy in kinds(slot).values()
+        for action in policy.actions
+        if issubclass(action, RankAction)
+    }
+    carried = [action for holder in HOLDERS for action in _functions(holder)]
+    assert len(carried) == len(set(carried))
+    assert set(carried) == listed
+    assert set(_functions(StagedRows)) == {LocateRows, StageInputs}
+
+
+@pytest.mark.parametrize("slot", [slot for slot in SLOTS if slot != "partition"])
+def test_labels_name_one_action_of_a_policy(slot: str) -> None:
+    for policy in kinds(slot).values():
+        labels = [action.label for action in policy.actions]
+        assert len(set(labels)) == len(labels)
