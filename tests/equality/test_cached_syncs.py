@@ -110,8 +110,9 @@ def test_both_ends_hold_the_same_bits(runs: Runs, extra: tuple[str, ...], ranks:
 
 def test_no_cached_row_is_further_off_than_allowed() -> None:
     """After each round, |row - cached| is at most epsilon |row|, or for a sent row the codec's bound."""
-    from executor.adaptive import AdaptiveRows
     from executor.codecs import codec_of
+
+    from executor.adaptive import AdaptiveRows
     from executor.handlers.context import PolicyContext
     from simgnn.policies.codec.linear import Linear
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from executor.codecs import LinearCodec, codec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from executor import codecs
 from executor.adaptive import moved_rows
-from executor.codecs import LinearCodec, codec_of
 from executor.kernels.masks import WireMask
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-
 from executor.codecs import codec_of
+
 from executor.handlers.context import LocalRoute, PolicyContext
 from executor.replicas import AdaptiveReplicas
 from executor.routes import local_routes

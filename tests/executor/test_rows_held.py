@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 import torch
+from executor.codecs import codec_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executor.codecs import codec_of
 from executor.handlers.context import PolicyContext
 from executor.kernels.masks import wire_mask
 from executor.layers.attention import GAT

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from executor.codecs import LinearCodec
 
 from executor import codecs
 from executor.adaptive import moved_rows
-from executor.codecs import LinearCodec
 from executor.kernels.masks import WireMask
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex

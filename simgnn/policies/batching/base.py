@@ -1,11 +1,7 @@
 """What every choice of slot ``batching`` is."""
 
-from typing import ClassVar
-
-from simgnn.policy import Policy
+from simgnn.policy import BatchingTraits
 
 
-class Batching(Policy):
-    """Which vertices one training step covers."""
-
-    slot: ClassVar[str] = "batching"
+class Batching(BatchingTraits):
+    """A choice of slot ``batching``: which vertices one training step covers."""

@@ -1,7 +1,8 @@
 """Adaptive cache of vertices: a row travels only when it has moved by more than epsilon since it was last sent."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from array_api_compat import array_namespace
 from pydantic import Field, model_validator
@@ -12,7 +13,7 @@ from simgnn.policies.encoded import training_part
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.replicas import ReplicaSync, emit_settling, is_replica_sync
 from simgnn.policies.sync import Reference, Sync
-from simgnn.policy import Codec, chosen
+from simgnn.policy import Choices, Codec, CommunicationTraits, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 
 LARGEST_SHIFT = 5.0
@@ -71,6 +72,9 @@ class AdaptiveVertex(Freshness):
     paper keeps the exact row; the scatter sends differences too; and halo rows are our own form.
     """
 
+    sends_differences: ClassVar[bool] = True
+    hands_on: ClassVar[bool] = True
+
     kind: Literal["adaptive-vertex"] = "adaptive-vertex"
     epsilon: float = Field(default=0.01, ge=0, lt=1, description="threshold of the first epoch; 0: whatever moved")
     adapt: bool = Field(default=True, description="move the threshold with the training accuracy")
@@ -103,6 +107,16 @@ class AdaptiveVertex(Freshness):
                 f"({self.largest_epsilon}), between which the threshold adapts; for a fixed one set adapt = false"
             )
         return self
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """An own part of masters where nobody adds up parts."""
+        if self.fold_on_active and choices.communication.cut != "vertex-cut":
+            adding = choices.fitting(CommunicationTraits, lambda communication: communication.cut == "vertex-cut")
+            yield Refusal(
+                "freshness", "fold_on_active",
+                f"got true with communication.kind = '{choices.communication.label}', expected false: only masters "
+                f"that add up parts (communication.kind = '{adding}') have one of their own to add",
+            )  # fmt: skip
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         """See :class:`Freshness`; evaluations are exact."""

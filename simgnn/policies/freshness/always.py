@@ -2,23 +2,14 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.encoded import emit_encoded
 from simgnn.policies.freshness.base import Freshness
-from simgnn.policies.sync import Sync, emit_plainly
-from simgnn.policy import Codec, Moves
-from simgnn.program.builder import ProgramBuilder
+from simgnn.policy import Moves
 
 
 class Always(Freshness):
     """Every transfer carries every row, every time."""
 
-    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
+    exact: ClassVar[bool] = True
 
     kind: Literal["always"] = "always"
-
-    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """See :class:`Freshness`."""
-        if codec.encodes:
-            emit_encoded(builder, sync, codec)
-        else:
-            emit_plainly(builder, sync)

@@ -1,32 +1,31 @@
 """What every freshness is: how a sync of a communication is carried out."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
-from simgnn.policies.sync import Reference, Sync
-from simgnn.policy import Codec, Moves, Policy
+from simgnn.policies.encoded import emit_encoded
+from simgnn.policies.sync import Reference, Sync, emit_plainly
+from simgnn.policy import Codec, FreshnessTraits
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 
-class Freshness(Policy, ABC):
-    """A choice of slot ``freshness``. ``serves``: what it can say of a transfer, listed rows or whole blocks."""
-
-    slot: ClassVar[str] = "freshness"
-    serves: ClassVar[tuple[Moves, ...]] = ("rows",)
+class Freshness(FreshnessTraits):
+    """A choice of slot ``freshness``: how the transfers of a communication are carried out."""
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """Which of its options decide nothing with these layers, in sentences."""
         return []
 
-    @abstractmethod
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, what becomes of those that are
-        not sent."""
+        not sent. Every row is sent, every time, unless a policy says otherwise."""
+        if codec.encodes:
+            emit_encoded(builder, sync, codec)
+        else:
+            emit_plainly(builder, sync)
 
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
         """How whole blocks travel: every block, every time, unless a policy says otherwise."""

@@ -1,6 +1,6 @@
 """Skip-broadcast: a rank whose block is young, or has changed little, skips its turn; others multiply an older copy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isfinite
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -13,8 +13,7 @@ from simgnn.model.spec import LayerSpec
 from simgnn.policies.blocks import NEVER, BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.freshness.guarded_blocks import GuardedBlocks
-from simgnn.policies.sync import Sync
-from simgnn.policy import Codec, Moves, chosen
+from simgnn.policy import Choices, Codec, Moves, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
@@ -96,6 +95,23 @@ class SkipBroadcast(Freshness):
             )
         return self
 
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """What is to become of blocks of input features where none are sent, or all are."""
+        if not chosen(self, ["inputs"]):
+            return
+        if self.skip == "gradients":
+            why = "freshness.skip = 'gradients', which sends all rows forward"
+        elif choices.model.transforms_first:
+            why = f"{choices.model.transforms_first}, which sends transformed rows in place of input features"
+        elif not choices.communication.resends_inputs():
+            why = f"communication.kind = '{choices.communication.label}', which sends input features once here"
+        else:
+            return
+        yield Refusal(
+            "freshness", "inputs",
+            f"got '{self.inputs}' with {why}, expected none: it decides nothing; remove it",
+        )  # fmt: skip
+
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """See :class:`Freshness`: blocks of input features travel where the first layer sums them."""
         if not chosen(self, ["inputs"]) or layers[0].order == "aggregate-first":
@@ -165,10 +181,6 @@ class SkipBroadcast(Freshness):
         if self.rule == EPOCH_ADAPTIVE and self.stagger and last <= forced:
             return forced - root % (self.bound_epochs + 1)
         return last
-
-    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """Refused when the experiment was loaded: it serves whole blocks."""
-        raise AssertionError(f"skip-broadcast says nothing of listed rows (sync point {sync.point})")
 
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
         """Guarded where blocks may be skipped; see :class:`Freshness`."""
