@@ -12,7 +12,6 @@ from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_u
 from simgnn.experiment.schema import Experiment
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.blocks import ExpandBlocks
 from simgnn.policies.communication.base import Sizes
 from simgnn.policies.freshness.base import MovesBlocks, MovesRows
@@ -36,7 +35,7 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
 
     Raises :class:`ConfigError` for what the partition or the graph cannot serve.
     """
-    if batches is None and isinstance(experiment.batching, NeighbourSampling):
+    if batches is None and experiment.sampling is not None:
         raise ConfigError(
             f"batching.kind: got '{experiment.batching.label}', expected 'full': no batches were drawn; those of a "
             "statistics file cannot be, as it holds no edges"
@@ -46,7 +45,7 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
 
 
 def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
-    facts, model, communication = stats.facts, experiment.model, experiment.communication
+    facts, model, communication = stats.facts, experiment.model, experiment.full_graph_communication
     # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
     if communication.dense_inputs or (facts.centred_features and model.kind not in BUILT_IN_LAYERS):
         facts = replace(facts, feature_nonzeros=None)
@@ -105,7 +104,7 @@ def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
         communication = experiment.communication
         problems.append(
             f"communication.kind = '{communication.label}': the partition's kind is {stats.kind}, "
-            f"{expected_cut(communication)}"
+            f"{expected_cut(communication.cut)}"
         )
     if facts.feature_width == 0:
         problems.append(

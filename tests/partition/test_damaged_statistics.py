@@ -14,7 +14,9 @@ from scipy import sparse
 from simgnn.errors import ConfigError
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.degrees import DEGREES, degree_table
-from simgnn.partition.kinds import Ebv, Random
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.random import Random
 from simgnn.partition.statistics.file import load_stats, save_stats
 from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_to_parts
 from simgnn.tomlfile import write_toml
@@ -29,7 +31,7 @@ def counted(cut: str) -> PartitionStats:
     graph = random_graph(60, 200, width=6)
     features = np.asarray(graph.features)
     graph = replace(graph, features=sparse.csr_array(np.where(features > 0, features, 0)))
-    stats = partition_stats(graph, policy.partition(graph, HOSTS, 0), HOSTS)
+    stats = partition_stats(graph, partitioned(policy, graph, HOSTS, 0), HOSTS)
     tables = {**stats.tables} if cut == "vertex-cut" else {**stats.tables, DEGREES: degree_table(graph.csr)}
     return replace(stats, tables=tables, made_by=policy, origin=Origin("g", "c", "p"))
 
