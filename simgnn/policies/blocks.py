@@ -11,6 +11,7 @@ from simgnn.policies.sync import Phase
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Size
 
 NEVER = -1
@@ -116,6 +117,7 @@ class BlockWire:
         builder.compute(
             sync.templates, sync.op(f"encode/{root}"), OpKind.ENCODE, [sync.source], [coded],
             self.codec.encode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+            scratch=Scratch(self.codec.encode_scratch(sync.own_rows, sync.width, dtype)),
             after=() if decided is None else (Dependency(decided),), **coding, **fields,
         )  # fmt: skip
         self._broadcast(root, [coded, *told], [arrived, *marks], after, fields)

@@ -11,6 +11,7 @@ from simgnn.policies.sync import Stage, Sync, land, pack, receiving_buffer
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
+from simgnn.program.scratch import Scratch, Terms, rows_of
 from simgnn.program.sizes import Column, Decision, Size
 
 THRESHOLD = "threshold"
@@ -38,16 +39,18 @@ class CachedStage:
         """All ops, in the sync's templates."""
         builder, sync, stage = self.builder, self.sync, self.stage
         kept = builder.buffer(self.name("kept"), stage.arriving, sync.width, persistent=True)
-        self.send_moved("encode")
+        self.send_moved("encode", 0)
         receive = receiving_buffer(builder, sync, stage)
         reads = [self.name("arrived"), self.name("mask_in"), kept]
         self.compute(
-            "decode", OpKind.DECODE, reads, [receive, kept], (*self.landing_work(), self.work("copy", stage.arriving))
-        )
+            "decode", OpKind.DECODE, reads, [receive, kept], (*self.landing_work(), self.work("copy", stage.arriving)),
+            scratch=self.landing_copies(),
+        )  # fmt: skip
         land(builder, sync, stage)
 
-    def send_moved(self, face: str) -> None:
-        """Rows that moved from the cache ``sent`` are sent; what of them, says the policy's ``face``."""
+    def send_moved(self, face: str, plain: int) -> None:
+        """Rows that moved from the cache ``sent`` are sent; what of them, says the policy's ``face``. ``plain``: see
+        :meth:`coding_copies`."""
         builder, stage = self.builder, self.stage
         pack(builder, self.sync, stage)
         builder.buffer(THRESHOLD, 1, 3, "float64", persistent=True)
@@ -56,11 +59,12 @@ class CachedStage:
         select = (self.work("select", stage.leaving),)
         mask = self.add_masks()
         reads = [stage.packed, sent, THRESHOLD]
-        self.compute("select", OpKind.SELECT, reads, [mask, chosen], select, "select", **self.sync.test)
+        self.compute("select", OpKind.SELECT, reads, [mask, chosen], select, "select", (), **self.sync.test)
         coded = self.add_coded()
         self.compute(
             "encode", OpKind.ENCODE, [stage.packed, chosen, sent], [coded, sent],
             self.coding_work(self.leaving, self.codec.keeps_exact_rows), face,
+            scratch=self.coding_copies(self.leaving, plain),
         )  # fmt: skip
         self.exchange()
 
@@ -106,8 +110,9 @@ class CachedStage:
             builder.buffer(self.name("ids_in"), self.arriving, 1, "int32"),
         )
         self.compute(
-            "ids/pack", OpKind.ENCODE, [self.name("mask")], [counts, ids], _listing(stage.leaving), "list_rows"
-        )
+            "ids/pack", OpKind.ENCODE, [self.name("mask")], [counts, ids], _listing(stage.leaving), "list_rows",
+            scratch=rows_of(stage.leaving, ID_BYTES),
+        )  # fmt: skip
         self._exchange("count", pairs, [counts], counts_in, COUNT_BYTES, control=True)
         self._exchange(
             "ids", stage.route, [ids, counts, counts_in], ids_in, ID_BYTES,
@@ -150,6 +155,21 @@ class CachedStage:
         added = (self.work("gather", rows), self.work("elementwise", rows, passes=3)) if self.codec.encodes else ()
         return (*coded, *added, self.work("gather", rows))
 
+    def copies(self, rows: Size, number: int) -> Terms:
+        """Copies of rows that an op holds at once."""
+        return rows_of(rows, number * self.sync.width * self.builder.item_bytes)
+
+    def coding_copies(self, rows: Size, plain: int) -> Terms:
+        """Those of :meth:`coding_work`: a difference is made of two. ``plain``: copies that are not encoded, one where
+        rows are picked before they are put in the order of the wire."""
+        if not self.codec.encodes:
+            return self.copies(rows, plain)
+        return (*self.copies(rows, 2), *self.codec.encode_scratch(rows, self.sync.width, self.builder.dtype))
+
+    def landing_copies(self, number: int = 1) -> Terms:
+        """Those of :meth:`landing_work`: differences are decoded beside rows of the cache."""
+        return self.copies(self.arriving, number) if self.codec.encodes else ()
+
     def work(self, primitive: str, rows: Size, **sizes: int) -> Work:
         """Work on rows of the sync's width."""
         width, item = self.sync.width, self.builder.item_bytes
@@ -157,14 +177,14 @@ class CachedStage:
 
     def compute(
         self, part: str, kind: OpKind, reads: list[str], writes: list[str], work: tuple[Work, ...],
-        face: str | None = None, **options: str | int,
+        face: str | None = None, scratch: Terms = (), **options: str | int,
     ) -> None:  # fmt: skip
         """Emit an op of the policy: its ``face``, by default that of the op's kind."""
         called = {} if face is None or face == kind.value else {"face": face}
         self.builder.compute(
             self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, layer=self.sync.layer,
             phase=self.sync.phase, route=self.stage.route, module="freshness", category="comm_overhead",
-            options={**called, **options},
+            options={**called, **options}, scratch=Scratch(scratch),
         )  # fmt: skip
 
     def _exchange(self, part: str, route: str, reads: list[str], write: str, row_bytes: int, **fields: Any) -> None:

@@ -14,6 +14,7 @@ from simgnn.policies.staging import add_route, received, sent
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Dependency, Group, Op, Stream, Transfer, Work
+from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column
 from simgnn.sampling.requests import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
 from simgnn.sampling.sizes import PartedSizes
@@ -70,7 +71,7 @@ def _hop(
         Op(
             f"{name}/request", OpKind.FETCH, REQUESTING, accesses([asked(hop), DEGREES]), accesses([kept, wanted]),
             after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES, category="comm",
-            options={**options, "rows": "remote"},
+            options={**options, "rows": "remote"}, scratch=Scratch(rows_of(sent(asked(hop)), DEGREE_BYTES)),
         ),
         Op(
             f"{name}/here", OpKind.SAMPLE, SAMPLING, accesses([asked(hop)]), accesses([here]), after,

@@ -121,8 +121,9 @@ class ReplicaSync:
         )  # fmt: skip
         reads = [rows, own, sums, THRESHOLD, *woken]
         scatter.compute(
-            "fold", OpKind.SELECT, reads, [own, sums, active], fold, "fold", **self.sync.test, **self._masters
-        )
+            "fold", OpKind.SELECT, reads, [own, sums, active], fold, "fold", scatter.copies(self._shared, 2),
+            **self.sync.test, **self._masters,
+        )  # fmt: skip
         self._publish(rows, sums, active)
         if self._within is not None:
             self._within.scatter(scatter, scatter.name("chosen"), self._name("news"), self._masters["masters"])
@@ -137,7 +138,7 @@ class ReplicaSync:
         ):  # fmt: skip
             work = tuple(scatter.work("elementwise", rows, passes=1) for _ in states)
             face = f"reset_{who}"
-            scatter.compute(f"reset/{who}", OpKind.SELECT, [renewed, *states], states, work, face, **self._masters)
+            scatter.compute(f"reset/{who}", OpKind.SELECT, [renewed, *states], states, work, face, (), **self._masters)
         if self._within is not None:
             self._within.reset(renewed)
 
@@ -152,17 +153,20 @@ class ReplicaSync:
         return [self.builder.buffer(self._name("published"), self._shared, self.sync.width, persistent=True)]
 
     def _add_parts(self, gather: CachedStage, sums: str, active: str) -> None:
-        gather.send_moved("encode_change")
+        gather.send_moved("encode_change", 1)
         work = list(gather.landing_work())
         work[-1] = gather.work("scatter_add", gather.arriving)
         reads = [gather.name("arrived"), gather.name("mask_in"), sums]
-        gather.compute("decode", OpKind.DECODE, reads, [sums, active], tuple(work), "add_parts", **self._masters)
+        gather.compute(
+            "decode", OpKind.DECODE, reads, [sums, active], tuple(work), "add_parts", gather.landing_copies(),
+            **self._masters,
+        )  # fmt: skip
 
     def _publish(self, rows: str, sums: str, active: str) -> None:
         builder, scatter, kept, published = self.builder, self._scatter, self._kept(), self._published()
         mask, coded = scatter.add_masks(), scatter.add_coded()
         chosen = builder.buffer(scatter.name("chosen"), self._awake, 1, "int64")
-        scatter.compute("select", OpKind.SELECT, [active], [mask, chosen], (), "announce", **self._told())
+        scatter.compute("select", OpKind.SELECT, [active], [mask, chosen], (), "announce", (), **self._told())
         work = (*scatter.coding_work(self._awake), scatter.work("gather", scatter.leaving))
         news, face = list[str](), "encode_sums"
         if self._within is not None:
@@ -170,14 +174,15 @@ class ReplicaSync:
             news, face = [builder.buffer(self._name("news"), self._awake, columns, dtype)], "encode_news"
         scatter.compute(
             "encode", OpKind.ENCODE, [chosen, mask, sums, *published], [coded, *news, *published], work, face,
-            **self._masters,
+            scatter.coding_copies(self._awake, 1), **self._masters,
         )  # fmt: skip
         scatter.exchange()
         put = (scatter.work("gather", scatter.stage.arriving), scatter.work("gather", self._shared))
         reads = [scatter.name("arrived"), scatter.name("mask_in"), kept, rows, *(published or [sums])]
         scatter.compute(
-            "decode", OpKind.DECODE, reads, [kept, rows], (*scatter.landing_work(), *put), "take_sums", **self._masters
-        )
+            "decode", OpKind.DECODE, reads, [kept, rows], (*scatter.landing_work(), *put), "take_sums",
+            scatter.landing_copies(2), **self._masters,
+        )  # fmt: skip
 
     def _told(self) -> dict[str, str]:
         """What the program says of its decisions, so that a record of them can be carried over: ``publications``."""

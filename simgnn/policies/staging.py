@@ -60,6 +60,7 @@ class Staging:
         """Rows that others wait for are picked and sent along a route whose sizes both ends know; returns the buffer of
         those that arrive. The executor asks ``face`` of the placement which rows. ``lasting``: see :class:`Buffer`."""
         builder = self.builder
+        builder.keep_rows_of(route, sent(route))
         served = builder.buffer(f"{name}/served", sent(route), self.width, space="host", lasting=lasting)
         pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host", lasting=lasting)
         self.add(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simgnn.program.kinds import OpKind
+from simgnn.program.scratch import NO_SCRATCH, Scratch
 from simgnn.program.sizes import Decision, Size
 
 Space = Literal["device", "host", "host-shared"]
@@ -139,6 +140,7 @@ class Op:
     ``gradients`` then says which forward buffer each gradient buffer belongs to, read (the output's) or written (the
     inputs'). ``module`` is "layers.2.update" (a module and its segment), or the policy that decides. ``ranks`` names a
     column that is 1 where the op exists (None: everywhere). ``category`` is what reports book the time under.
+    ``scratch``: memory that the op holds beside its buffers.
 
     What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on what they read,
     in order, parameters left out; ``copy`` with a route gathers the route's rows into a send buffer, peers ascending;
@@ -165,6 +167,7 @@ class Op:
     phase: Literal["forward", "backward", "update", "setup", "evaluate"] = "forward"
     category: Literal["compute", "comm", "comm_overhead", "update"] = "compute"
     options: Mapping[str, str | int | float] = field(default_factory=dict)
+    scratch: Scratch = NO_SCRATCH
 
     @property
     def sizes(self) -> tuple[Size, ...]:

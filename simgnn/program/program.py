@@ -1,11 +1,12 @@
 """A program: templates of ops, the calendar that says which template runs when, and the size table."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Buffer, Group, Op, Stream
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import SizeTable
 
 EVALUATE = "evaluate"
@@ -67,7 +68,8 @@ class Program:
     """What every rank does. Both backends interpret it; it holds no tensors.
 
     ``hosts`` is the host of each rank, int [P]. An op's id is unique in the program: templates in the order of
-    ``templates``, ops in program order.
+    ``templates``, ops in program order. ``kept``: by name, memory of the device that the executor fills once and keeps
+    beside the buffers, as large as the first turn needs.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Program:
     groups: Mapping[str, Group]
     sizes: SizeTable
     hosts: tuple[int, ...]
+    kept: Mapping[str, Scratch] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:

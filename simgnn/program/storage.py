@@ -17,6 +17,7 @@ from simgnn.npzfile import read_npz
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, Decision, Route, SizeTable
 
 FORMAT = 1
@@ -37,6 +38,7 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
             {"name": template.name, "ops": [_encode(op) for op in template.ops]}
             for template in program.templates.values()
         ],
+        "kept": _encode(program.kept),
     }
     arrays: dict[str, NDArray[Any]] = {f"column/{name}": column for name, column in program.sizes.columns.items()}
     for name, route in program.sizes.routes.items():
@@ -96,6 +98,7 @@ def _program_of(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
         groups={item["name"]: _decode(Group, item) for item in document["groups"]},
         sizes=SizeTable(len(document["hosts"]), columns, routes),
         hosts=tuple(document["hosts"]),
+        kept=_decode(Mapping[str, Scratch], document.get("kept", {})),
     )
 
 

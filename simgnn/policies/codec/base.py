@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from simgnn.policies.base import Moves, Policy
 from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.scratch import Terms
 from simgnn.program.sizes import Size
 
 
@@ -32,6 +33,10 @@ class Codec(Policy, ABC):
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """What encoding ``rows`` rows costs: here one pass that reads and writes."""
         return (Work("elementwise", {"rows": rows, "width": width, "passes": 2, "item_bytes": ITEM_BYTES[dtype]}),)
+
+    def encode_scratch(self, rows: Size, width: int, dtype: str) -> Terms:
+        """Memory that encoding them takes beside rows and bytes: here none."""
+        return ()
 
     def decode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """What decoding them costs."""

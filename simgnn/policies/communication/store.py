@@ -8,10 +8,11 @@ from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sizes
 from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
-from simgnn.policies.staging import Staging, received
+from simgnn.policies.staging import Staging, received, sent
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op, Transfer
+from simgnn.program.scratch import Scratch, rows_of
 
 ROUTE = "rows"
 """Rows that batches pull, from the rank that sends to the one that needs, by epoch and step."""
@@ -52,6 +53,7 @@ class Pulls(Communication):
                 module=PLACES,
                 category="comm",
                 options={"rows": "remote"},
+                scratch=Scratch(rows_of(sent(ROUTE), staging.row_bytes)),
             )
         )
         return pulled
