@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
 from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.scratch import Terms
 from simgnn.program.sizes import IntArray, Size
 
 Moves = Literal["rows", "blocks", "batches"]
@@ -243,6 +244,10 @@ class Codec(CodecTraits, ABC):
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """Work of encoding ``rows`` rows, for prices: here one pass that reads and writes."""
         return (Work("elementwise", {"rows": rows, "width": width, "passes": 2, "item_bytes": ITEM_BYTES[dtype]}),)
+
+    def encode_scratch(self, rows: Size, width: int, dtype: str) -> Terms:
+        """Memory that encoding them takes beside rows and bytes: here none."""
+        return ()
 
     def decode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """Work of decoding ``rows`` rows, for prices."""

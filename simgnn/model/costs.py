@@ -1,7 +1,8 @@
 """What each segment of a layer costs, as pieces of primitive work (``simgnn.program.ops.Work`` names the primitives).
 
 Sizes are opaque here (T): numbers, or the planner's columns. A dense product [rows, inner] @ [inner, outer] runs
-backward as one product for the weights and, where the input needs a gradient, one for the input.
+backward as one product for the weights and, where the input needs a gradient, one for the input. What an op holds in
+memory while it runs is stated beside its cost.
 """
 
 from collections.abc import Mapping
@@ -18,11 +19,13 @@ EXPONENTIAL_PASSES = 3
 @dataclass(frozen=True)
 class Piece(Generic[T]):
     """One piece of work: a primitive of the device curves and its sizes. ``locality``: the table of the partition that
-    profiles its index stream, where that is not the aggregation's."""
+    profiles its index stream, where that is not the aggregation's. ``held``: elements that the piece makes beside what
+    the op writes, and holds until its op adds them to a buffer."""
 
     primitive: str
     sizes: Mapping[str, T | int]
     locality: str | None = None
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
         extended: list[Piece[T]] = []
         if rows.centred:
             extended.append(Piece("elementwise", {"rows": inner, "width": outer, "passes": 1}))
-            extended.append(Piece("copy", {"rows": inner + 1, "width": outer}))
             inner += 1
+            extended.append(Piece("copy", {"rows": inner, "width": outer}, held=inner * outer))
         sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": rows.rows, "sources": inner, "width": outer}
         return [*extended, Piece("sparse_matmul", sizes, "locality/features/forward")]
     return [Piece("matmul", {"rows": rows.rows, "inner": inner, "outer": outer})]
@@ -58,9 +61,9 @@ def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bo
             less.append(Piece("elementwise", {"rows": inner, "width": outer, "passes": 2}))
             inner += 1
         sizes: dict[str, T | int] = {"nonzeros": rows.nonzeros, "rows": inner, "sources": rows.rows, "width": outer}
-        return [Piece("sparse_matmul", sizes, "locality/features/backward"), *less, added]
+        return [Piece("sparse_matmul", sizes, "locality/features/backward", inner * outer), *less, added]
     weights: dict[str, T | int] = {"rows": inner, "inner": rows.rows, "outer": outer, "crossed": 1}
-    pieces: list[Piece[T]] = [Piece("matmul", weights), added]
+    pieces: list[Piece[T]] = [Piece("matmul", weights, held=inner * outer), added]
     if input_gradient:
         pieces.append(Piece("matmul", {"rows": rows.rows, "inner": outer, "outer": inner}))
     return pieces

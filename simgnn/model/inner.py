@@ -1,7 +1,9 @@
-"""Rows inside a built-in layer's update that no other op sees, which take memory all the same.
+"""Rows inside a layer's update that no other op sees, which take memory all the same.
 
-Widths by name; each has as many rows as the layer computes. Read off the modules in ``executor/layers``.
+Widths, in elements; each has as many rows as the layer computes. Read off the modules in ``executor/layers``.
 """
+
+from typing import NamedTuple
 
 from simgnn.model.spec import LayerSpec
 
@@ -27,3 +29,30 @@ def reversing_rows(layer: LayerSpec) -> dict[str, int]:
     if layer.kind == "gin":
         return {"inside": layer.hidden}
     return {"mean": layer.width_out} if layer.attends and layer.activation else {}
+
+
+class ReversedRows(NamedTuple):
+    """What the reverse of an update holds for a moment, in elements a row: ``width`` beside the gradients of weights,
+    and at least ``least`` in all. ``copies_own``: the gradient of own rows is a copy, made after everything else."""
+
+    width: int
+    least: int
+    copies_own: bool
+
+
+def passing_rows(layer: LayerSpec, through: bool, own_gradient: bool) -> ReversedRows:
+    """What the reverse of the update holds beside what it writes: gradients of the sums (``through``) and of own rows.
+
+    An activation makes a masked copy of the gradient that comes in, unless one of the gradients that are written is
+    that copy (of sums that nothing is multiplied by). A limit makes one more, scaled down, before anything is written.
+    GIN's own and summed rows are added up, so their one gradient is written, and copied when the MLP's are gone.
+    """
+    made = (layer.activation + (layer.gradient_limit > 0)) * layer.width_out
+    inside = sum(reversing_rows(layer).values())
+    summed = layer.aggregated_width if through else 0
+    if layer.adds_own_rows and own_gradient:
+        return ReversedRows(max(made - summed, inside), 0, True)
+    passed_on = through and layer.has_prepare
+    written = inside + summed + (layer.width_in if own_gradient else 0)
+    least = max(made - written, 0) if layer.gradient_limit else 0
+    return ReversedRows(0 if passed_on or not made else layer.width_out, least, False)

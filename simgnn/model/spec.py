@@ -68,6 +68,11 @@ class LayerSpec:
         return self.kind not in ("gcn", "gat")
 
     @property
+    def adds_own_rows(self) -> bool:
+        """Whether the update adds own rows to the sums before anything is multiplied."""
+        return self.kind == "gin"
+
+    @property
     def attends(self) -> bool:
         """Whether sums are weighed by attention: a maximum over in-edges comes first, then sums of weighted rows and of
         weights. The attention's parameters are learned in these segments."""

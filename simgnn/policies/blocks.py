@@ -12,6 +12,7 @@ from simgnn.policy import Codec, DecodeRows, EncodeRows
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Size
 
 
@@ -119,6 +120,7 @@ class BlockWire:
         builder.compute(
             sync.templates, sync.op(f"encode/{root}"), OpKind.ENCODE, [sync.source], [coded],
             codec.encode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+            scratch=Scratch(codec.encode_scratch(sync.own_rows, sync.width, dtype)),
             after=() if decided is None else (Dependency(decided),), action=EncodeRows, **coding, **fields,
         )  # fmt: skip
         self._broadcast(root, [coded, *told], [arrived, *marks], after, fields)

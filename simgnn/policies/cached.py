@@ -12,6 +12,7 @@ from simgnn.policy import Codec
 from simgnn.program.builder import Labelled, ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
+from simgnn.program.scratch import Scratch, Terms, rows_of
 from simgnn.program.sizes import Column, Decision, Size
 
 STATE = "threshold"
@@ -38,15 +39,16 @@ class CachedStage:
         """All ops, in the sync's templates."""
         builder, sync, stage = self.builder, self.sync, self.stage
         kept = builder.buffer(self.name("kept"), stage.arriving, sync.width, persistent=True)
-        self.send_moved(EncodeMoved)
+        self.send_moved(EncodeMoved, 0)
         receive = receiving_buffer(builder, sync, stage)
         reads = [self.name("arrived"), self.name("mask_in"), kept]
         work = (*self.landing_work(), self.work("copy", stage.arriving))
-        self.compute("decode", OpKind.DECODE, DecodeMoved, reads, [receive, kept], work)
+        self.compute("decode", OpKind.DECODE, DecodeMoved, reads, [receive, kept], work, self.landing_copies())
         land(builder, sync, stage)
 
-    def send_moved(self, encoding: Labelled) -> None:
-        """Rows that moved from the cache ``sent`` are sent; the action ``encoding`` makes what travels of them."""
+    def send_moved(self, encoding: Labelled, plain: int) -> None:
+        """Rows that moved from the cache ``sent`` are sent; the action ``encoding`` makes what travels of them.
+        ``plain``: see :meth:`coding_copies`."""
         builder, stage = self.builder, self.stage
         pack(builder, self.sync, stage)
         sent = self.add_sent()
@@ -54,11 +56,11 @@ class CachedStage:
         select = (self.work("select", stage.leaving),)
         mask = self.add_masks()
         reads = [stage.packed, sent, *add_state(builder, self.policy)]
-        self.compute("select", OpKind.SELECT, SelectMoved, reads, [mask, chosen], select, **self.sync.test)
+        self.compute("select", OpKind.SELECT, SelectMoved, reads, [mask, chosen], select, (), **self.sync.test)
         coded = self.add_coded()
         self.compute(
             "encode", OpKind.ENCODE, encoding, [stage.packed, chosen, sent], [coded, sent],
-            self.coding_work(self.leaving, self.codec.keeps_exact_rows),
+            self.coding_work(self.leaving, self.codec.keeps_exact_rows), self.coding_copies(self.leaving, plain),
         )  # fmt: skip
         self.exchange()
 
@@ -103,7 +105,10 @@ class CachedStage:
             builder.buffer(self.name("counts_in"), Column(f"{pairs}/arriving"), 1, "int64"),
             builder.buffer(self.name("ids_in"), self.arriving, 1, "int32"),
         )
-        self.compute("ids/pack", OpKind.ENCODE, ListRows, [self.name("mask")], [counts, ids], _listing(stage.leaving))
+        self.compute(
+            "ids/pack", OpKind.ENCODE, ListRows, [self.name("mask")], [counts, ids], _listing(stage.leaving),
+            rows_of(stage.leaving, ID_BYTES),
+        )  # fmt: skip
         self._exchange("count", pairs, [counts], counts_in, COUNT_BYTES, control=True)
         self._exchange(
             "ids", stage.route, [ids, counts, counts_in], ids_in, ID_BYTES,
@@ -146,6 +151,21 @@ class CachedStage:
         added = (self.work("gather", rows), self.work("elementwise", rows, passes=3)) if self.codec.encodes else ()
         return (*coded, *added, self.work("gather", rows))
 
+    def copies(self, rows: Size, number: int) -> Terms:
+        """Copies of rows that an op holds at once."""
+        return rows_of(rows, number * self.sync.width * self.builder.item_bytes)
+
+    def coding_copies(self, rows: Size, plain: int) -> Terms:
+        """Those of :meth:`coding_work`: a difference is made of two. ``plain``: copies that are not encoded, one where
+        rows are picked before they are put in the order of the wire."""
+        if not self.codec.encodes:
+            return self.copies(rows, plain)
+        return (*self.copies(rows, 2), *self.codec.encode_scratch(rows, self.sync.width, self.builder.dtype))
+
+    def landing_copies(self, number: int = 1) -> Terms:
+        """Those of :meth:`landing_work`: differences are decoded beside rows of the cache."""
+        return self.copies(self.arriving, number) if self.codec.encodes else ()
+
     def work(self, primitive: str, rows: Size, **sizes: int) -> Work:
         """Work on rows of the sync's width."""
         width, item = self.sync.width, self.builder.item_bytes
@@ -153,13 +173,13 @@ class CachedStage:
 
     def compute(
         self, part: str, kind: OpKind, action: Labelled, reads: list[str], writes: list[str], work: tuple[Work, ...],
-        **options: str | int,
+        scratch: Terms = (), **options: str | int,
     ) -> None:  # fmt: skip
         """Emit an op in which the policy acts."""
         self.builder.compute(
             self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, action,
             layer=self.sync.layer, phase=self.sync.phase, route=self.stage.route, module=self.policy.slot,
-            category="comm_overhead", options=options,
+            category="comm_overhead", options=options, scratch=Scratch(scratch),
         )  # fmt: skip
 
     def _exchange(self, part: str, route: str, reads: list[str], write: str, row_bytes: int, **fields: Any) -> None:

@@ -17,6 +17,7 @@ from simgnn.policy import Action, Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Group, Op, Stream, Transfer, Work
+from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column
 from simgnn.sampling.requests import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
 from simgnn.sampling.sizes import PartedSizes
@@ -112,6 +113,7 @@ def _hop(
             f"{name}/request", OpKind.FETCH, REQUESTING, accesses([asked(hop), DEGREES]), accesses([kept, wanted]),
             after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES,
             action=LocateVertices.label, category="comm", form=Form.REMOTE_ROWS, options=options,
+            scratch=Scratch(rows_of(sent(asked(hop)), DEGREE_BYTES)),
         ),
         Op(
             f"{name}/here", OpKind.SAMPLE, SAMPLING, accesses([asked(hop)]), accesses([here]), after,

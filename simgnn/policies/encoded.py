@@ -9,6 +9,7 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import EVALUATE
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Size
 
 
@@ -33,7 +34,8 @@ def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         builder.compute(
             training.templates, training.op(stage, "encode"), OpKind.ENCODE, [stage.packed], [coded],
             codec.encode_work(stage.leaving, sync.width, builder.dtype),
-            route=stage.route, module="codec", action=EncodeRows, category="comm_overhead", **fields,
+            route=stage.route, module="codec", action=EncodeRows, category="comm_overhead",
+            scratch=Scratch(codec.encode_scratch(stage.leaving, sync.width, builder.dtype)), **fields,
         )  # fmt: skip
         builder.exchange(
             training.templates, training.op(stage, "exchange"), stage.route, [coded], arrived, row_bytes, **fields
@@ -61,6 +63,7 @@ def _take_own(builder: ProgramBuilder, sync: Sync, stage: Stage, codec: Codec, c
         sync.templates, sync.op(stage, "put_own"), OpKind.COPY, [taken, stage.target], [stage.target],
         (Work("gather", sizes),), route=f"{stage.route}/reverse", form=Form.PUT, **fields,
     )  # fmt: skip
+    builder.keep_rows_of(f"{stage.route}/reverse", stage.arriving)
 
 
 def buffer_name(what: str, sync: Sync, stage: Stage) -> str:

@@ -12,7 +12,8 @@ class Names:
     ``rows``: the rows that a rank computes; ``sources``: the rows that its local edges read; ``train_rows``: its part
     of the loss. ``feature_nonzeros``, ``aggregated_nonzeros``: stored values of sparse input rows and of their sums
     (None: dense). ``locality``: tables of the partition that tell how local the sums over edges are, by direction.
-    ``prefix``: how the names of forward ops begin, and of the buffers that they write.
+    ``prefix``: how the names of forward ops begin, and of the buffers that they write. ``drawn``: the edges are those
+    of a batch.
     """
 
     rows: Column
@@ -26,3 +27,4 @@ class Names:
     setup: tuple[str, ...]
     locality: str = "locality"
     prefix: str = ""
+    drawn: bool = False

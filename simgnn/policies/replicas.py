@@ -75,8 +75,9 @@ class ReplicaSync:
         )  # fmt: skip
         reads = [rows, own, sums, *state, *woken]
         scatter.compute(
-            "fold", OpKind.SELECT, FoldOwn, reads, [own, sums, active], fold, **self.sync.test, **self._masters
-        )
+            "fold", OpKind.SELECT, FoldOwn, reads, [own, sums, active], fold, scatter.copies(self._shared, 2),
+            **self.sync.test, **self._masters,
+        )  # fmt: skip
         self._publish(rows, sums, active)
         if self._within is not None:
             self._within.scatter(scatter, scatter.name("chosen"), self._name("news"), self._masters["masters"])
@@ -91,7 +92,9 @@ class ReplicaSync:
             ("mirrors", ResetMirrors, mirrors, scatter.stage.arriving),
         ):
             work = tuple(scatter.work("elementwise", rows, passes=1) for _ in states)
-            scatter.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, **self._masters)
+            scatter.compute(
+                f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, (), **self._masters
+            )
         if self._within is not None:
             self._within.reset(renewed)
 
@@ -106,17 +109,20 @@ class ReplicaSync:
         return [self.builder.buffer(self._name("published"), self._shared, self.sync.width, persistent=True)]
 
     def _add_parts(self, gather: CachedStage, sums: str, active: str) -> None:
-        gather.send_moved(EncodeChange)
+        gather.send_moved(EncodeChange, 1)
         work = list(gather.landing_work())
         work[-1] = gather.work("scatter_add", gather.arriving)
         reads = [gather.name("arrived"), gather.name("mask_in"), sums]
-        gather.compute("decode", OpKind.DECODE, AddParts, reads, [sums, active], tuple(work), **self._masters)
+        gather.compute(
+            "decode", OpKind.DECODE, AddParts, reads, [sums, active], tuple(work), gather.landing_copies(),
+            **self._masters,
+        )  # fmt: skip
 
     def _publish(self, rows: str, sums: str, active: str) -> None:
         builder, scatter, kept, published = self.builder, self._scatter, self._kept(), self._published()
         mask, coded = scatter.add_masks(), scatter.add_coded()
         chosen = builder.buffer(scatter.name("chosen"), self._awake, 1, "int64")
-        scatter.compute("select", OpKind.SELECT, Announce, [active], [mask, chosen], (), **self._recorded())
+        scatter.compute("select", OpKind.SELECT, Announce, [active], [mask, chosen], (), (), **self._recorded())
         work = (*scatter.coding_work(self._awake), scatter.work("gather", scatter.leaving))
         news, action = list[str](), EncodeSums
         if self._within is not None:
@@ -124,14 +130,15 @@ class ReplicaSync:
             news, action = [builder.buffer(self._name("news"), self._awake, columns, dtype)], EncodeNews
         scatter.compute(
             "encode", OpKind.ENCODE, action, [chosen, mask, sums, *published], [coded, *news, *published], work,
-            **self._masters,
+            scatter.coding_copies(self._awake, 1), **self._masters,
         )  # fmt: skip
         scatter.exchange()
         put = (scatter.work("gather", scatter.stage.arriving), scatter.work("gather", self._shared))
         reads = [scatter.name("arrived"), scatter.name("mask_in"), kept, rows, *(published or [sums])]
         scatter.compute(
-            "decode", OpKind.DECODE, TakeSums, reads, [kept, rows], (*scatter.landing_work(), *put), **self._masters
-        )
+            "decode", OpKind.DECODE, TakeSums, reads, [kept, rows], (*scatter.landing_work(), *put),
+            scatter.landing_copies(2), **self._masters,
+        )  # fmt: skip
 
     def _recorded(self) -> dict[str, str]:
         """The decisions that publishing records; declared in the program where what mirrors send wakes masters."""

@@ -5,14 +5,15 @@ from typing import Literal
 
 from simgnn.model import costs
 from simgnn.model.costs import Piece, RowSet
-from simgnn.model.inner import reversing_rows, saved_rows
+from simgnn.model.inner import passing_rows, reversing_rows, saved_rows
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import work_of
 from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import Work
+from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.scratch import NO_SCRATCH, Scratch, Terms, rows_of
 from simgnn.program.sizes import Size
 
 FORWARD, BACKWARD = "locality/forward", "locality/backward"
@@ -61,23 +62,61 @@ class Segments:
         built_in = costs.product_backward(rows, layer.width_in, layer.prepared_width, trained)
         return self.work(layer, "prepare/backward", built_in, rows.rows)
 
+    # -- memory beside buffers -------------------------------------------------------------------------------------
+
+    def copied_weights(self, pieces: Sequence[Piece[Size]]) -> Scratch:
+        """The largest of the copies of weights that products make, one after the other."""
+        return Scratch(rows_of(1, max(piece.held for piece in pieces) * self.builder.item_bytes if pieces else 0))
+
+    def weight_gradients(self, layer: LayerSpec, pieces: Sequence[Piece[Size]], in_turn: bool) -> Terms:
+        """Gradients of weights before they are added to the layer's: of all products at once, or of the largest where
+        they are made ``in_turn``. Where no product states any, as many as the layer has parameters."""
+        held = [piece.held for piece in pieces if piece.held]
+        elements = (max if in_turn else sum)(held) if held else self.builder.buffers[f"gradients/{layer.index}"].width
+        return rows_of(1, elements * self.builder.item_bytes)
+
+    def pointers(self, reverse: bool = False) -> Scratch:
+        """What a sum over the edges of a batch makes of them, whose pointers are int32: pointers as int64, and where it
+        is reversed the edges by source, int32, with pointers of their own."""
+        names, word, pointer = self.names, ITEM_BYTES["int32"], ITEM_BYTES["int64"]
+        if not names.drawn:
+            return NO_SCRATCH
+        turned = (*rows_of(names.sources, pointer), *rows_of(names.edges, word)) if reverse else ()
+        return Scratch((*rows_of(names.rows, pointer), *turned))
+
+    def keep_adjacency(self) -> None:
+        """The in-degrees (int64) of all sources of the edges that are trained on, and the scalings that stand for edge
+        weights: at most one a source and three a row. Those of a batch are its own."""
+        names, item = self.names, self.builder.item_bytes
+        if names.train and not names.drawn:
+            degrees = ITEM_BYTES["int64"]
+            self.builder.keep("adjacency", (names.sources, degrees + item), (names.rows, 3 * item))
+
+    def keep_transposed(self, layer: LayerSpec, buffer: str, rows: RowSet[Size]) -> None:
+        """The transpose of sparse input rows that are multiplied, and the row pointers (int32) of both."""
+        if rows.nonzeros is not None:
+            word, columns = ITEM_BYTES["int32"], layer.width_in + rows.centred
+            stored = (rows.nonzeros, word + self.builder.item_bytes)
+            self.builder.keep(f"{buffer} transposed", stored, (rows.rows, word), (columns, word))
+
     # -- ops -------------------------------------------------------------------------------------------------------
 
     def forward(
         self, layer: LayerSpec, segment: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
-        work: tuple[Work, ...],
+        work: tuple[Work, ...], scratch: Scratch = NO_SCRATCH,
     ) -> None:  # fmt: skip
         """A segment of a layer, in training and in evaluation."""
         parameters = [f"parameters/{layer.index}"] if self._learns(layer, segment) else []
         name = f"{self.names.prefix}forward/{layer.index}/{segment}"
         self.builder.compute(
             self.names.forward, name, kind, [*reads, *parameters], writes, work,
-            layer=layer.index, phase="forward", module=f"layers.{layer.index}.{segment}",
+            layer=layer.index, phase="forward", module=f"layers.{layer.index}.{segment}", scratch=scratch,
         )  # fmt: skip
 
     def reverse(
         self, layer: LayerSpec, segment: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         work: tuple[Work, ...], gradients: dict[str, str], options: Mapping[str, str | int | float] | None = None,
+        scratch: Scratch = NO_SCRATCH,
     ) -> None:  # fmt: skip
         """A segment of a layer run backward. ``gradients``: gradient buffer -> forward buffer that it belongs to."""
         learned = self._learns(layer, segment)
@@ -86,13 +125,19 @@ class Segments:
             [*reads, *([f"parameters/{layer.index}"] if learned else [])],
             [*writes, *([f"gradients/{layer.index}"] if learned else [])], work,
             layer=layer.index, phase="backward", module=f"layers.{layer.index}.{segment}",
-            reverses=f"forward/{layer.index}/{segment}", gradients=gradients, options=options or {},
+            reverses=f"forward/{layer.index}/{segment}", gradients=gradients, options=options or {}, scratch=scratch,
         )  # fmt: skip
 
     def update(self, layer: LayerSpec, reads: Sequence[str], hidden: str, summed: RowSet[Size]) -> None:
         """Forward of ``update``, from the sums (rows ``summed``) and, where the layer uses them, own rows."""
-        work = self.builder.work(self.work(layer, "update", costs.update(layer, summed, self.own_rows(layer))))
-        self.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden, *self._saved(layer, summed)], work)
+        own = self.own_rows(layer)
+        pieces = self.work(layer, "update", costs.update(layer, summed, own))
+        work, scratch = self.builder.work(pieces), self.copied_weights(pieces)
+        self.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden, *self._saved(layer, summed)], work, scratch)
+        if not layer.adds_own_rows or summed.nonzeros is None:
+            self.keep_transposed(layer, f"aggregated/{layer.index}", summed)
+            if layer.uses_own_rows:
+                self.keep_transposed(layer, self.own(layer), own)
 
     def reverse_update(
         self, layer: LayerSpec, summed: RowSet[Size], own: str, through: bool, own_gradient: bool
@@ -110,12 +155,19 @@ class Segments:
         for name, width in reversing_rows(layer).items():
             writes.append(builder.buffer(f"d/saved/{index}/{name}", rows, width, inner=True))
             gradients[writes[-1]] = f"saved/{index}/{name}"
-        pieces = costs.update_backward(layer, summed, self.own_rows(layer), through, own_gradient)
+        built_in = costs.update_backward(layer, summed, self.own_rows(layer), through, own_gradient)
+        pieces = self.work(layer, "update/backward", built_in)
+        passing, item = passing_rows(layer, through, own_gradient), builder.item_bytes
+        learned = self.weight_gradients(layer, pieces, in_turn=bool(reversing_rows(layer)))
+        scratch = Scratch(
+            (*learned, *rows_of(rows, passing.width * item)), rows_of(rows, passing.least * item),
+            (f"d/own/{index}",) if passing.copies_own else (),
+        )  # fmt: skip
         reads = [f"d/hidden/{index}", f"aggregated/{index}", *([own] if layer.uses_own_rows else [])]
         self.reverse(
             layer, "update", OpKind.TRANSFORM, [*reads, f"hidden/{index}", *saved], writes,
-            builder.work(self.work(layer, "update/backward", pieces)), gradients,
-            {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {},
+            builder.work(pieces), gradients, {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {},
+            scratch,
         )  # fmt: skip
 
     def _saved(self, layer: LayerSpec, summed: RowSet[Size]) -> list[str]:
@@ -127,6 +179,7 @@ class Segments:
                 # of constant rows, made once: it stores values where own rows or in-neighbours do, as is counted there
                 entry = 4 + builder.item_bytes
                 found.append(builder.buffer(buffer, summed.nonzeros, entry, "uint8", persistent=True, inner=True))
+                self.keep_transposed(layer, buffer, summed)
             else:
                 found.append(builder.buffer(buffer, self.names.rows, width, inner=True))
         return found
@@ -157,8 +210,9 @@ class Segments:
         result = builder.buffer(f"{names.prefix}maximum/{index}", names.rows, layer.heads)
         pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
         self.forward(
-            layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, f"{names.locality}/forward")
-        )
+            layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, f"{names.locality}/forward"),
+            self.pointers(),
+        )  # fmt: skip
         return result
 
     def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:
@@ -167,7 +221,8 @@ class Segments:
         result = builder.buffer(f"{names.prefix}aggregated/{index}", names.rows, layer.aggregated_width)
         pieces: list[Piece[Size]] = costs.sums(layer, names.edges, names.rows, names.sources)
         work = builder.work(self.work(layer, "aggregate", pieces), f"{names.locality}/forward")
-        self.forward(layer, "aggregate", OpKind.AGGREGATE, reads, [result], work)
+        self.forward(layer, "aggregate", OpKind.AGGREGATE, reads, [result], work, self.pointers())
+        self.keep_adjacency()
         return result
 
     def aggregate_backward(self, layer: LayerSpec, writes: Sequence[str], gradients: dict[str, str]) -> None:
@@ -189,6 +244,7 @@ class Segments:
         if nonzeros is None:
             result = builder.buffer(f"aggregated/{index}", names.rows, width, persistent=True)
             work = builder.work(costs.aggregate(names.edges, names.rows, names.sources, width), FORWARD)
+            self.keep_adjacency()
         else:
             entry = 4 + builder.item_bytes
             result = builder.buffer(f"aggregated/{index}", nonzeros, entry, "uint8", persistent=True)

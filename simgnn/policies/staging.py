@@ -77,6 +77,7 @@ class Staging:
 
         Returns the buffer of those that arrive. ``lasting``: see :class:`Buffer`."""
         builder = self.builder
+        builder.keep_rows_of(route, sent(route))
         served = builder.buffer(f"{name}/served", sent(route), self.width, space="host", lasting=lasting)
         pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host", lasting=lasting)
         self.add(

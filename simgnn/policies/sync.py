@@ -138,6 +138,7 @@ def pack(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
         sync.templates, sync.op(stage, "pack"), OpKind.COPY, [stage.source], [stage.packed], work,
         layer=sync.layer, phase=sync.phase, route=stage.picked, category="comm_overhead",
     )  # fmt: skip
+    builder.keep_rows_of(stage.picked, stage.leaving)
 
 
 def receiving_buffer(builder: ProgramBuilder, sync: Sync, stage: Stage) -> str:
@@ -159,3 +160,5 @@ def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
         layer=sync.layer, phase=sync.phase, route=stage.landed, category="comm_overhead",
         form=LANDING_FORMS[stage.landing],
     )  # fmt: skip
+    if stage.landed is not None:
+        builder.keep_rows_of(stage.landed, stage.leaving if stage.landed == stage.route else stage.arriving)

@@ -64,13 +64,13 @@ class WithinHosts:
         coded = out.add_coded()
         out.compute(
             "encode", OpKind.ENCODE, HandOn, [picked, news, across.name("arrived")], [coded],
-            (out.work("gather", out.leaving),),
+            (out.work("gather", out.leaving),), out.copies(out.leaving, 1),
         )  # fmt: skip
         out.exchange()
         receive, kept = receiving_buffer(builder, self.sync, self.outward), self._kept(out)
         out.compute(
             "decode", OpKind.DECODE, DecodeMoved, [out.name("arrived"), out.name("mask_in"), kept], [receive, kept],
-            (*out.landing_work(), out.work("copy", self.outward.arriving)),
+            (*out.landing_work(), out.work("copy", self.outward.arriving)), out.landing_copies(),
         )  # fmt: skip
         land(builder, self.sync, self.outward)
 

@@ -11,6 +11,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Ring, Space, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.publications import Publication
+from simgnn.program.scratch import Scratch, Term
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable
 
 
@@ -41,6 +42,7 @@ class ProgramBuilder:
         self.groups: dict[str, Group] = {}
         self.templates: dict[str, list[Op]] = {}
         self.publications: list[Publication] = []
+        self.kept: dict[str, Scratch] = {}
 
     def column(self, name: str, values: IntArray) -> Column:
         """Add a column [P], [P, steps] or [P, epochs, steps]."""
@@ -63,6 +65,14 @@ class ProgramBuilder:
             name, rows, width, dtype or self.dtype, space, depth, ring, persistent, inner, lasting
         )
         return name
+
+    def keep(self, name: str, *terms: tuple[Size, int]) -> None:
+        """State memory that the executor derives once and keeps, as (rows, bytes of each) that are added up."""
+        self.kept[name] = Scratch(tuple(Term(rows, row_bytes) for rows, row_bytes in terms))
+
+    def keep_rows_of(self, route: str, rows: Size) -> None:
+        """State the list of local rows (int64) that a route names, so many on each rank."""
+        self.keep(f"rows of route {route}", (rows, ITEM_BYTES["int64"]))
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
         """Pieces of a cost as priced work; ``locality`` goes to those over edges among them."""
@@ -153,6 +163,7 @@ class ProgramBuilder:
             sizes=SizeTable(len(self.hosts), self.columns, self.routes),
             hosts=self.hosts,
             publications=tuple(self.publications),
+            kept=self.kept,
         )
 
     def _used(self) -> Mapping[str, Buffer]:

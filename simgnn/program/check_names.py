@@ -31,6 +31,10 @@ def name_problems(program: Program) -> list[str]:
     for group in program.groups.values():
         if group.members not in ("world", "host") and group.members not in program.sizes.columns:
             problems.append(f"group '{group.name}': members '{group.members}' is neither world, host nor a column")
+    for name, kept in program.kept.items():
+        problems += [
+            f"what is kept as '{name}': {fault}" for size in kept.sizes for fault in _size_faults(program, size)
+        ]
     for template in program.templates.values():
         if len(template.index) != len(template.ops):
             names = [op.name for op in template.ops]
@@ -48,7 +52,7 @@ def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
         yield from _access_faults(program, access)
     for dependency in op.after:
         yield from _dependency_faults(program, template, op, dependency)
-    for size in [size for work in op.work for size in work.sizes.values()]:
+    for size in [*(size for work in op.work for size in work.sizes.values()), *op.scratch.sizes]:
         yield from _size_faults(program, size)
     if op.route is not None and op.route not in program.sizes.routes:
         yield f"unknown route '{op.route}'"

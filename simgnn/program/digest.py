@@ -1,4 +1,7 @@
-"""SHA-256 of a program: of what it does, never of times, hosts' names or paths."""
+"""SHA-256 of a program: of what it does, never of times, hosts' names or paths.
+
+The memory that ops hold beside their buffers is left out: it follows from the rest of the program.
+"""
 
 import hashlib
 from functools import singledispatch
@@ -14,7 +17,11 @@ def program_digest(program: Program) -> str:
     """Hex digest; equal programs have equal digests in any process."""
     digest = hashlib.sha256()
     document, arrays = program_to_json(program)
-    document.pop("name")
+    for key in ("name", "kept"):
+        document.pop(key)
+    for template in document["templates"]:
+        for op in template["ops"]:
+            op.pop("scratch", None)
     _feed(document, digest)
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

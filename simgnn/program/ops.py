@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simgnn.program.kinds import Form, OpKind
+from simgnn.program.scratch import NO_SCRATCH, Scratch
 from simgnn.program.sizes import Decision, Size
 
 Space = Literal["device", "host", "host-shared"]
@@ -140,6 +141,7 @@ class Op:
     inputs'). ``module`` is "layers.2.update" (a module and its segment), or the slot of the policy that acts, and
     ``action`` then is the label of what that does, see :class:`simgnn.policy.Action`. ``ranks`` names a
     column that is 1 where the op exists (None: everywhere). ``category`` is what reports book the time under.
+    ``scratch``: memory that the op holds beside its buffers.
 
     What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on what they read,
     in order, parameters left out; ``copy`` with a route gathers the route's rows into a send buffer, peers ascending;
@@ -169,6 +171,7 @@ class Op:
     category: Literal["compute", "comm", "comm_overhead", "update"] = "compute"
     form: Form | None = None
     options: Mapping[str, str | int | float] = field(default_factory=dict)
+    scratch: Scratch = NO_SCRATCH
 
     @property
     def sizes(self) -> tuple[Size, ...]:

@@ -1,12 +1,13 @@
 """A program: templates of ops, the calendar that says which template runs when, and the size table."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.publications import Publication
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import SizeTable
 
 EVALUATE = "evaluate"
@@ -68,7 +69,9 @@ class Program:
     """What every rank does. Both backends interpret it; it holds no tensors.
 
     ``hosts`` is the host of each rank, int [P]. An op's id is unique in the program: templates in the order of
-    ``templates``, ops in program order. ``publications``: how decisions of masters carry over to other partitions.
+    ``templates``, ops in program order. ``publications``: how decisions of masters carry over to other
+    partitions. ``kept``: by name, memory of the device that the executor fills once and keeps beside the buffers, as
+    large as the first turn needs.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Program:
     sizes: SizeTable
     hosts: tuple[int, ...]
     publications: tuple[Publication, ...] = ()
+    kept: Mapping[str, Scratch] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:

@@ -18,6 +18,7 @@ from simgnn.npzfile import read_npz
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.publications import Publication
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, Decision, Route, SizeTable
 
 FORMAT = 1
@@ -39,6 +40,7 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
             {"name": template.name, "ops": [_encode(op) for op in template.ops]}
             for template in program.templates.values()
         ],
+        "kept": _encode(program.kept),
     }
     arrays: dict[str, NDArray[Any]] = {f"column/{name}": column for name, column in program.sizes.columns.items()}
     for name, route in program.sizes.routes.items():
@@ -99,6 +101,7 @@ def _program_of(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
         sizes=SizeTable(len(document["hosts"]), columns, routes),
         hosts=tuple(document["hosts"]),
         publications=tuple(_decode(Publication, item) for item in document.get("publications", ())),
+        kept=_decode(Mapping[str, Scratch], document.get("kept", {})),
     )
 
 

@@ -5,7 +5,7 @@ rank; [P, P] or [P, P, epochs, steps], a number of each (sender, receiver). A ra
 is the sum over receivers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,7 +58,11 @@ class Sizes:
         """Whether the op has the same sizes in every turn."""
         if op.route is not None and self.program.sizes.routes[op.route].rows.ndim > 1:
             return False
-        return all(self._is_static(size) for size in op.sizes)
+        return self.are_static(op.sizes)
+
+    def are_static(self, sizes: Iterable[Size]) -> bool:
+        """Whether all of some sizes are the same in every turn."""
+        return all(self._is_static(size) for size in sizes)
 
     def _is_static(self, size: Size) -> bool:
         if isinstance(size, Decision):

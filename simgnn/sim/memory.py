@@ -4,8 +4,8 @@ Persistent buffers, rings (``depth`` copies) and buffers that carry rows from on
 time. Any other is there from the issue of the op that first touches it in a turn to the end of the last, once for each
 turn in flight. What ends at an instant is given back before what begins there is taken. A buffer that all ranks of a
 host share counts once, with the host's first rank; what is handed from host to device lies in one place on a CPU. Rows
-that nobody has decided yet count as their bound. On top comes what ops hold only while they run, and what is derived
-once and kept (:mod:`simgnn.sim.memory_work`).
+that nobody has decided yet count as their bound. On top comes what ops hold only while they run (their ``scratch``),
+and what is derived once and kept (the program's ``kept``).
 """
 
 from collections.abc import Mapping, Set
@@ -25,8 +25,15 @@ from simgnn.sim.caching_allocator import reserved_bytes
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.decided import Sizes
 from simgnn.sim.maxmin import Bools, Ints
-from simgnn.sim.memory_spans import Spans, always_held, buffer_spans, handed_over, most_bytes, work_spans
-from simgnn.sim.memory_work import kept_beside
+from simgnn.sim.memory_spans import (
+    Spans,
+    always_held,
+    buffer_spans,
+    handed_over,
+    most_bytes,
+    scratch_bytes,
+    scratch_spans,
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     ranks = np.arange(program.ranks)
     first = np.array([program.hosts.index(host) for host in program.hosts]) == ranks
     spans = buffer_spans(program, sizes, ticks)
-    spans = spans.joined(work_spans(program, sizes, ticks, len(spans.names)))
+    spans = spans.joined(scratch_spans(program, sizes, ticks, len(spans.names)))
     spans = spans.where(first[spans.rank] | ~spans.in_space(program, "host-shared"))
     on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
     handed = handed_over(program)
@@ -168,7 +175,7 @@ def _kept(
         space = program.buffers[name].space
         there = first if space == "host-shared" else ~on_cpu if name in handed else 1
         kept[space][name] = most_bytes(sizes, name) * there
-    kept["device"] |= kept_beside(program, sizes)
+    kept["device"] |= {name: scratch_bytes(sizes, one, 0, 0, name) for name, one in program.kept.items()}
     return kept
 
 

@@ -10,13 +10,13 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import carried, made_once
 from simgnn.program.ops import ITEM_BYTES, Op
 from simgnn.program.program import Program
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, Decision, IntArray
 from simgnn.sim.decided import Sizes
 from simgnn.sim.maxmin import Ints
-from simgnn.sim.memory_work import copied_last, work_space
 
-WORK_SPACE = "work space"
-"""Stands for a buffer's name where an op holds memory that no buffer of the program is."""
+SCRATCH = "scratch"
+"""Stands for a buffer's name where an op holds memory beside the program's buffers."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Spans:
 
     def in_space(self, program: Program, space: str) -> NDArray[np.bool_]:
         """Whose bytes lie in a space, bool [n]."""
-        return self.named({name for name in self.names if _space(program, name) == space})
+        spaces = [program.buffers[name].space if name in program.buffers else "device" for name in self.names]
+        return self.named({name for name, found in zip(self.names, spaces, strict=True) if found == space})
 
     def named(self, names: Set[str]) -> NDArray[np.bool_]:
         """Whose buffer is one of these, bool [n]."""
@@ -91,9 +92,9 @@ def always_held(program: Program) -> frozenset[str]:
 
 
 def handed_over(program: Program) -> frozenset[str]:
-    """Buffers of devices that several of the host's are brought to as they are, a batch's edges and seeds: where the
-    device is the host, the executor hands on what lies there, and here is held all the time."""
-    ops = (op for _, op in program.ops if op.kind is OpKind.H2D and op.module is None and len(op.writes) > 1)
+    """Buffers that the executor hands over where the device is the host: what an op brings them is held there all the
+    time."""
+    ops = (op for _, op in program.ops if op.scratch.handed_over)
     pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
     held = always_held(program)
     return frozenset(device.buffer for host, device in pairs if host.buffer in held)
@@ -132,26 +133,32 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
     columns = {name: ticks[name][first] for name in ("rank", "epoch", "step", "op_id")}
     nbytes = _held_bytes(sizes, names, held, columns)
     late = [op_id * len(names) + number[name] for op_id, (_, op) in enumerate(program.ops)
-            for name in copied_last(program, op) & number.keys()]  # fmt: skip
+            for name in op.scratch.copied_last if name in number]  # fmt: skip
     copied = np.isin(columns["op_id"] * len(names) + held, late)
     begins = np.where(copied, ticks["ended"][first], ticks["issued"][first])
     return Spans(columns["rank"], begins, ends, nbytes, held, columns["op_id"], columns["epoch"], names)
 
 
-def work_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> Spans:
+def scratch_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> Spans:
     """A stretch for each op that holds memory while it runs; all are numbered as one more buffer, ``number``."""
     nbytes = np.zeros(len(ticks["op_id"]), dtype=np.int64)
     for op_id, (_, op) in enumerate(program.ops):
+        if not op.scratch.sizes:
+            continue
         mine = np.flatnonzero(ticks["op_id"] == op_id)
-        static = sizes.is_static(op) and not any(_varies(sizes, a.buffer) for a in op.reads + op.writes)
-        for (epoch, step), chosen in _by_turn(ticks, mine, static):
-            nbytes[chosen] = work_space(program, sizes, op, epoch, step)[ticks["rank"][chosen]]
+        for (epoch, step), chosen in _by_turn(ticks, mine, sizes.are_static(op.scratch.sizes)):
+            nbytes[chosen] = scratch_bytes(sizes, op.scratch, epoch, step, op.name)[ticks["rank"][chosen]]
     held = np.flatnonzero(nbytes)
     what = np.full(len(held), number, dtype=np.int64)
     return Spans(
         ticks["rank"][held], ticks["issued"][held], ticks["ended"][held], nbytes[held], what, ticks["op_id"][held],
-        ticks["epoch"][held], (WORK_SPACE,),
+        ticks["epoch"][held], (SCRATCH,),
     )  # fmt: skip
+
+
+def scratch_bytes(sizes: Sizes, scratch: Scratch, epoch: int, step: int, stated_by: str) -> IntArray:
+    """Bytes of memory beside the buffers on every rank in one turn, int64 [P]."""
+    return scratch.at(lambda size: sizes.at_most(size, epoch, step, stated_by))
 
 
 def all_copies_bytes(sizes: Sizes, name: str, epoch: int, step: int) -> IntArray:
@@ -171,12 +178,7 @@ def most_bytes(sizes: Sizes, name: str) -> IntArray:
 
 def _root(op: Op) -> int | None:
     """The rank whose rows an op sends to all, or sums over as they arrive."""
-    block = op.options.get("block")
-    return op.root if op.kind is OpKind.BROADCAST else None if block is None else int(block)
-
-
-def _space(program: Program, name: str) -> str:
-    return "device" if name == WORK_SPACE else program.buffers[name].space
+    return op.root if op.kind is OpKind.BROADCAST else op.scratch.own_block
 
 
 def _held_bytes(sizes: Sizes, names: tuple[str, ...], held: Ints, columns: Mapping[str, Ints]) -> Ints:

@@ -1,5 +1,5 @@
 """How many copies of rows the ops of caches and of learned vectors hold at once, beside what they read and give: what
-:mod:`simgnn.sim.memory_work` counts."""
+ops state as their scratch."""
 
 import weakref
 from collections import Counter

@@ -1,17 +1,27 @@
-"""Memory of batches' rows and edges beside buffers, in closed form."""
+"""Memory of batches' rows and edges, in closed form: of buffers, and what ops state beside them."""
 
 import numpy as np
 from programs.notation import op, program
 
 from sim.worlds import machine, run
-from simgnn.program.kinds import Form
-from simgnn.program.ops import Buffer, Stream, Transfer, Work
-from simgnn.program.program import Calendar
-from simgnn.program.sizes import Route
+from simgnn.program.ops import Buffer, Op, Stream, Transfer
+from simgnn.program.program import Calendar, Program
+from simgnn.program.scratch import Scratch
 from simgnn.sim.decided import Sizes
-from simgnn.sim.memory_work import kept_beside, work_space
+from simgnn.sim.memory_spans import scratch_bytes
+from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, parted_sizes, planned
 
-ROWS, WIDE, NARROW = 1000, 64, 8
+ROWS, WIDE = 1000, 64
+TURN = 1, 3
+
+
+def op_of(made: Program, name: str) -> Op:
+    return next(one for _, one in made.ops if one.name == name)
+
+
+def held(made: Program, name: str) -> list[int]:
+    """Bytes that an op holds on each rank in the fourth step of the second epoch."""
+    return scratch_bytes(Sizes(made), op_of(made, name).scratch, *TURN, name).tolist()
 
 
 def test_input_rows_of_batches_lie_where_they_are_put_together_all_the_time() -> None:
@@ -23,18 +33,10 @@ def test_input_rows_of_batches_lie_where_they_are_put_together_all_the_time() ->
     assert run(made, machine((0,))).memory.both.tolist() == [3 * 4 * ROWS * WIDE]
 
 
-def test_edges_of_a_batch_have_no_scalings_that_are_kept() -> None:
-    piece = Work("spmm", {"edges": 9, "rows": ROWS, "sources": ROWS, "width": WIDE, "item_bytes": 4})
-    ops = [op("sum", "aggregate", "compute", "edges x", "y", work=(piece,))]
-    for dtype, names in (("int32", 0), ("float32", 1)):
-        buffers = [Buffer("edges", ROWS, 1, dtype), Buffer("x", ROWS, WIDE), Buffer("y", ROWS, WIDE)]
-        made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
-        assert len(kept_beside(made, Sizes(made))) == names
-
-
 def test_what_is_handed_from_host_to_device_lies_in_one_place_on_a_cpu() -> None:
     ops = [op("draw", "sample", "compute", "", "drawn ids"),
-           op("stage", "h2d", "compute", "drawn ids", "block seeds", "draw", transfer=Transfer(1, ROWS)),
+           op("stage", "h2d", "compute", "drawn ids", "block seeds", "draw", transfer=Transfer(1, ROWS),
+              scratch=Scratch(handed_over=True)),
            op("use", "aggregate", "compute", "block seeds", "y", "stage")]  # fmt: skip
     spaces = {"drawn": "host", "ids": "host", "block": "device", "seeds": "device", "y": "device"}
     for depth, on_cpu, on_gpu in ((1, 4, 4), (3, 2 * 3 + 1, 4 * 3 + 1)):
@@ -43,13 +45,45 @@ def test_what_is_handed_from_host_to_device_lies_in_one_place_on_a_cpu() -> None
         made = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
         assert run(made, machine((0,), kind="cpu")).memory.both.tolist() == [on_cpu * 4 * ROWS * WIDE]
         assert run(made, machine((0,))).memory.both.tolist() == [on_gpu * 4 * ROWS * WIDE]
+    assert op_of(planned("distdgl", [0], made_sizes([0])).program, "batch/stage").scratch.handed_over
+
+
+def test_sums_over_edges_of_a_batch_make_pointers_and_when_reversed_edges_by_source() -> None:
+    sizes = made_sizes([0])
+    made = planned("distdgl", [0], sizes, "model.order=aggregate-first", "batching.evaluation=exact").program
+    (seeds,), (between,), (inputs,) = (rows[:, *TURN].tolist() for rows in sizes.rows)
+    first, second = (int(edges[0, *TURN]) for edges in sizes.edges)
+    assert held(made, "forward/1/aggregate") == [8 * between]
+    assert held(made, "forward/2/aggregate") == [8 * seeds]
+    assert held(made, "backward/2/aggregate") == [8 * (seeds + between) + 4 * first]
+    assert held(made, "evaluate/forward/1/aggregate") == [0], "of the rank's own edges they are stored as int64"
+    assert "adjacency" not in made.kept
+    learned = planned("distdgl", [0], sizes, "placement.sparse_embedding=4", "model.order=aggregate-first").program
+    assert held(learned, "backward/1/aggregate") == [8 * (between + inputs) + 4 * second]
+
+
+def test_losses_of_batches_pick_no_scores() -> None:
+    sizes = made_sizes([0])
+    made = planned("distdgl", [0], sizes).program
+    assert held(made, "forward/loss") == [int(sizes.rows[0][0, *TURN]) * (4 * CLASSES + 16)]
 
 
 def test_rows_that_a_rank_asks_for_lie_beside_those_that_it_sends() -> None:
-    route = Route.from_matrix(np.array([[0, 30], [50, 0]]))
-    for form, rows in ((Form.REMOTE_ROWS, [30, 50]), (None, [80, 80])):
-        fetch = op("f", "fetch", "comm", "ids x", "y", route="r", transfer=Transfer(4 * WIDE), form=form)
-        buffers = [Buffer(name, ROWS, WIDE) for name in ("ids", "x", "y")]
-        made = program("p", {"epoch": [fetch]}, Calendar("epoch"), buffers, [Stream("comm", group="world")], (0, 1),
-                       routes={"r": route})  # fmt: skip
-        assert work_space(made, Sizes(made), fetch, 0, 0).tolist() == [4 * WIDE * count for count in rows]
+    hosts = [0, 1]
+    sizes = made_sizes(hosts)
+    sent = np.bincount(sizes.pulled.source, sizes.pulled.at(*TURN), minlength=2)
+    assert held(planned("distdgl", hosts, sizes).program, "rows/fetch") == (4 * WIDTH * sent).tolist()
+    parted = parted_sizes(hosts, sizes)
+    made = planned("distdgl", hosts, type(sizes)(**{**vars(sizes), "parted": parted})).program
+    answered = parted.requests.answering(1)
+    degrees = np.bincount(answered.source, answered.at(*TURN), minlength=2)
+    assert held(made, "draw/1/request") == (4 * degrees).tolist()
+
+
+def test_learned_vectors_are_put_in_order_to_be_summed_and_change_by_two_tensors_more() -> None:
+    width, sizes = 4, made_sizes([0, 0])
+    made = planned("distdgl", [0, 0], sizes, f"placement.sparse_embedding={width}").program
+    summed, most = (made.sizes.columns[name] for name in ("push/summed", "largest/pushed"))
+    assert summed.any()
+    assert held(made, "embeddings/sum") == (summed[:, *TURN] * (4 * width + 3 * 8)).tolist()
+    assert held(made, "embeddings/apply") == (most * 2 * 4 * width).tolist()

@@ -16,6 +16,7 @@ from simgnn.policies.names import Names
 from simgnn.policies.segments import Segments
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Size
 
 
@@ -45,6 +46,7 @@ def in_batches(layers: int, templates: tuple[str, ...]) -> Callable[[LayerSpec],
             forward=templates,
             setup=(),
             locality=f"locality/blocks/{hop}",
+            drawn=True,
         )
         return Place(names, block(hop), INPUTS if layer.index == 1 else f"hidden/{layer.index - 1}")
 
@@ -116,7 +118,7 @@ class BlockLayers:
         saved = [source, f"maximum/{index}"] if layer.attends else []
         segments.reverse(
             layer, "aggregate", OpKind.AGGREGATE, [self.place(layer).block, incoming, *saved], [target], work,
-            {incoming: f"aggregated/{index}", target: source},
+            {incoming: f"aggregated/{index}", target: source}, scratch=segments.pointers(reverse=True),
         )  # fmt: skip
 
     def _reverse_prepare(self, layer: LayerSpec, segments: Segments, target: str, trained: bool) -> None:
@@ -127,8 +129,11 @@ class BlockLayers:
             writes.append(builder.buffer(below, names.sources, layer.width_in))
             gradients[below] = self.place(layer).below
         sources: RowSet[Size] = RowSet(names.sources)
-        work = builder.work(segments.product_backward(layer, sources, trained))
-        segments.reverse(layer, "prepare", OpKind.TRANSFORM, [target, self.place(layer).below], writes, work, gradients)
+        pieces = segments.product_backward(layer, sources, trained)
+        segments.reverse(
+            layer, "prepare", OpKind.TRANSFORM, [target, self.place(layer).below], writes, builder.work(pieces),
+            gradients, scratch=Scratch(segments.weight_gradients(layer, pieces, in_turn=True)),
+        )  # fmt: skip
 
     def _source(self, layer: LayerSpec) -> str:
         """The buffer of the rows that it sums."""

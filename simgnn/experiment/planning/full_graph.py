@@ -4,12 +4,15 @@ Rows are prepared and updated where they are held; between the two, ``Sums`` bri
 Source: the common plan of full-graph systems.
 """
 
+from dataclasses import replace
+
 from simgnn.model import costs
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import Sums, WholeLayers
 from simgnn.policies.segments import Segments
 from simgnn.program.kinds import OpKind
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Size
 
 
@@ -43,7 +46,11 @@ class FullGraphPlan:
                 reads.append(copies.source)
                 writes.append(builder.buffer(copies.prepared, copies.rows.rows, layer.prepared_width))
                 pieces += segments.product(layer, copies.rows)
-            segments.forward(layer, "prepare", OpKind.TRANSFORM, reads, writes, builder.work(pieces))
+                segments.keep_transposed(layer, copies.source, copies.rows)
+                own = replace(own, rows=copies.rows.rows)  # the pointers of copies stand for those of own rows, too
+            segments.keep_transposed(layer, segments.own(layer), own)
+            work, scratch = builder.work(pieces), segments.copied_weights(pieces)
+            segments.forward(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, scratch)
         self.sums.forward(layer, source)
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [f"aggregated/{index}", *([segments.own(layer)] if layer.uses_own_rows else [])]
@@ -93,8 +100,9 @@ class FullGraphPlan:
         if trained:
             gradients[builder.buffer(below, self.names.rows, layer.width_in)] = segments.own(layer)
             writes.append(below)
+        scratch = Scratch(segments.weight_gradients(layer, pieces, in_turn=True))
         work = builder.work(pieces)
-        segments.reverse(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, gradients)
+        segments.reverse(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
 
     def _product_gradient(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
         """From gradients summed over the edges: the weights' with the layer's own rows, and those rows' own."""

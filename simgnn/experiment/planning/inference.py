@@ -96,6 +96,7 @@ class _Inference:
             (EVALUATE,), f"{EVALUATING}{index}/pack", OpKind.COPY, [own], [leaving], work,
             layer=index, phase="evaluate", route=HALO, category="comm_overhead",
         )  # fmt: skip
+        builder.keep_rows_of(HALO, sent(HALO))
         builder.exchange(
             (EVALUATE,), f"{EVALUATING}{index}/exchange", HALO, [leaving], arrived, width * builder.item_bytes,
             layer=index, phase="evaluate",

@@ -15,7 +15,7 @@ from simgnn.experiment.planning.inference import emit_inference
 from simgnn.experiment.planning.layers import LayerChoice, plan_layers
 from simgnn.experiment.planning.planned import Planned
 from simgnn.experiment.planning.stored_rows import StoredRows
-from simgnn.experiment.planning.update import emit_update, learned_state
+from simgnn.experiment.planning.update import emit_update, keep_splits, learned_state, loss_scratch
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.sections import TrainSection
 from simgnn.model.costs import pass_over
@@ -161,7 +161,9 @@ def _training(
         (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", SEEDS, "labels"],
         [f"d/hidden/{top}", "metrics", SEED_COUNT], (*builder.work([pass_over(rows, model.classes, 1)]), *work),
         layer=top, phase="forward", form=Form.RANK_MEANS if train.gradient_mean == "ranks" else None,
+        scratch=loss_scratch(builder, model, rows, picked=False),
     )  # fmt: skip
+    keep_splits(builder, rows)
     for layer in reversed(layers):
         blocks.backward(layer)
     emit_update(builder, layers, (STEP,), stats.ranks, train.update_rule, [SEED_COUNT])

@@ -28,6 +28,7 @@ from simgnn.policies.staging import StageInputs, Staging, add_route, received
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Op, Transfer, Work
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, IntArray
 from simgnn.sampling.sizes import BatchSizes
 
@@ -79,6 +80,7 @@ class StoredRows:
                 work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
                 transfer=Transfer(1, BLOCK_BYTES),
                 category="comm_overhead",
+                scratch=Scratch(handed_over=True),
             )
         )
         reads = accesses([VERTICES, FEATURES, *pulled])

@@ -14,9 +14,10 @@ from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Work
+from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.program import EVALUATE
-from simgnn.program.sizes import Column
+from simgnn.program.scratch import Scratch, rows_of
+from simgnn.program.sizes import Column, Size
 
 METRICS = 4
 """float64 values summed over ranks in every epoch: loss, correct (or true positives), count, non-finite values."""
@@ -69,6 +70,14 @@ def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimize
     builder.buffer("metrics", 1, METRICS, "float64", persistent=True)
 
 
+def loss_scratch(builder: ProgramBuilder, model: ModelSpec, rows: Size, picked: bool) -> Scratch:
+    """Tensors [rows, classes] that a loss makes beside scores and gradient: the softmax (or its logarithm, when that
+    has gone), and of each row its label and its number (int64); where a vertex has several labels, these and three that
+    torch's binary cross entropy makes on a CPU. Scores that lie among others are ``picked``: one copy more."""
+    copies, numbers = (4, 0) if model.multilabel else (1, 2 * ITEM_BYTES["int64"])
+    return Scratch(rows_of(rows, (copies + picked) * model.classes * builder.item_bytes + numbers))
+
+
 def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
     """Loss on the training rows of this rank, divided by the number of training rows of the whole graph."""
     top = len(model.layers)
@@ -78,8 +87,14 @@ def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
     work = (*builder.work([pass_over(names.rows, model.classes, 1)]), of_train_rows)
     builder.compute(
         names.train, "forward/loss", OpKind.LOSS, [f"hidden/{top}", "labels"], [f"d/hidden/{top}", "metrics"], work,
-        layer=top, phase="forward",
+        layer=top, phase="forward", scratch=loss_scratch(builder, model, names.train_rows, picked=True),
     )  # fmt: skip
+    keep_splits(builder, names.rows)
+
+
+def keep_splits(builder: ProgramBuilder, rows: Size) -> None:
+    """State the positions (int64) of training, validation and test rows: at most one a row of the loss."""
+    builder.keep("rows of the splits", (rows, ITEM_BYTES["int64"]))
 
 
 def emit_update(
@@ -134,7 +149,7 @@ def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, sta
     builder.compute(
         (EVALUATE,), "evaluate/loss", OpKind.LOSS, [rows, labels], ["evaluation"],
         builder.work([pass_over(names.rows, model.classes, 2)]), layer=len(model.layers), phase="evaluate",
-        options={"split": split.name},
+        options={"split": split.name}, scratch=loss_scratch(builder, model, split, picked=True),
     )  # fmt: skip
     if ranks > 1:
         builder.allreduce(

@@ -10,6 +10,7 @@ from simgnn.graph.hashing import stream_key
 from simgnn.policies.codec.row_codes import RowCodes, grid
 from simgnn.policy import Array, PolicyContext
 from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.scratch import Terms, rows_of
 from simgnn.program.sizes import Size
 
 DRAWING_PASSES = 2
@@ -57,3 +58,7 @@ class Stochastic(RowCodes):
         sizes: dict[str, Size] = {"rows": rows, "width": width, "passes": DRAWING_PASSES}
         drawing = Work("elementwise", {**sizes, "item_bytes": ITEM_BYTES[dtype]})
         return (*super().encode_work(rows, width, dtype), drawing)
+
+    def encode_scratch(self, rows: Size, width: int, dtype: str) -> Terms:
+        """See :class:`Codec`: the rows as they are rounded, a copy."""
+        return rows_of(rows, width * ITEM_BYTES[dtype])

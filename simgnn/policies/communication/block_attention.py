@@ -16,6 +16,7 @@ from simgnn.policies.blocks import Arrived
 from simgnn.policies.segments import BACKWARD, FORWARD
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
+from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column, Route, Size
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ class BlockAttention:
             builder.compute(
                 templates, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, list(reads), state,
                 builder.work(pieces, FORWARD), layer=index, phase="forward", module=f"layers.{index}.add_block",
-                options={**_named(source, root, arrived, 0), **options},
+                options={**_named(source, root, arrived, 0), **options}, scratch=self._adding(position > 0, root),
             )  # fmt: skip
+            self.sums.keep_degrees(root)
 
     def backward(self, source: str, target: str) -> None:
         """From ``d/aggregated/LAYER`` to ``target``, the gradient of the prepared rows in ``source``."""
@@ -86,8 +88,23 @@ class BlockAttention:
                 names.train, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, list(reads), state,
                 builder.work(pieces, BACKWARD), layer=index, phase="backward",
                 module=f"layers.{index}.block_gradients", options={**_named(source, root, arrived, 1), **options},
+                scratch=self._reversing(position > 0, root, width),
             )  # fmt: skip
         self._complete(source, state)
+
+    def _adding(self, later: bool, root: int) -> Scratch:
+        """Scores of both ends; where there are maxima and sums so far, new ones beside them, and the factor by which
+        weights shrink, made in two steps."""
+        heads, sums = self.layer.heads, self.layer.aggregated_width
+        width = 5 * heads + sums if later else 2 * heads
+        return Scratch(rows_of(self.names.rows, width * self.builder.item_bytes), own_block=root)
+
+    def _reversing(self, later: bool, root: int, width: int) -> Scratch:
+        """The parts of the block's rows, ``width`` wide, which do not lie together in them; scores and their gradients;
+        gradients that are added to those so far."""
+        heads, rows = self.layer.heads, self.layer.prepared_width
+        width += rows + 3 * heads if later else heads
+        return Scratch(rows_of(self.names.rows, width * self.builder.item_bytes), own_block=root)
 
     def _complete(self, source: str, state: list[str]) -> None:
         """Gradients of targets' scores reach their owners; with them those of prepared rows are complete."""

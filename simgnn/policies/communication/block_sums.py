@@ -13,8 +13,9 @@ from simgnn.policies.communication.block_attention import BlockAttention
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Phase
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Dependency
+from simgnn.program.ops import ITEM_BYTES, Dependency
 from simgnn.program.program import EVALUATE
+from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column, IntArray, Size
 
 SCALINGS = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
@@ -171,4 +172,13 @@ class BlockSums:
             sync.templates, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, reads, [target],
             builder.work(pieces, BACKWARD if transposed else FORWARD), layer=layer.index, phase=sync.phase,
             options=options | more,
+            scratch=Scratch(rows_of(names.rows, sync.width * builder.item_bytes if position else 0), own_block=root),
         )  # fmt: skip
+        self.keep_degrees(root)
+        # of sources, behind sums so far where there are any, and of rows
+        scaled = ((names.rows, builder.item_bytes * (2 if position else 1)), (self.rows[root], builder.item_bytes))
+        builder.keep(f"scalings of block {root}/{int(transposed)}", *scaled)
+
+    def keep_degrees(self, root: int) -> None:
+        """State the in-degrees (int64) of a block's sources."""
+        self.builder.keep(f"degrees of block {root}", (self.rows[root], ITEM_BYTES["int64"]))

@@ -10,6 +10,7 @@ from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Work
+from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, Size
 
 
@@ -101,6 +102,7 @@ class HaloSums:
         reads = [own, *([halo] if self.exchanges else [])]
         work = builder.work(segments.work(layer, "forward", []), FORWARD)
         segments.forward(layer, "forward", OpKind.TRANSFORM, reads, [hidden], work)
+        segments.keep_adjacency()
 
     def backward_whole(self, layer: LayerSpec) -> None:
         """The reverse; gradients of the halo go back."""
@@ -114,8 +116,10 @@ class HaloSums:
             if self.exchanges:
                 gradients[builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.width_in)] = halo
                 writes.append(f"d/{halo}")
-        work = builder.work(segments.work(layer, "forward/backward", []), BACKWARD)
-        segments.reverse(layer, "forward", OpKind.TRANSFORM, reads, writes, work, gradients)
+        pieces = segments.work(layer, "forward/backward", [])
+        scratch = Scratch(segments.weight_gradients(layer, pieces, in_turn=False))
+        work = builder.work(pieces, BACKWARD)
+        segments.reverse(layer, "forward", OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
         if self.moves(layer):
             self._give_back(layer, f"d/{halo}", below, layer.width_in)
 
@@ -167,3 +171,4 @@ class HaloSums:
             self.fetched_in, name, OpKind.COPY, [read], [write], work, layer=1, phase="setup", route="halo",
             category="comm_overhead", form=Form.SPARSE_ROWS,
         )  # fmt: skip
+        self.segments.builder.keep_rows_of("halo", self.halo.send_rows)

@@ -7,11 +7,12 @@ from pydantic import Field
 
 from simgnn.policies.communication.base import BatchCommunication
 from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
-from simgnn.policies.staging import LocateRows, ServeRows, Staging, received
+from simgnn.policies.staging import LocateRows, ServeRows, Staging, received, sent
 from simgnn.policy import BatchingTraits, Choices, Cut, Refusal
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op, Transfer
+from simgnn.program.scratch import Scratch, rows_of
 
 ROUTE = "rows"
 """Rows that batches pull, from the rank that sends to the one that needs, by epoch and step."""
@@ -64,6 +65,7 @@ class Pulls(BatchCommunication):
                 action=LocateRows.label,
                 category="comm",
                 form=Form.REMOTE_ROWS,
+                scratch=Scratch(rows_of(sent(ROUTE), staging.row_bytes)),
             )
         )
         return pulled

@@ -28,6 +28,7 @@ from simgnn.policy import Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
+from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column, IntArray, Route
 from simgnn.sampling.sizes import BatchSizes
 
@@ -42,6 +43,8 @@ PENDING = ("push/pending/ids", "push/pending/rows")
 OWN, SUMMED, MOST_SUMMED = Column("push/own"), Column("push/summed"), Column("largest/pushed")
 ELEMENTS, WRITTEN = Column("push/elements"), Column("embeddings/rows")
 ID_BYTES = 8
+ORDER_BYTES = 3 * ID_BYTES
+"""Of a row that is put in order by its id: the id, its place before and its place after."""
 
 
 class PickGradients(RankAction[Callable[[PolicyContext, Array, Array, Array], tuple[Array, ...]]]):
@@ -88,7 +91,7 @@ def push_ops(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, 
     _buffers(builder, width, delay)
     several = len(builder.hosts) > 1
     exchanges = _exchanges(builder, width) if several else ()
-    apply = [_apply(builder)]
+    apply = [_apply(builder, width)]
     if len(set(builder.hosts)) < len(builder.hosts):
         settled = Op(SETTLED, OpKind.BARRIER, PUSHING, phase="update", category="comm")
         apply.insert(0 if delay else 1, settled)
@@ -155,17 +158,21 @@ def _exchanges(builder: ProgramBuilder, width: int) -> tuple[Op, ...]:
 
 
 def _sum(builder: ProgramBuilder, width: int, several: bool) -> Op:
+    """Gradients are put in order, a copy with its places, and summed up."""
     read = [*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]
     work = Work("scatter_add", {"rows": SUMMED, "width": width, "item_bytes": builder.item_bytes})
     return Op(
         SUM, OpKind.ADD, EMBEDDINGS, accesses(read), accesses(PENDING), work=(work,), module=PLACES,
         action=SumGradients.label, phase="update", category="update",
+        scratch=Scratch(rows_of(SUMMED, width * builder.item_bytes + ORDER_BYTES)),
     )  # fmt: skip
 
 
-def _apply(builder: ProgramBuilder) -> Op:
+def _apply(builder: ProgramBuilder, width: int) -> Op:
+    """Adagrad's step, which makes two tensors of what it changes."""
     work = Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes})
     return Op(
         APPLY, OpKind.OPTIMIZE, EMBEDDINGS, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
         work=(work,), module=PLACES, action=ApplyGradients.label, phase="update", category="update",
+        scratch=Scratch(rows_of(MOST_SUMMED, 2 * width * builder.item_bytes)),
     )  # fmt: skip
