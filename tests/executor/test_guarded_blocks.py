@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from executor.buffers import Now
-from executor.handlers import decisions
+from executor.handlers import handler_of
 from executor.handlers.collectives import broadcast
 from executor.handlers.context import RankContext
-from executor.policies import carried_out
+from executor.policies.accelerated import accelerated
 from simgnn.policies.codec.linear import Linear
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Guard, Op, Transfer
@@ -60,17 +60,17 @@ def test_what_was_sent_is_a_copy_from_the_first_epoch_on_unless_it_never_changes
 
 
 def test_memory_of_a_decoded_block_that_may_stay_is_there_until_it_first_arrives() -> None:
-    ops = [Op("encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec"),
-           Op("decode", OpKind.DECODE, "compute", reads("coded"), reads("kept"), module="codec",
+    ops = [Op("encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec", action="EncodeRows"),
+           Op("decode", OpKind.DECODE, "compute", reads("coded"), reads("kept"), module="codec", action="DecodeRows",
               guard=Guard("agreed"))]  # fmt: skip
     codec = Linear(bits=8)
     buffers = [Buffer("rows", 4, 4), Buffer("coded", 4, codec.row_bytes(4, "float32"), "uint8")]
     program = tiny_program(1, {"steady": ops}, [*buffers, Buffer("kept", 4, 4, persistent=True)])
-    context = world_context(program, 0, policies=carried_out({"codec": codec}))
+    context = world_context(program, 0, policies={"codec": accelerated(codec)})
     template, now = program.templates["steady"], Now(0, 0, 0)
     context.store.values[context.store.slot("rows")] = torch.rand(4, 4)
-    run = decisions.decode(template.ops[1], template, context)
+    run = handler_of(template.ops[1], template, context)
     assert context.store._reserved["kept"].shape == (4, 4)
-    decisions.encode(template.ops[0], template, context)(now)
+    handler_of(template.ops[0], template, context)(now)
     run(now)
     assert not context.store._reserved, "else it were there twice"

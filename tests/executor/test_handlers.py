@@ -11,7 +11,7 @@ import torch
 from executor.handlers import HANDLERS
 from executor.handlers.context import LocalRoute
 from executor.interpreter import Interpreter
-from executor.policies import carried_out
+from executor.policies.accelerated import accelerated
 from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
 from simgnn.program.kinds import OpKind
@@ -236,11 +236,13 @@ def test_an_unknown_policy_is_named() -> None:
 
 
 def test_rows_that_a_codec_refuses_are_told_with_their_op() -> None:
-    op = Op("forward/1/encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec")
+    op = Op(
+        "forward/1/encode", OpKind.ENCODE, "compute", reads("rows"), reads("coded"), module="codec", action="EncodeRows"
+    )
     buffers = [Buffer("rows", 2, 3, persistent=True), Buffer("coded", 2, 11, "uint8")]
     program = tiny_program(1, {"steady": [op]}, buffers)
     rows = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]])
-    context = world_context(program, 0, {"rows": rows}, policies=carried_out({"codec": Linear()}))
+    context = world_context(program, 0, {"rows": rows}, policies={"codec": accelerated(Linear())})
     with pytest.raises(BackendError, match=r"^rank 0, epoch 4, op 'forward/1/encode': row 1 of 2 to encode holds NaN"):
         Interpreter(program, context, Notes()).train(range(3, 4))
 
