@@ -148,26 +148,25 @@ def test_attention_to_a_block_holds_scores_and_what_arrived_taken_apart() -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "face", "work", "copies"),
+    ("kind", "action", "work", "copies"),
     [
-        ("select", None, "select", 0),
-        ("select", "fold", "gather select elementwise", 2),
-        ("select", "reset_mirrors", "elementwise elementwise", 0),
-        ("encode", None, "gather gather", 0),
-        ("encode", "encode_change", "gather gather", 1),
-        ("encode", None, "gather gather gather elementwise encode decode elementwise", 2),
-        ("encode", None, "gather gather gather elementwise encode elementwise decode elementwise", 3),
-        ("decode", None, "gather copy", 0),
-        ("decode", None, "decode gather elementwise gather copy", 1),
-        ("decode", "take_sums", "decode gather elementwise gather gather gather", 2),
-        ("decode", "add_parts", "decode gather elementwise scatter_add", 1),
+        ("select", "SelectMoved", "select", 0),
+        ("select", "FoldOwn", "gather select elementwise", 2),
+        ("select", "ResetMirrors", "elementwise elementwise", 0),
+        ("encode", "EncodeMoved", "gather gather", 0),
+        ("encode", "EncodeChange", "gather gather", 1),
+        ("encode", "EncodeMoved", "gather gather gather elementwise encode decode elementwise", 2),
+        ("encode", "EncodeMoved", "gather gather gather elementwise encode elementwise decode elementwise", 3),
+        ("decode", "DecodeMoved", "gather copy", 0),
+        ("decode", "DecodeMoved", "decode gather elementwise gather copy", 1),
+        ("decode", "TakeSums", "decode gather elementwise gather gather gather", 2),
+        ("decode", "AddParts", "decode gather elementwise scatter_add", 1),
     ],
 )
-def test_ops_of_caches_hold_copies_of_rows_that_they_pick(kind: str, face: str | None, work: str, copies: int) -> None:
+def test_ops_of_caches_hold_copies_of_rows_that_they_pick(kind: str, action: str, work: str, copies: int) -> None:
     """As many as the executor does, see tests/executor/test_rows_held.py."""
     pieces = tuple(Work(name, {"rows": ROWS, "width": WIDE, "item_bytes": 4}) for name in work.split())
-    named = {} if face is None else {"face": face}
-    one = op("a", kind, "compute", "x", "y", module="freshness", work=pieces, options=named)
+    one = op("a", kind, "compute", "x", "y", module="freshness", work=pieces, action=action)
     assert held(one, Buffer("x", ROWS, WIDE), Buffer("y", ROWS, 1)) == copies * 4 * ROWS * WIDE
 
 
