@@ -6,12 +6,13 @@ import numpy as np
 import torch
 
 from executor.buffers import BufferStore, Value
+from executor.carried_out import carried_out
 from executor.handlers.context import GroupHandle, RankContext
 from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.network import LayerNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import RunPlan
-from executor.policies import carried_out, warm_up_policies
+from executor.policies.accelerated import warm_up_policies
 from executor.routes import local_routes
 from executor.task import Task, load_task
 from executor.warmup import warm_up
@@ -64,7 +65,7 @@ def _full_graph_context(
 def warm_up_for(plan: RunPlan, device: torch.device) -> None:
     """Run every kernel of the plan's model and policies once."""
     dtype = getattr(torch, str(plan.train["dtype"]))
-    warm_up_policies(plan.policies, dtype, device)
+    warm_up_policies(plan.policies.values(), dtype, device)
     if plan.batches is None:
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
         return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from executor.buffers import Now
-from executor.handlers import HANDLERS
+from executor.handlers import handler_of
 from executor.handlers.context import Handler, RankContext, Sent
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program, Template
@@ -67,7 +67,7 @@ def _compile(
         pending_free.update(free[template.index[op.name]])
         if op.name not in position:
             continue
-        run = HANDLERS[op.kind](op, template, context)
+        run = handler_of(op, template, context)
         for access in op.writes:
             if access.buffer in observers and last_write[access.buffer] == op.name:
                 run = _observed(run, context.store.getter(access), observers[access.buffer])

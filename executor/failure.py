@@ -33,10 +33,6 @@ class NonFiniteError(BackendError):
     """The loss is no number any more; the same on all ranks."""
 
 
-class RefusedRowsError(BackendError):
-    """Rows that a policy cannot carry out its work on; the op tells where."""
-
-
 def place_of(rank: int, now: "Now", op: str) -> str:
     """Where an op failed, in words; epochs count from 1, as wherever a user reads of them."""
     return f"rank {rank}, epoch {now.epoch + 1}, op '{op}'"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.base import Policy
+from simgnn.policy import Policy
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program

@@ -3,18 +3,14 @@
 Rows of a master that have mirrors are its *shared* ones, in ascending order; states of masters have a row for each.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from executor.adaptive import AdaptiveRows, Rows
-from executor.codecs import Codec, Place
 from executor.kernels.masks import wire_mask
 from executor.kernels.rows import add_rows
+from simgnn.emit.arrays import dtype_name
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
-
-if TYPE_CHECKING:
-    from executor.handlers.context import PolicyContext
+from simgnn.policy import Codec, PolicyContext
 
 
 class AdaptiveReplicas(AdaptiveRows):
@@ -24,26 +20,26 @@ class AdaptiveReplicas(AdaptiveRows):
         super().__init__(policy, codec)
         self._known: dict[tuple[int, int], tuple[Rows, Rows, Rows, Rows]] = {}
 
-    def settle(self, context: "PolicyContext", reference: Rows, kept: Rows) -> tuple[Rows, Rows, Rows]:
+    def settle(self, context: PolicyContext, reference: Rows, kept: Rows) -> tuple[Rows, Rows, Rows]:
         """What sums are relative to in this turn, the same to be kept, and the rows that this renews."""
         settled, renewed = self.policy.settled(reference, kept)
         return settled, settled.clone(), renewed
 
-    def reset_masters(self, context: "PolicyContext", renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
+    def reset_masters(self, context: PolicyContext, renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
         """States of shared masters, zero where their row was renewed."""
         return _cleared(states, renewed[self._shared(context)])
 
-    def reset_mirrors(self, context: "PolicyContext", renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
+    def reset_mirrors(self, context: PolicyContext, renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
         """States of the rows that arrive along the route, in the order of the wire, likewise."""
         assert context.arriving is not None
         return _cleared(states, renewed[context.arriving])
 
-    def reset_leaving(self, context: "PolicyContext", renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
+    def reset_leaving(self, context: PolicyContext, renewed: Rows, *states: Rows) -> Rows | tuple[Rows, ...]:
         """States of the rows that leave along it, likewise."""
         assert context.leaving is not None
         return _cleared(states, renewed[context.leaving])
 
-    def encode_change(self, context: "PolicyContext", rows: Rows, chosen: Rows, cached: Rows) -> tuple[Rows, Rows]:
+    def encode_change(self, context: PolicyContext, rows: Rows, chosen: Rows, cached: Rows) -> tuple[Rows, Rows]:
         """By how much the chosen parts moved, and the parts as the sums will count them."""
         if self.codec is not None:
             return self.coded_change(context, rows, chosen, cached)
@@ -51,20 +47,20 @@ class AdaptiveReplicas(AdaptiveRows):
         change = rows.index_select(0, chosen).sub_(old)
         return change, cached.index_copy_(0, chosen, old.add_(change))
 
-    def add_parts(self, context: "PolicyContext", arrived: Rows, mask: Rows, sums: Rows) -> tuple[Rows, Rows]:
+    def add_parts(self, context: PolicyContext, arrived: Rows, mask: Rows, sums: Rows) -> tuple[Rows, Rows]:
         """Sums with what arrived added, ranks ascending; and which shared rows that woke, bool [n, 1]."""
         assert context.arriving is not None
-        shared, place = self._places(context.arriving if context.masters is None else context.masters, context.arriving)
+        shared, place = self._places(_masters(context, context.arriving), context.arriving)
         layout = wire_mask(context.receive, sums.device)
         woken = place[layout.unpack(mask)]
-        parts = arrived if self.codec is None else self.codec.decode(arrived, sums.shape[1], sums.dtype)
+        parts = arrived if self.codec is None else self.codec.decode(context, arrived, sums.shape[1], dtype_name(sums))
         add_rows(sums, woken, parts, layout.chosen_of_peers(mask))
         active = torch.zeros((len(shared), 1), dtype=torch.bool, device=sums.device)
         active[woken] = True
         return sums, active
 
     def fold(
-        self, context: "PolicyContext", rows: Rows, own: Rows, sums: Rows, threshold: Rows, active: Rows | None = None
+        self, context: PolicyContext, rows: Rows, own: Rows, sums: Rows, threshold: Rows, active: Rows | None = None
     ) -> tuple[Rows, Rows, Rows]:
         """Masters' own parts that moved are added to the sums, and wake their rows; with ``fold_on_active`` those of
         rows that are awake already, too."""
@@ -79,12 +75,12 @@ class AdaptiveReplicas(AdaptiveRows):
         own.index_copy_(0, chosen, picked)
         return own, sums, awake
 
-    def announce(self, context: "PolicyContext", active: Rows) -> tuple[Rows, Rows]:
+    def announce(self, context: PolicyContext, active: Rows) -> tuple[Rows, Rows]:
         """The mask over the rows of each peer, and the shared rows int64 [k] that are published."""
         place = self._leaving_places(context)
         return wire_mask(context.send, active.device).pack(active[place, 0]), active[:, 0].nonzero().flatten()
 
-    def tally(self, context: "PolicyContext", chosen: Rows) -> dict[int, int]:
+    def tally(self, context: PolicyContext, chosen: Rows) -> dict[int, int]:
         """How many of the ``chosen`` shared rows have so many replicas (or lie on so many hosts, where one row travels
         to each), for each number that any of this rank has."""
         shared, place = self._shared(context), self._leaving_places(context)
@@ -93,21 +89,21 @@ class AdaptiveReplicas(AdaptiveRows):
         return {number: counts[number] for number in torch.unique(replicas).tolist()}
 
     def encode_sums(
-        self, context: "PolicyContext", chosen: Rows, mask: Rows, sums: Rows, published: Rows | None = None
+        self, context: PolicyContext, chosen: Rows, mask: Rows, sums: Rows, published: Rows | None = None
     ) -> Rows | tuple[Rows, Rows]:
         """What is published of the chosen sums, encoded once each, in the order of the wire."""
         wire = self._addressed(context, self._packed(context, chosen, sums, published), chosen, mask)
         return wire if published is None else (wire, published)
 
     def encode_news(
-        self, context: "PolicyContext", chosen: Rows, mask: Rows, sums: Rows, published: Rows | None = None
+        self, context: PolicyContext, chosen: Rows, mask: Rows, sums: Rows, published: Rows | None = None
     ) -> tuple[Rows, ...]:
         """The same, and what is published as the chosen rows lie, for those that get it on this host."""
         packed = self._packed(context, chosen, sums, published)
         wire = self._addressed(context, packed, chosen, mask)
         return (wire, packed) if published is None else (wire, packed, published)
 
-    def news(self, context: "PolicyContext", rows: Rows, chosen: Rows, mask: Rows) -> Rows:
+    def news(self, context: PolicyContext, rows: Rows, chosen: Rows, mask: Rows) -> Rows:
         """For each of ``rows`` where there is news of it, int64 [n, 1]: k + 1, published by this rank as the k-th of
         the ``chosen`` shared rows; -(k + 1), arrived as the k-th; 0, none."""
         assert context.arriving is not None
@@ -117,14 +113,14 @@ class AdaptiveReplicas(AdaptiveRows):
         origin[arrived, 0] = -torch.arange(1, len(arrived) + 1, device=rows.device)
         return origin
 
-    def relay(self, context: "PolicyContext", origin: Rows) -> tuple[Rows, Rows]:
+    def relay(self, context: PolicyContext, origin: Rows) -> tuple[Rows, Rows]:
         """The mask over the rows of each peer, and for those of which there is news where it lies, int64 [k]."""
         assert context.leaving is not None
         of_wire = origin[context.leaving, 0]
         told = of_wire != 0
         return wire_mask(context.send, origin.device).pack(told), of_wire[told]
 
-    def hand_on(self, context: "PolicyContext", origins: Rows, news: Rows, arrived: Rows) -> Rows:
+    def hand_on(self, context: PolicyContext, origins: Rows, news: Rows, arrived: Rows) -> Rows:
         """The news as it is, in the order of the wire; ``origins`` as :meth:`relay` tells them."""
         wire = torch.empty((len(origins), *news.shape[1:]), dtype=news.dtype, device=news.device)
         mine = origins > 0
@@ -133,7 +129,7 @@ class AdaptiveReplicas(AdaptiveRows):
         return wire
 
     def take_sums(
-        self, context: "PolicyContext", arrived: Rows, mask: Rows, kept: Rows, rows: Rows, published: Rows
+        self, context: PolicyContext, arrived: Rows, mask: Rows, kept: Rows, rows: Rows, published: Rows
     ) -> tuple[Rows, Rows]:
         """Mirrors go on with what they keep of their masters, masters with what they published."""
         assert context.arriving is not None
@@ -141,38 +137,37 @@ class AdaptiveReplicas(AdaptiveRows):
         if self.codec is None:
             kept.index_copy_(0, chosen, arrived)
         else:
-            self._moved_on(arrived, chosen, kept.index_select(0, chosen), kept)
+            self._moved_on(context, arrived, chosen, kept.index_select(0, chosen), kept)
         rows.index_copy_(0, context.arriving, kept)
         rows.index_copy_(0, self._shared(context), published)
         return kept, rows
 
-    def _packed(self, context: "PolicyContext", chosen: Rows, sums: Rows, published: Rows | None) -> Rows:
+    def _packed(self, context: PolicyContext, chosen: Rows, sums: Rows, published: Rows | None) -> Rows:
         """What is published of the chosen sums, in their order; with a codec ``published`` moves on."""
         packed = sums.index_select(0, chosen)
         if self.codec is None:
             return packed
         assert published is not None
         old = published.index_select(0, chosen)
-        packed = self.codec.encode(packed.sub_(old), Place(context, self._shared(context).index_select(0, chosen)))
-        self._moved_on(packed, chosen, old, published)
+        packed = self.codec.encode(context, packed.sub_(old), self._shared(context).index_select(0, chosen))
+        self._moved_on(context, packed, chosen, old, published)
         return packed
 
-    def _addressed(self, context: "PolicyContext", packed: Rows, chosen: Rows, mask: Rows) -> Rows:
+    def _addressed(self, context: PolicyContext, packed: Rows, chosen: Rows, mask: Rows) -> Rows:
         """Rows ``packed`` of the chosen shared rows in the order of the wire."""
         place = self._leaving_places(context)
         position = torch.zeros(len(self._shared(context)), dtype=torch.int64, device=packed.device)
         position[chosen] = torch.arange(len(chosen), device=packed.device)
         return packed.index_select(0, position[place[wire_mask(context.send, packed.device).unpack(mask)]])
 
-    def _shared(self, context: "PolicyContext") -> Rows:
-        masters = context.leaving if context.masters is None else context.masters
-        assert masters is not None
+    def _shared(self, context: PolicyContext) -> Rows:
+        masters = _masters(context, context.leaving)
         return self._places(masters, masters)[0]
 
-    def _leaving_places(self, context: "PolicyContext") -> Rows:
+    def _leaving_places(self, context: PolicyContext) -> Rows:
         """The place among the shared rows of each that leaves."""
         assert context.leaving is not None
-        return self._places(context.leaving if context.masters is None else context.masters, context.leaving)[1]
+        return self._places(_masters(context, context.leaving), context.leaving)[1]
 
     def _places(self, masters: Rows, rows: Rows) -> tuple[Rows, Rows]:
         """The shared rows int64 [n], each once of ``masters``, and the place of ``rows`` among them; made once for two
@@ -188,3 +183,14 @@ def _cleared(states: tuple[Rows, ...], renewed: Rows) -> Rows | tuple[Rows, ...]
     for state in states:
         state.masked_fill_(renewed, 0)
     return states if len(states) > 1 else states[0]
+
+
+def _masters(context: PolicyContext, rows: Rows | None) -> Rows:
+    """All local rows that have mirrors: those of the route, or of the one that the op names."""
+    named = context.options.get("masters")
+    if named is None:
+        assert rows is not None
+        return rows
+    assert context.rows_of is not None
+    found: Rows = context.rows_of(str(named))
+    return found

@@ -14,8 +14,17 @@ from executor.handlers import (
     tensors,
     training,
 )
-from executor.handlers.context import Factory
+from executor.handlers.context import Factory, Handler, RankContext
 from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+
+
+def handler_of(op: Op, template: Template, context: RankContext) -> Handler:
+    """What runs an op on this rank: the action of a policy, or the handler of its kind."""
+    make = HANDLERS[op.kind] if op.action is None else decisions.act
+    return make(op, template, context)
+
 
 HANDLERS: Mapping[OpKind, Factory] = {
     OpKind.AGGREGATE: blocks.aggregate,

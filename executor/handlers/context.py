@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from executor.buffers import TORCH_TYPES, BufferStore, Now, Value
+from executor.buffers import BufferStore, Now, Value
+from executor.policies.accelerated import accelerated_class
 from simgnn.errors import BackendError
+from simgnn.policy import Action, PolicyContext
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
 
@@ -166,7 +168,8 @@ class RankContext:
     ``pairs``: payload by (op id, target) as [messages, bytes]; ``apart``: the same of some epochs alone, each with a
     name; ``note``: where decisions are written down; ``note_loss``: a mini-batch's metrics, before they are summed over
     ranks; ``note_rows``: rows that arrive along routes which bring others in every turn; ``written``: memory that ranks
-    of a host share and this one changes while it trains, by name."""
+    of a host share and this one changes while it trains, by name; ``resources`` and ``memo``: see
+    :class:`simgnn.policy.PolicyContext`."""
 
     program: Program
     rank: int
@@ -189,6 +192,8 @@ class RankContext:
     note_loss: NoteLoss = _unnoted
     note_rows: NoteRows = uncounted
     written: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    resources: Mapping[type[Any], Any] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """A policy has decided: guards and schedules see it (unless it concerns one peer), the activity has it."""
@@ -233,6 +238,23 @@ class RankContext:
             )
         return self.policies[op.module]
 
+    def action(self, op: Op) -> Action[Any]:
+        """What the policy of an op's slot does in it, with the executor's faster kernels."""
+        policy = self.policy(op)
+        for kind in policy.actions:
+            if kind.label == op.action:
+                return accelerated_class(kind)(policy, self.policies["codec"])
+        raise BackendError(
+            f"op '{op.name}' needs the action '{op.action}' of the policy '{policy.label}', whose actions are: "
+            f"{', '.join(kind.label for kind in policy.actions) or 'none'}; prepare the run again"
+        )
+
+    def leaving_rows(self, route: str) -> torch.Tensor:
+        """The local rows that a route names."""
+        rows = self.routes[route].leaving
+        assert rows is not None, "rows of a policy's route lie in no order of the wire"
+        return rows
+
     def arrived(self, op: Op, now: Now, members: Sequence[int], rows: Sequence[int]) -> None:
         """So many rows have been received from each member along an op's route: the sizes of the receives."""
         if op.route is not None:
@@ -256,44 +278,17 @@ class RankContext:
         return [book.setdefault((op_id, target), [0, 0]) for book in books]
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyContext:
-    """What a policy may know at run time; frozen. ``send``, ``receive``: rows of the op's route to and from each rank
-    (nothing where they differ by turn); ``leaving``, ``arriving``: the local rows that it names, int64; ``gathered``:
-    those that are sent, in the order of the wire (None: what is sent has no other names); ``width``, ``dtype``: of
-    the buffer that the op writes first; ``masters``: local rows that the route ``options["masters"]`` names."""
-
-    seed: int
-    epoch: int
-    step: int
-    layer: int
-    phase: str
-    rank: int
-    ranks: int
-    send: tuple[int, ...] = ()
-    receive: tuple[int, ...] = ()
-    width: int = 0
-    dtype: torch.dtype = torch.float32
-    leaving: torch.Tensor | None = None
-    arriving: torch.Tensor | None = None
-    gathered: torch.Tensor | None = None
-    masters: torch.Tensor | None = None
-    options: Mapping[str, str | int | float] = field(default_factory=dict)
-
-
 def policy_context(context: RankContext, op: Op) -> Callable[[Now], PolicyContext]:
-    """A function that tells an op's policy where it is."""
+    """A function that makes the context in which an op calls its policy."""
     rank, ranks = context.rank, context.program.ranks
     route = None if op.route is None or context.scheduled(op) else context.route(op)
     send, receive = ((), ()) if route is None else (route.send, route.receive)
     leaving, arriving, gathered = (None, None, None) if route is None else (route.leaving, route.arriving, route.gather)
-    named = op.options.get("masters")
-    masters = None if named is None else context.routes[str(named)].leaving
     written = [context.program.buffers[access.buffer] for access in op.writes[:1]]
-    width, dtype = (written[0].width, TORCH_TYPES[written[0].dtype]) if written else (0, torch.float32)
+    width, dtype = (written[0].width, written[0].dtype) if written else (0, "float32")
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
-        leaving, arriving, gathered, masters, op.options,
+        leaving, arriving, gathered, op.options, context.leaving_rows, context.resources, context.memo,
     )  # fmt: skip
 
 

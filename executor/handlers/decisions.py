@@ -10,14 +10,44 @@ from collections.abc import Callable
 from typing import Any
 
 from executor.buffers import Now
-from executor.failure import RefusedRowsError, place_of
+from executor.failure import place_of
 from executor.handlers.context import Handler, RankContext, policy_context
 from simgnn.errors import BackendError
+from simgnn.policy import RefusedRowsError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 
 BEFORE = Now(0, 0, 0)
 """A turn that has all that persists."""
+
+
+def act(op: Op, template: Template, context: RankContext) -> Handler:
+    """``action.run(context, *read) -> written``, where ``action`` is what the policy of the op's slot does in it.
+
+    Its decisions are recorded. Rows that a guarded op writes for the run stay when it is skipped; their memory is
+    there before they first arrive, as in :func:`executor.handlers.collectives.broadcast`.
+    """
+    action, where, store = context.action(op), policy_context(context, op), context.store
+    getters, setters = [_state_or_rows(access, context) for access in op.reads], context.writes(op)
+    buffers = context.program.buffers
+    kept = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
+    for name in kept:
+        store.reserve(name)
+
+    def run(now: Now) -> None:
+        for name in kept:
+            store.release(name)
+        here = where(now)
+        try:
+            written = action.run(here, *[get(now) for get in getters])
+        except RefusedRowsError as error:
+            raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
+        for put, value in zip(setters, written, strict=True):
+            put(now, value)
+        for name, value in action.decided(here, *written).items():
+            context.decide(now, name, value)
+
+    return run
 
 
 def select(op: Op, template: Template, context: RankContext) -> Handler:

@@ -1,48 +1,19 @@
 """Rows moved to the grid of their codes, up or down at random: what makes quantisation right on average.
 
 An element that lies between two codes' values becomes the upper one with the probability that it is past the lower
-one. Encoding the nearest code afterwards loses nothing more. See :class:`simgnn.policies.codec.stochastic.Stochastic`.
+one. Encoding the nearest code afterwards loses nothing more. See
+:meth:`simgnn.policies.codec.stochastic.Stochastic.dithered`.
 """
 
 import numpy as np
-import torch
 from numba import njit, prange
 
-from executor.kernels.balance import default_threads
-from executor.kernels.draws import UNIT_BITS, units
-from executor.kernels.launch import even_parts, launch
 from executor.kernels.quantise import row_range
-from executor.kernels.views import array, compiled_for
+from simgnn.emit.arrays import UNIT_BITS
 from simgnn.graph.hashing import splitmix
 
 _DROPPED = np.uint64(64 - UNIT_BITS)
 _UNIT = 2.0**-UNIT_BITS
-
-
-def dithered(rows: torch.Tensor, bits: int, keys: torch.Tensor) -> torch.Tensor:
-    """Rows [n, F] on the grids of ``bits`` bits between their smallest and largest values, which stay as they are.
-
-    ``keys`` int64 [n]: the stream of random numbers of each row. Rows of one value, and those that have no grid (not
-    finite, or a range that overflows), stay as they are.
-    """
-    if not len(rows):
-        return rows
-    most = (1 << bits) - 1
-    if not compiled_for(rows):
-        return _dithered(rows, most, keys)
-    moved = torch.empty_like(rows)
-    arguments = array(rows), most, keys.contiguous().numpy().view(np.uint64), moved.numpy()
-    launch(dither, dither_parallel, arguments, even_parts(len(rows), default_threads()))
-    return moved
-
-
-def _dithered(rows: torch.Tensor, most: int, keys: torch.Tensor) -> torch.Tensor:
-    """What the compiled kernel does, on any device."""
-    low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-    step = (high - low) / high.new_full((), most)  # as in executor.codecs: CUDA divides by a host's number otherwise
-    codes = torch.floor(((rows - low) / step).double() + units(keys, rows.shape[1])).clamp(0, most)
-    moved = torch.where((codes == most) | (rows == high), high, low + step * codes.to(rows.dtype))
-    return torch.where(torch.isfinite(step) & (step > 0), moved, rows)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

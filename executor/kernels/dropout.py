@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from executor.kernels import draws
 from executor.kernels.balance import default_threads
 from executor.kernels.launch import even_parts, launch
 from executor.kernels.views import array, compiled_for
+from simgnn.emit import arrays
 from simgnn.graph.hashing import splitmix
 from simgnn.model.dropout import kept_share
 
@@ -45,8 +45,8 @@ def drop_out(rows: torch.Tensor, vertices: torch.Tensor, key: int, dropped: int)
 def factors(vertices: torch.Tensor, width: int, key: int, dropped: int, dtype: torch.dtype) -> torch.Tensor:
     """What elements are multiplied by, [n, width] of ``dtype`` on the device of ``vertices`` int64 [n]: the same as by
     the compiled kernel, bit for bit."""
-    streams = draws.splitmix(draws.signed(key), vertices)
-    drawn = draws.splitmix(streams[:, None], torch.arange(-(-width // 4), device=vertices.device))
+    streams = arrays.draws(arrays.signed(key), vertices)
+    drawn = arrays.draws(streams[:, None], torch.arange(-(-width // 4), device=vertices.device))
     shifts = torch.arange(0, 64, 16, device=vertices.device)
     bits = ((drawn[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
     scale = torch.tensor(1 / kept_share(dropped), dtype=dtype, device=vertices.device)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from executor.assemble import learned_buffers, learned_values
 from executor.buffers import BufferStore, Value
+from executor.carried_out import carried_out
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
@@ -19,7 +20,6 @@ from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows
 from executor.network import SampledNetwork
 from executor.optimizer import FlatOptimizer
 from executor.plan import BatchFolders, RunPlan
-from executor.policies import carried_out
 from executor.store.features import FeatureStore
 from executor.store.places import Places
 from executor.store.structure import share_structure

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simgnn.model.spec import BUILT_IN_LAYERS
-from simgnn.policies.base import chosen
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.store import Pulls
 from simgnn.policies.placement.store import Store
 from simgnn.policies.schedule.prefetch import Prefetch
+from simgnn.policy import chosen
 
 Faults = Iterator[tuple[tuple[str, ...], str]]
 """Key path, message."""

@@ -15,10 +15,10 @@ from simgnn.experiment.problems import Origin, line
 from simgnn.experiment.slots import kinds
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.kinds import PARTITION_KINDS
-from simgnn.policies.base import chosen
 from simgnn.policies.communication.base import Communication
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
+from simgnn.policy import chosen
 
 WHY_NOT: Mapping[str, str] = {
     "edge-cut": "divides vertices (edge-cut): a vertex-cut has no single rank that holds all in-edges of a vertex",

@@ -15,7 +15,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, save_profile
 from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder
-from simgnn.policies.base import Policy
+from simgnn.policy import Policy
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import save_program
 from simgnn.tomlfile import leaves, load_toml, write_toml

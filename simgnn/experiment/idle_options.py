@@ -9,10 +9,10 @@ from typing import Any
 
 from simgnn.experiment.problems import Origin, line, shown
 from simgnn.model.spec import BUILT_IN_LAYERS
-from simgnn.policies.base import chosen
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.block_broadcast import BlockBroadcast
 from simgnn.policies.communication.master_mirror import ONE_HOST, MasterMirror
+from simgnn.policy import chosen
 
 Stated = Callable[[tuple[str, ...]], bool]
 """Whether a key path was written by a user: in a file that is not a shipped system, or on the command line."""

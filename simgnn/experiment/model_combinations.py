@@ -6,7 +6,7 @@ from typing import Any
 from simgnn.experiment.batch_combinations import Faults
 from simgnn.experiment.problems import shown
 from simgnn.model.spec import BUILT_IN_LAYERS
-from simgnn.policies.base import chosen
+from simgnn.policy import chosen
 
 
 def following_faults(values: Mapping[str, Any]) -> Faults:

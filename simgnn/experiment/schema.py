@@ -19,10 +19,8 @@ from simgnn.experiment.sections import (
 )
 from simgnn.experiment.slots import DEFAULT_KIND, DESIGNED, SLOTS, kinds
 from simgnn.partition.kinds import PartitionPolicy
-from simgnn.policies.base import Policy
 from simgnn.policies.batching.base import Batching
 from simgnn.policies.batching.full import Full
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.communication.base import Communication
 from simgnn.policies.communication.halo import Halo
@@ -31,6 +29,7 @@ from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.placement.device import Device
 from simgnn.policies.schedule.base import Schedule
 from simgnn.policies.schedule.bsp import Bsp
+from simgnn.policy import Codec, Policy
 
 SECTIONS: Mapping[str, type[Section]] = {
     "graph": GraphSection,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from pydantic import BaseModel
 
 from simgnn.partition.kinds import PARTITION_KINDS
-from simgnn.policies.base import Policy
+from simgnn.policy import Policy
 
 DEFAULT_KIND: Mapping[str, str] = MappingProxyType(
     {

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Phase
+from simgnn.policy import Codec, DecodeRows, EncodeRows
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
@@ -116,18 +116,18 @@ class BlockWire:
         builder.compute(
             sync.templates, sync.op(f"encode/{root}"), OpKind.ENCODE, [sync.source], [coded],
             self.codec.encode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
-            after=() if decided is None else (Dependency(decided),), **coding, **fields,
+            after=() if decided is None else (Dependency(decided),), action=EncodeRows, **coding, **fields,
         )  # fmt: skip
         self._broadcast(root, [coded, *told], [arrived, *marks], after, fields)
         if sent is not None:
             builder.compute(
                 sync.templates, sync.op(f"keep/{root}"), OpKind.DECODE, [coded], [sent],
                 self.codec.decode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
-                after=(Dependency(sync.op(f"broadcast/{root}")),), **coding, **fields,
+                after=(Dependency(sync.op(f"broadcast/{root}")),), action=DecodeRows, **coding, **fields,
             )  # fmt: skip
         builder.compute(
             sync.templates, sync.op(f"decode/{root}"), OpKind.DECODE, [arrived], [target],
-            self.codec.decode_work(rows, sync.width, dtype), **coding, **fields,
+            self.codec.decode_work(rows, sync.width, dtype), action=DecodeRows, **coding, **fields,
         )  # fmt: skip
 
     def _broadcast(

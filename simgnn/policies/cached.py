@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import Any
 
 from simgnn.policies.chosen_rows import COUNT_BYTES, ID_BYTES, IndexForm, add_count_route, add_mask_route
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.encoded import buffer_name
 from simgnn.policies.sync import Stage, Sync, land, pack, receiving_buffer
+from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work

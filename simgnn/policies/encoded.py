@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Stage, Sync, emit_plainly, land, pack, receiving_buffer
+from simgnn.policy import Codec, DecodeRows, EncodeRows
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
@@ -33,7 +33,7 @@ def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         builder.compute(
             training.templates, training.op(stage, "encode"), OpKind.ENCODE, [stage.packed], [coded],
             codec.encode_work(stage.leaving, sync.width, builder.dtype),
-            route=stage.route, module="codec", category="comm_overhead", **fields,
+            route=stage.route, module="codec", action=EncodeRows, category="comm_overhead", **fields,
         )  # fmt: skip
         builder.exchange(
             training.templates, training.op(stage, "exchange"), stage.route, [coded], arrived, row_bytes, **fields
@@ -41,7 +41,7 @@ def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         builder.compute(
             training.templates, training.op(stage, "decode"), OpKind.DECODE, [arrived], [receive],
             codec.decode_work(stage.arriving, sync.width, builder.dtype),
-            module="codec", category="comm_overhead", **fields,
+            module="codec", action=DecodeRows, category="comm_overhead", **fields,
         )  # fmt: skip
         land(builder, training, stage)
         if stage.in_place:
@@ -54,7 +54,7 @@ def _take_own(builder: ProgramBuilder, sync: Sync, stage: Stage, codec: Codec, c
     taken = builder.buffer(buffer_name("taken", sync, stage), stage.leaving, sync.width)
     builder.compute(
         sync.templates, sync.op(stage, "decode_own"), OpKind.DECODE, [coded], [taken],
-        codec.decode_work(stage.leaving, sync.width, builder.dtype), module="codec", **fields,
+        codec.decode_work(stage.leaving, sync.width, builder.dtype), module="codec", action=DecodeRows, **fields,
     )  # fmt: skip
     sizes: dict[str, Size] = {"rows": stage.leaving, "width": sync.width, "item_bytes": builder.item_bytes}
     builder.compute(

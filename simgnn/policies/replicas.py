@@ -12,10 +12,10 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.policies.cached import THRESHOLD, CachedStage
 from simgnn.policies.chosen_rows import IndexForm
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.communication.mirror_sums import SHARED_MASTERS
 from simgnn.policies.sync import Reference, Stage, Sync
 from simgnn.policies.within_hosts import WithinHosts
+from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work

@@ -10,8 +10,8 @@ from functools import cached_property
 
 from simgnn.policies.cached import CachedStage
 from simgnn.policies.chosen_rows import IndexForm
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Stage, Sync, land, receiving_buffer
+from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work

@@ -1,7 +1,7 @@
 """Collects the parts of a program while a plan is written down."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,6 +11,15 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Ring, Space, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable
+
+
+class Labelled(Protocol):
+    """A class of actions, see :class:`simgnn.policy.Action`: an op stores its label."""
+
+    @property
+    def label(self) -> str:
+        """The name by which the policy of the op's slot finds the class."""
+        ...
 
 
 class ProgramBuilder:
@@ -72,13 +81,13 @@ class ProgramBuilder:
         reads: Sequence[str],
         writes: Sequence[str],
         work: tuple[Work, ...],
+        action: Labelled | None = None,
         **fields: Any,
     ) -> None:
-        """Emit an op on the compute stream."""
-        self.emit(
-            templates,
-            Op(name, kind, "compute", reads=accesses(reads), writes=accesses(writes), work=work, **fields),
-        )
+        """Emit an op on the compute stream. ``action``: what the policy of slot ``module`` does in it."""
+        label = None if action is None else action.label
+        read, written = accesses(reads), accesses(writes)
+        self.emit(templates, Op(name, kind, "compute", read, written, work=work, action=label, **fields))
 
     def exchange(
         self, templates: Sequence[str], name: str, route: str, reads: Sequence[str], writes: str, row_bytes: int, *,

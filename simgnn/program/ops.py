@@ -137,7 +137,8 @@ class Op:
 
     ``name`` is unique in its template. ``reverses`` names the forward op whose autograd segment this op runs backward.
     ``gradients`` then says which forward buffer each gradient buffer belongs to, read (the output's) or written (the
-    inputs'). ``module`` is "layers.2.update" (a module and its segment), or the policy that decides. ``ranks`` names a
+    inputs'). ``module`` is "layers.2.update" (a module and its segment), or the slot of the policy that acts, and
+    ``action`` then is the label of what that does, see :class:`simgnn.policy.Action`. ``ranks`` names a
     column that is 1 where the op exists (None: everywhere). ``category`` is what reports book the time under.
 
     What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on what they read,
@@ -157,6 +158,7 @@ class Op:
     route: str | None = None
     root: int | None = None
     module: str | None = None
+    action: str | None = None
     reverses: str | None = None
     gradients: Mapping[str, str] = field(default_factory=dict)
     guard: Guard | None = None

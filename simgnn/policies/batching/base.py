@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from simgnn.policies.base import Policy
+from simgnn.policy import Policy
 
 
 class Batching(Policy):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from simgnn.errors import ConfigError
-from simgnn.policies.base import chosen
 from simgnn.policies.batching.base import Batching
 from simgnn.policies.drawing import drawn_over_hosts
 from simgnn.policies.minibatch import BATCHES, DRAW, SAMPLING
+from simgnn.policy import chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Op, Work

@@ -2,8 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.base import Moves
-from simgnn.policies.codec.base import Codec
+from array_api_compat import array_namespace
+
+from simgnn.emit.arrays import from_bytes, to_bytes
+from simgnn.policy import Array, Codec, Moves, PolicyContext
 from simgnn.program.ops import ITEM_BYTES
 
 
@@ -19,3 +21,17 @@ class Bfloat16(Codec):
     def row_bytes(self, width: int, dtype: str) -> int:
         """See :class:`Codec`."""
         return width * ITEM_BYTES["bfloat16"]
+
+    def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
+        """The upper half of each float32, rounded to even."""
+        xp = array_namespace(rows)
+        raw = xp.astype(from_bytes(to_bytes(xp.astype(rows, xp.float32)), "int32"), xp.int64)
+        rounded = raw + 0x7FFF + ((raw >> 16) & 1)
+        upper = xp.where(xp.isnan(rows), xp.full_like(raw, 0x7FC0), rounded >> 16)
+        return to_bytes(xp.astype(upper, xp.int16))
+
+    def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
+        """The same values in ``dtype``."""
+        xp = array_namespace(packed)
+        raw = xp.astype(from_bytes(packed, "int16"), xp.int32) << 16
+        return xp.astype(from_bytes(to_bytes(raw), "float32"), getattr(xp, dtype), copy=False)

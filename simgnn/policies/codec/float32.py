@@ -2,8 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.base import Moves
-from simgnn.policies.codec.base import Codec
+from array_api_compat import array_namespace
+
+from simgnn.emit.arrays import from_bytes, to_bytes
+from simgnn.policy import Array, Codec, Moves, PolicyContext
 from simgnn.program.ops import ITEM_BYTES
 
 
@@ -19,3 +21,13 @@ class Float32(Codec):
     def row_bytes(self, width: int, dtype: str) -> int:
         """See :class:`Codec`."""
         return width * ITEM_BYTES["float32"]
+
+    def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
+        """The nearest float32 of each element."""
+        xp = array_namespace(rows)
+        return to_bytes(xp.astype(rows, xp.float32, copy=False))
+
+    def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
+        """The same values in ``dtype``."""
+        xp = array_namespace(packed)
+        return xp.astype(from_bytes(packed, "float32"), getattr(xp, dtype), copy=False)

@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.base import Moves
-from simgnn.policies.codec.base import Codec
+from simgnn.emit.arrays import from_bytes, to_bytes
+from simgnn.policy import Array, Codec, Moves, PolicyContext
 from simgnn.program.ops import ITEM_BYTES
 
 
@@ -20,3 +20,11 @@ class Plain(Codec):
     def row_bytes(self, width: int, dtype: str) -> int:
         """See :class:`Codec`."""
         return width * ITEM_BYTES[dtype]
+
+    def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
+        """The memory of the rows."""
+        return to_bytes(rows)
+
+    def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
+        """The rows."""
+        return from_bytes(packed, dtype)

@@ -2,10 +2,12 @@
 
 from typing import ClassVar
 
+import numpy as np
+from array_api_compat import array_namespace, device
 from pydantic import Field
 
-from simgnn.policies.base import Moves
-from simgnn.policies.codec.base import Codec
+from simgnn.emit.arrays import dtype_name, from_bytes, to_bytes
+from simgnn.policy import Array, Codec, Moves, PolicyContext, RefusedRowsError
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import Size
 
@@ -15,7 +17,7 @@ class RowCodes(Codec):
     code q stands for min + s q, read by one expression on both ends, so that they hold the same bits.
 
     On the wire: min and s in the type of the rows, then the codes, packed little-endian, each row padded to a whole
-    byte. Exact where max = min. A row that holds NaN or infinity, or whose range overflows, is refused.
+    byte. Exact where max = min. Rows that hold NaN or infinity, or whose range overflows, are rejected.
 
     ``feedback``: a sender whose receivers keep copies counts what they decode as sent, so that an error is part of the
     next difference; without, it counts the exact row, and errors pile up. Only caches (freshness "adaptive-vertex")
@@ -32,9 +34,50 @@ class RowCodes(Codec):
         """See :class:`Codec`."""
         return not self.feedback
 
+    @property
+    def largest_code(self) -> int:
+        """n = 2**B - 1."""
+        return (1 << self.bits) - 1
+
     def row_bytes(self, width: int, dtype: str) -> int:
         """See :class:`Codec`."""
         return 2 * ITEM_BYTES[dtype] + code_bytes(width, self.bits)
+
+    def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
+        """The nearest codes, see :meth:`pack`."""
+        return self.pack(rows)
+
+    def pack(self, rows: Array) -> Array:
+        """Smallest value, step and nearest codes of each row. Raises :class:`RefusedRowsError`."""
+        xp, bits = array_namespace(rows), self.bits
+        if not rows.shape[0]:
+            return xp.empty((0, self.row_bytes(rows.shape[1], dtype_name(rows))), dtype=xp.uint8, device=device(rows))
+        low, step, bad = grid(rows, self.largest_code)
+        refuse(rows, bad)
+        codes = xp.floor((rows - low) / xp.where(step == 0, xp.ones_like(step), step) + 0.5)
+        codes = xp.astype(xp.clip(codes, 0, self.largest_code), xp.int32)
+        header = to_bytes(xp.concat((low, step), axis=1))
+        count, each = rows.shape[0], max(8 // bits, 1)
+        if bits == 16:
+            pairs = xp.stack((codes & 255, codes >> 8), axis=2)
+            return xp.concat((header, xp.astype(xp.reshape(pairs, (count, -1)), xp.uint8)), axis=1)
+        missing = code_bytes(rows.shape[1], bits) * each - rows.shape[1]
+        if missing:
+            codes = xp.concat((codes, xp.zeros((count, missing), dtype=xp.int32, device=device(rows))), axis=1)
+        joined = xp.sum(xp.reshape(codes, (count, -1, each)) << self._shifts(codes), axis=2)
+        return xp.concat((header, xp.astype(joined, xp.uint8)), axis=1)
+
+    def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
+        """min + step x code."""
+        xp, size = array_namespace(packed), 2 * ITEM_BYTES[dtype]
+        header = from_bytes(packed[:, :size], dtype)
+        coded = xp.astype(packed[:, size:], xp.int32)
+        if self.bits == 16:
+            codes = coded[:, ::2] | (coded[:, 1::2] << 8)
+        else:
+            codes = (coded[:, :, None] >> self._shifts(coded)) & self.largest_code
+            codes = xp.reshape(codes, (packed.shape[0], coded.shape[1] * (8 // self.bits)))[:, :width]
+        return header[:, :1] + header[:, 1:] * xp.astype(codes, header.dtype)
 
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """See :class:`Codec`."""
@@ -47,6 +90,33 @@ class RowCodes(Codec):
     def _work(self, primitive: str, rows: Size, width: int, dtype: str) -> Work:
         sizes: dict[str, Size] = {"rows": rows, "width": width, "row_bytes": self.row_bytes(width, dtype)}
         return Work(primitive, {**sizes, "item_bytes": ITEM_BYTES[dtype]})
+
+    def _shifts(self, codes: Array) -> Array:
+        """Place of each code within its byte."""
+        xp = array_namespace(codes)
+        return xp.arange(8 // self.bits, dtype=xp.int32, device=device(codes)) * self.bits
+
+
+def grid(rows: Array, most: int) -> tuple[Array, Array, Array]:
+    """Smallest value and step [n, 1] of each row in ``most`` steps; bool [n], rows without a grid: their step is not
+    finite."""
+    xp = array_namespace(rows)
+    low, high = xp.min(rows, axis=1, keepdims=True), xp.max(rows, axis=1, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # divided on the device: CUDA multiplies by the reciprocal of a number of the host
+        step = (high - low) / xp.asarray(most, dtype=rows.dtype, device=device(rows))
+    return low, step, ~xp.isfinite(step[:, 0])
+
+
+def refuse(rows: Array, bad: Array) -> None:
+    """Raise :class:`RefusedRowsError` where any of ``bad`` [n] is set."""
+    xp = array_namespace(bad)
+    if bool(xp.any(bad)):
+        row = int(xp.nonzero(bad)[0][0])
+        raise RefusedRowsError(
+            f"row {row} of {rows.shape[0]} to encode holds NaN or infinity, or its range overflows {dtype_name(rows)}; "
+            "expected finite rows: lower train.learning_rate, or leave out the codec (codec.kind = 'none')"
+        )
 
 
 def code_bytes(width: int, bits: int) -> int:

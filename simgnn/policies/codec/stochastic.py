@@ -2,9 +2,13 @@
 
 from typing import Literal
 
+from array_api_compat import array_namespace
 from pydantic import Field
 
-from simgnn.policies.codec.row_codes import RowCodes
+from simgnn.emit.arrays import draws, signed, units
+from simgnn.graph.hashing import stream_key
+from simgnn.policies.codec.row_codes import RowCodes, grid
+from simgnn.policy import Array, PolicyContext
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import Size
 
@@ -26,6 +30,27 @@ class Stochastic(RowCodes):
 
     kind: Literal["stochastic"] = "stochastic"
     bits: Literal[2, 4, 8] = Field(default=8, description="bits of one element's code: 2, 4 or 8")
+
+    def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
+        """The nearest codes of rows that were moved to their grid at random."""
+        turn = f"codec/{context.epoch}/{context.step}/{context.layer}/{context.phase}/{context.rank}"
+        return self.pack(self.dithered(rows, draws(signed(int(stream_key(context.seed, turn))), names)))
+
+    def dithered(self, rows: Array, keys: Array) -> Array:
+        """Rows [n, F] moved to the grid of their codes, up or down at random; their ends stay as they are.
+
+        ``keys`` int64 [n]: the random stream of each row. An element between two codes' values becomes the upper one
+        with the probability that it is past the lower one. Rows of one value, and those without a grid, stay.
+        """
+        xp, most = array_namespace(rows), self.largest_code
+        if not rows.shape[0]:
+            return rows
+        low, step, bad = grid(rows, most)
+        high, usable = xp.max(rows, axis=1, keepdims=True), ~bad[:, None] & (step > 0)
+        past = (rows - low) / xp.where(usable, step, xp.ones_like(step))
+        codes = xp.clip(xp.floor(xp.astype(past, xp.float64) + units(keys, rows.shape[1])), 0, most)
+        moved = xp.where((codes == most) | (rows == high), high, low + step * xp.astype(codes, rows.dtype))
+        return xp.where(usable, moved, rows)
 
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """See :class:`Codec`."""

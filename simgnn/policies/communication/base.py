@@ -9,9 +9,9 @@ from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.base import Moves, Policy
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
+from simgnn.policy import Moves, Policy
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Size
 

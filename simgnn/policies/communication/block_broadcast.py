@@ -10,11 +10,11 @@ from pydantic import Field
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.base import Moves, chosen
 from simgnn.policies.communication.base import Communication, Sums
 from simgnn.policies.communication.block_sums import SCALINGS, BlockSums
 from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Expand
+from simgnn.policy import Moves, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray
 

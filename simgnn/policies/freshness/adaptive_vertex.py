@@ -6,14 +6,13 @@ from typing import Any, Literal, Self
 from array_api_compat import array_namespace
 from pydantic import Field, model_validator
 
-from simgnn.policies.base import chosen
 from simgnn.policies.cached import CachedStage, emit_threshold
 from simgnn.policies.chosen_rows import IndexForm
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.encoded import training_part
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.replicas import ReplicaSync, emit_settling, is_replica_sync
 from simgnn.policies.sync import Reference, Sync
+from simgnn.policy import Codec, chosen
 from simgnn.program.builder import ProgramBuilder
 
 LARGEST_SHIFT = 5.0

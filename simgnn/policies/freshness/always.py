@@ -2,11 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.base import Moves
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.encoded import emit_encoded
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.sync import Sync, emit_plainly
+from simgnn.policy import Codec, Moves
 from simgnn.program.builder import ProgramBuilder
 
 

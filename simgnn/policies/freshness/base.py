@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.base import Moves, Policy
 from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.sync import Reference, Sync
+from simgnn.policy import Codec, Moves, Policy
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from simgnn.model.costs import pass_over
 from simgnn.policies.blocks import Arrived, BlockSync, BlockWire
-from simgnn.policies.codec.base import Codec
+from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.base import Moves, chosen
 from simgnn.policies.blocks import NEVER, BlockSync, BlockTransfer, PlainBlocks
-from simgnn.policies.codec.base import Codec
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.freshness.guarded_blocks import GuardedBlocks
 from simgnn.policies.sync import Sync
+from simgnn.policy import Codec, Moves, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray

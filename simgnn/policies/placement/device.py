@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.base import Policy
+from simgnn.policy import Policy
 
 
 class Device(Policy):

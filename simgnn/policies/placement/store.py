@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from simgnn.errors import ConfigError
-from simgnn.policies.base import Policy
 from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
 from simgnn.policies.staging import Staging, received
+from simgnn.policy import Policy
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
 

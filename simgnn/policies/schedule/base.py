@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from simgnn.policies.base import Policy
+from simgnn.policy import Policy
 from simgnn.program.ops import Dependency
 
 

@@ -1,0 +1,47 @@
+"""Policies and actions with the functions that have a faster kernel replaced."""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import FunctionType
+from typing import Any, TypeVar
+
+import torch
+
+from executor.policies import codes
+from executor.policies.kernel import Kernels
+from simgnn.policy import Policy
+
+KERNELS: Kernels = {**codes.KERNELS}
+"""Function -> kernel. Found by the function itself, so a subclass that overrides it keeps its own lines."""
+Kind = TypeVar("Kind", bound=type[Any])
+AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
+
+
+def accelerated(policy: AnyPolicy) -> AnyPolicy:
+    """The policy, of a subclass that overrides the functions that have a kernel."""
+    kind = accelerated_class(type(policy))
+    return policy if kind is type(policy) else kind.model_construct(**dict(policy))
+
+
+@cache
+def accelerated_class(kind: Kind) -> Kind:
+    """A subclass that overrides the functions that have a kernel; the class itself where there are none."""
+    faster = {name: KERNELS[function].run for name, function in _functions(kind) if function in KERNELS}
+    if not faster:
+        return kind
+    made: Kind = type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **faster})
+    return made
+
+
+def warm_up_policies(policies: Iterable[Policy], dtype: torch.dtype, device: torch.device) -> None:
+    """Run every kernel of these policies once, on one element."""
+    for policy in policies:
+        for _, function in _functions(type(policy)):
+            if function in KERNELS:
+                KERNELS[function].warm_up(policy, torch.ones(1, 1, dtype=dtype, device=device))
+
+
+def _functions(kind: type[Any]) -> list[tuple[str, Callable[..., Any]]]:
+    """The functions that objects of a class have, by name."""
+    members = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
+    return [(name, member) for name, member in members.items() if isinstance(member, FunctionType)]

@@ -1,0 +1,1 @@
+"""How transfers become ops, and what policies share."""
