@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 
-import torch
-
-from executor.adaptive import moved_rows
-from executor.codecs import LinearCodec
 from executor.microbench.pool import Pool
 from executor.microbench.timing import Probe, Run, Who
 from executor.microbench.world import World
+from executor.policies.accelerated import accelerated
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.policy import PolicyContext
 
 ITEM_BYTES, DTYPE = 4, "float32"
+HERE = PolicyContext(0, 0, 0, 0, "forward", 0, 1)
 
 
 def select_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
@@ -20,8 +19,9 @@ def select_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all
 
     def build(rows: int, width: int) -> Probe:
         def make(world: World) -> Run:
-            policy, table, cached = AdaptiveVertex(), pool.matrix(rows, width), pool.matrix(rows, width).clone()
-            return lambda: moved_rows(policy, table, cached, policy.epsilon)
+            policy, table = accelerated(AdaptiveVertex()), pool.matrix(rows, width)
+            cached, state = pool.matrix(rows, width).clone(), policy.init(HERE)
+            return lambda: policy.moved(HERE, table, cached, state)
 
         return Probe("select", "moved", {"rows": rows, "width": width, "item_bytes": ITEM_BYTES}, make, who)
 
@@ -32,14 +32,14 @@ def coding_probes(pool: Pool, shapes: Sequence[tuple[int, int, int]], who: Who =
     """For each (rows, width, bits): linear codes of dense rows, and rows from them."""
 
     def build(rows: int, width: int, bits: int, primitive: str) -> Probe:
-        policy = Linear.model_validate({"bits": bits})
+        policy = accelerated(Linear.model_validate({"bits": bits}))
 
         def make(world: World) -> Run:
-            codec, table = LinearCodec(policy), pool.matrix(rows, width)
+            table = pool.matrix(rows, width)
             if primitive == "encode":
-                return lambda: codec.encode(table)
-            packed = codec.encode(table)
-            return lambda: codec.decode(packed, width, torch.float32)
+                return lambda: policy.pack(table)
+            packed = policy.pack(table)
+            return lambda: policy.decode(HERE, packed, width, DTYPE)
 
         sizes = {"rows": rows, "width": width, "row_bytes": policy.row_bytes(width, DTYPE), "item_bytes": ITEM_BYTES}
         return Probe(primitive, f"{bits}-bit", sizes, make, who)

@@ -6,6 +6,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
+from array_api_compat import array_namespace
 
 from executor.policies import codes, rows
 from executor.policies.kernel import Kernels
@@ -35,6 +36,7 @@ def accelerated_class(kind: Kind) -> Kind:
 
 def warm_up_policies(policies: Iterable[Policy], dtype: torch.dtype, device: torch.device) -> None:
     """Run every kernel of these policies once, on one element."""
+    array_namespace(torch.ones(1))  # imports the functions on tensors that policies call
     for policy in policies:
         for kernel in [KERNELS[function] for _, function in _functions(type(policy)) if function in KERNELS]:
             if kernel.warm_up is not None:
