@@ -1,26 +1,27 @@
 """What comes before the first run, and is then frozen: the draw, the calibration, the partitions, the predictions."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
+from simgnn.hardware.problems import sentences
 from simgnn.hardware.profile import Profile, load_profile
 from simgnn.partition.statistics.file import save_stats
 from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.program.digest import program_digest
 from simgnn.record.provenance import versions
-from simgnn.record.result import write_text
 from simgnn.sampling.sizesfile import save_sizes
+from simgnn.seal import check_digests, check_seal, digests_of, file_digest, seal_folder
 from simgnn.study.backend import Backend, Predicted
 from simgnn.study.baselines import Demand, demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
 from simgnn.study.left import check_folder, forget_cut_short, how_far, is_calibrated, read_reference, write_reference
 from simgnn.study.runnable import check_noticeable, check_runnable
-from simgnn.study.runs_check import is_duration
 from simgnn.study.suite import Slowed, Suite, Topology
 from simgnn.study.truth import (
     AS_CALIBRATED,
@@ -28,17 +29,25 @@ from simgnn.study.truth import (
     Prediction,
     Times,
     TruthFolder,
-    file_digest,
-    folder_digest,
     write_rows,
 )
 from simgnn.study.variants import affects, slow_down
-from simgnn.tomlfile import Table, leaves, load_toml, write_toml
+from simgnn.tomlfile import Table, leaves, load_toml, write_atomically, write_toml
 
-FORMAT = 3
-"""1: statistics of partitions and prepared runs were not frozen; 2: runs have no digests (:mod:`.run_digests`)."""
+START_OVER = "so the runs no longer test what was predicted; start over in a new folder"
 QUEUE = "fair"
-"""What stands in front of the links of a suite's testbeds, stated in their files: a default may change."""
+"""The queue in front of the links of a suite's testbeds, stated in their files because a default may change."""
+
+
+class Frozen(BaseModel):
+    """``frozen.json``: SHA-256 ``digests`` of all that predictions are made of, by file name, the seconds ``canary_s``
+    of the reference work beside the calibration, and the ``versions`` of libraries."""
+
+    format: Literal[2, 3, 4] = 4
+    frozen: str
+    canary_s: Annotated[float, Field(gt=0)]
+    versions: dict[str, str]
+    digests: dict[str, str]
 
 
 def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
@@ -50,11 +59,6 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     if folder.frozen.is_file():
         check_frozen(folder)
         return
-    if folder.runs.is_file():
-        raise ConfigError(
-            f"{folder.root}: has runs but no {folder.frozen.name}, so nothing tells what was predicted before them; "
-            "start over in a new folder"
-        )
     check_runnable(suite, backend)
     folder.root.mkdir(parents=True, exist_ok=True)
     canary_s = _calibrate(suite, folder, backend)
@@ -64,15 +68,14 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     predictions = predict_all(suite, folder, backend, suite.sensitivity)
     check_noticeable(suite, predictions)
     write_rows(predictions, PREDICTIONS_SCHEMA, folder.predictions)
-    frozen = {
-        "format": FORMAT,
-        "frozen": datetime.now(UTC).isoformat(timespec="seconds"),
-        "canary_s": canary_s,
-        "versions": versions(),
-        "digests": _digests(folder),
-        "prepared": {case.name: folder_digest(folder.prepared(case)) for case in suite.cases()},
-    }
-    write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
+    paths = [folder.suite, folder.predictions, *folder.profiles(), *folder.statistics()]
+    frozen = Frozen(
+        frozen=datetime.now(UTC).isoformat(timespec="seconds"),
+        canary_s=canary_s,
+        versions=versions(),
+        digests=digests_of(folder.root, paths),
+    )
+    write_atomically(folder.frozen, frozen.model_dump_json(indent=2) + "\n")
     folder.reference.unlink(missing_ok=True)
 
 
@@ -103,42 +106,17 @@ def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
     return canary_s
 
 
-def check_frozen(folder: TruthFolder) -> dict[str, Any]:
-    """What ``frozen.json`` says; :class:`ConfigError` when a frozen file is not what it was."""
+def check_frozen(folder: TruthFolder) -> Frozen:
+    """The freeze of a folder; :class:`ConfigError` when a frozen file is not what it was."""
     try:
-        frozen: dict[str, Any] = json.loads(folder.frozen.read_text())
-        if frozen["format"] == 1:
-            raise ValueError("format 1, of an earlier version, which froze no statistics of partitions")
-        if frozen["format"] not in (2, FORMAT):
-            raise ValueError(f"format {frozen['format']}, expected {FORMAT}")
-        stated = dict(frozen["digests"])
-        for path in (folder.suite, folder.profile, folder.predictions, folder.stats_index):
-            if path.relative_to(folder.root).as_posix() not in stated:
-                raise ValueError(f"no digest of {path.name}")
-        if not isinstance(frozen["versions"], dict):
-            raise ValueError(f"versions {frozen['versions']}, expected a table of them")
-        if not isinstance(frozen["prepared"], dict):
-            raise ValueError(f"prepared {frozen['prepared']}, expected a digest of each case")
-        if not is_duration(frozen["canary_s"]):
-            raise ValueError(f"canary_s {frozen['canary_s']}, expected seconds above zero")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{folder.frozen}: not what a validation writes ({error}); start over in a new folder"
-        ) from None
-    found = _digests(folder)
-    gone = sorted(set(stated) - set(found))
-    changed = sorted(name for name in found if stated.get(name) != found[name])
-    if gone or changed:
-        told = [f"{', '.join(gone)} gone"] if gone else []
-        told += [f"{', '.join(changed)} changed"] if changed else []
-        raise ConfigError(
-            f"{folder.root}: {', '.join(told)} after it was frozen, so the runs no longer test what was predicted; "
-            "start over in a new folder"
-        )
+        frozen = Frozen.model_validate_json(folder.frozen.read_text())
+    except ValidationError as error:
+        raise ConfigError([f"{folder.frozen}: {fault}" for fault in sentences(Frozen, error)]) from None
+    check_digests(folder.root, frozen.digests, START_OVER)
     return frozen
 
 
-def check_prepared(case: Case, frozen: Mapping[str, Any], folder: TruthFolder) -> None:
+def check_prepared(case: Case, folder: TruthFolder) -> None:
     """Raise :class:`ConfigError` unless what a run of ``case`` would start from is what was prepared for it."""
     prepared = folder.prepared(case)
     if not prepared.is_dir():
@@ -146,11 +124,7 @@ def check_prepared(case: Case, frozen: Mapping[str, Any], folder: TruthFolder) -
             f"{prepared}: not there, so {case.name} cannot run; a folder of --keep is for --rescore: start over in a "
             "new folder"
         )
-    if folder_digest(prepared) != frozen["prepared"].get(case.name):
-        raise ConfigError(
-            f"{prepared} changed after it was frozen, so a run of it would not test what was predicted; start over in "
-            "a new folder"
-        )
+    check_seal(prepared, START_OVER)
 
 
 def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Sequence[Slowed] = ()) -> list[Prediction]:
@@ -272,6 +246,7 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
             continue
         backend.tell(f"preparing {number + 1}/{len(cases)}: {case.name}")
         counted = backend.prepare(experiment_of(suite, case, folder), folder.prepared(case))
+        seal_folder(folder.prepared(case), folder.prepared(case).rglob("*"))
         name = counted.stats.digest[:16]
         if not (folder.stats / f"{name}.toml").is_file():
             save_stats(counted.stats, folder.stats / f"{name}.toml")
@@ -280,9 +255,3 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
             save_sizes(counted.sizes, counted.hot_rows, folder.batches_of(case))
         index[case.name] = name
         write_toml(folder.stats_index, index)
-
-
-def _digests(folder: TruthFolder) -> dict[str, str]:
-    """Of all that predictions are made of, and of these themselves."""
-    paths = [folder.suite, folder.predictions, *folder.profiles(), *folder.statistics()]
-    return {path.relative_to(folder.root).as_posix(): file_digest(path) for path in paths if path.is_file()}
