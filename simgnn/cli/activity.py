@@ -1,16 +1,28 @@
 """``--activity RUNDIR``: the decisions that a simulation replays."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from simgnn.analysis.activity_curve import Thresholds
+from simgnn.analysis.recorded_accuracy import recorded_result
+from simgnn.analysis.recorded_plan import (
+    HOIST,
+    WHOLE,
+    RecordedPlan,
+    different_experiment,
+    graph_differences,
+    planned_differences,
+    recorded_plan,
+    stated_differences,
+)
+from simgnn.analysis.replay import Replay, read_recording, replay
 from simgnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from simgnn.analysis.recorded_plan import RecordedPlan
-    from simgnn.analysis.replay import Replay
-    from simgnn.experiment.prepare import Prepared
-    from simgnn.experiment.schema import Experiment
-    from simgnn.record.result import Accuracy
+from simgnn.experiment.directory import differences
+from simgnn.experiment.prepare import Prepared
+from simgnn.experiment.schema import Experiment
+from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.record.activity import decisions_in
+from simgnn.record.result import Accuracy
+from simgnn.tomlfile import leaves
 
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
 UNNAMED = (
@@ -19,16 +31,12 @@ UNNAMED = (
 )
 
 
-def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
+def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
     """The accuracy that the run in ``root`` reached.
 
     Raises :class:`ConfigError` where the run did not end well, its files changed since, or ``experiment`` states other
     policies than it had: checks that take no graph and no plan.
     """
-    from simgnn.analysis.recorded_accuracy import recorded_result
-    from simgnn.analysis.recorded_plan import different_experiment, recorded_plan, stated_differences
-    from simgnn.experiment.directory import differences
-
     result = recorded_result(root)
     stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
     faults, _ = different_experiment(stated, root, _irrelevant(experiment))
@@ -37,18 +45,13 @@ def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
     return tuple(result.accuracy or ())
 
 
-def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
+def find_activity(prepared: Prepared, root: Path | None) -> Replay:
     """What the run in ``root`` decided, for this experiment, and the accuracy that it reached; of decisions that follow
     from the policy alone, these.
 
     Raises :class:`ConfigError` where decisions are needed and no run is named, and where the run is of another
     experiment, or did not end well.
     """
-    from simgnn.analysis.activity_curve import Thresholds
-    from simgnn.analysis.recorded_plan import HOIST, recorded_plan
-    from simgnn.analysis.replay import Replay, read_recording, replay
-    from simgnn.record.activity import decisions_in
-
     experiment, program = prepared.experiment, prepared.planned.program
     scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)
     wanted = sorted(decisions_in(program) - set(scheduled))
@@ -94,15 +97,9 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     return Replay({**found.activity, **scheduled}, found.transferred, told, name, kept)
 
 
-def _learned_otherwise(
-    prepared: "Prepared", root: Path, there: "RecordedPlan", irrelevant: frozenset[str]
-) -> list[str]:
+def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irrelevant: frozenset[str]) -> list[str]:
     """What the run in ``root`` learned otherwise than this experiment would; :class:`ConfigError` where planning chose
     other policies for it."""
-    from simgnn.analysis.recorded_plan import WHOLE, different_experiment, graph_differences, planned_differences
-    from simgnn.experiment.directory import differences
-    from simgnn.tomlfile import leaves
-
     experiment, origin = prepared.experiment, prepared.stats.origin
     stated = {".".join(path): value for path, value in leaves(experiment.to_table())}
     # what planning chooses depends on kinds that are those of the record by now (check_run)
@@ -120,15 +117,13 @@ def _learned_otherwise(
     return notes
 
 
-def _irrelevant(experiment: "Experiment") -> frozenset[str]:
+def _irrelevant(experiment: Experiment) -> frozenset[str]:
     """Fields by which exact training learns the same, but for rounding."""
     return frozenset({"communication.rows", "model.order", "model.hoist"} if _exact(experiment) else ())
 
 
-def _exact(experiment: "Experiment") -> bool:
+def _exact(experiment: Experiment) -> bool:
     """Whether training on the full graph learns the same on any partition, but for rounding: no row is old or encoded,
     no rank clips gradients of its own, and no layer draws."""
-    from simgnn.model.spec import BUILT_IN_LAYERS
-
     fresh = experiment.freshness.label == "always" and not experiment.codec.encodes
     return fresh and not experiment.train.clip_norm and experiment.model.kind in BUILT_IN_LAYERS

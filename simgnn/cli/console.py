@@ -31,6 +31,7 @@ def _finite(value: Any) -> Any:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """A table on standard output; the first ``left`` columns are left-aligned, the others right-aligned."""
+    # loaded when the command runs: its help starts fast
     from rich.console import Console
     from rich.table import Table
 
@@ -74,6 +75,7 @@ class Reporter:
         if self._quiet or not self._terminal:
             yield Counter(text, total, share, None, None, self._quiet)
             return
+        # loaded when the command runs: its help starts fast
         from rich.console import Console
         from rich.progress import (
             BarColumn,

@@ -69,6 +69,7 @@ def experiment_of(
     trains: bool = True,
 ) -> "Experiment":
     """The experiment that a command line describes."""
+    # loaded when the command runs: its help starts fast
     from simgnn.experiment.load import load_experiment
 
     if os.getcwd() not in sys.path:

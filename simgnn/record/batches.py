@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simgnn.errors import ConfigError
 from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.drawing import asked
 from simgnn.policies.minibatch import DRAW, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
+from simgnn.record.result import InputRows
 from simgnn.record.taken import CACHED, HIT, LOCAL, PULLED, TakenRows
 
 COUNTS = pa.list_(pa.int64())
@@ -50,6 +52,9 @@ LOSSES_SCHEMA = pa.schema([BATCHES_SCHEMA.field(name) for name in ("rank", "epoc
 """Losses that ranks wrote down while they trained."""
 COUNTED = ("rows_local", "rows_hit", "rows_pulled", "rows_cached", "pulled_from", "asked")
 """Columns that ranks of a run count."""
+KEYS = ("rank", "epoch", "step")
+HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "staged", "wait_s", "loss_sum"))
+"""Columns that a prediction and a run share to the last row: what a batch held, and whence."""
 
 
 def draws_batches(program: Program) -> bool:
@@ -219,3 +224,30 @@ def _array(values: NDArray[Any], kind: pa.DataType, untold: NDArray[np.bool_]) -
         ends = pa.array(np.arange(lists + 1, dtype=np.int32) * values.shape[axis])
         column = pa.ListArray.from_arrays(ends, column, mask=pa.array(untold) if axis == 1 else None)
     return column
+
+
+def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
+    """How many batches held other rows in one table than in the other, or took them from other places; one that a table
+    lacks, and a count that was not told, differ from any. Raises :class:`ConfigError` for tables of other columns."""
+    one, two = (_held(table) for table in (first, second))
+    both = one.keys() & two.keys()
+    return len(one.keys() ^ two.keys()) + sum(None in one[key] or one[key] != two[key] for key in both)
+
+
+def _held(table: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """What each batch held, by rank, epoch and step."""
+    if table.schema.names != BATCHES_SCHEMA.names:
+        raise ConfigError(
+            f"batches.parquet: got the columns {', '.join(table.schema.names)}, expected "
+            f"{', '.join(BATCHES_SCHEMA.names)}: it was written by another version; simulate or run again"
+        )
+    keys, counts = (zip(*(table[name].to_pylist() for name in names), strict=True) for names in (KEYS, HELD))
+    return dict(zip(keys, counts, strict=True))
+
+
+def input_rows(table: pa.Table) -> InputRows | None:
+    """Sums over all batches of a table (:data:`BATCHES_SCHEMA`); None where not all were told."""
+    names = {"local": "rows_local", "hit": "rows_hit", "pulled": "rows_pulled", "cached": "rows_cached"}
+    if any(table[name].null_count for name in names.values()):
+        return None
+    return InputRows(**{field: int(table[name].to_numpy().sum()) for field, name in names.items()})

@@ -20,7 +20,7 @@ from simgnn.seal import check_digests, check_seal, digests_of, file_digest, seal
 from simgnn.study.backend import Backend, Predicted
 from simgnn.study.baselines import Demand, demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
-from simgnn.study.left import check_folder, forget_cut_short, how_far, is_calibrated, read_reference, write_reference
+from simgnn.study.left import check_folder, how_far, is_calibrated, read_reference, remove_half_written, write_reference
 from simgnn.study.runnable import check_noticeable, check_runnable
 from simgnn.study.suite import Slowed, Suite, Topology
 from simgnn.study.truth import (
@@ -51,9 +51,9 @@ class Frozen(BaseModel):
 
 
 def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
-    """Draw, calibrate, partition and predict; what an interrupted call has finished is not done again.
+    """Draw, calibrate, partition and predict. Steps that an interrupted call finished are not repeated.
 
-    Raises :class:`ConfigError` when the folder holds another suite, or anything that was frozen has changed.
+    Raises :class:`ConfigError` when the folder holds another suite, or a frozen file has changed.
     """
     check_folder(suite, folder.root)
     if folder.frozen.is_file():
@@ -82,20 +82,20 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
 def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
     """Measure this machine, unless that is done, and return the seconds of the reference work beside it.
 
-    The suite is written once its calibration is through, and before that has its name: whoever is told of a fault, or
-    stops it, may mend the suite, and what is there was made for the suite beside it.
+    The suite is written after the calibration and before the profile gets its final name. So a user who stops the
+    calibration may still correct the suite, and a finished calibration always belongs to the suite beside it.
     """
     if is_calibrated(folder):
         if not folder.profile.is_file():
             folder.calibrating.rename(folder.profile)
         write_toml(folder.suite, suite.to_table())  # its sensitivity may be another
-        backend.tell(f"going on in {folder.root}: {how_far(folder)}")
+        backend.tell(f"continuing in {folder.root}: {how_far(folder)}")
         canary_s = read_reference(folder)
         if canary_s is None:
-            backend.tell("the reference work was not timed beside that calibration: drift is told from now on only")
+            backend.tell("the reference work was not timed beside that calibration; drift is reported from now on")
             canary_s = backend.canary()
         return canary_s
-    forget_cut_short(folder)
+    remove_half_written(folder)
     wanted = suite.calibration
     backend.tell(f"calibrating with {', '.join(map(str, wanted.ranks))} ranks")
     backend.calibrate(wanted.ranks, wanted.quick, wanted.passes, folder.calibrating)
@@ -121,14 +121,14 @@ def check_prepared(case: Case, folder: TruthFolder) -> None:
     prepared = folder.prepared(case)
     if not prepared.is_dir():
         raise ConfigError(
-            f"{prepared}: not there, so {case.name} cannot run; a folder of --keep is for --rescore: start over in a "
-            "new folder"
+            f"{prepared}: no such folder, so {case.name} cannot run. A folder that --keep wrote is for --rescore only; "
+            "start over in a new folder"
         )
     check_seal(prepared, START_OVER)
 
 
 def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Sequence[Slowed] = ()) -> list[Prediction]:
-    """Predictions of every case from its partition's statistics: as calibrated, and with each rate cut down."""
+    """Predictions of every case from the statistics of its partition: as calibrated, and with each rate reduced."""
     cases = suite.cases()
     index = load_toml(folder.stats_index)
     profiles: dict[Path, Profile] = {}
@@ -182,12 +182,12 @@ def experiment_of(suite: Suite, case: Case, folder: TruthFolder) -> Experiment:
 
 
 def testbed_file(folder: TruthFolder, topology: Topology, ranks: int) -> Path:
-    """Where the declaration of a testbed lies: under no name that the profile of a topology can have."""
+    """Path of a testbed's declaration; no profile of a topology can have this name."""
     return folder.root / "profiles" / f"{topology.name}-P{ranks}.testbed.toml"
 
 
 def declaration(topology: Topology, ranks: int) -> Table:
-    """What the file of a topology's testbed says."""
+    """The table of a topology's testbed file."""
     table: Table = {"name": "validate", "hosts": topology.hosts, "ranks_per_host": ranks // topology.hosts}
     if topology.link is not None:
         table |= {"link": topology.model_dump(mode="json")["link"], "queue": QUEUE}
@@ -197,19 +197,19 @@ def declaration(topology: Topology, ranks: int) -> Table:
 
 
 def check_declared(topology: Topology, ranks: int, folder: TruthFolder) -> None:
-    """Raise :class:`ConfigError` unless a topology's testbed is declared as it would be now: profiles and runs of one
-    validation are of one testbed."""
+    """Raise :class:`ConfigError` unless a topology's testbed is declared as it would be declared now, so that profiles
+    and runs of one validation use the same testbed."""
     path = testbed_file(folder, topology, ranks)
     if not path.is_file():
         raise ConfigError(
-            f"{path}: not there: removed, or named otherwise by an earlier version, whose folders can be scored again "
-            "but not gone on with; start over in a new folder"
+            f"{path}: no such file; it was removed, or an earlier version named it otherwise. Folders of earlier "
+            "versions can be scored again but not continued; start over in a new folder"
         )
     there = dict(leaves(load_toml(path)))
     here = dict(leaves(declaration(topology, ranks)))
     changed = [
-        f"{path}: {'.'.join(key)}: got {there.get(key, 'nothing')}, expected {here.get(key, 'nothing')}: what was "
-        "predicted is not what would run now; start over in a new folder"
+        f"{path}: {'.'.join(key)}: got {there.get(key, 'nothing')}, expected {here.get(key, 'nothing')}. The "
+        "predictions are for another testbed than would run now; start over in a new folder"
         for key in sorted({*there, *here})
         if there.get(key) != here.get(key)
     ]

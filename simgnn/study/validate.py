@@ -1,4 +1,4 @@
-"""Runs of a suite, interleaved and resumable, after everything that predicts them was frozen."""
+"""Validation of a suite: predict and freeze, then run every case, interleaved and resumable, and score."""
 
 import shutil
 import time
@@ -42,11 +42,11 @@ KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "run
 
 
 def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
-    """Predict every case, run it ``suite.repeats`` times, and score. Goes on where an earlier call was interrupted.
+    """Predict every case, run it ``suite.repeats`` times, and score. Continues where an earlier call was interrupted.
 
     Calibration and predictions come first and are frozen; nothing measured in a run flows back. Raises
-    :class:`ConfigError` for a folder that holds something else or was tampered with, :class:`BackendError` for a run
-    that fails or trains another program than the one that was predicted.
+    :class:`ConfigError` for a folder that holds something else or has changed, :class:`BackendError` for a run that
+    fails or trains another program than the predicted one.
     """
     check_folder(suite, root)
     with locked_folder(root, "--out"):
@@ -80,7 +80,7 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
                 continue
             testbed = None if topology.plain else testbed_file(folder, topology, ranks)
             if testbed is not None:
-                backend.up(testbed)  # where this is refused there is nothing to take down: it may be somebody else's
+                backend.up(testbed)  # where this fails there is nothing to take down: somebody else may use it
             try:
                 for case in left:
                     check_prepared(case, folder)  # hours may have passed
@@ -109,7 +109,7 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
     runs, used = read_runs(folder)
     missing = {case.name for case in suite.cases()} - {run.case.name for run in runs}
     if missing:
-        raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; finish it first")
+        raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; run them first")
     predictions = predict_all(suite, folder, backend, suite.sensitivity)
     notes = (*other_versions(frozen.versions, used), *_changed_programs(predictions, runs))
     return build_scoreboard(suite, predictions, runs, frozen.canary_s, notes, bound)
@@ -134,10 +134,8 @@ def other_versions(frozen: Mapping[str, str], others: Sequence[Mapping[str, str]
 def stored_suite(folder: TruthFolder) -> Suite:
     """The suite that a validation's folder is of."""
     if not folder.suite.is_file() or not folder.frozen.is_file():
-        there = f" ({how_far(folder)}: go on without --rescore)" if folder.suite.is_file() else ""
-        raise ConfigError(
-            f"{folder.root}: no validation that got as far as being frozen{there}; expected a folder of one"
-        )
+        there = f" ({how_far(folder)}: continue it without --rescore)" if folder.suite.is_file() else ""
+        raise ConfigError(f"{folder.root}: holds no validation with frozen predictions{there}; name the folder of one")
     return parse_suite(load_toml(folder.suite), str(folder.suite))
 
 
@@ -145,7 +143,7 @@ def check_stored(root: Path, suite: Suite) -> None:
     """Raise :class:`ConfigError` unless ``root`` is the folder of a validation of this suite, as it is now."""
     folder = TruthFolder(root)
     stored = stored_suite(folder)
-    check_frozen(folder)  # else a change of its own file is taken for one of the suite that was named
+    check_frozen(folder)  # before the suites are compared: the stored one may be damaged
     if stored.name != suite.name:
         raise ConfigError(
             f"--out: {root} is a validation of '{stored.name}', not of '{suite.name}'; name that suite, or its folder"
@@ -153,8 +151,8 @@ def check_stored(root: Path, suite: Suite) -> None:
     changed = differing(stored, suite)
     if changed:
         raise ConfigError(
-            f"SUITE: '{suite.name}' has changed since {root} was frozen: {', '.join(changed)}; what was frozen is what "
-            f"is scored: name {folder.suite} instead"
+            f"SUITE: '{suite.name}' has changed since {root} was frozen: {', '.join(changed)}. The frozen suite is "
+            f"scored; name {folder.suite} instead"
         )
 
 
@@ -162,7 +160,7 @@ def check_keep(out: Path) -> None:
     """Raise :class:`ConfigError` unless ground truth can be copied to ``out``: a folder that is not there yet."""
     check_output_folder(out, "--keep")
     if out.exists():
-        raise ConfigError(f"--keep: got {out}, which is there already; expected a folder that is new")
+        raise ConfigError(f"--keep: got {out}, which exists already; name a new folder")
 
 
 def keep(root: Path, out: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from simgnn.cli.backend import CommandBackend
 from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
-from simgnn.cli.validate import CommandBackend
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile import save_profile
 from simgnn.study.validate import keep, rescore, validate
