@@ -80,7 +80,7 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
         same = there.digests & (digests if full or origin is None else digests - {origin.cut})
         elsewhere = not same and not (full and _exact(experiment))
         told = (ELSEWHERE.format(name, there.file.ranks), *unnamed) if elsewhere else ()
-        return Replay(scheduled, elsewhere, told, name, accuracy)
+        return Replay(activity=scheduled, transferred=elsewhere, notes=told, run=name, accuracy=accuracy)
     thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
         recording,
@@ -94,7 +94,9 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
     kept = () if notes else accuracy  # what learned something else reached another one
     moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
     told = (*found.notes, *moved, *notes)
-    return Replay({**found.activity, **scheduled}, found.transferred, told, name, kept)
+    return Replay(
+        activity={**found.activity, **scheduled}, transferred=found.transferred, notes=told, run=name, accuracy=kept
+    )
 
 
 def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irrelevant: frozenset[str]) -> list[str]:

@@ -51,12 +51,12 @@ def build_scoreboard(
     repeats = {case: [run for run in runs if run.case == case] for case in cases}
     lines = tuple(_case_line(declared[case], repeats[case], canary_s) for case in cases)
     table = _Table(
-        cases,
-        np.array([line.measured_s for line in lines]),
-        np.array([np.nan if line.noise is None else line.noise for line in lines]),
-        [case.without(suite.choose) for case in cases],
-        np.array([np.nan if line.low_s is None else line.low_s for line in lines]),
-        np.array([np.nan if line.high_s is None else line.high_s for line in lines]),
+        cases=cases,
+        measured=np.array([line.measured_s for line in lines]),
+        noise=np.array([np.nan if line.noise is None else line.noise for line in lines]),
+        choices=[case.without(suite.choose) for case in cases],
+        low=np.array([np.nan if line.low_s is None else line.low_s for line in lines]),
+        high=np.array([np.nan if line.high_s is None else line.high_s for line in lines]),
     )
     predictors = {
         SIMULATOR: np.array([line.predicted_s for line in lines]),
@@ -78,15 +78,15 @@ def build_scoreboard(
         kept = [case.level(entry.axis) in entry.levels for case in cases]
         verdicts += _judge(entry.name, entry.bars, table, simulated, kept)
     return Scoreboard(
-        suite.name,
-        lines,
-        scored,
-        tuple(_parts({name: kept for name, kept in groups.items() if _is_place(name)}, declared, repeats)),
-        tuple(verdicts),
-        tuple(_sensitivity(suite, table, predictions, simulated)),
-        _drift(runs, canary_s),
-        () if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
-        (
+        suite=suite.name,
+        cases=lines,
+        lines=scored,
+        parts=tuple(_parts({name: kept for name, kept in groups.items() if _is_place(name)}, declared, repeats)),
+        verdicts=tuple(verdicts),
+        sensitivity=tuple(_sensitivity(suite, table, predictions, simulated)),
+        drift=_drift(runs, canary_s),
+        guard=() if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
+        notes=(
             *notes,
             *_unfinished(suite, lines),
             *_extrapolated(lines),
@@ -150,17 +150,17 @@ def _case_line(found: Prediction, repeats: Sequence[Measured], canary_s: float) 
     middle = float(np.median(epochs))
     noise = median_noise(epochs)
     return CaseLine(
-        found.case,
-        found.times.epoch_s,
-        middle,
-        found.low_s,
-        found.high_s,
-        found.times.epoch_s / middle - 1.0,
-        half_range(epochs),
-        None if np.isnan(noise) else noise,
-        len(epochs),
-        float(np.median([run.canary_s for run in repeats]) / canary_s),
-        found.extrapolated,
+        case=found.case,
+        predicted_s=found.times.epoch_s,
+        measured_s=middle,
+        low_s=found.low_s,
+        high_s=found.high_s,
+        error=found.times.epoch_s / middle - 1.0,
+        spread=half_range(epochs),
+        noise=None if np.isnan(noise) else noise,
+        repeats=len(epochs),
+        drift=float(np.median([run.canary_s for run in repeats]) / canary_s),
+        extrapolated=found.extrapolated,
     )
 
 
@@ -185,7 +185,7 @@ def _judge(group: str, bars: Bars, table: _Table, predicted: Floats, kept: Seque
     found = table.score(predicted, kept, intervals=True)
     errors = relative_errors(predicted[at], table.measured[at])
     return [
-        Verdict(group, name, stated[name], figure, holds)
+        Verdict(group=group, bar=name, limit=stated[name], figure=figure, holds=holds)
         for name, figure, holds in judge(stated, found, errors, table.noise[at])
     ]
 
@@ -200,7 +200,15 @@ def _better(suite: Suite, lines: Sequence[Line]) -> list[Verdict]:
     verdicts = []
     for name, theirs in overall.items():
         ratio = theirs / own if own and theirs is not None else None
-        verdicts.append(Verdict("all", f"better than {name}", bar, ratio, ratio is not None and ratio >= bar))
+        verdicts.append(
+            Verdict(
+                group="all",
+                bar=f"better than {name}",
+                limit=bar,
+                figure=ratio,
+                holds=ratio is not None and ratio >= bar,
+            )
+        )
     return verdicts
 
 
@@ -221,7 +229,15 @@ def _parts(groups: dict[str, list[bool]], declared: Any, repeats: Any) -> list[P
         for group, kept in groups.items():
             known = errors[np.asarray(kept) & np.isfinite(errors)]
             if len(known):
-                found.append(Part(part, group, len(known), float(np.median(np.abs(known))), float(np.median(known))))
+                found.append(
+                    Part(
+                        part=part,
+                        group=group,
+                        n=len(known),
+                        error=float(np.median(np.abs(known))),
+                        bias=float(np.median(known)),
+                    )
+                )
     return found
 
 
@@ -251,7 +267,7 @@ def _sensitivity(
             why = (
                 "bars that fail with it fail without it too, and errors of the cases that it changes grow within noise"
             )
-        found.append(Sensitivity(what.label, slowed, names, why is None, why))
+        found.append(Sensitivity(variant=what.label, score=slowed, fails=names, worse=why is None, why=why))
     return found
 
 
@@ -267,4 +283,6 @@ def _all_bars(suite: Suite, table: _Table, predicted: Floats) -> list[Verdict]:
 
 def _drift(runs: Sequence[Measured], canary_s: float) -> Drift:
     ratios = np.array([run.canary_s for run in runs]) / canary_s
-    return Drift(canary_s, float(ratios.min()), float(np.median(ratios)), float(ratios.max()))
+    return Drift(
+        canary_s=canary_s, least=float(ratios.min()), median=float(np.median(ratios)), most=float(ratios.max())
+    )

@@ -72,11 +72,11 @@ class Times:
             )
         ranks = len(result.per_rank)
         return cls(
-            result.epoch_s_median,
-            sum(rank.compute_s for rank in result.per_rank) / ranks,
-            sum(rank.wait_s for rank in result.per_rank) / ranks,
-            sum(rank.comm_total_s for rank in result.per_rank) / ranks,
-            max(result.peak_memory_bytes) if result.peak_memory_bytes else None,
+            epoch_s=result.epoch_s_median,
+            compute_s=sum(rank.compute_s for rank in result.per_rank) / ranks,
+            wait_s=sum(rank.wait_s for rank in result.per_rank) / ranks,
+            transfer_s=sum(rank.comm_total_s for rank in result.per_rank) / ranks,
+            memory_bytes=max(result.peak_memory_bytes) if result.peak_memory_bytes else None,
         )
 
 

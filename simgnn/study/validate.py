@@ -209,7 +209,7 @@ def _run(case: Case, repeat: int, folder: TruthFolder, testbed: Path | None, dig
     times = Times.of(result)
     if repeat > 0:
         shutil.rmtree(directory)
-    return Measured(case, repeat, times, result.program_digest, canary_s)
+    return Measured(case=case, repeat=repeat, times=times, program_digest=result.program_digest, canary_s=canary_s)
 
 
 def _changed_programs(predictions: Sequence[Prediction], runs: Sequence[Measured]) -> tuple[str, ...]:
