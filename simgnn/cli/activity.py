@@ -46,11 +46,11 @@ def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
 
 
 def find_activity(prepared: Prepared, root: Path | None) -> Replay:
-    """What the run in ``root`` decided, for this experiment, and the accuracy that it reached; of decisions that follow
-    from the policy alone, these.
+    """The decisions of the run in ``root`` for this experiment, those that follow from the policy alone, and the
+    accuracy that the run reached.
 
-    Raises :class:`ConfigError` where decisions are needed and no run is named, and where the run is of another
-    experiment, or did not end well.
+    Raises :class:`ConfigError` where decisions are needed and no run is named, where the run is of another experiment,
+    or did not end well.
     """
     experiment, program = prepared.experiment, prepared.planned.program
     scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)
@@ -66,7 +66,7 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
     accuracy, name = check_run(experiment, root), root.resolve().name
     there, origin = recorded_plan(root), prepared.stats.origin
     recording = read_recording(root) if wanted else None
-    # where the same is decided, layer 1 decides nothing: what it sums is exact, whenever that is computed
+    # where both programs have the same decisions, layer 1 decides nothing: its sums are always exact
     alike = recording is not None and decisions_in(recording.program) == decisions_in(program)
     irrelevant = _irrelevant(experiment) | (frozenset({HOIST}) if alike else frozenset())
     notes = _learned_otherwise(prepared, root, there, irrelevant)
@@ -100,15 +100,15 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
 
 
 def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irrelevant: frozenset[str]) -> list[str]:
-    """What the run in ``root`` learned otherwise than this experiment would; :class:`ConfigError` where planning chose
-    other policies for it."""
+    """Notes on what the run in ``root`` learned differently from this experiment; :class:`ConfigError` where planning
+    chose other policies for it."""
     experiment, origin = prepared.experiment, prepared.stats.origin
     stated = {".".join(path): value for path, value in leaves(experiment.to_table())}
-    # what planning chooses depends on kinds that are those of the record by now (check_run)
+    # the kinds of policies, on which choices depend, are those of the record by now (check_run)
     lacking = sorted(prepared.planned.resolved.keys() - there.resolved.keys())
     if lacking:
         raise ConfigError(
-            f"--activity: {root} does not tell what was chosen for {lacking[0]} (plan/resolved.toml); {WHOLE}"
+            f"--activity: {root} does not record the choice for {lacking[0]} (plan/resolved.toml); {WHOLE}"
         )
     found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
     graph = None if origin is None else origin.graph
@@ -120,12 +120,12 @@ def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irre
 
 
 def _irrelevant(experiment: Experiment) -> frozenset[str]:
-    """Fields by which exact training learns the same, but for rounding."""
+    """Keys that do not change what this experiment learns, except for rounding."""
     return frozenset({"communication.rows", "model.order", "model.hoist"} if _exact(experiment) else ())
 
 
 def _exact(experiment: Experiment) -> bool:
-    """Whether training on the full graph learns the same on any partition, but for rounding: no row is old or encoded,
-    no rank clips gradients of its own, and no layer draws."""
+    """Whether training on the full graph learns the same on any partition, except for rounding: no row is stale or
+    encoded, no rank clips its own gradients, and no layer draws random numbers."""
     fresh = experiment.freshness.label == "always" and not experiment.codec.encodes
     return fresh and not experiment.train.clip_norm and experiment.model.kind in BUILT_IN_LAYERS

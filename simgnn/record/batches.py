@@ -1,9 +1,9 @@
 """What each mini-batch held and how long training waited for it: from a program's sizes and a trace of either backend.
 
-Whence its rows came is what the program plans; of a run, what ranks counted (how: :mod:`simgnn.record.taken`).
-Other counters of specs/minibatch_common.md C12 are told elsewhere: times of a batch's ops, their bytes and control
-bytes in the trace, by rank, epoch, step and op; payload by rank pair and op in ``traffic.parquet``; rows of caches, and
-bytes of every pair in every step, in the program's size table (``plan/``).
+Where its rows came from is what the program plans; in a run, what the ranks counted (:mod:`simgnn.record.taken`).
+Other counters are elsewhere: times, bytes and control bytes of a batch's ops in the trace, by rank, epoch, step and op;
+payload by rank pair and op in ``traffic.parquet``; rows of caches, and bytes of every pair in every step, in the
+program's size table (``plan/``).
 """
 
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ COUNTED = ("rows_local", "rows_hit", "rows_pulled", "rows_cached", "pulled_from"
 """Columns that ranks of a run count."""
 KEYS = ("rank", "epoch", "step")
 HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "staged", "wait_s", "loss_sum"))
-"""Columns that a prediction and a run share to the last row: what a batch held, and whence."""
+"""Columns in which a prediction and its run agree to the last row: what a batch held, and where it came from."""
 
 
 def draws_batches(program: Program) -> bool:
@@ -206,7 +206,7 @@ def _arriving(program: Program, route: str, rank: int, turns: IntArray) -> IntAr
 
 
 def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: IntArray) -> NDArray[np.float64]:
-    """Those of a rank's turns; not a number where none is told."""
+    """The losses of a rank's turns; NaN where none was recorded."""
     steps = program.calendar.steps
     rows = zip(*(told[name] for name in LOSSES_SCHEMA.names), strict=True)
     known = {epoch * steps + step: loss for of, epoch, step, loss in rows if of == rank}
@@ -227,8 +227,11 @@ def _array(values: NDArray[Any], kind: pa.DataType, untold: NDArray[np.bool_]) -
 
 
 def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
-    """How many batches held other rows in one table than in the other, or took them from other places; one that a table
-    lacks, and a count that was not told, differ from any. Raises :class:`ConfigError` for tables of other columns."""
+    """Number of batches that differ between two tables in the rows that they held or in where these came from.
+
+    A batch that one table lacks differs, and so does one with a missing count. Raises :class:`ConfigError` for tables
+    with other columns.
+    """
     one, two = (_held(table) for table in (first, second))
     both = one.keys() & two.keys()
     return len(one.keys() ^ two.keys()) + sum(None in one[key] or one[key] != two[key] for key in both)
@@ -246,7 +249,7 @@ def _held(table: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def input_rows(table: pa.Table) -> InputRows | None:
-    """Sums over all batches of a table (:data:`BATCHES_SCHEMA`); None where not all were told."""
+    """Sums over all batches of a table (:data:`BATCHES_SCHEMA`); None where a count is missing."""
     names = {"local": "rows_local", "hit": "rows_hit", "pulled": "rows_pulled", "cached": "rows_cached"}
     if any(table[name].null_count for name in names.values()):
         return None

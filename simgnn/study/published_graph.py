@@ -38,7 +38,8 @@ def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: i
 
 @dataclass(frozen=True)
 class Division:
-    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table that says so."""
+    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` of a
+    statistics file that states them."""
 
     rows: IntArray
     edges: IntArray

@@ -1,6 +1,6 @@
 """The table that a validation ends with: simulator and baselines on the same cases, bars, sensitivity, drift."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,63 +86,40 @@ def build_scoreboard(
         sensitivity=tuple(_sensitivity(suite, table, predictions, simulated)),
         drift=_drift(runs, canary_s),
         guard=() if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
-        notes=(
-            *notes,
-            *_unfinished(suite, lines),
-            *_extrapolated(lines),
-            *_unbounded(lines),
-            *_too_noisy(suite, lines),
-            *_untold(verdicts),
-        ),
+        notes=(*notes, *_notes(suite, lines, verdicts)),
     )
 
 
-def _unfinished(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """Fewer repeats than the suite asks for say less."""
+REASONS = {
+    "tau": "no two of its measured medians differ by more than noise",
+    "regret": "among no alternatives do the measured medians differ by more than noise",
+    "coverage": "no prediction interval was given",
+}
+"""Why the figure of a bar cannot be computed, by the bar's name."""
+
+
+def _notes(suite: Suite, lines: Sequence[CaseLine], verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Sentences on what weakens the score: few repeats, extrapolated prices, missing intervals, noise, bars without a
+    figure."""
     few = [line.repeats for line in lines if line.repeats < suite.repeats]
-    if not few:
-        return ()
-    return (f"{len(few)} of {len(lines)} cases have fewer than {suite.repeats} repeats, the fewest {min(few)}",)
-
-
-def _extrapolated(lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """Prices beyond what was measured are weaker predictions."""
-    beyond = [line for line in lines if line.extrapolated]
-    return (f"in {len(beyond)} of {len(lines)} cases ops were priced beyond what was measured",) if beyond else ()
-
-
-def _unbounded(lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """Coverage is that of the cases that have an interval; where none has one, that is told instead."""
-    without = [line for line in lines if line.low_s is None]
-    if not without or len(without) == len(lines):
-        return ()
-    return (f"{len(without)} of {len(lines)} cases have no prediction interval: coverage is that of the others",)
-
-
-def _too_noisy(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """A bar that noise alone would pass says nothing."""
+    if few:
+        yield f"{len(few)} of {len(lines)} cases have fewer than {suite.repeats} repeats, the fewest {min(few)}"
+    beyond = sum(line.extrapolated > 0 for line in lines)
+    if beyond:
+        yield f"in {beyond} of {len(lines)} cases ops were priced beyond what was measured"
+    without = sum(line.low_s is None for line in lines)
+    if 0 < without < len(lines):
+        yield f"{without} of {len(lines)} cases have no prediction interval: coverage is that of the others"
     bar = suite.bars.median_error
-    noisy = [line for line in lines if line.noise is not None and bar is not None and NOISE_FACTOR * line.noise > bar]
-    if not noisy:
-        return ()
-    return (
-        f"in {len(noisy)} of {len(lines)} cases two standard errors of the measured median exceed the bar on errors, "
-        "which then says little: repeat on a calmer machine, or more often",
-    )
-
-
-def _untold(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """A figure that cannot be told does not hold; why it cannot."""
-    reasons = {
-        "tau": "no two of its measured medians differ by more than noise",
-        "regret": "among no alternatives do the measured medians differ by more than noise",
-        "coverage": "no prediction interval was given",
-    }
-    return tuple(
-        f"{verdict.group}: {verdict.bar} cannot be told, so its bar does not hold: {reasons[verdict.bar]}"
-        for verdict in verdicts
-        if verdict.figure is None and verdict.bar in reasons
-    )
+    noisy = sum(line.noise is not None and bar is not None and NOISE_FACTOR * line.noise > bar for line in lines)
+    if noisy:
+        yield (
+            f"in {noisy} of {len(lines)} cases two standard errors of the measured median exceed the bar on errors, "
+            "which then says little: repeat on a calmer machine, or more often"
+        )
+    for verdict in verdicts:
+        if verdict.figure is None and verdict.bar in REASONS:
+            yield f"{verdict.group}: {verdict.bar} cannot be told, so its bar does not hold: {REASONS[verdict.bar]}"
 
 
 def _case_line(found: Prediction, repeats: Sequence[Measured], canary_s: float) -> CaseLine:

@@ -234,7 +234,7 @@ def read_predictions(path: Path) -> "list[Prediction]":
 
 
 def as_row(row: "Measured | Prediction") -> dict[str, Any]:
-    """Its columns."""
+    """The columns of a row, as Parquet stores them."""
     table = asdict(row)
     return {**table.pop("case"), **table.pop("times"), **table}
 
