@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, progress and notes on standard error."""
+"""Output of commands: results on standard output, progress and notes on standard error."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PLAIN_INTERVAL_S = 5.0
-"""Where no terminal is, progress is told at most this often."""
+"""Without a terminal, progress is printed at most this often."""
 
 
 def print_json(value: Any) -> None:
@@ -31,6 +31,7 @@ def _finite(value: Any) -> Any:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """A table on standard output; the first ``left`` columns are left-aligned, the others right-aligned."""
+    # loaded when the command runs: its help starts fast
     from rich.console import Console
     from rich.table import Table
 
@@ -50,7 +51,7 @@ def note(text: str) -> None:
 
 
 class Reporter:
-    """Tells how far long work is: a bar with the time left on a terminal, plain lines elsewhere."""
+    """Reports the progress of long work: a bar with the time left on a terminal, plain lines elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -69,11 +70,12 @@ class Reporter:
     def counting(self, text: str, total: int, share: bool = False) -> Iterator["Counter"]:
         """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient.
 
-        ``share``: how much is done is told in percent, for work whose units mean nothing to a user.
+        ``share``: progress is shown in percent, for work whose units mean nothing to a user.
         """
         if self._quiet or not self._terminal:
             yield Counter(text, total, share, None, None, self._quiet)
             return
+        # loaded when the command runs: its help starts fast
         from rich.console import Console
         from rich.progress import (
             BarColumn,

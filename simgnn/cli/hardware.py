@@ -39,6 +39,7 @@ def list_profiles(json: AsJson = False) -> None:
 
     Example: [bold]simgnn hardware list[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_json, print_table
     from simgnn.errors import HardwareError
     from simgnn.hardware.describe import counts
@@ -80,6 +81,7 @@ def show_profile(
     The matrix gives what one large message reaches from the device of its row to that of its column when nothing else
     is sent; the diagonal is the link among ranks on one device. Example: [bold]simgnn hardware show cpu-100gbe-8[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_json
     from simgnn.hardware.describe import as_json, bandwidth_matrix, counts, tree
     from simgnn.hardware.profile import load_profile
@@ -106,6 +108,7 @@ def check_profile(
     meet but do not overlap, and of its algorithms a choice tells which. Example: [bold]simgnn hardware check
     mine.toml[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_json
     from simgnn.hardware.check import price_problems, table_price_problems
     from simgnn.hardware.library import find_profile
@@ -127,6 +130,7 @@ def check_profile(
 
 
 def _console() -> Any:
+    # loaded when the command runs: its help starts fast
     import sys
 
     from rich.console import Console
@@ -135,6 +139,7 @@ def _console() -> Any:
 
 
 def _rich_tree(node: "Node") -> "Tree":
+    # loaded when the command runs: its help starts fast
     from rich.text import Text
     from rich.tree import Tree
 
@@ -145,6 +150,7 @@ def _rich_tree(node: "Node") -> "Tree":
 
 
 def _print_matrix(profile: "Profile", names: list[str], matrix: list[list[float]]) -> None:
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_table
     from simgnn.hardware.describe import counts
 

@@ -19,6 +19,7 @@ def command(
     reason, such as what collectives take at rank counts that were not measured. Example: [bold]simgnn hardware diff
     before.toml after.toml[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import note, print_json, print_table
     from simgnn.hardware.difference import compare_profiles, furthest
     from simgnn.hardware.library import find_profile

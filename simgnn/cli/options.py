@@ -20,7 +20,7 @@ def path_option(name: str, metavar: str, help: str, **fields: Any) -> Any:
 
 
 def path_argument(metavar: str, help: str) -> Any:
-    """The same as an argument."""
+    """An argument of a command that names a file or a folder, which is not empty."""
     return typer.Argument(metavar=metavar, help=help, parser=_path_of(metavar.strip("[]")), show_default=False)
 
 
@@ -69,6 +69,7 @@ def experiment_of(
     trains: bool = True,
 ) -> "Experiment":
     """The experiment that a command line describes."""
+    # loaded when the command runs: its help starts fast
     from simgnn.experiment.load import load_experiment
 
     if os.getcwd() not in sys.path:

@@ -52,6 +52,7 @@ def command(
     partition.master (host-majority, balanced, hash, first), partition.alpha and
     partition.beta (weights of the balance of edges and of rows).
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import Reporter, print_json, print_table
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
@@ -109,6 +110,7 @@ def command(
 
 def _types(graph: "Graph", artifact: "PartitionArtifact") -> list[dict[str, Any]] | None:
     """Balance by type of vertex; None for a vertex-cut, whose edges belong to no end."""
+    # loaded when the command runs: its help starts fast
     from simgnn.partition.constraints import type_balances
 
     if artifact.kind == "vertex-cut":
@@ -117,6 +119,7 @@ def _types(graph: "Graph", artifact: "PartitionArtifact") -> list[dict[str, Any]
 
 
 def _print_types(types: list[dict[str, Any]] | None) -> None:
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_table
 
     if types:

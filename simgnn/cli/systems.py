@@ -18,6 +18,7 @@ def list_systems(
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
 ) -> None:
     """List the shipped systems with the policy in each slot. Example: [bold]simgnn systems list[/bold]"""
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_json, print_table
     from simgnn.experiment.load import load_experiment, system_names
     from simgnn.experiment.slots import SLOTS
@@ -41,6 +42,7 @@ def show_system(
 
     Example: [bold]simgnn systems show vanilla > mine.toml[/bold]
     """
+    # loaded when the command runs: its help starts fast
     import tomli_w
 
     from simgnn.cli.console import print_json

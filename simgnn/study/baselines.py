@@ -89,7 +89,14 @@ def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) 
             elif op.kind is OpKind.ALLREDUCE and op.transfer is not None and P > 1:
                 rows = program.sizes.per_rank(op.transfer.rows, 1, step)
                 alpha_beta += runs.max() * _allreduce_s(float(rows.max()) * op.transfer.row_bytes, machine)
-    return Demand(flops, moved, roofline, inside, across, alpha_beta)
+    return Demand(
+        flops=flops,
+        memory_bytes=moved,
+        roofline_s=roofline,
+        inside_bytes=inside,
+        across_bytes=across,
+        alpha_beta_s=alpha_beta,
+    )
 
 
 def _share(values: IntArray) -> Floats:

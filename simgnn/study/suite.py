@@ -206,7 +206,7 @@ class Suite(Strict):
     def every_case(self) -> tuple[Case, ...]:
         """The full product, in the order of the file."""
         return tuple(
-            Case(graph, partition, ranks, topology, experiment)
+            Case(graph=graph, partition=partition, ranks=ranks, topology=topology, experiment=experiment)
             for graph, partition, ranks, topology, experiment in product(
                 self.levels("graph"),
                 self.levels("partition"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from executor.handlers.context import LocalRoute, PolicyContext
+from executor.handlers.context import LocalRoute
 from executor.routes import local_routes
 from simgnn.emit.replica_cache import AddParts, Announce, EncodeChange, EncodeSums, FoldOwn, TakeSums
 from simgnn.emit.row_cache import SelectMoved

@@ -12,7 +12,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executor.handlers.context import PolicyContext
 from executor.layers.attention import GAT
 from executor.layers.build import build_layers
 from executor.minibatch.embeddings import Embeddings

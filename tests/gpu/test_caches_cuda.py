@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from executor.kernels.masks import WireMask
 
 from executor.policies.accelerated import accelerated
 from simgnn.emit.masks import WireMask

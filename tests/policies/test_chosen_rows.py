@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from executor.kernels.masks import WireMask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.handlers.context import PolicyContext
 from executor.handlers.pairwise import _listed_rows
 from simgnn.emit.masks import WireMask
 from simgnn.emit.replica_cache import FoldOwn

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from executor.kernels.masks import WireMask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays

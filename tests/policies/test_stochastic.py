@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from executor.handlers.context import PolicyContext
 from executor.policies.accelerated import accelerated
 from simgnn.emit import arrays as emitted
 from simgnn.emit.row_cache import DecodeMoved, EncodeMoved, SelectMoved
