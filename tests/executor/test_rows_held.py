@@ -1,5 +1,5 @@
-"""How many copies of rows the ops of caches and of learned vectors hold at once, beside what they read and give: what ops
-state as their scratch."""
+"""How many copies of rows the ops of caches and of learned vectors hold at once, beside what they read and give: what
+the plan states as their scratch."""
 
 import weakref
 from collections import Counter
