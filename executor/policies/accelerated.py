@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from types import FunctionType
+from types import FunctionType, new_class
 from typing import Any, TypeVar
 
 import torch
@@ -30,8 +30,9 @@ def accelerated_class(kind: Kind) -> Kind:
     faster = {name: KERNELS[function].run for name, function in _functions(kind) if function in KERNELS}
     if not faster:
         return kind
-    made: Kind = type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **faster})
-    return made
+    named = {"__module__": kind.__module__, "__doc__": kind.__doc__, **faster}
+    made: Any = new_class(kind.__name__, (kind,), exec_body=lambda namespace: namespace.update(named))
+    return made  # type: ignore[no-any-return]
 
 
 def warm_up_policies(policies: Iterable[Policy], dtype: torch.dtype, device: torch.device) -> None:

@@ -66,7 +66,7 @@ class Segments:
 
     def copied_weights(self, pieces: Sequence[Piece[Size]]) -> Scratch:
         """The largest of the copies of weights that products make, one after the other."""
-        return Scratch(rows_of(1, max(piece.held for piece in pieces) * self.builder.item_bytes if pieces else 0))
+        return Scratch(rows_of(1, max((piece.held for piece in pieces), default=0) * self.builder.item_bytes))
 
     def weight_gradients(self, layer: LayerSpec, pieces: Sequence[Piece[Size]], in_turn: bool) -> Terms:
         """Gradients of weights before they are added to the layer's: of all products at once, or of the largest where

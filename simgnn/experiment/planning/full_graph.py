@@ -46,9 +46,10 @@ class FullGraphPlan:
                 reads.append(copies.source)
                 writes.append(builder.buffer(copies.prepared, copies.rows.rows, layer.prepared_width))
                 pieces += segments.product(layer, copies.rows)
-                segments.keep_transposed(layer, copies.source, copies.rows)
                 own = replace(own, rows=copies.rows.rows)  # the pointers of copies stand for those of own rows, too
             segments.keep_transposed(layer, segments.own(layer), own)
+            if copies is not None:
+                segments.keep_transposed(layer, copies.source, copies.rows)
             work, scratch = builder.work(pieces), segments.copied_weights(pieces)
             segments.forward(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, scratch)
         self.sums.forward(layer, source)
