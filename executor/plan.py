@@ -68,6 +68,7 @@ class RunPlan:
             raise ConfigError(f"{root} is no run directory: it holds no plan/plan.json; {remedy}")
         try:
             plan = read_plan(path)
+            policies = plan.acting()
         except ConfigError as error:
             raise ConfigError([f"{problem}; {remedy} again" for problem in error.problems]) from error
         if plan.partition is None or plan.shards is None:
@@ -90,7 +91,7 @@ class RunPlan:
             digest=plan.program_digest,
             threads_per_rank=plan.threads_per_rank,
             synthetic=tuple(word for word in ("features", "labels") if getattr(plan.graph, f"synthetic_{word}")),
-            policies=plan.policies,
+            policies=policies,
             batches=None if batches is None else BatchFolders.of(batches),
         )
 

@@ -4,19 +4,26 @@ A policy of a user imports this module, :mod:`simgnn.emit` and the nouns of :mod
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
+import numpy as np
 from array_api_compat import array_namespace, device
-from pydantic import BaseModel, ConfigDict
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from simgnn.errors import BackendError
+from simgnn.graph.graph import Graph
 from simgnn.program.ops import ITEM_BYTES, Work
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import IntArray, Size
 
-Moves = Literal["rows", "blocks"]
-"""What travels at a sync point: rows that lists name, or all rows of a rank."""
+Moves = Literal["rows", "blocks", "batches"]
+"""What travels: rows of the full graph that lists name, whole blocks of its rows, or input rows of mini-batches."""
+Cut = Literal["edge-cut", "vertex-cut"]
+Reorder = Literal["none", "rcm", "degree"]
 Array = Any
 """An array of the Python array API standard: a NumPy array, or a tensor of any device."""
 Resource = TypeVar("Resource")
@@ -107,20 +114,36 @@ class PolicyContext:
 
 
 class Policy(BaseModel):
-    """A choice of one slot. Every concrete policy has a field ``kind`` with a ``Literal`` of its name in TOML.
+    """A choice of one slot: a value whose fields are the options of the slot's table in an experiment.
 
-    A policy never touches transport, clocks or globals. ``actions``: what its ops do at run time; an op names one of
-    them by its label.
+    It never touches transport, clocks or globals. ``kind``: its name in TOML. A shipped policy declares it as a
+    ``Literal``; that of a policy of the user's own is "package.module:Class", or the name of its entry point.
+    ``actions``: what its ops do at run time; an op names one of them by its label.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     slot: ClassVar[str]
     actions: ClassVar[tuple[type["Action[Any]"], ...]] = ()
 
+    kind: str = ""
+
+    def model_post_init(self, _: Any, /) -> None:
+        """Name the class where a policy of the user's own was made in Python, without a ``kind``."""
+        if not self.kind:
+            object.__setattr__(self, "kind", f"{type(self).__module__}:{type(self).__name__}")
+
     @property
     def label(self) -> str:
         """The value of ``kind``."""
-        return str(type(self).model_fields["kind"].default)
+        return self.kind
+
+    def refuses(self, choices: "Choices") -> Iterator["Refusal"]:
+        """The combinations with this policy that mean nothing, by the traits of what else is chosen."""
+        yield from ()
+
+    def idle(self, choices: "Choices") -> Iterator["Idle"]:
+        """The options of this policy that hold another value than their default, but have no effect."""
+        yield from ()
 
 
 Owner = TypeVar("Owner", bound=Policy)
@@ -174,18 +197,21 @@ class DecodeRows(Action["Codec"]):
         return (self.owner.decode(context, packed, context.width, context.dtype),)
 
 
-class Codec(Policy, ABC):
-    """A choice of slot ``codec``: the form of rows on the wire.
+class Serving(Policy):
+    """A choice that suits some transfers. ``serves``: what travels in those."""
 
-    ``serves``: what it can encode, listed rows or whole blocks. ``encodes``: whether rows travel as bytes that ops
-    encode and decode, not as they are. ``relative``: each element is off by a share of itself, however small it is
-    beside others of its row. ``repeatable``: encoding again what was decoded changes nothing, so that rows may pass
-    through other ranks and be the same on all.
+    serves: ClassVar[tuple[Moves, ...]] = ("rows",)
+
+
+class CodecTraits(Serving):
+    """What other choices may ask of a codec.
+
+    ``encodes``: whether rows travel as bytes that ops encode and decode, not as they are. ``relative``: each element is
+    off by a share of itself, however small it is beside others of its row. ``repeatable``: encoding again what was
+    decoded changes nothing, so that rows may pass through other ranks and be the same on all.
     """
 
     slot: ClassVar[str] = "codec"
-    actions: ClassVar[tuple[type[Action[Any]], ...]] = (EncodeRows, DecodeRows)
-    serves: ClassVar[tuple[Moves, ...]] = ("rows",)
     relative: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
     encodes: ClassVar[bool] = True
@@ -194,6 +220,12 @@ class Codec(Policy, ABC):
     def keeps_exact_rows(self) -> bool:
         """Whether a sender's cache holds the rows themselves, not what receivers decode."""
         return False
+
+
+class Codec(CodecTraits, ABC):
+    """A choice of slot ``codec``: the form of rows on the wire."""
+
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (EncodeRows, DecodeRows)
 
     @abstractmethod
     def row_bytes(self, width: int, dtype: str) -> int:
@@ -227,6 +259,248 @@ def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dt
         f"{kind.__module__}.{kind.__qualname__}.{method} returned {got[1]} {list(got[0])}, expected {dtype} "
         f"{list(shape)}"
     )
+
+
+class Refusal(NamedTuple):
+    """A combination of choices that has no meaning. ``section``, ``option``: the key that is to be changed;
+    ``message``: what it is, what is expected and why."""
+
+    section: str
+    option: str
+    message: str
+
+
+class Idle(NamedTuple):
+    """An option that another choice leaves without effect. ``option``: of the policy or section that reports it;
+    ``choice``: the other one, such as "cluster.hosts = 1"; ``why``: the reason, and what to do."""
+
+    option: str
+    choice: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a partitioner decides. ``owner`` int [V]: the rank that owns each vertex; in a vertex-cut that of its master
+    copy. ``edge_part`` int [E_u], of a vertex-cut only: the rank of each undirected edge, in the order of
+    :func:`simgnn.partition.edges.undirected_edges`."""
+
+    owner: NDArray[np.integer]
+    edge_part: NDArray[np.integer] | None = None
+
+
+class Partitioner(Policy, ABC):
+    """A choice of slot ``partition``: which rank gets which part of the graph.
+
+    ``cut``: an edge-cut divides vertices, so that a rank holds all in-edges of its rows; a vertex-cut divides edges, so
+    that a rank holds parts of sums. ``reorder`` changes speed, never values.
+    """
+
+    slot: ClassVar[str] = "partition"
+    cut: ClassVar[Cut] = "edge-cut"
+
+    reorder: Reorder = Field(default="rcm", description="order of a rank's own rows; changes speed, never values")
+
+    def resolved(self, seed: int) -> Self:
+        """The same with everything stated that it would take from an experiment of this ``seed``."""
+        return self
+
+    def stated(self) -> dict[str, Any]:
+        """Kind and every option, as a table that an experiment or a ``stats:`` file may hold."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    @abstractmethod
+    def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
+        """Divide ``graph`` among P = len(hosts) ranks; a pure function of its arguments and the fields.
+
+        ``hosts`` int64 [P]: the host of each rank. ``spill``: folder for what a partitioner keeps on disk meanwhile
+        (None: the system's for temporary files).
+        """
+
+
+class CommunicationTraits(Policy):
+    """What other choices may ask of a communication.
+
+    ``cut``: the kind of partition that it serves. ``moves``: what travels: listed rows or whole blocks of the full
+    graph, or input rows of mini-batches. ``dense_inputs``: it takes sparse features as dense rows.
+    ``transforms_copies``: ranks hold copies of input rows, which they can transform themselves.
+    """
+
+    slot: ClassVar[str] = "communication"
+    cut: ClassVar[Cut]
+    moves: ClassVar[Moves] = "rows"
+    dense_inputs: ClassVar[bool] = False
+    transforms_copies: ClassVar[bool] = True
+
+    def input_rows(self) -> str:
+        """What layer 1 exchanges: "input" rows, "transformed" ones, or "auto"."""
+        return "input"
+
+    def resends_inputs(self) -> bool:
+        """Whether input rows travel in every epoch."""
+        return False
+
+    @property
+    def sends_unasked(self) -> bool:
+        """Whether owners send the rows of batches that they know ahead, without being asked."""
+        return False
+
+
+class BatchingTraits(Policy):
+    """What other choices may ask of a batching. ``mini_batches``: a step trains on a part of the vertices.
+    ``known_ahead``: a run's batches are known before it begins."""
+
+    slot: ClassVar[str] = "batching"
+    mini_batches: ClassVar[bool] = False
+    known_ahead: ClassVar[bool] = False
+
+    @property
+    def asks_hosts(self) -> bool:
+        """Whether hosts hold a part of the structure each, and draw batches for one another."""
+        return False
+
+
+class FreshnessTraits(Serving):
+    """What other choices may ask of a freshness.
+
+    ``exact``: every row that a rank computes with is of this step.
+    ``sends_differences``: both ends keep the rows as last sent, and what travels is the difference from them.
+    ``hands_on``: rows that pass through other ranks are encoded once and handed on as they came.
+    """
+
+    slot: ClassVar[str] = "freshness"
+    exact: ClassVar[bool] = False
+    sends_differences: ClassVar[bool] = False
+    hands_on: ClassVar[bool] = False
+
+
+class PlacementTraits(Serving):
+    """What other choices may ask of a placement."""
+
+    slot: ClassVar[str] = "placement"
+
+    @property
+    def learns_rows(self) -> str:
+        """The option by which input rows change in every step, such as "placement.sparse_embedding = 8"; "": none."""
+        return ""
+
+
+class ScheduleTraits(Serving):
+    """What other choices may ask of a schedule."""
+
+    slot: ClassVar[str] = "schedule"
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
+
+
+SLOTS: Mapping[str, type[Policy]] = MappingProxyType(
+    {
+        each.slot: each
+        for each in (
+            Partitioner, CommunicationTraits, BatchingTraits, FreshnessTraits, Codec, PlacementTraits, ScheduleTraits,
+        )
+    }
+)  # fmt: skip
+"""Slot -> what every choice of it is, in the order of an experiment file."""
+
+
+class ModelChoices(Protocol):
+    """What policies may ask of ``[model]``."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def built_in(self) -> bool:
+        """Whether its layers are simgnn's own, not a class of the user's."""
+        ...
+
+    @property
+    def attends(self) -> bool:
+        """Whether edges are weighed by attention."""
+        ...
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether a layer applies more than one matrix to its sums."""
+        ...
+
+    @property
+    def aggregates_first(self) -> str:
+        """The choice by which every layer sums rows before it transforms them, such as "model.kind = 'gin'"."""
+        ...
+
+    @property
+    def transforms_first(self) -> str:
+        """The choice by which every layer transforms its rows before it sums them; "" where there is none."""
+        ...
+
+
+class TrainChoices(Protocol):
+    """What policies may ask of ``[train]``."""
+
+    @property
+    def epochs(self) -> int: ...
+
+    @property
+    def eval_every(self) -> int: ...
+
+    @property
+    def clip_norm(self) -> float: ...
+
+    def chosen(self, *options: str) -> list[str]:
+        """Those of the options that hold another value than their default."""
+        ...
+
+
+class GraphChoices(Protocol):
+    """What policies may ask of ``[graph]``."""
+
+    @property
+    def source(self) -> str: ...
+
+
+class ClusterChoices(Protocol):
+    """What policies may ask of ``[cluster]``; None: the hardware profile decides."""
+
+    @property
+    def hosts(self) -> int | None: ...
+
+    @property
+    def ranks_per_host(self) -> int | None: ...
+
+
+SlotPolicy = TypeVar("SlotPolicy", bound=Policy)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All that an experiment chooses. A policy looks at the traits of other slots, never at their class or kind.
+
+    ``trains``: whether the partition is to be trained on, so that all slots must suit one another. ``kinds``: the
+    choices that a slot has, by kind.
+    """
+
+    partition: Partitioner
+    communication: CommunicationTraits
+    batching: BatchingTraits
+    freshness: FreshnessTraits
+    codec: CodecTraits
+    placement: PlacementTraits
+    schedule: ScheduleTraits
+    model: ModelChoices
+    train: TrainChoices
+    graph: GraphChoices
+    cluster: ClusterChoices
+    trains: bool
+    kinds: Callable[[str], Mapping[str, type[Policy]]]
+
+    def fitting(self, slot: type[SlotPolicy], suits: Callable[[type[SlotPolicy]], bool]) -> str:
+        """Kinds of a slot whose traits suit, with commas between them, for messages."""
+        known = self.kinds(slot.slot).items()
+        return ", ".join(kind for kind, found in known if issubclass(found, slot) and suits(found))
 
 
 def chosen(options: BaseModel, names: Iterable[str]) -> list[str]:

@@ -12,8 +12,6 @@ from simgnn.analysis.recorded_plan import AUTO
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
-from simgnn.policies.batching.full import Full
-from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.record.plan import PlanFile
@@ -39,9 +37,10 @@ def check_program(root: Path, plan: PlanFile, program: Program) -> None:
 def check_experiment(root: Path, plan: PlanFile, experiment: Experiment) -> None:
     """Raise :class:`ConfigError` where the ``experiment`` in ``root`` is not that of its plan, by what is trained and
     how. Which graph and which partition, their digests tell."""
-    policies = {"batching": Full(), **plan.policies}
-    stated = {slot: getattr(experiment, slot).model_dump(mode="json") for slot in policies}
-    planned = {slot: policy.model_dump(mode="json") for slot, policy in policies.items()}
+    stated: dict[str, Any] = {slot: getattr(experiment, slot).model_dump(mode="json") for slot in plan.policies}
+    planned: dict[str, Any] = dict(plan.policies)
+    stated["batching"] = stated.get("batching", {"mini_batches": experiment.batching.mini_batches})
+    planned["batching"] = planned.get("batching", {"mini_batches": False})
     stated |= {"seed": experiment.seed, "train": experiment.train.model_dump(mode="json")}
     planned |= {"seed": plan.seed, "train": plan.train.model_dump(mode="json")}
     stated["cluster"] = {"ranks": experiment.ranks, "hosts": len(set(experiment.rank_hosts()))}
@@ -52,7 +51,7 @@ def check_experiment(root: Path, plan: PlanFile, experiment: Experiment) -> None
 
 def _stated_model(experiment: Experiment) -> dict[str, Any]:
     model = experiment.model
-    function = model.function(isinstance(experiment.batching, NeighbourSampling))
+    function = model.function(experiment.batching.mini_batches)
     between = {"activation": function, "dropout": model.dropout} if model.layers > 1 else {}
     heads = {"heads": model.heads} if model.kind == "gat" and model.layers > 1 else {}
     return {"kind": model.kind, "layers": model.layers, "hidden": list(model.hidden_widths()), **between, **heads}

@@ -29,7 +29,7 @@ def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
 
     result, plan = recorded_result(root), recorded_plan(root)
     check_result(root, plan.file, result)
-    check_experiment(root, plan.file, recorded_experiment(root))
+    check_experiment(root, plan.file, recorded_experiment(root, experiment))
     stated = stated_differences(differences(experiment, root), plan.resolved)
     faults, _ = different_experiment(stated, root, _irrelevant(experiment))
     if faults:
@@ -72,7 +72,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     digests = frozenset({prepared.stats.digest}) if origin is None else origin.digests
     unnamed = (UNNAMED,) * (origin is None)
     if recording is None:
-        full = experiment.batching.label == "full"
+        full = not experiment.batching.mini_batches
         # batches of a rank depend on its host, too
         same = there.digests & (digests if full or origin is None else digests - {origin.cut})
         elsewhere = not same and not (full and _exact(experiment))
@@ -128,7 +128,5 @@ def _irrelevant(experiment: "Experiment") -> frozenset[str]:
 def _exact(experiment: "Experiment") -> bool:
     """Whether training on the full graph learns the same on any partition, but for rounding: no row is old or encoded,
     no rank clips gradients of its own, and no layer draws."""
-    from simgnn.model.spec import BUILT_IN_LAYERS
-
-    fresh = experiment.freshness.label == "always" and not experiment.codec.encodes
-    return fresh and not experiment.train.clip_norm and experiment.model.kind in BUILT_IN_LAYERS
+    fresh = experiment.freshness.exact and not experiment.codec.encodes
+    return fresh and not experiment.train.clip_norm and experiment.model.built_in

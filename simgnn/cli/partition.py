@@ -79,7 +79,7 @@ def command(
         tables = artifact.stats.tables
         if artifact.kind == "edge-cut":
             tables = {**tables, DEGREES: degree_table(graph.csr)}
-        stats = replace(artifact.stats, made_by=loaded.partition.resolved(loaded.seed), tables=tables)
+        stats = replace(artifact.stats, made_by=loaded.partition.resolved(loaded.seed).stated(), tables=tables)
         write_stats(stats, save_stats)
     measured: dict[str, Any] = {
         "graph": graph.name,

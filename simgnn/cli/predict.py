@@ -94,13 +94,12 @@ def check_machine(experiment: "Experiment", chosen: "ChosenProfile") -> None:
     from simgnn.experiment.prepare import STATISTICS, with_default_cluster
     from simgnn.hardware.machine import Machine
     from simgnn.hardware.pricing import choose_level
-    from simgnn.policies.batching.neighbours import NeighbourSampling
 
     if experiment.graph.source.startswith(STATISTICS):
         return
-    profile, batching = chosen.profile, experiment.batching
+    profile, batching = chosen.profile, experiment.sampling
     machine = Machine.place(profile, with_default_cluster(experiment, default_cluster(profile)).rank_hosts())
-    if isinstance(batching, NeighbourSampling):
+    if batching is not None:
         for primitive in {work.primitive for work in batching.drawing(len(batching.fanouts))}:
             for name in dict.fromkeys(machine.types):
                 choose_level(profile.devices[name], name, primitive, 1, 1)

@@ -134,23 +134,21 @@ def command(
 def _folder(experiment: "Experiment", out: Path | None) -> tuple[Path, str]:
     """Where batches go, and what names the place."""
     from simgnn.errors import ConfigError
-    from simgnn.policies.batching.neighbours import NeighbourSampling
 
-    assert isinstance(experiment.batching, NeighbourSampling)
     if out is not None:
         return out, "--out"
-    if experiment.batching.storage is None:
+    storage = None if experiment.sampling is None else experiment.sampling.storage
+    if storage is None:
         raise ConfigError("--out: missing; expected the folder that the batches go to: --out DIR, or batching.storage")
-    return Path(experiment.batching.storage), "batching.storage"
+    return Path(storage), "batching.storage"
 
 
 def _check(experiment: "Experiment", only: list[int] | None) -> None:
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import STATISTICS
-    from simgnn.policies.batching.neighbours import NeighbourSampling
 
-    problems = []
-    if not isinstance(experiment.batching, NeighbourSampling):
+    problems, sampling = [], experiment.sampling
+    if sampling is None:
         problems.append(
             f"batching.kind: got '{experiment.batching.label}', expected seeded or sampled: full-graph training has no "
             "batches; try --set batching.kind=seeded"
@@ -166,5 +164,5 @@ def _check(experiment: "Experiment", only: list[int] | None) -> None:
         problems.append(f"--only-rank: got {max(only)}, expected a rank of 0..{experiment.ranks - 1}")
     if problems:
         raise ConfigError(problems)
-    assert isinstance(experiment.batching, NeighbourSampling)
-    experiment.batching.sizes_of(experiment.ranks)  # refused where a rank would have none
+    assert sampling is not None
+    sampling.sizes_of(experiment.ranks)  # raises where a rank would have none

@@ -7,8 +7,7 @@ import numpy as np
 
 from simgnn.cli.console import Reporter, print_table
 from simgnn.errors import ConfigError
-from simgnn.policies.batching.neighbours import NeighbourSampling
-from simgnn.policies.placement.store import MOST_HOT_ROWS, Store, staged_rows
+from simgnn.policies.placement.store import MOST_HOT_ROWS, staged_rows
 from simgnn.sampling.fetchplan import plan_fetches
 from simgnn.sampling.forecast import Forecast, forecast
 from simgnn.sampling.measure import distinct_remote_rows
@@ -40,23 +39,23 @@ def tell_fetches(
     """Plan what the experiment's store fetches (``fetch_plan``), and what caches of ``sizes`` and of the experiment's
     would save (``fetches``), from the batches of all ranks; empty where nobody asked. ``source``: the digest that they
     were made with."""
-    placement, batching = experiment.placement, experiment.batching
+    placement, batching = experiment.row_store, experiment.batching
     hosts, epochs = np.array(experiment.rank_hosts(), np.int64), experiment.train.epochs
-    if not sizes and not isinstance(placement, Store):
+    if not sizes and placement is None:
         return {}
     if made.tally is None:
         reporter.stage("of fetches there is nothing to tell until the batches of all ranks are there")
         return {}
     wanted, only_new, refills = set(sizes), False, True
-    learned = placement.sparse_embedding if isinstance(placement, Store) else 0
+    learned = 0 if placement is None else placement.sparse_embedding
     if learned:
         reporter.stage("gradients of learned vectors, which ranks push to one another, are not in the table of fetches")
-    if isinstance(placement, Store):
+    if placement is not None:
         only_new, refills = placement.pulls_new_rows, placement.refills
         placement = placement.resolved(lambda: distinct_remote_rows(plan, made.path, hosts, epochs))
         wanted.add(placement.cached_rows)
     told: dict[str, Any] = {}
-    if isinstance(placement, Store) and isinstance(batching, NeighbourSampling) and batching.known_ahead:
+    if placement is not None and batching.known_ahead:
         rows = placement.cached_rows
         with reporter.counting("fetch plans", 2 * plan.ranks * epochs) as at:
             planned = plan_fetches(
@@ -84,8 +83,8 @@ def tell_fetches(
 
 def check_caches(experiment: "Experiment", sizes: Sequence[int]) -> None:
     """Raise :class:`ConfigError` for caches of rows that training changes, which no run may have."""
-    placement = experiment.placement
-    if not isinstance(placement, Store) or not placement.sparse_embedding:
+    placement = experiment.row_store
+    if placement is None or not placement.sparse_embedding:
         return
     asked = (
         ("--hot-rows", max(sizes, default=0), "leave --hot-rows out"),

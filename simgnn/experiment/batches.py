@@ -16,7 +16,7 @@ from simgnn.partition.folder import cache_folder
 from simgnn.partition.serving import Serving
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.batching.neighbours import NeighbourSampling
-from simgnn.policies.placement.store import Store
+from simgnn.policies.placement.base import RowStore
 from simgnn.sampling.estimate import distinct_rows, estimated_sizes
 from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
 from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
@@ -43,7 +43,7 @@ class PreparedBatches:
     folder: Path
     epochs: int
     hosts: tuple[int, ...]
-    placement: Store
+    placement: RowStore
     fetched_ahead: bool
     sizes: BatchSizes
 
@@ -67,14 +67,14 @@ ESTIMATE_NOTE = (
 )
 
 
-def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[Store, BatchSizes]:
+def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[RowStore, BatchSizes]:
     """Mini-batches of a graph of which only statistics are there: the placement with a number of hot rows, and sizes.
 
     Raises :class:`ConfigError` for statistics that tell too little.
     """
-    batching, placement = experiment.batching, experiment.placement
-    assert isinstance(batching, NeighbourSampling)
-    assert isinstance(placement, Store)
+    batching, placement = experiment.sampling, experiment.row_store
+    assert batching is not None
+    assert placement is not None
     if placement.pulls_new_rows:
         raise ConfigError(
             "placement.pull: got 'delta' with a statistics file, expected 'full': which rows two epochs share is "
@@ -105,11 +105,11 @@ def check_training_vertices(graph: "Graph") -> None:
 
 def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition") -> SamplingPlan:
     """Who draws what, of a graph with training vertices."""
-    assert isinstance(experiment.batching, NeighbourSampling)
+    assert experiment.sampling is not None
     assert graph.train_mask is not None
     train = np.flatnonzero(graph.train_mask)
     hosts = np.array(experiment.rank_hosts(), np.int64)
-    return experiment.batching.plan(graph.csr, train, partition, hosts, experiment.seed)
+    return experiment.sampling.plan(graph.csr, train, partition, hosts, experiment.seed)
 
 
 def prepare_batches(
@@ -120,21 +120,22 @@ def prepare_batches(
     stage: Callable[[str], None],
 ) -> PreparedBatches:
     """Sample every batch of the run, or find them in the cache, and count what they need."""
-    assert isinstance(experiment.batching, NeighbourSampling)
-    assert isinstance(experiment.placement, Store)
+    batching, store = experiment.sampling, experiment.row_store
+    assert batching is not None
+    assert store is not None
     check_training_vertices(graph)
     plan = sampling_plan(experiment, graph, partition.partition)
     epochs, hosts = experiment.train.epochs, np.array(experiment.rank_hosts(), np.int64)
-    folder, named_by = _batch_folder(experiment.batching, plan, partition.digest, cache)
+    folder, named_by = _batch_folder(batching, plan, partition.digest, cache)
     count = epochs * sum(plan.batches(worker) for worker in range(plan.ranks))
     stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
     presample(plan, partition.digest, folder, epochs, option=named_by)
-    placement = experiment.placement.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
+    placement = store.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
     sizes = batch_sizes(
         plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows, not placement.refills
     )
     _tell_rows(sizes, epochs, stage)
-    if experiment.batching.asks_hosts and hosts.any():
+    if batching.asks_hosts and hosts.any():
         requests = sample_requests(plan, folder, hosts, epochs)
         held = structure_bytes(plan.csr, plan.owner, Serving(experiment.rank_hosts()))[hosts]
         sizes = replace(sizes, parted=PartedSizes(requests, held))
@@ -145,7 +146,7 @@ def prepare_batches(
         epochs=epochs,
         hosts=experiment.rank_hosts(),
         placement=placement,
-        fetched_ahead=experiment.batching.known_ahead,
+        fetched_ahead=batching.known_ahead,
         sizes=sizes,
     )
 

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.prepare import Prepared, with_default_cluster
+from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import kinds_in
 from simgnn.hardware.profile import Profile, save_profile
 from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder
 from simgnn.policy import Policy
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import save_program
+from simgnn.registry import folder_of, is_external, shipped
 from simgnn.tomlfile import leaves, load_toml, write_toml
 
 if TYPE_CHECKING:
@@ -97,7 +100,8 @@ def _put(temporary: Path, directory: Path) -> None:
 def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
     """What ``plan/plan.json`` says: artefacts by path, the model's layers, how to train, the program's digest."""
     experiment, facts, origin = prepared.experiment, prepared.stats.facts, prepared.stats.origin
-    threads = experiment.hardware.threads_per_rank
+    threads, acting = experiment.hardware.threads_per_rank, _acting(prepared)
+    folders = sorted({folder_of(policy) for policy in acting.values() if is_external(policy)})
     return {
         "format": PLAN_FORMAT,
         "name": experiment.name,
@@ -113,7 +117,8 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "multilabel": facts.multilabel,
         "graph": asdict(facts),
         "train": experiment.train.model_dump(mode="json"),
-        "policies": {slot: policy.model_dump(mode="json") for slot, policy in _acting(prepared).items()},
+        "policies": {slot: policy.model_dump(mode="json") for slot, policy in acting.items()},
+        **({"code": folders} if folders else {}),
         "batches": None if prepared.batches is None or shards is None else batches_table(prepared.batches),
         "threads_per_rank": None if threads == "auto" else threads,
         "seed": experiment.seed,
@@ -140,11 +145,24 @@ def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:
     }
 
 
-def recorded_experiment(directory: Path) -> Experiment:
-    """What a run directory says that was simulated or run."""
+def recorded_experiment(directory: Path, here: Experiment) -> Experiment:
+    """What a run directory says that was simulated or run, for one who has the experiment ``here``.
+
+    Raises :class:`ConfigError` where the record names a policy that is not shipped, unless ``here`` names it in the
+    same slot: a run directory never makes anybody import code.
+    """
     path = directory / EXPERIMENT_FILE
+    table = load_toml(path)
+    problems = [
+        f"{slot}.kind: got '{own}', expected {shown(kind)} as in {path}: it is not a shipped policy, and code is "
+        "imported only where the experiment itself names it"
+        for slot, kind in kinds_in(table).items()
+        if (own := getattr(here, slot).label) != kind and kind not in shipped(slot)
+    ]
+    if problems:
+        raise ConfigError(problems)
     # what earlier versions wrote may hold options without effect, which nobody has stated here
-    return Experiment.from_table(load_toml(path), lambda key: str(path), stated=lambda key: False)
+    return Experiment.from_table(table, lambda key: str(path), stated=lambda key: False)
 
 
 def differences(experiment: Experiment, directory: Path) -> list[tuple[str, Any, Any]]:
@@ -152,7 +170,7 @@ def differences(experiment: Experiment, directory: Path) -> list[tuple[str, Any,
 
     A cluster that ``experiment`` does not state is taken from the directory.
     """
-    there = recorded_experiment(directory)
+    there = recorded_experiment(directory, experiment)
     cluster = there.cluster
     here = with_default_cluster(experiment, (cluster.hosts or 1, cluster.ranks_per_host or 1))
     old, new = (dict(leaves(each.to_table())) for each in (there, here))

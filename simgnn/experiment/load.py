@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.idle_options import Stated
+from simgnn.experiment.combinations import Stated
 from simgnn.experiment.schema import Experiment
-from simgnn.experiment.slots import SLOTS
+from simgnn.experiment.slots import SLOTS, kinds_in
 from simgnn.names import nearest
+from simgnn.registry import add_to_path
 from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, parse_override
 
 
@@ -45,8 +46,11 @@ def load_experiment(
     table: Table = {}
     for layer in layers:
         table = deep_merge(table, _absolute_paths(layer), SLOTS)
-    own = [layer.table for layer in layers if system_path(Path(layer.label).stem) != Path(layer.label)]
-    return Experiment.from_table(table, _origin(layers), trains, stated_in(own))
+    own = [layer for layer in layers if system_path(Path(layer.label).stem) != Path(layer.label)]
+    if any(":" in str(kind) for kind in kinds_in(table).values()):
+        for layer in reversed(own):
+            add_to_path(str(layer.folder))  # a policy of the user's own lies beside the file that names it
+    return Experiment.from_table(table, _origin(layers), trains, stated_in([layer.table for layer in own]))
 
 
 def stated_in(tables: Sequence[Table]) -> Stated:

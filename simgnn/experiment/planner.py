@@ -1,6 +1,7 @@
 """Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import expected_cut
@@ -12,7 +13,6 @@ from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_u
 from simgnn.experiment.schema import Experiment
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.stats import PartitionStats
-from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.blocks import ExpandBlocks
 from simgnn.policies.communication.base import Sizes
 from simgnn.policies.freshness.base import MovesBlocks, MovesRows
@@ -36,7 +36,7 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
 
     Raises :class:`ConfigError` for what the partition or the graph cannot serve.
     """
-    if batches is None and isinstance(experiment.batching, NeighbourSampling):
+    if batches is None and experiment.sampling is not None:
         raise ConfigError(
             f"batching.kind: got '{experiment.batching.label}', expected 'full': no batches were drawn; those of a "
             "statistics file cannot be, as it holds no edges"
@@ -46,7 +46,7 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
 
 
 def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
-    facts, model, communication = stats.facts, experiment.model, experiment.communication
+    facts, model, communication = stats.facts, experiment.model, experiment.full_graph_communication
     # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
     if communication.dense_inputs or (facts.centred_features and model.kind not in BUILT_IN_LAYERS):
         facts = replace(facts, feature_nonzeros=None)
@@ -105,7 +105,7 @@ def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
         communication = experiment.communication
         problems.append(
             f"communication.kind = '{communication.label}': the partition's kind is {stats.kind}, "
-            f"{expected_cut(communication)}"
+            f"{expected_cut(communication.cut)}"
         )
     if facts.feature_width == 0:
         problems.append(
@@ -159,12 +159,12 @@ class _Transfers:
     builder: ProgramBuilder
 
     def rows(self) -> "_Rows":
-        assert isinstance(self.experiment.freshness, MovesRows)
-        return _Rows(self.experiment.freshness, self.experiment.codec, self.builder)
+        assert "rows" in self.experiment.freshness.serves
+        return _Rows(cast(MovesRows, self.experiment.freshness), self.experiment.codec, self.builder)
 
     def blocks(self) -> ExpandBlocks:
-        freshness, codec, builder = self.experiment.freshness, self.experiment.codec, self.builder
-        assert isinstance(freshness, MovesBlocks)
+        assert "blocks" in self.experiment.freshness.serves
+        freshness, codec, builder = cast(MovesBlocks, self.experiment.freshness), self.experiment.codec, self.builder
         return lambda sync: freshness.blocks(builder, sync, codec)
 
 

@@ -11,6 +11,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
 from simgnn.partition.stats import PartitionStats
+from simgnn.registry import shipped
 
 if TYPE_CHECKING:
     from simgnn.experiment.batches import PreparedBatches
@@ -61,7 +62,6 @@ def prepare(
     from simgnn.experiment.planner import check_trains, plan
     from simgnn.model.user_layer import user_shape
     from simgnn.partition.folder import check_cache
-    from simgnn.policies.batching.neighbours import NeighbourSampling
 
     user_shape(experiment.model.kind)  # a class that is not there is told before minutes go into graph and partition
     if experiment.graph.source.startswith(STATISTICS):
@@ -71,21 +71,22 @@ def prepare(
                 "not trained on"
             )
         experiment, stats = _from_statistics(experiment, base)
-        if not isinstance(experiment.batching, NeighbourSampling):
+        if experiment.sampling is None:
             return Prepared(experiment, stats, plan(experiment, stats))
         return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
     check_cache(cache)
-    if isinstance(experiment.batching, NeighbourSampling) and experiment.batching.storage is not None:
+    sampling = experiment.sampling
+    if sampling is not None and sampling.storage is not None:
         from simgnn.sampling.presample import check_kept
 
-        check_kept(Path(experiment.batching.storage), "batching.storage")
+        check_kept(Path(sampling.storage), "batching.storage")
     experiment = with_default_cluster(experiment, default_cluster)
-    if isinstance(experiment.batching, NeighbourSampling):
-        experiment.batching.sizes_of(experiment.ranks)  # refused before minutes go into graph and partition
+    if sampling is not None:
+        sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
     graph = read_graph(experiment, base, stage)
     artifact = obtain_partition(experiment, graph, cache, stage)
     stats = artifact.stats
-    if not isinstance(experiment.batching, NeighbourSampling):
+    if sampling is None:
         return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
     from simgnn.experiment.batches import prepare_batches
 
@@ -191,15 +192,15 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
     if there is None:
         note = f"{path.name} does not say which partition policy made it: the experiment's [partition] is not checked"
         return experiment, replace(stats, notes=(*stats.notes, note))
-    problems = []
-    known = there.stated()
+    problems, maker = [], there["kind"]
+    known = dict(there)
     for key in sorted(stated.model_fields_set & set(type(stated).model_fields)):
         got = stated.model_dump(mode="json")[key]
         if got is not None and got != known.get(key):
             expected = (
                 f"{shown(known[key])}, with which {path} was made"
                 if key in known
-                else (f"none: {path} was made by partition.kind = '{there.label}'")
+                else (f"none: {path} was made by partition.kind = '{maker}'")
             )
             problems.append(
                 f"partition.{key}: got {shown(got)}, expected {expected}: a statistics file holds one partition; "
@@ -207,4 +208,11 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
             )
     if problems:
         raise ConfigError(problems)
-    return experiment.model_copy(update={"partition": type(there).model_validate(known)}), stats
+    # a file of statistics never has code imported: only the experiment may name a partitioner of the user's own
+    found = type(stated) if stated.label == maker else shipped("partition").get(maker)
+    if found is None:
+        raise ConfigError(
+            f"partition.kind: got '{stated.label}', expected '{maker}', with which {path} was made: state it, since it "
+            "is not a shipped partitioner"
+        )
+    return experiment.model_copy(update={"partition": found.model_validate(known)}), stats

@@ -45,17 +45,6 @@ def check_top_level(table: Mapping[str, Any], known: Sequence[str], origin: Orig
     ]
 
 
-def unknown_kind(slot: str, kind: Any, available: Sequence[str], designed: Sequence[str], origin: Origin) -> str:
-    """The fault of a slot whose ``kind`` is none of the available ones."""
-    choices = ", ".join(available)
-    if isinstance(kind, str) and kind in designed:
-        message = f"got '{kind}', which is not available in this version; available: {choices}"
-    else:
-        hint = nearest(kind, [*available, *designed]) if isinstance(kind, str) else ""
-        message = f"got {shown(kind)}, expected one of {choices}{hint}"
-    return line((slot, "kind"), message, origin)
-
-
 def parse_table(
     model: type[Model], table: Any, path: tuple[str, ...], origin: Origin, problems: list[str]
 ) -> Model | None:

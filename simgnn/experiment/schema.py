@@ -1,14 +1,13 @@
 """``Experiment``: everything that one experiment file says, checked."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.combinations import combination_problems
-from simgnn.experiment.idle_options import Stated, settled
-from simgnn.experiment.problems import check_top_level, parse_table, unknown_kind
+from simgnn.experiment.combinations import Stated, settled
+from simgnn.experiment.problems import check_top_level, line, parse_table
 from simgnn.experiment.sections import (
     ClusterSection,
     GraphSection,
@@ -17,19 +16,15 @@ from simgnn.experiment.sections import (
     Section,
     TrainSection,
 )
-from simgnn.experiment.slots import DEFAULT_KIND, DESIGNED, SLOTS, kinds
-from simgnn.partition.kinds import PartitionPolicy
+from simgnn.experiment.slots import DEFAULT_KIND, SLOTS
 from simgnn.policies.batching.base import Batching
-from simgnn.policies.batching.full import Full
-from simgnn.policies.codec.none import Plain
-from simgnn.policies.communication.base import Communication
-from simgnn.policies.communication.halo import Halo
-from simgnn.policies.freshness.always import Always
+from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.policies.communication.base import BatchCommunication, Communication
 from simgnn.policies.freshness.base import Freshness
-from simgnn.policies.placement.device import Device
+from simgnn.policies.placement.base import Placement, RowStore
 from simgnn.policies.schedule.base import Schedule
-from simgnn.policies.schedule.bsp import Bsp
-from simgnn.policy import Codec, Policy
+from simgnn.policy import Codec, CommunicationTraits, Partitioner
+from simgnn.registry import policy_class
 
 SECTIONS: Mapping[str, type[Section]] = {
     "graph": GraphSection,
@@ -57,7 +52,7 @@ class Basics(Section):
 class Experiment(BaseModel):
     """One experiment: the same value is planned, simulated and run. Make it with :meth:`from_table`, which checks.
 
-    Slots hold policies: frozen values of the classes that :func:`simgnn.experiment.slots.kinds` names.
+    Slots hold policies: frozen values of the classes that :func:`simgnn.registry.policy_class` finds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -67,13 +62,13 @@ class Experiment(BaseModel):
     graph: GraphSection = GraphSection()
     model: ModelSection = ModelSection()
     cluster: ClusterSection = ClusterSection()
-    partition: SerializeAsAny[PartitionPolicy]
-    communication: SerializeAsAny[Communication] = Halo()
-    batching: SerializeAsAny[Batching] = Full()
-    freshness: SerializeAsAny[Freshness] = Always()
-    codec: SerializeAsAny[Codec] = Plain()
-    placement: SerializeAsAny[Policy] = Device()
-    schedule: SerializeAsAny[Schedule] = Bsp()
+    partition: SerializeAsAny[Partitioner]
+    communication: SerializeAsAny[CommunicationTraits]
+    batching: SerializeAsAny[Batching]
+    freshness: SerializeAsAny[Freshness]
+    codec: SerializeAsAny[Codec]
+    placement: SerializeAsAny[Placement]
+    schedule: SerializeAsAny[Schedule]
     train: TrainSection = TrainSection()
     hardware: HardwareSection = HardwareSection()
 
@@ -103,16 +98,38 @@ class Experiment(BaseModel):
             values[key] = parse_table(section, table.get(key, {}), (key,), origin, problems)
         for slot in SLOTS:
             values[slot] = _parse_slot(slot, table.get(slot, {}), origin, problems)
-        values, idle = settled(values, origin, stated)
-        problems += idle + combination_problems(values, origin, trains)
+        if not problems:  # what has faults of its own cannot be asked about others
+            values, problems = settled(values, origin, stated, trains)
         if problems:
             raise ConfigError(problems)
         return cls(**values)
 
+    @property
+    def sampling(self) -> NeighbourSampling | None:
+        """The batching where training is on mini-batches; None on the full graph."""
+        return cast(NeighbourSampling, self.batching) if self.batching.mini_batches else None
+
+    @property
+    def row_store(self) -> RowStore | None:
+        """The placement where it holds input rows for mini-batches."""
+        return cast(RowStore, self.placement) if "batches" in self.placement.serves else None
+
+    @property
+    def batch_communication(self) -> BatchCommunication:
+        """The communication of mini-batches."""
+        assert self.communication.moves == "batches"
+        return cast(BatchCommunication, self.communication)
+
+    @property
+    def full_graph_communication(self) -> Communication:
+        """The communication of the full graph."""
+        assert self.communication.moves != "batches"
+        return cast(Communication, self.communication)
+
     def to_table(self) -> dict[str, Any]:
         """The nested table that :meth:`from_table` reads back to an equal value; None is left out: TOML has no null."""
         table = self.model_dump(mode="json", exclude_none=True)
-        # what METIS may not be told together with several constraints must not appear because it has a default
+        # a partitioner may reject options that are stated together, though each has a default
         table["partition"] = {
             "kind": table["partition"]["kind"],
             **self.partition.model_dump(mode="json", exclude_unset=True),
@@ -136,8 +153,9 @@ class Experiment(BaseModel):
 
 def _parse_slot(slot: str, table: Any, origin: Callable[[tuple[str, ...]], str], problems: list[str]) -> Any:
     kind = table.get("kind", DEFAULT_KIND[slot]) if isinstance(table, Mapping) else DEFAULT_KIND[slot]
-    available = kinds(slot)
-    if not isinstance(kind, str) or kind not in available:
-        problems.append(unknown_kind(slot, kind, tuple(available), DESIGNED[slot], origin))
+    try:
+        found = policy_class(slot, kind)
+    except ConfigError as error:
+        problems += [line((slot, "kind"), problem, origin) for problem in error.problems]
         return None
-    return parse_table(available[kind], table, (slot,), origin, problems)
+    return parse_table(found, table, (slot,), origin, problems)

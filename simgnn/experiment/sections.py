@@ -2,12 +2,14 @@
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from simgnn.limits import MAX_RANKS
 from simgnn.model.dropout import STEPS, dropped_steps
+from simgnn.policy import BatchingTraits, Choices, Idle, Refusal, chosen
 
 BUILT_IN_MODELS = ("gcn", "sage", "gin", "gat")
 MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -17,9 +19,21 @@ Width = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class Section(BaseModel):
-    """A table of the file: frozen, unknown keys refused, nothing converted silently."""
+    """A table of the file: frozen, unknown keys rejected, nothing converted silently."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def chosen(self, *options: str) -> list[str]:
+        """Those of the options that hold another value than their default."""
+        return chosen(self, options)
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """The options that mean nothing beside one another or beside the traits of what else is chosen."""
+        yield from ()
+
+    def idle(self, choices: Choices) -> Iterator[Idle]:
+        """The options that hold another value than their default, but have no effect."""
+        yield from ()
 
 
 class GraphSection(Section):
@@ -48,6 +62,16 @@ class GraphSection(Section):
     def options(self) -> dict[str, object]:
         """What the file says besides the source, for the loader."""
         return {key: value for key, value in self.model_dump(exclude={"source"}).items() if value is not None}
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Options of a graph that is described by a statistics file."""
+        if self.source.startswith("stats:"):
+            for key in self.options():
+                yield Refusal(
+                    "graph", key,
+                    f"got a value with graph.source = '{self.source}', expected none: a statistics file says it all; "
+                    "remove it",
+                )  # fmt: skip
 
 
 class ModelSection(Section):
@@ -92,6 +116,94 @@ class ModelSection(Section):
         if share and dropped_steps(share) in (0, STEPS):
             raise ValueError(f"expected 0, or a share whose nearest number of 1/{STEPS} is neither 0 nor 1")
         return share
+
+    @property
+    def built_in(self) -> bool:
+        """Whether its layers are simgnn's own, not a class of the user's."""
+        return self.kind in BUILT_IN_MODELS
+
+    @property
+    def attends(self) -> bool:
+        """Whether edges are weighed by attention."""
+        return self.kind == "gat"
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether a layer applies more than one matrix to its sums."""
+        return self.kind == "gin"
+
+    @property
+    def aggregates_first(self) -> str:
+        """The choice by which every layer sums rows before it transforms them; "" where there is none."""
+        return "model.kind = 'gin'" if self.nonlinear else self._ordered("aggregate-first")
+
+    @property
+    def transforms_first(self) -> str:
+        """The choice by which every layer transforms its rows before it sums them; "" where there is none."""
+        return "model.kind = 'gat'" if self.attends else self._ordered("transform-first")
+
+    def _ordered(self, order: str) -> str:
+        return f"model.order = '{order}'" if self.order == order else ""
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Widths, orders and heads that do not suit the kind of layer, and what only built-in layers have."""
+        listed = isinstance(self.hidden, tuple)
+        if listed and len(self.hidden_widths()) != self.layers - 1:
+            yield Refusal(
+                "model", "hidden",
+                f"got {len(self.hidden_widths())} widths, expected {self.layers - 1}: one for each layer but the last "
+                f"(model.layers = {self.layers}); give one number for equal widths",
+            )  # fmt: skip
+        if self.nonlinear and self.order == "transform-first":
+            yield Refusal(
+                "model", "order",
+                "got 'transform-first' with model.kind = 'gin', expected 'auto' or 'aggregate-first': its perceptron "
+                "is not linear, so it cannot be moved before the sum",
+            )  # fmt: skip
+        # an experiment that is read back states every field, so a default is not taken for a choice
+        if not self.attends and self.chosen("heads"):
+            yield Refusal(
+                "model", "heads",
+                f"got {self.heads} with model.kind = '{self.kind}', expected none: only gat has attention heads",
+            )  # fmt: skip
+        if self.attends and self.order == "aggregate-first":
+            yield Refusal(
+                "model", "order",
+                "got 'aggregate-first' with model.kind = 'gat', expected 'auto' or 'transform-first': attention "
+                "compares transformed rows",
+            )  # fmt: skip
+        uneven = [width for width in dict.fromkeys(self.hidden_widths()) if width % self.heads]
+        if self.attends and uneven and (not listed or len(self.hidden_widths()) == self.layers - 1):
+            yield Refusal(
+                "model", "hidden",
+                f"got {', '.join(map(str, uneven))} with model.heads = {self.heads}, expected multiples of it: heads "
+                "share a layer's width evenly",
+            )  # fmt: skip
+        for option, default in (("activation", "'auto'"), ("dropout", "0")):
+            if not self.built_in and self.chosen(option):
+                yield Refusal(
+                    "model", option,
+                    f"got {getattr(self, option)!r} with model.kind = '{self.kind}', expected {default}: what follows "
+                    f"{', '.join(BUILT_IN_MODELS)}; a layer of your own does that in its update",
+                )  # fmt: skip
+
+    def idle(self, choices: Choices) -> Iterator[Idle]:
+        """Sums of layer 1 that change in any case, and what would follow a layer that there is not."""
+        if self.chosen("hoist"):
+            choice, communication = self.transforms_first, choices.communication
+            if choices.batching.mini_batches:
+                choice = f"batching.kind = '{choices.batching.label}'"
+            elif not choice and not self.built_in and not self.aggregates_first:
+                choice = f"model.kind = '{self.kind}' and model.order = '{self.order}'"
+            elif not choice and communication.resends_inputs():
+                choice = f"communication.kind = '{communication.label}', which sends input rows in every epoch here"
+            elif not choice and communication.input_rows() == "transformed":
+                choice = f"communication.kind = '{communication.label}', which sends transformed rows here"
+            if choice:
+                yield Idle("hoist", choice, "layer 1 has no sum that stays the same over epochs; remove it")
+        if self.layers == 1:
+            for option in self.chosen("activation", "dropout"):
+                yield Idle(option, "model.layers = 1", "it follows every layer but the last, so none; remove it")
 
     def function(self, sampled: bool) -> Literal["relu", "elu"]:
         """What ``activation`` stands for, on ``sampled`` mini-batches or the full graph. Source: on mini-batches
@@ -152,6 +264,39 @@ class TrainSection(Section):
     timeout: Annotated[float, Field(gt=0, le=10**6)] = Field(
         default=300.0, description="seconds after which a rank that others wait for counts as lost"
     )
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Options of an optimizer, of clipping and of mini-batches that nothing would read."""
+        if self.momentum and self.optimizer != "sgd":
+            yield Refusal(
+                "train", "momentum",
+                f"got {self.momentum} with train.optimizer = '{self.optimizer}', expected 0: only sgd has momentum",
+            )  # fmt: skip
+        if not self.clip_norm and self.chosen("clip_scale"):
+            yield Refusal(
+                "train", "clip_scale",
+                f"got '{self.clip_scale}' with train.clip_norm = 0, expected none: nothing is clipped; remove it, or "
+                "give train.clip_norm",
+            )  # fmt: skip
+        if self.clip_norm and not choices.model.built_in:
+            yield Refusal(
+                "train", "clip_norm",
+                f"got {self.clip_norm} with model.kind = '{choices.model.kind}', expected 0: gradients are clipped "
+                f"inside {', '.join(BUILT_IN_MODELS)}; in a layer of your own, clip there",
+            )  # fmt: skip
+        if self.clip_norm and choices.communication.cut == "vertex-cut":
+            yield Refusal(
+                "train", "clip_norm",
+                f"got {self.clip_norm} with communication.kind = '{choices.communication.label}', expected 0: a rank "
+                "holds parts of gradient rows, whose norm says nothing of the whole",
+            )  # fmt: skip
+        if choices.trains and not choices.batching.mini_batches and self.chosen("gradient_mean"):
+            yield Refusal(
+                "train", "gradient_mean",
+                f"got '{self.gradient_mean}' with batching.kind = '{choices.batching.label}', expected 'seeds': the "
+                "loss of a full graph is the mean over its training vertices; remove it, or sample mini-batches "
+                f"(batching.kind = '{choices.fitting(BatchingTraits, lambda batching: batching.mini_batches)}')",
+            )  # fmt: skip
 
     @property
     def update_rule(self) -> str:

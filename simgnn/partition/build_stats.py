@@ -11,11 +11,11 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.graph.transpose import transpose_csr
-from simgnn.partition.kinds import Reorder
 from simgnn.partition.local import LocalGraph, build_local_graphs
 from simgnn.partition.local_kernels import summed_nonzeros
 from simgnn.partition.partition import Partition, digest_of
 from simgnn.partition.stats import MASKS, PartitionStats
+from simgnn.policy import Reorder
 from simgnn.program.sizes import IntArray, Route
 
 

@@ -24,13 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
-from simgnn.graph.graph import Graph
 from simgnn.partition.bits import words_for
 from simgnn.partition.ebv_kernels import assign_edges, assign_edges_one_word, place_isolated
 from simgnn.partition.edge_order import BLOCK_EDGES, EdgeOrder, blocks_in_order
 from simgnn.partition.edges import UndirectedEdges, index_array
 from simgnn.partition.masters import RULES, choose_masters
-from simgnn.partition.partition import Partition
 
 EdgePart = NDArray[np.unsignedinteger[Any]]
 MAX_RANKS = 2**16
@@ -46,41 +44,11 @@ class AssignedEdges:
     host: NDArray[np.int64]
 
 
-def ebv_partition(
-    graph: Graph,
-    hosts: NDArray[np.int64],
-    *,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    edge_order: EdgeOrder,
-    master: str,
-    seed: int,
-    spill: Path | None = None,
-) -> Partition:
-    """Vertex-cut of ``graph`` over P = len(hosts) ranks, ``hosts`` [P] their hosts; options as in the module's text.
-
-    ``edge_order``: "degree-sum" (ascending, ties by lower then higher end), "input" (lower, higher end) or "random"
-    (seeded). ``master``: see :func:`simgnn.partition.masters.choose_masters`. ``spill``: folder for what a large graph
-    keeps on disk meanwhile.
-    """
-    found = ebv_edges(
-        UndirectedEdges.of(graph),
-        hosts,
-        gamma=gamma,
-        alpha=alpha,
-        beta=beta,
-        edge_order=edge_order,
-        seed=seed,
-        spill=spill,
-    )
-    return with_masters(found, master, seed)
-
-
-def with_masters(found: AssignedEdges, master: str, seed: int) -> Partition:
-    """The vertex-cut of assigned edges; ``master``: see :func:`simgnn.partition.masters.choose_masters`."""
-    owner = choose_masters(found.replicas, found.host, int(found.host.max()) + 1, RULES.index(master), seed)
-    return Partition("vertex-cut", len(found.host), owner, found.edge_part)
+def masters_of(found: AssignedEdges, master: str, seed: int) -> NDArray[np.int32]:
+    """The rank of each vertex's master copy, int32 [V]; ``master``: see
+    :func:`simgnn.partition.masters.choose_masters`."""
+    hosts = int(found.host.max()) + 1
+    return np.asarray(choose_masters(found.replicas, found.host, hosts, RULES.index(master), seed))
 
 
 def ebv_edges(

@@ -10,10 +10,10 @@ from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.reorder import reverse_cuthill_mckee
 from simgnn.partition.edges import index_array
-from simgnn.partition.kinds import Reorder
 from simgnn.partition.local_kernels import halo_places, induced_rows, relabelled_rows
 from simgnn.partition.partition import Partition
 from simgnn.partition.relabel import IdMaps
+from simgnn.policy import Reorder
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,17 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
-
-PartitionKind = Literal["edge-cut", "vertex-cut"]
+from simgnn.graph.graph import Graph
+from simgnn.policy import Cut, Partitioner
+from simgnn.program.sizes import IntArray
+from simgnn.user_code import reported
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Partition:
     :func:`simgnn.partition.edges.undirected_edges`; both directions of the edge live there.
     """
 
-    kind: PartitionKind
+    kind: Cut
     ranks: int
     owner: NDArray[np.int32]
     edge_part: NDArray[np.unsignedinteger[Any]] | None = None
@@ -52,6 +55,42 @@ class Partition:
                     f"got {int(array.min())}..{int(array.max())}"
                 )
         return self
+
+
+def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, spill: Path | None = None) -> Partition:
+    """Divide ``graph`` by ``policy`` into P = len(hosts) parts; arguments as of :meth:`Partitioner.divide`.
+
+    Raises :class:`ConfigError` where there are more ranks than vertices, and where the policy returns anything but a
+    rank for each vertex (and, in a vertex-cut, for each edge).
+    """
+    ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
+    if ranks < 1:
+        raise ConfigError("partition: got 0 ranks, expected at least 1 (cluster.hosts, cluster.ranks_per_host)")
+    if ranks > graph.vertices:
+        raise ConfigError(
+            f"{where}: {ranks} ranks, but the graph '{graph.name}' has {graph.vertices} vertices; use at most that "
+            "many ranks (--ranks, cluster.hosts, cluster.ranks_per_host)"
+        )
+    with reported([policy]):
+        found = policy.divide(graph, hosts, seed, spill)
+        owner, edge_part = np.asarray(found.owner), found.edge_part
+    problems = []
+    if owner.shape != (graph.vertices,) or not np.issubdtype(owner.dtype, np.integer):
+        problems.append(f"owner: got {_described(owner)}, expected {graph.vertices} whole numbers, a rank a vertex")
+    if (edge_part is None) != (policy.cut == "edge-cut"):
+        expected = "the rank of each edge" if edge_part is None else "none"
+        problems.append(f"edge_part: got {_described(edge_part)}, expected {expected} of a {policy.cut}")
+    elif edge_part is not None and (np.ndim(edge_part) != 1 or not np.issubdtype(edge_part.dtype, np.integer)):
+        problems.append(f"edge_part: got {_described(edge_part)}, expected a list of whole numbers, a rank an edge")
+    if problems:
+        raise ConfigError([f"{where}: {type(policy).__name__}.divide returned {one}" for one in problems])
+    narrow = np.dtype("u1" if ranks <= 256 else "u2")
+    parts: Any = edge_part if edge_part is None or edge_part.dtype == narrow else edge_part.astype(narrow)
+    return Partition(policy.cut, ranks, owner.astype(np.int32, copy=False), parts)
+
+
+def _described(array: Any) -> str:
+    return "none" if array is None else f"{getattr(array, 'dtype', type(array).__name__)} {list(np.shape(array))}"
 
 
 def digest_of(words: Iterable[str], arrays: Iterable[NDArray[Any]]) -> str:

@@ -11,11 +11,11 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.reorder import reverse_cuthill_mckee
 from simgnn.partition.edges import index_array, undirected_edges
-from simgnn.partition.kinds import Reorder
 from simgnn.partition.local import LocalGraph, RowLists
 from simgnn.partition.masters import replica_sets
 from simgnn.partition.partition import Partition
 from simgnn.partition.replica_kernels import group_arcs, held_vertices, local_rows, parents
+from simgnn.policy import Reorder
 
 
 @dataclass(frozen=True)

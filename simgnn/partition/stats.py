@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
-from simgnn.partition.kinds import PartitionPolicy
 from simgnn.program.sizes import IntArray, Route
 
 MASKS = ("train", "validation", "test")
@@ -54,8 +53,9 @@ class PartitionStats:
       aggregation, the share whose source row was last read at most 2**k different rows ago (k = 0, 1, ...), cumulative;
       first reads are in no bin. ``backward`` is the same for the transposed local edges.
 
-    ``notes`` says what is not counted from a graph (numbers spread evenly by a ``stats:`` file). ``made_by``: the
-    policy that a ``stats:`` file says it was made by; None: it does not say. ``origin``: None where nobody says it.
+    ``notes`` says what is not counted from a graph (numbers spread evenly by a ``stats:`` file). ``made_by``: kind and
+    options of the partitioner that a ``stats:`` file says it was made by; None: it does not say. ``origin``: None where
+    nobody says it.
     """
 
     facts: GraphFacts
@@ -67,7 +67,7 @@ class PartitionStats:
     digest: str
     tables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    made_by: PartitionPolicy | None = None
+    made_by: Mapping[str, Any] | None = None
     origin: Origin | None = None
 
     @property

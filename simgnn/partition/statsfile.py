@@ -92,7 +92,7 @@ def save_stats(stats: PartitionStats, path: str | Path) -> None:
             temporary.unlink(missing_ok=True)
         partition["arrays"] = companion.name
     if stats.made_by is not None:
-        partition["made_by"] = stats.made_by.stated()
+        partition["made_by"] = dict(stats.made_by)
     if stats.origin is not None:
         numbers = _digest(stats.kind, stats.facts, arrays)
         partition["counted_from"] = {**asdict(stats.origin), "numbers": numbers}

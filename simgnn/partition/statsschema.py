@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.problems import sentences
 from simgnn.names import nearest
-from simgnn.partition.kinds import PARTITION_KINDS, PartitionPolicy
 from simgnn.partition.stats import Origin
+from simgnn.policy import Partitioner
+from simgnn.registry import available, shipped
 
 LARGEST_RANKS = 2**14
 """Tables of pairs of ranks have to fit into memory."""
@@ -84,23 +85,28 @@ class PartitionSection(_Table):
     edge_imbalance: Imbalance = 1.0
     tables: dict[str, list[Any]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    made_by: SerializeAsAny[PartitionPolicy] | None = None
+    made_by: dict[str, Any] | None = None
     counted_from: CountedFrom | None = None
 
     @field_validator("made_by", mode="before")
     @classmethod
-    def _policy(cls, table: Any) -> PartitionPolicy:
-        if not isinstance(table, Mapping):
+    def _policy(cls, table: Any) -> dict[str, Any]:
+        """The table of a shipped partitioner, checked; that of another is kept as it is, since reading a file of
+        statistics imports no code."""
+        if not isinstance(table, dict):
             raise ValueError("expected a table: kind and options of the policy that made the partition")
         kind = table.get("kind")
-        policy = PARTITION_KINDS.get(str(kind))
+        if not isinstance(kind, str) or not (kind in available("partition") or ":" in kind):
+            known = available("partition")
+            raise ValueError(f"kind: got {kind!r}, expected one of {', '.join(known)}{nearest(str(kind), known)}")
+        policy = shipped("partition").get(kind)
         if policy is None:
-            hint = nearest(str(kind), PARTITION_KINDS)
-            raise ValueError(f"kind: got {kind!r}, expected one of {', '.join(PARTITION_KINDS)}{hint}")
+            return table
         try:
-            return policy.model_validate(table)
+            found = policy.model_validate(table)
         except ValidationError as error:
             raise ValueError("\n".join(sentences(policy, error))) from error
+        return cast(Partitioner, found).stated()
 
     @model_validator(mode="after")
     def _one_form(self) -> "PartitionSection":
@@ -112,10 +118,9 @@ class PartitionSection(_Table):
             raise ValueError(f"mixes two forms: {' and '.join(', '.join(form) for form in forms)}; keep one")
         if explicit and len(explicit) < 3:
             raise ValueError(f"got {', '.join(explicit)}; rows, edges and halo are needed together")
-        if self.made_by is not None and self.made_by.cut != self.kind:
-            raise ValueError(
-                f"kind: got '{self.kind}', but made_by says '{self.made_by.label}', which makes a {self.made_by.cut}"
-            )
+        maker = shipped("partition").get(str((self.made_by or {}).get("kind")))
+        if maker is not None and cast(type[Partitioner], maker).cut != self.kind:
+            raise ValueError(f"kind: got '{self.kind}', but made_by names a partitioner that makes the other cut")
         if not explicit and not self.arrays:
             if self.ranks is None:
                 raise ValueError("needs ranks with replication_factor or halo_rows; or rows, edges and halo; or arrays")

@@ -17,15 +17,16 @@ from simgnn.graph.digest import graph_digest
 from simgnn.graph.graph import Graph, GraphFacts
 from simgnn.partition.build_stats import edge_cut_stats, locality_profiles, rank_numbers, stats_digest
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
-from simgnn.partition.kinds import PartitionPolicy
 from simgnn.partition.local import LocalGraph, RowLists, build_local_graphs
-from simgnn.partition.partition import Partition, digest_of
+from simgnn.partition.partition import Partition, digest_of, partitioned
 from simgnn.partition.quality import Quality, measure
 from simgnn.partition.replicas import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.stats import Origin, PartitionStats
 from simgnn.partition.statscode import stats_from_parts, stats_to_parts
 from simgnn.partition.vertex_stats import LevelRows, vertex_cut_stats
+from simgnn.policy import Partitioner
 from simgnn.program.sizes import IntArray
+from simgnn.registry import source_digest
 
 WHAT = "partition"
 
@@ -160,7 +161,7 @@ def _slices(starts: NDArray[Any]) -> dict[int, slice]:
 
 
 def partition_artifact(
-    graph: Graph, policy: PartitionPolicy, hosts: IntArray, seed: int, cache: Path | None = None
+    graph: Graph, policy: Partitioner, hosts: IntArray, seed: int, cache: Path | None = None
 ) -> PartitionArtifact:
     """The partition of ``graph`` by ``policy`` over P = len(hosts) ranks; made when it is not in the cache.
 
@@ -174,10 +175,13 @@ def partition_artifact(
         # vertex-cuts made by earlier versions do not
         counted = ", rows by hosts" if len(np.unique(hosts)) > 1 else ""
         wanted["holds"] = f"replica graphs, levels{counted}"
-    name = f"{policy.label}-{len(hosts)}-{key_of(wanted)}"
+    code = source_digest(policy)
+    if code:
+        wanted["code"] = code  # who changes a partitioner of their own does not get what it made before
+    name = f"{policy.label.replace(':', '.')}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
-        partition = policy.partition(graph, hosts, seed, spill=writer.path).check()
+        partition = partitioned(policy, graph, hosts, seed, writer.path).check()
         digest = stats_digest(source, partition, hosts, policy.reorder)
         writer.array("owner", partition.owner)
         if partition.kind == "edge-cut":

@@ -83,14 +83,14 @@ ExpandBlocks = Callable[[BlockSync], BlockTransfer]
 class BlockWire:
     """How one block crosses: as it is, or as the bytes of a codec, which its root encodes and all others decode.
 
-    Blocks that travel once are sent as they are. ``row_bytes``: of a row on the wire.
+    Blocks that travel once are sent as they are, and all where there is no codec. ``row_bytes``: of a row on the wire.
     """
 
-    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> None:
-        self.builder, self.sync, self.codec = builder, sync, codec
-        self.coded = codec.encodes and sync.sent_in == sync.templates
+    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
+        self.builder, self.sync = builder, sync
+        self.codec = codec if codec is not None and codec.encodes and sync.sent_in == sync.templates else None
         plain = sync.width * builder.item_bytes
-        self.row_bytes = codec.row_bytes(sync.width, builder.dtype) if self.coded else plain
+        self.row_bytes = plain if self.codec is None else self.codec.row_bytes(sync.width, builder.dtype)
 
     def send(
         self, root: int, target: str, after: tuple[Dependency, ...], versions: str | None = None,
@@ -105,7 +105,8 @@ class BlockWire:
         told = [active] if active is not None else [sync.source]
         marks = [versions] if versions is not None else []
         fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase, "guard": guard}
-        if not self.coded:
+        codec = self.codec
+        if codec is None:
             reads = [sync.source, *told] if active is not None else [sync.source]
             writes = [target, *marks, *([sent] if sent is not None else [])]
             self._broadcast(root, reads, writes, after, fields)
@@ -117,19 +118,19 @@ class BlockWire:
         arrived = builder.buffer(f"coded/{sync.point}/root-{root}", rows, self.row_bytes, "uint8")
         builder.compute(
             sync.templates, sync.op(f"encode/{root}"), OpKind.ENCODE, [sync.source], [coded],
-            self.codec.encode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+            codec.encode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
             after=() if decided is None else (Dependency(decided),), action=EncodeRows, **coding, **fields,
         )  # fmt: skip
         self._broadcast(root, [coded, *told], [arrived, *marks], after, fields)
         if sent is not None:
             builder.compute(
                 sync.templates, sync.op(f"keep/{root}"), OpKind.DECODE, [coded], [sent],
-                self.codec.decode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+                codec.decode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
                 after=(Dependency(sync.op(f"broadcast/{root}")),), action=DecodeRows, **coding, **fields,
             )  # fmt: skip
         builder.compute(
             sync.templates, sync.op(f"decode/{root}"), OpKind.DECODE, [arrived], [target],
-            self.codec.decode_work(rows, sync.width, dtype), action=DecodeRows, **coding, **fields,
+            codec.decode_work(rows, sync.width, dtype), action=DecodeRows, **coding, **fields,
         )  # fmt: skip
 
     def _broadcast(
@@ -145,7 +146,7 @@ class BlockWire:
 class PlainBlocks:
     """Every block, every time (or once, where the sync says so)."""
 
-    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> None:
+    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
         self.builder, self.sync = builder, sync
         self._wire = BlockWire(builder, sync, codec)
         self._sent = 0

@@ -13,11 +13,13 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.directory import PLAN_FORMAT
 from simgnn.experiment.problems import shown
 from simgnn.experiment.sections import BUILT_IN_MODELS, MODEL_CLASS, TrainSection
-from simgnn.experiment.slots import SLOTS, kinds
+from simgnn.experiment.slots import SLOTS
 from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.problems import sentences
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
+from simgnn.policy import Policy
+from simgnn.registry import add_to_path, available, policy_class, shipped
 
 MOST_TOLD = 3
 """Faults of a file that are told: one that is damaged may have as many as keys."""
@@ -76,12 +78,20 @@ class BatchesTable(_Table):
     source: Text
 
 
+def _read(slot: str, policy: type[Policy], table: dict[str, Any]) -> Policy:
+    try:
+        return policy.model_validate_json(json.dumps(table), strict=True)
+    except ValidationError as error:
+        raise ValueError("\n".join(f"{slot}.{fault}" for fault in sentences(policy, error))) from error
+
+
 class PlanFile(_Table):
     """The whole file.
 
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
-    None in that of one from a statistics file that does not say what it was counted from. ``policies``: slot -> the
-    policy that acts while training. ``batches``: None where no batches are trained on.
+    None in that of one from a statistics file that does not say what it was counted from. ``policies``: slot -> kind
+    and options of the policy that acts while training. ``code``: folders that the user's own among them lie in.
+    ``batches``: None where no batches are trained on.
     """
 
     format: Literal[1]
@@ -98,7 +108,8 @@ class PlanFile(_Table):
     multilabel: bool
     graph: Facts
     train: TrainSection
-    policies: dict[str, Any]
+    policies: dict[str, dict[str, Any]]
+    code: tuple[Text, ...] = ()
     batches: BatchesTable | None
     threads_per_rank: Annotated[int, Field(ge=1)] | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
@@ -106,17 +117,27 @@ class PlanFile(_Table):
 
     @field_validator("policies")
     @classmethod
-    def _policies(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _policies(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Options of shipped policies, checked; those of others as they are, since reading a plan imports no code."""
         found = {}
         for slot, table in value.items():
-            kind = table.get("kind") if isinstance(table, dict) else None
-            if slot not in SLOTS or not isinstance(kind, str) or kind not in kinds(slot):
+            kind = table.get("kind")
+            if slot not in SLOTS or not isinstance(kind, str) or not (":" in kind or kind in available(slot)):
                 raise ValueError(f"{slot}: expected a policy of one of the slots {', '.join(SLOTS)}, with its kind")
-            policy = kinds(slot)[kind]
+            policy = shipped(slot).get(kind)
+            found[slot] = table if policy is None else _read(slot, policy, table).model_dump(mode="json")
+        return found
+
+    def acting(self) -> dict[str, Policy]:
+        """Slot -> the policy that acts while training. Imports the user's own ones, so it is for those that train."""
+        for folder in self.code:
+            add_to_path(folder)
+        found = {}
+        for slot, table in self.policies.items():
             try:
-                found[slot] = policy.model_validate_json(json.dumps(table), strict=True)
-            except ValidationError as error:
-                raise ValueError("\n".join(f"{slot}.{fault}" for fault in sentences(policy, error))) from error
+                found[slot] = _read(slot, policy_class(slot, table["kind"]), table)
+            except (ValueError, ConfigError) as error:
+                raise ConfigError(f"policies.{slot}: {error}") from error
         return found
 
     @model_validator(mode="after")
@@ -155,7 +176,7 @@ def read_plan(path: Path) -> PlanFile:
         found = PlanFile.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise _refusal(path, sentences(PlanFile, error)) from error
-    different = list(_otherwise(found.model_dump(mode="json"), table))
+    different = list(_otherwise(found.model_dump(mode="json", exclude=None if found.code else {"code"}), table))
     if different:
         raise _refusal(path, different)
     return found

@@ -10,7 +10,6 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile import Profile, load_profile
 from simgnn.partition.statsfile import save_stats
-from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.program.digest import program_digest
 from simgnn.record.provenance import versions
 from simgnn.record.result import write_text
@@ -166,7 +165,7 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Seq
             profiles[path] = load_profile(path)
         profile_digest = file_digest(path)
         experiment = _from_stats(suite, case, folder.stats / f"{index[case.name]}.toml")
-        counted = folder.batches_of(case) if isinstance(experiment.batching, NeighbourSampling) else None
+        counted = folder.batches_of(case) if experiment.batching.mini_batches else None
         backend.tell(f"predicting {number + 1}/{len(cases)}: {case.name}")
         variants: Mapping[str, Profile] = {AS_CALIBRATED: profiles[path]} | {
             what.label: slow_down(profiles[path], what) if affects(profiles[path], what) else profiles[path]

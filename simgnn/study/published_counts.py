@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,11 @@ from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.kinds import Metis
+from simgnn.partition.partition import partitioned
 from simgnn.partition.quality import over_mean
 from simgnn.partition.stats import PartitionStats
+from simgnn.policy import Partitioner
+from simgnn.registry import shipped
 
 SMALLEST_SHARE = 10
 """Shares of a graph's rows are powers of two, from 2 to the minus this on."""
@@ -81,8 +83,8 @@ def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64
 
 def divided(graph: Graph, ranks: int) -> PartitionStats:
     """Statistics of METIS' parts of equally many vertices, on one host."""
-    hosts = np.zeros(ranks, dtype=np.int64)
-    return partition_stats(graph, Metis().partition(graph, hosts, 0), hosts, "none")
+    hosts, metis = np.zeros(ranks, dtype=np.int64), cast(Partitioner, shipped("partition")["metis"]())
+    return partition_stats(graph, partitioned(metis, graph, hosts, 0), hosts, "none")
 
 
 def _counted(stats: PartitionStats) -> dict[str, Any]:

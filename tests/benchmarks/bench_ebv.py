@@ -28,8 +28,8 @@ from simgnn.graph.rmat import RMat
 from simgnn.graph.store import open_graph
 from simgnn.graph.workers import in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of
-from simgnn.partition.kinds import Ebv
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.quality import measure
 from simgnn.partition.vertex_stats import vertex_cut_stats
 
@@ -64,7 +64,7 @@ def ebv(arguments: argparse.Namespace) -> dict[str, object]:
     """Graph folder to ``edge_part.npy`` and ``owner.npy``."""
     graph = open_graph(next((arguments.folder / "graphs").iterdir()))
     hosts = np.arange(arguments.ranks) // 8
-    partition = Ebv().partition(graph, hosts, 0, arguments.folder)
+    partition = partitioned(Ebv(), graph, hosts, 0, arguments.folder)
     np.save(arguments.folder / "edge_part.npy", partition.edge_part)
     np.save(arguments.folder / "owner.npy", partition.owner)
     return {"million_edges": graph.edges / 2e6}

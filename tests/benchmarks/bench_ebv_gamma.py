@@ -16,7 +16,8 @@ from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.graph.rmat import RMat
 from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.kinds import Ebv
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.quality import Quality, measure
 
 HOSTS = np.arange(8) // 4
@@ -26,7 +27,7 @@ IMBALANCE_BAR = 1.01
 
 def quality(graph: Graph, gamma: float) -> Quality:
     """Of the partition with otherwise default options."""
-    return measure(partition_stats(graph, Ebv(gamma=gamma).partition(graph, HOSTS, seed=0), HOSTS))
+    return measure(partition_stats(graph, partitioned(Ebv(gamma=gamma), graph, HOSTS, seed=0), HOSTS))
 
 
 def main() -> None:

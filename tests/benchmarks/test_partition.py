@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from simgnn.graph.load import load_graph
-from simgnn.partition.kinds import Ebv, Metis
 from simgnn.partition.local import build_local_graphs
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.metis import Metis
 
 RANKS = 8
 OPTIONS = {"vertices": 20_000, "edges": 200_000}
@@ -20,6 +22,6 @@ def test_partition(benchmark, policy: Ebv | Metis) -> None:
 
 def test_local_graphs(benchmark) -> None:
     graph = load_graph("synthetic:rmat", options=OPTIONS)
-    partition = Metis().partition(graph, np.zeros(RANKS, dtype=np.int64), 0)
+    partition = partitioned(Metis(), graph, np.zeros(RANKS, dtype=np.int64), 0)
     found = benchmark(lambda: list(build_local_graphs(graph.csr, partition, "rcm")))
     assert sum(len(local.owned) for local in found) == graph.vertices

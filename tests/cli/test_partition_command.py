@@ -8,7 +8,8 @@ import pytest
 from simgnn.cli.main import invoke
 from simgnn.graph.load import load_graph
 from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.kinds import Ebv
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.quality import measure
 
 GRAPH = {"vertices": 400, "edges": 2500, "classes": 4, "feature_width": 16}  # of the fixture "small"
@@ -23,7 +24,7 @@ def test_a_vertex_cut_tells_replication_balance_and_connections(small, capsys) -
         graph = load_graph("synthetic:communities", options=GRAPH)
         assert (graph.vertices, graph.edges) == (told["vertices"], told["edges"])
         hosts = np.array([0, 0, 1, 1])
-        expected = measure(partition_stats(graph, Ebv(gamma=gamma).partition(graph, hosts, 0), hosts)).as_dict()
+        expected = measure(partition_stats(graph, partitioned(Ebv(gamma=gamma), graph, hosts, 0), hosts)).as_dict()
         assert {key: told[key] for key in expected} == expected
         assert told["inner_sum"] + told["outer_sum"] == 2 * told["copies"]
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from simgnn.cli.main import invoke
-from simgnn.partition.kinds import PARTITION_KINDS, Metis, Random
+from simgnn.partition.partitioners.metis import Metis
+from simgnn.partition.partitioners.random import Random
+from simgnn.registry import shipped
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_a_policy_states_what_it_was_given_and_what_it_took() -> None:
     assert Random().resolved(7).stated() == {"reorder": "rcm", "kind": "random", "seed": 7}
     assert Random(seed=1).resolved(7).seed == 1
     assert "imbalance" not in Metis(balance=("vertices", "edges")).stated()
-    for kind, policy in PARTITION_KINDS.items():
+    for kind, policy in shipped("partition").items():
         made = policy().resolved(3)
         assert policy.model_validate(made.stated()).stated() == made.stated()
         assert made.stated()["kind"] == kind

@@ -14,8 +14,8 @@ from executor.routes import local_routes
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
 from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.kinds import Ebv
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.replicas import ReplicaGraph, build_replica_graphs
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.encoded import emit_encoded
@@ -31,7 +31,7 @@ WIDTH = 5
 
 def divided(ranks: int) -> tuple[Graph, Partition, list[ReplicaGraph]]:
     graph = small_graph()
-    partition = Ebv().partition(graph, np.zeros(ranks, dtype=np.int64), seed=0)
+    partition = partitioned(Ebv(), graph, np.zeros(ranks, dtype=np.int64), seed=0)
     return graph, partition, list(build_replica_graphs(graph, partition))
 
 
@@ -145,7 +145,7 @@ def test_codes_leave_the_same_bits_on_every_copy(bits: int, tmp_path: Path) -> N
 
 def test_routes_of_another_partition_are_refused() -> None:
     graph, partition, _ = divided(3)
-    other = Ebv(master="first").partition(graph, np.zeros(3, dtype=np.int64), seed=0)
+    other = partitioned(Ebv(master="first"), graph, np.zeros(3, dtype=np.int64), seed=0)
     strangers = list(build_replica_graphs(graph, other))
     program = sync_program(3, graph, partition)
     with pytest.raises(BackendError, match=r"route 'mirrors'.*different partitions"):

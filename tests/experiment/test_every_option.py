@@ -16,15 +16,17 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.planner import plan
 from simgnn.experiment.schema import Experiment
-from simgnn.experiment.slots import SLOTS, kinds
-from simgnn.partition.kinds import PARTITION_KINDS, PartitionPolicy
+from simgnn.experiment.slots import SLOTS
 from simgnn.partition.local import build_local_graphs
+from simgnn.partition.partition import partitioned
 from simgnn.partition.replicas import build_replica_graphs
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
+from simgnn.policy import Partitioner
 from simgnn.program.digest import program_digest
 from simgnn.program.sizes import Route
+from simgnn.registry import shipped
 from tests.executor.runs import small_graph
 from tests.experiment.test_master_mirror import statistics
 from tests.experiment.test_plan_blocks import blocks
@@ -47,7 +49,7 @@ OTHER = ROWS + 0.3 * np.random.default_rng(1).standard_normal((40, 6)) * np.lins
 
 
 @cache
-def partitioned(cut: str) -> PartitionStats:
+def statistics_of(cut: str) -> PartitionStats:
     """An edge-cut of 3 ranks, or a vertex-cut of 2 hosts with 2 ranks each, with all that plans ask for."""
     if cut == "edge-cut":
         return blocks(3, [70, 50, 60])
@@ -70,7 +72,7 @@ def accepted(system: str, *settings: str) -> Experiment | None:
 @cache
 def planned(experiment: Experiment) -> str | None:
     try:
-        return program_digest(plan(experiment, partitioned(experiment.communication.cut)).program)
+        return program_digest(plan(experiment, statistics_of(experiment.communication.cut)).program)
     except ConfigError:
         return None
 
@@ -123,7 +125,7 @@ def choices_of(annotation: Any) -> tuple[Any, ...]:
 def test_every_option_of_a_policy_changes_something(base: str) -> None:
     idle, tried = set(), 0
     for slot in SLOTS:
-        for kind, policy in kinds(slot).items() if slot != "partition" else ():
+        for kind, policy in shipped(slot).items() if slot != "partition" else ():
             start = (*BASES[base], *([] if f"{slot}.kind={kind}" in BASES[base] else [f"{slot}.kind={kind}"]))
             before = accepted(*start)
             for key, field in policy.model_fields.items() if before is not None else ():
@@ -140,10 +142,10 @@ def test_every_option_of_a_policy_changes_something(base: str) -> None:
     assert tried > 5
 
 
-def divided(policy: PartitionPolicy) -> list[Any]:
+def divided(policy: Partitioner) -> list[Any]:
     """The rows that each rank holds, in its order, and the edges."""
     graph, hosts = small_graph(240), np.array([0, 0, 1, 1])
-    partition = policy.partition(graph, hosts, seed=0)
+    partition = partitioned(policy, graph, hosts, seed=0)
     found: list[Any] = [partition.digest]
     if partition.kind == "edge-cut":
         return found + [part.owned.tolist() for part in build_local_graphs(graph.csr, partition, policy.reorder)]
@@ -151,9 +153,9 @@ def divided(policy: PartitionPolicy) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", PARTITION_KINDS)
+@pytest.mark.parametrize("kind", shipped("partition"))
 def test_every_option_of_a_partition_changes_something(kind: str) -> None:
-    policy = PARTITION_KINDS[kind]
+    policy = shipped("partition")[kind]
     before = divided(policy())
     for key, field in policy.model_fields.items():
         changed = []

@@ -15,7 +15,7 @@ from simgnn.experiment.load import load_experiment
             ["placement.hot_rows=5"],
             r"placement\.hot_rows: got 5 with batching\.kind = 'sampled', expected 0",
         ),
-        ("rapidgnn", ["communication.rows=requested"], r"placement\.hot_rows: got auto with communication\.rows"),
+        ("rapidgnn", ["communication.rows=requested"], r"placement\.hot_rows: got auto with communication\.kind"),
         ("rapidgnn", ["communication.kind=halo"], r"communication\.kind: got 'halo' with batching\.kind = 'seeded'"),
         ("rapidgnn", ["placement.kind=device"], r"placement\.kind: got 'device' with batching\.kind = 'seeded'"),
         ("rapidgnn", ["codec.kind=float32"], r"codec\.kind: got 'float32' with batching\.kind = 'seeded'"),
@@ -52,8 +52,8 @@ REQUESTED = ["communication.rows=requested", "placement.hot_rows=0"]
         ),
         ("vanilla", ["train.gradient_mean=ranks"], r"train\.gradient_mean: got 'ranks' with batching\.kind = 'full'"),
         ("distdgl", ["schedule.across_epochs=true"], r"schedule\.across_epochs: got true with schedule\.staged = 'b"),
-        ("distdgl", ["placement.pull=delta"], r"placement\.pull: got 'delta' with .* = 'sampled' and .* 'requested'"),
-        ("distdgl", ["placement.hot_scope=run"], r"placement\.hot_scope: got 'run' with .* = 'sampled' and .* 'requ"),
+        ("distdgl", ["placement.pull=delta"], r"placement\.pull: got 'delta' with .* = 'sampled' and .* 'store'"),
+        ("distdgl", ["placement.hot_scope=run"], r"placement\.hot_scope: got 'run' with .* = 'sampled' and .* 'store"),
         (
             "rapidgnn",
             ["placement.hot_scope=run", "placement.pull=delta"],
@@ -62,7 +62,7 @@ REQUESTED = ["communication.rows=requested", "placement.hot_rows=0"]
         (
             "rapidgnn",
             ["placement.pull=delta", *REQUESTED],
-            r"placement\.pull: got 'delta' with .* = 'seeded' and .* 'requested', expected 'full'",
+            r"placement\.pull: got 'delta' with .* = 'seeded' and .* 'store', expected 'full'",
         ),
     ],
 )

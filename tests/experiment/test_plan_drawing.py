@@ -106,7 +106,7 @@ def test_a_host_keeps_its_structure_once() -> None:
 
 
 def test_several_threads_draw_alone_only() -> None:
-    with pytest.raises(ConfigError, match=r"schedule\.lanes: got 2 with batching\.structure = 'partitioned'"):
+    with pytest.raises(ConfigError, match=r"schedule\.lanes: got 2 with batching\.kind = 'sampled'"):
         load_experiment("distdgl", ["schedule.lanes=2"])
     alone = load_experiment("distdgl", ["schedule.lanes=2", "batching.structure=replicated"])
     assert not alone.batching.asks_hosts

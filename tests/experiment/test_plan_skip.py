@@ -100,7 +100,7 @@ def test_schedules_are_simulated_without_a_record_and_values_are_not() -> None:
 
 def test_what_has_no_meaning_is_refused() -> None:
     for overrides, reason in (
-        (["communication.kind=halo"], r"freshness\.kind: got 'skip-broadcast' .* which moves listed rows"),
+        (["communication.kind=halo"], r"freshness\.kind: got 'skip-broadcast' .* does not serve listed rows"),
         (["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' .* which moves whole blocks"),
         (["freshness.bound_change=0.5"], r"freshness\.rule: got 'epoch-adaptive' with bound_change"),
         (

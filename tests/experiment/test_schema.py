@@ -11,7 +11,8 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment, system_names
 from simgnn.experiment.problems import parse_table
 from simgnn.experiment.schema import SECTIONS, Basics, Experiment
-from simgnn.experiment.slots import DEFAULT_KIND, DESIGNED, SLOTS, kinds
+from simgnn.experiment.slots import DEFAULT_KIND, SLOTS
+from simgnn.registry import shipped
 
 
 @pytest.mark.parametrize("system", system_names())
@@ -33,15 +34,16 @@ def test_an_empty_file_is_vanilla(tmp_path: Path) -> None:
     assert empty.model_dump(exclude={"name"}) == vanilla.model_dump(exclude={"name"})
 
 
-def test_every_available_kind_is_one_that_the_design_names_and_explains_its_fields() -> None:
+def test_every_shipped_kind_is_a_frozen_value_of_its_slot_that_explains_its_fields() -> None:
     for slot in SLOTS:
-        assert kinds(slot), slot
-        for kind, policy in kinds(slot).items():
-            assert kind in DESIGNED[slot]
+        assert shipped(slot), slot
+        for kind, policy in shipped(slot).items():
             assert policy.model_config["frozen"]
             assert policy.model_config["extra"] == "forbid"
             assert policy.__doc__
-            assert policy.slot == slot  # type: ignore[attr-defined]
+            assert all(field.description for name, field in policy.model_fields.items() if name != "kind")
+            assert policy.slot == slot
+            assert policy.model_fields["kind"].default == kind
 
 
 def test_an_experiment_cannot_be_changed() -> None:
@@ -68,7 +70,7 @@ def test_inheritance_overrides_and_options_of_the_command_line(tmp_path: Path) -
 def test_true_is_no_number_and_no_choice_of_one() -> None:
     """Every field that takes a whole number, one of some or any, refuses true; a choice of numbers also refuses 1.0."""
     tables = [((key,), section) for key, section in SECTIONS.items()]
-    tables += [((slot, kind), policy) for slot in SLOTS for kind, policy in kinds(slot).items()]
+    tables += [((slot, kind), policy) for slot in SLOTS for kind, policy in shipped(slot).items()]
     checked = []
     for path, model in (((), Basics), *tables):
         for key, field in model.model_fields.items():
@@ -144,7 +146,7 @@ def test_all_faults_are_told_at_once_each_with_where_it_was_written(tmp_path: Pa
     assert len(told) == 5
     assert any("bad.toml: trian: unknown key (did you mean 'train'?)" in fault for fault in told)
     assert any("bad.toml: model.layers: got 0, expected a whole number >= 1" in fault for fault in told)
-    assert any("bad.toml: codec.kind: got 'nine', expected one of none" in fault for fault in told)
+    assert any("bad.toml: codec.kind: got 'nine', expected one of bfloat16, float32" in fault for fault in told)
     assert any("--set: train.epochs: got 'none', expected a whole number >= 1" in fault for fault in told)
     assert any("--ranks: cluster.ranks_per_host: got 0, expected a whole number >= 1" in fault for fault in told)
     assert all("\n" not in fault for fault in told)

@@ -13,7 +13,8 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.partition.constraints import TYPES, type_balances, vertex_types
-from simgnn.partition.kinds import Metis
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.metis import Metis
 from simgnn.sampling.plan import even_split
 
 CONSTRAINTS = ("train", "validation", "test", "edges")
@@ -65,7 +66,7 @@ def test_several_constraints_balance_types_that_plain_metis_does_not() -> None:
     plain, several = (
         {
             balance.type: balance
-            for balance in type_balances(graph, Metis(**fields).partition(graph, hosts(4), 0).owner, 4)
+            for balance in type_balances(graph, partitioned(Metis(**fields), graph, hosts(4), 0).owner, 4)
         }
         for fields in ({}, {"balance": CONSTRAINTS})
     )
@@ -80,9 +81,9 @@ def test_one_rank_needs_no_metis_and_no_edges_no_dgl(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("pymetis.part_graph", None)
     monkeypatch.setitem(sys.modules, "dgl", None)
     graph = random_graph(60, 200)
-    assert (Metis(balance=CONSTRAINTS).partition(graph, hosts(1), 0).owner == 0).all()
+    assert (partitioned(Metis(balance=CONSTRAINTS), graph, hosts(1), 0).owner == 0).all()
     bare = graph_of(np.empty((0, 2), dtype=np.int64), 400)
-    owner = Metis(balance=CONSTRAINTS).partition(bare, hosts(4), 0).owner
+    owner = partitioned(Metis(balance=CONSTRAINTS), bare, hosts(4), 0).owner
     for mask in (bare.train_mask, bare.validation_mask, bare.test_mask):
         loads = np.bincount(owner[mask], minlength=4)
         assert loads.max() - loads.min() <= 1
@@ -97,14 +98,14 @@ def test_an_empty_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         "dgl.metis_partition_assignment", lambda whole, ranks, **options: torch.arange(whole.num_nodes()) % (ranks - 1)
     )
     with pytest.raises(ConfigError, match=r"partition\.balance.*METIS left 1 of 4 parts.*empty.*use fewer ranks"):
-        Metis(balance=CONSTRAINTS).partition(graph, hosts(4), 0)
+        partitioned(Metis(balance=CONSTRAINTS), graph, hosts(4), 0)
 
 
 @pytest.mark.realdata
 def test_training_vertices_of_a_balanced_partition_stay_where_they_are_owned(data_dir: Path) -> None:
     pytest.importorskip("dgl", reason="DGL is not installed: several METIS constraints need it")
     graph = load_graph(str(data_dir / "cora.npz"))
-    owner = Metis(balance=CONSTRAINTS).partition(graph, hosts(4), 0).owner
+    owner = partitioned(Metis(balance=CONSTRAINTS), graph, hosts(4), 0).owner
     assert graph.train_mask is not None
     train = np.flatnonzero(graph.train_mask)
     parts = even_split(train, owner, hosts(4), 0)

@@ -16,7 +16,9 @@ from scipy import sparse
 from simgnn.errors import ConfigError
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.degrees import DEGREES, degree_table
-from simgnn.partition.kinds import Ebv, Random
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.random import Random
 from simgnn.partition.stats import Origin, PartitionStats
 from simgnn.partition.statscode import TABLE, stats_to_parts
 from simgnn.partition.statsfile import load_stats, save_stats
@@ -33,7 +35,7 @@ def counted(cut: str) -> PartitionStats:
     graph = random_graph(60, 200, width=6)
     features = np.asarray(graph.features)
     graph = replace(graph, features=sparse.csr_array(np.where(features > 0, features, 0)))
-    stats = partition_stats(graph, policy.partition(graph, HOSTS, 0), HOSTS)
+    stats = partition_stats(graph, partitioned(policy, graph, HOSTS, 0), HOSTS)
     tables = {**stats.tables} if cut == "vertex-cut" else {**stats.tables, DEGREES: degree_table(graph.csr)}
     return replace(stats, tables=tables, made_by=policy, origin=Origin("g", "c", "p"))
 

@@ -11,8 +11,9 @@ from simgnn.partition import vertex_stats
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.ebv import ebv_edges
 from simgnn.partition.edges import UndirectedEdges, undirected_edges
-from simgnn.partition.kinds import Ebv
 from simgnn.partition.masters import replica_sets
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.quality import measure
 
 HOSTS = {
@@ -74,7 +75,7 @@ def test_without_gamma_hosts_do_not_matter() -> None:
 def test_random_order_follows_the_seed() -> None:
     graph = random_graph(200, 900)
     hosts = np.zeros(4, dtype=np.int64)
-    digests = [Ebv(edge_order="random").partition(graph, hosts, seed).digest for seed in (0, 0, 1)]
+    digests = [partitioned(Ebv(edge_order="random"), graph, hosts, seed).digest for seed in (0, 0, 1)]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -83,7 +84,7 @@ def test_random_order_follows_the_seed() -> None:
 def test_masters_are_replicas_by_their_rule(rule: str, ranks: int) -> None:
     graph = random_graph(300, 2500)
     hosts = np.arange(ranks) // 3
-    partition = Ebv(master=rule).partition(graph, hosts, seed=2)
+    partition = partitioned(Ebv(master=rule), graph, hosts, seed=2)
     low, high = undirected_edges(graph)
     sets = as_sets(ebv_edges(UndirectedEdges.of(graph), hosts, gamma=0.1).replicas)
     assert partition.edge_part is not None
@@ -105,7 +106,7 @@ def test_masters_are_replicas_by_their_rule(rule: str, ranks: int) -> None:
 
 def test_star_and_cliques() -> None:
     star = graph_of(np.stack((np.zeros(24, dtype=np.int64), np.arange(1, 25)), axis=1), 25)
-    partition = Ebv().partition(star, np.zeros(4, dtype=np.int64), seed=0)
+    partition = partitioned(Ebv(), star, np.zeros(4, dtype=np.int64), seed=0)
     stats = partition_stats(star, partition, np.zeros(4, dtype=np.int64))
     assert int(stats.halo.rows.sum()) == 3  # the hub on every rank, each leaf once
     assert stats.edges.tolist() == [12, 12, 12, 12]
@@ -116,7 +117,7 @@ def test_statistics_count_masters_mirrors_and_arcs(monkeypatch: pytest.MonkeyPat
     for symmetric in (True, False):
         graph = random_graph(300, 1500, symmetric=symmetric)
         hosts = np.array([0, 0, 0, 1, 1, 2])
-        partition = Ebv().partition(graph, hosts, seed=0)
+        partition = partitioned(Ebv(), graph, hosts, seed=0)
         stats = partition_stats(graph, partition, hosts)
         low, high = undirected_edges(graph)
         assert partition.edge_part is not None
@@ -166,6 +167,6 @@ def test_hosts_keep_replicas_together() -> None:
     hosts = np.arange(16) // 8
     outer = {}
     for gamma in (0.0, 0.1):
-        partition = Ebv(gamma=gamma).partition(graph, hosts, seed=0)
+        partition = partitioned(Ebv(gamma=gamma), graph, hosts, seed=0)
         outer[gamma] = measure(partition_stats(graph, partition, hosts)).outer_mean
     assert outer[0.1] < outer[0.0]

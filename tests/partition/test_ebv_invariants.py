@@ -15,9 +15,9 @@ from simgnn.graph.load import load_graph
 from simgnn.graph.rmat import RMat
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.edges import undirected_edges
-from simgnn.partition.kinds import Ebv
 from simgnn.partition.masters import master_sets, replica_sets
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.quality import Quality, connections, measure
 
 POLICIES = st.builds(
@@ -36,7 +36,7 @@ def cuts(draw: st.DrawFn) -> tuple[Graph, np.ndarray, Partition]:
     graph = draw(graphs())
     ranks = draw(st.integers(1, graph.vertices))
     hosts = np.array(draw(st.lists(st.integers(0, 3), min_size=ranks, max_size=ranks)))
-    return graph, hosts, draw(POLICIES).partition(graph, hosts, draw(st.integers(0, 2))).check()
+    return graph, hosts, partitioned(draw(POLICIES), graph, hosts, draw(st.integers(0, 2))).check()
 
 
 @settings(max_examples=100, deadline=None)
@@ -111,7 +111,7 @@ def test_parts_of_the_adjacency_add_up_to_the_normalised_whole(cut: tuple[Graph,
 
 def test_isolated_vertices_fill_the_emptiest_ranks() -> None:
     graph = graph_of(np.array([[0, 1], [0, 2], [1, 2]]), 12)
-    partition = Ebv().partition(graph, np.zeros(3, dtype=np.int64), seed=0)
+    partition = partitioned(Ebv(), graph, np.zeros(3, dtype=np.int64), seed=0)
     low, high = undirected_edges(graph)
     assert partition.edge_part is not None
     held = replica_sets(low, high, partition.edge_part, partition.owner, 3)
@@ -123,7 +123,7 @@ def test_isolated_vertices_fill_the_emptiest_ranks() -> None:
 def between_hosts(graph: Graph, gamma: float) -> Quality:
     """Quality on two hosts with four ranks each."""
     hosts = np.arange(8) // 4
-    return measure(partition_stats(graph, Ebv(gamma=gamma).partition(graph, hosts, seed=0), hosts))
+    return measure(partition_stats(graph, partitioned(Ebv(gamma=gamma), graph, hosts, seed=0), hosts))
 
 
 def check_fewer(graph: Graph, fewer: float) -> None:

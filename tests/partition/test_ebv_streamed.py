@@ -19,7 +19,8 @@ from simgnn.partition import edge_order
 from simgnn.partition.ebv import ebv_edges
 from simgnn.partition.edge_order import blocks_in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of, undirected_edges
-from simgnn.partition.kinds import Ebv
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 
 ORDERS = ["degree-sum", "input", "random"]
 
@@ -89,9 +90,9 @@ def test_a_graph_on_disk_gives_the_same_and_leaves_nothing(
     hosts = np.arange(6) // 3
     edges = UndirectedEdges(there.csr, 500)
     found = ebv_edges(edges, hosts, gamma=0.1, edge_order=order, seed=2, spill=spill, block_edges=256)
-    expected = Ebv(edge_order=order).partition(graph, hosts, seed=2)
+    expected = partitioned(Ebv(edge_order=order), graph, hosts, seed=2)
     np.testing.assert_array_equal(found.edge_part, expected.edge_part)
-    assert Ebv(edge_order=order).partition(there, hosts, 2, spill).digest == expected.digest
+    assert partitioned(Ebv(edge_order=order), there, hosts, 2, spill).digest == expected.digest
     assert list(spill.iterdir()) == []
 
 

@@ -8,21 +8,21 @@ from partition_graphs import graph_of, random_graph
 from pydantic import ValidationError
 
 from simgnn.errors import ConfigError
-from simgnn.partition.kinds import (
-    PARTITION_KINDS,
-    BlockRow,
-    Dbh,
-    Ebv,
-    Hdrf,
-    Metis,
-    PartitionPolicy,
-    Random,
-    RandomEdges,
-)
+from simgnn.experiment.load import load_experiment
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.block_row import BlockRow
+from simgnn.partition.partitioners.dbh import Dbh
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.hdrf import Hdrf
+from simgnn.partition.partitioners.metis import Metis
+from simgnn.partition.partitioners.random import Random
+from simgnn.partition.partitioners.random_edges import RandomEdges
 from simgnn.partition.simple import block_bounds, degree_balanced_owner
+from simgnn.policy import Partitioner
+from simgnn.registry import shipped
 
 BLOCKS = [BlockRow(), BlockRow(permutation="random"), BlockRow(permutation="degree-balanced")]
-ALL: list[PartitionPolicy] = [Random(), *BLOCKS, Metis(), Ebv(), Hdrf(), Dbh(), RandomEdges()]
+ALL: list[Partitioner] = [Random(), *BLOCKS, Metis(), Ebv(), Hdrf(), Dbh(), RandomEdges()]
 
 
 def hosts(ranks: int) -> np.ndarray:
@@ -30,39 +30,39 @@ def hosts(ranks: int) -> np.ndarray:
 
 
 def test_registry_names_every_kind() -> None:
-    assert set(PARTITION_KINDS) == {"random", "block-row", "metis", "ebv", "hdrf", "dbh", "random-edges"}
-    assert all(policy().label == kind for kind, policy in PARTITION_KINDS.items())
+    assert set(shipped("partition")) == {"random", "block-row", "metis", "ebv", "hdrf", "dbh", "random-edges"}
+    assert all(policy().label == kind for kind, policy in shipped("partition").items())
 
 
 @pytest.mark.parametrize("policy", ALL, ids=repr)
-def test_every_vertex_has_one_owner_and_the_same_seed_repeats(policy: PartitionPolicy) -> None:
+def test_every_vertex_has_one_owner_and_the_same_seed_repeats(policy: Partitioner) -> None:
     graph = random_graph(200, 900)
-    first = policy.partition(graph, hosts(6), seed=3).check()
+    first = partitioned(policy, graph, hosts(6), seed=3).check()
     assert len(first.owner) == graph.vertices
     assert first.rows().sum() == graph.vertices
-    assert first.digest == policy.partition(graph, hosts(6), seed=3).digest
+    assert first.digest == partitioned(policy, graph, hosts(6), seed=3).digest
 
 
 @pytest.mark.parametrize("policy", ALL, ids=repr)
-def test_one_rank_and_no_edges(policy: PartitionPolicy) -> None:
+def test_one_rank_and_no_edges(policy: Partitioner) -> None:
     graph = random_graph(50, 100)
-    assert (policy.partition(graph, hosts(1), seed=0).owner == 0).all()
+    assert (partitioned(policy, graph, hosts(1), seed=0).owner == 0).all()
     bare = graph_of(np.empty((0, 2), dtype=np.int64), 12)
-    assert policy.partition(bare, hosts(4), seed=0).rows().tolist() == [3, 3, 3, 3]
+    assert partitioned(policy, bare, hosts(4), seed=0).rows().tolist() == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("policy", ALL, ids=repr)
-def test_more_ranks_than_vertices_is_refused(policy: PartitionPolicy) -> None:
+def test_more_ranks_than_vertices_is_refused(policy: Partitioner) -> None:
     with pytest.raises(ConfigError, match=r"partition\.kind.*7 ranks.*5 vertices.*ranks"):
-        policy.partition(graph_of(np.array([[0, 1]]), 5), hosts(7), seed=0)
+        partitioned(policy, graph_of(np.array([[0, 1]]), 5), hosts(7), seed=0)
     with pytest.raises(ConfigError, match="0 ranks"):
-        policy.partition(graph_of(np.array([[0, 1]]), 5), hosts(0), seed=0)
+        partitioned(policy, graph_of(np.array([[0, 1]]), 5), hosts(0), seed=0)
 
 
 def test_seeds_of_random() -> None:
     graph = random_graph(200, 900)
-    by_experiment = [Random().partition(graph, hosts(4), seed).digest for seed in (0, 1)]
-    own = [Random(seed=5).partition(graph, hosts(4), seed).digest for seed in (0, 1)]
+    by_experiment = [partitioned(Random(), graph, hosts(4), seed).digest for seed in (0, 1)]
+    own = [partitioned(Random(seed=5), graph, hosts(4), seed).digest for seed in (0, 1)]
     assert by_experiment[0] != by_experiment[1]
     assert own[0] == own[1]
 
@@ -71,9 +71,9 @@ def test_block_sizes_differ_by_one() -> None:
     assert block_bounds(10, 4).tolist() == [0, 3, 6, 8, 10]
     graph = random_graph(203, 900)
     for permutation in ("identity", "random", "degree-balanced"):
-        rows = BlockRow(permutation=permutation).partition(graph, hosts(6), seed=0).rows()
+        rows = partitioned(BlockRow(permutation=permutation), graph, hosts(6), seed=0).rows()
         assert rows.tolist() == np.diff(block_bounds(203, 6)).tolist()
-    assert (np.diff(BlockRow().partition(graph, hosts(6), seed=0).owner) >= 0).all()
+    assert (np.diff(partitioned(BlockRow(), graph, hosts(6), seed=0).owner) >= 0).all()
 
 
 def test_degree_balanced_deals_to_and_fro() -> None:
@@ -83,7 +83,7 @@ def test_degree_balanced_deals_to_and_fro() -> None:
 
 def test_metis_cuts_less_than_random_and_balances() -> None:
     ring = graph_of(np.stack((np.arange(400), (np.arange(400) + 1) % 400), axis=1), 400)
-    owner = Metis(imbalance=1.01).partition(ring, hosts(4), seed=0)
+    owner = partitioned(Metis(imbalance=1.01), ring, hosts(4), seed=0)
     destination = np.repeat(np.arange(400), ring.csr.degrees())
     assert np.count_nonzero(owner.owner[destination] != owner.owner[ring.csr.indices]) == 8
     assert owner.rows().max() <= 101
@@ -92,7 +92,7 @@ def test_metis_cuts_less_than_random_and_balances() -> None:
 @pytest.mark.parametrize("what", ["edges", "train"])
 def test_metis_balances_one_other_quantity(what: str) -> None:
     graph = random_graph(2000, 8000)
-    partition = Metis(balance=(what,)).partition(graph, hosts(4), seed=0)
+    partition = partitioned(Metis(balance=(what,)), graph, hosts(4), seed=0)
     weights = graph.csr.degrees() if what == "edges" else graph.train_mask
     loads = np.bincount(partition.owner, weights, minlength=4)
     assert loads.max() / loads.mean() < 1.1
@@ -100,13 +100,13 @@ def test_metis_balances_one_other_quantity(what: str) -> None:
 
 def test_metis_takes_directed_graphs() -> None:
     graph = random_graph(300, 900, symmetric=False)
-    assert Metis().partition(graph, hosts(3), seed=0).rows().min() > 0
+    assert partitioned(Metis(), graph, hosts(3), seed=0).rows().min() > 0
 
 
 def test_several_constraints_by_dgl() -> None:
     pytest.importorskip("dgl", reason="DGL is not installed: several METIS constraints need it")
     graph = random_graph(3000, 9000)
-    partition = Metis(balance=("vertices", "train", "edges")).partition(graph, hosts(3), seed=0)
+    partition = partitioned(Metis(balance=("vertices", "train", "edges")), graph, hosts(3), seed=0)
     for weights in (np.ones(3000), graph.train_mask, graph.csr.degrees()):
         loads = np.bincount(partition.owner, weights, minlength=3)
         assert loads.max() / loads.mean() < 1.25
@@ -115,16 +115,17 @@ def test_several_constraints_by_dgl() -> None:
 def test_several_constraints_without_dgl_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(ConfigError, match=r"partition\.balance.*need DGL.*dgl==1\.1\.3"):
-        Metis(balance=("vertices", "edges")).partition(random_graph(30, 60), hosts(2), seed=0)
+        partitioned(Metis(balance=("vertices", "edges")), random_graph(30, 60), hosts(2), seed=0)
 
 
 def test_bad_options_are_refused() -> None:
     graph = graph_of(np.array([[0, 1], [1, 2]]), 3)
+    several = ["partition.balance=['vertices', 'edges']", "partition.imbalance=1.1"]
     with pytest.raises(ConfigError, match=r"partition\.imbalance"):
-        Metis(balance=("vertices", "edges"), imbalance=1.1).partition(graph, hosts(2), seed=0)
+        load_experiment("vanilla", several)
     object.__setattr__(graph, "train_mask", None)
     with pytest.raises(ConfigError, match=r"partition\.balance.*'train'"):
-        Metis(balance=("train",)).partition(graph, hosts(2), seed=0)
+        partitioned(Metis(balance=("train",)), graph, hosts(2), seed=0)
     for kind, options in ((Ebv, {"gamma": 1.0}), (Metis, {"balance": ("edges", "edges")}), (Random, {"seeds": 1})):
         with pytest.raises(ValidationError):
             kind(**options)

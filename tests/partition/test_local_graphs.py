@@ -8,9 +8,13 @@ from partition_graphs import check_local_graphs, dense, graph_of, graphs, random
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.partition.kinds import BlockRow, Ebv, Metis, Random, Reorder
 from simgnn.partition.local import build_local_graphs
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, partitioned
+from simgnn.partition.partitioners.block_row import BlockRow
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.metis import Metis
+from simgnn.partition.partitioners.random import Random
+from simgnn.policy import Reorder
 
 
 @settings(max_examples=150, deadline=None)
@@ -27,7 +31,7 @@ def test_any_graph_is_cut_exactly(graph: Graph, ranks: int, seed: int, reorder: 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_aggregation_over_ranks_equals_the_whole(policy: Random, symmetric: bool) -> None:
     graph = random_graph(300, 2000, symmetric=symmetric)
-    partition = policy.partition(graph, np.zeros(5, dtype=np.int64), seed=1)
+    partition = partitioned(policy, graph, np.zeros(5, dtype=np.int64), seed=1)
     locals_ = list(build_local_graphs(graph.csr, partition, policy.reorder))
     check_local_graphs(graph, partition, locals_)
     x = np.random.default_rng(0).standard_normal((graph.vertices, 8))
@@ -53,7 +57,7 @@ def test_orders_of_own_rows() -> None:
 
 def test_vertex_cut_has_no_halo_graphs() -> None:
     graph = random_graph(30, 60)
-    partition = Ebv().partition(graph, np.zeros(2, dtype=np.int64), seed=0)
+    partition = partitioned(Ebv(), graph, np.zeros(2, dtype=np.int64), seed=0)
     with pytest.raises(ConfigError, match=r"edge-cut.*partition\.kind"):
         next(build_local_graphs(graph.csr, partition, "none"))
 

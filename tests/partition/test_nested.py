@@ -7,8 +7,9 @@ from partition_graphs import graph_of, random_graph
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.graph.graph import Graph
-from simgnn.partition.kinds import Metis
 from simgnn.partition.nested import nested_owner, subgraph
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.metis import Metis
 
 HOSTS = np.array([0, 0, 0, 1, 1, 1])
 CONSTRAINTS = ("train", "validation", "test", "edges")
@@ -27,8 +28,8 @@ def last_alone(graph: Graph, parts: int) -> np.ndarray:
 @pytest.mark.parametrize("hosts", [HOSTS, np.array([0, 1, 0, 1, 1, 0])])
 def test_hosts_have_what_a_partition_among_them_gives(hosts: np.ndarray) -> None:
     graph = random_graph(600, 3000)
-    owner = Metis(across="hosts").partition(graph, hosts, 0).check().owner
-    among_hosts = Metis().partition(graph, np.arange(2), 0).owner
+    owner = partitioned(Metis(across="hosts"), graph, hosts, 0).check().owner
+    among_hosts = partitioned(Metis(), graph, np.arange(2), 0).owner
     np.testing.assert_array_equal(hosts[owner], among_hosts)
     rows = np.bincount(owner, minlength=6)
     assert rows.min() > 0.8 * 100
@@ -38,7 +39,7 @@ def test_hosts_have_what_a_partition_among_them_gives(hosts: np.ndarray) -> None
 @pytest.mark.parametrize("hosts", [np.zeros(3, np.int64), np.arange(3)])
 def test_one_host_or_one_rank_each_is_the_flat_partition(hosts: np.ndarray) -> None:
     graph = random_graph(300, 900)
-    nested, flat = (Metis(across=across).partition(graph, hosts, 3).owner for across in ("hosts", "ranks"))
+    nested, flat = (partitioned(Metis(across=across), graph, hosts, 3).owner for across in ("hosts", "ranks"))
     np.testing.assert_array_equal(nested, flat)
 
 
@@ -49,7 +50,7 @@ def test_ranks_of_a_host_share_its_part_by_its_own_edges() -> None:
     joined = np.array([[0, 50], [100, 150]])  # of two rings each, so that hosts cut nothing
     graph = graph_of(np.concatenate((np.stack((place, ring), axis=1), joined)), 200)
     hosts = np.array([0, 0, 1, 1])
-    owner = Metis(across="hosts", imbalance=1.01).partition(graph, hosts, 0).owner
+    owner = partitioned(Metis(across="hosts", imbalance=1.01), graph, hosts, 0).owner
     assert crossing(graph, hosts[owner]) == 0
     assert crossing(graph, owner) == 4  # both directions of the two edges between rings
     assert np.bincount(owner).tolist() == [50] * 4
@@ -74,7 +75,7 @@ def test_a_part_of_a_graph_has_its_edges_and_masks() -> None:
 def test_several_constraints_hold_in_both_levels() -> None:
     pytest.importorskip("dgl", reason="DGL is not installed: several METIS constraints need it")
     graph = random_graph(3000, 12_000)
-    owner = Metis(balance=CONSTRAINTS, across="hosts").partition(graph, HOSTS, 0).owner
+    owner = partitioned(Metis(balance=CONSTRAINTS, across="hosts"), graph, HOSTS, 0).owner
     for mask in (graph.train_mask, graph.validation_mask, graph.test_mask):
         loads = np.bincount(owner[mask], minlength=6)
         assert loads.max() / loads.mean() < 1.25
@@ -98,12 +99,12 @@ def test_a_host_without_vertices_of_a_type_is_divided_by_the_others() -> None:
 def test_what_cannot_be_nested_is_refused() -> None:
     graph = random_graph(60, 200)
     with pytest.raises(ConfigError, match=r"partition\.across.*hosts have 1, 2 ranks.*as many on each"):
-        Metis(across="hosts").partition(graph, np.array([0, 1, 1]), 0)
+        partitioned(Metis(across="hosts"), graph, np.array([0, 1, 1]), 0)
     with pytest.raises(ConfigError, match=r"partition\.across.*host 1 got 1 vertices.*2 ranks.*use fewer ranks"):
         nested_owner(graph, np.array([0, 0, 1, 1]), last_alone)
     object.__setattr__(graph, "test_mask", None)
     with pytest.raises(ConfigError, match=r"partition\.balance names 'test'"):
-        Metis(balance=("train", "test"), across="hosts").partition(graph, np.array([0, 0, 1, 1]), 0)
+        partitioned(Metis(balance=("train", "test"), across="hosts"), graph, np.array([0, 0, 1, 1]), 0)
     with pytest.raises(ConfigError, match=r"partition\.across: got 'racks', expected one of 'ranks', 'hosts'"):
         load_experiment("vanilla", ["partition.across=racks"])
 
@@ -123,5 +124,5 @@ def test_several_constraints_give_one_partition_whatever_lay_in_memory() -> None
         rng = np.random.default_rng(seed)
         dirty = [rng.random(int(size)) for size in rng.integers(100, 12_000, 400)]
         del dirty
-        found.add(Metis(balance=CONSTRAINTS).partition(graph, np.arange(2), 0).owner.tobytes())
+        found.add(partitioned(Metis(balance=CONSTRAINTS), graph, np.arange(2), 0).owner.tobytes())
     assert len(found) == 1

@@ -12,12 +12,17 @@ from simgnn.graph.graph import Graph
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.ebv import AssignedEdges, ebv_edges
 from simgnn.partition.edges import UndirectedEdges, undirected_edges
-from simgnn.partition.kinds import Dbh, Ebv, Hdrf, PartitionPolicy, RandomEdges
 from simgnn.partition.masters import replica_sets
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.dbh import Dbh
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.hdrf import Hdrf
+from simgnn.partition.partitioners.random_edges import RandomEdges
 from simgnn.partition.quality import measure
 from simgnn.partition.reference_cuts import dbh_edges, hdrf_edges, random_edges
+from simgnn.policy import Partitioner
 
-CUTS: list[PartitionPolicy] = [RandomEdges(), Dbh(), Hdrf(), Hdrf(edge_order="random")]
+CUTS: list[Partitioner] = [RandomEdges(), Dbh(), Hdrf(), Hdrf(edge_order="random")]
 
 
 def one_host(ranks: int) -> np.ndarray:
@@ -102,10 +107,10 @@ def test_the_rank_of_a_random_edge_depends_on_its_ends_alone() -> None:
 
 @pytest.mark.parametrize("policy", CUTS, ids=repr)
 @pytest.mark.parametrize("ranks", [1, 3, 65, 300])
-def test_every_edge_has_one_rank_and_every_vertex_its_replicas(policy: PartitionPolicy, ranks: int) -> None:
+def test_every_edge_has_one_rank_and_every_vertex_its_replicas(policy: Partitioner, ranks: int) -> None:
     graph = graph_of(np.random.default_rng(2).integers(0, 350, (900, 2)), 400)  # fifty vertices are isolated
     hosts = np.arange(ranks) // 4
-    partition = policy.partition(graph, hosts, seed=1).check()
+    partition = partitioned(policy, graph, hosts, seed=1).check()
     low, high = undirected_edges(graph)
     assert partition.edge_part is not None
     assert partition.edge_part.dtype == (np.uint8 if ranks <= 256 else np.uint16)
@@ -120,11 +125,11 @@ def test_every_edge_has_one_rank_and_every_vertex_its_replicas(policy: Partition
 
 
 @pytest.mark.parametrize("policy", CUTS, ids=repr)
-def test_star_isolated_vertices_and_no_edges(policy: PartitionPolicy) -> None:
+def test_star_isolated_vertices_and_no_edges(policy: Partitioner) -> None:
     star = graph_of(np.stack((np.zeros(60, dtype=np.int64), np.arange(1, 61)), axis=1), 61)
-    stats = partition_stats(star, policy.partition(star, one_host(4), seed=0), one_host(4))
+    stats = partition_stats(star, partitioned(policy, star, one_host(4), seed=0), one_host(4))
     assert int(stats.halo.rows.sum()) == np.count_nonzero(stats.edges) - 1, "the hub wherever it has an edge"
-    bare = policy.partition(graph_of(np.empty((0, 2), dtype=np.int64), 9), one_host(3), seed=0)
+    bare = partitioned(policy, graph_of(np.empty((0, 2), dtype=np.int64), 9), one_host(3), seed=0)
     assert bare.rows().tolist() == [3, 3, 3]
 
 
@@ -167,6 +172,6 @@ def test_names_of_vertices_hardly_matter_and_more_thought_replicates_less() -> N
 
 def test_every_cut_is_another_one() -> None:
     graph = random_graph(200, 900)
-    parts = [policy.partition(graph, one_host(4), seed=0) for policy in (*CUTS, Ebv())]
+    parts = [partitioned(policy, graph, one_host(4), seed=0) for policy in (*CUTS, Ebv())]
     assert {part.kind for part in parts} == {"vertex-cut"}
     assert len({part.digest for part in parts}) == len(parts)

@@ -12,11 +12,12 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.edges import undirected_edges
-from simgnn.partition.kinds import Ebv, Reorder
 from simgnn.partition.masters import choose_masters, replica_sets
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, partitioned
+from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.quality import connections
 from simgnn.partition.replicas import BY_HOSTS, LEVELS, ReplicaGraph, build_replica_graphs
+from simgnn.policy import Reorder
 
 
 def any_vertex_cut(graph: Graph, ranks: int, seed: int) -> Partition:
@@ -82,7 +83,7 @@ def test_any_graph_is_cut_exactly(graph: Graph, ranks: int, seed: int, reorder: 
 @pytest.mark.parametrize("ranks", [1, 3, 70])
 def test_what_ebv_makes_is_cut_exactly(symmetric: bool, ranks: int) -> None:
     graph = random_graph(150, 700, symmetric=symmetric)
-    partition = Ebv().partition(graph, np.arange(ranks) // 4, seed=0)
+    partition = partitioned(Ebv(), graph, np.arange(ranks) // 4, seed=0)
     check_replica_graphs(graph, partition, list(build_replica_graphs(graph, partition)))
 
 
@@ -178,7 +179,7 @@ def test_an_edge_cut_has_no_replica_graphs() -> None:
 
 def test_replica_sets_of_masters_hold_the_masters() -> None:
     graph = random_graph(60, 200)
-    partition = Ebv(gamma=0.0).partition(graph, np.zeros(4, np.int64), seed=0)
+    partition = partitioned(Ebv(gamma=0.0), graph, np.zeros(4, np.int64), seed=0)
     assert partition.edge_part is not None
     low, high = undirected_edges(graph)
     sets = replica_sets(low, high, partition.edge_part, partition.owner, 4)

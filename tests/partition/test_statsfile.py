@@ -10,7 +10,9 @@ from partition_graphs import random_graph
 from simgnn.errors import ConfigError
 from simgnn.graph.digest import graph_digest
 from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.kinds import Ebv, PartitionPolicy, Random
+from simgnn.partition.partition import partitioned
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.random import Random
 from simgnn.partition.quality import measure
 from simgnn.partition.stats import Origin
 from simgnn.partition.statscode import stats_to_parts
@@ -18,6 +20,7 @@ from simgnn.partition.statsfile import load_stats, save_stats
 from simgnn.partition.statsschema import LARGEST_RANKS
 from simgnn.partition.statsspread import even
 from simgnn.partition.store import partition_artifact
+from simgnn.policy import Partitioner
 
 GRAPH = """
 [graph]
@@ -45,10 +48,10 @@ def write(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("policy", [Random(), Ebv()], ids=lambda policy: policy.kind)
 @pytest.mark.parametrize("ranks", [1, 3, 40])
-def test_round_trip(policy: PartitionPolicy, ranks: int, tmp_path: Path) -> None:
+def test_round_trip(policy: Partitioner, ranks: int, tmp_path: Path) -> None:
     graph = random_graph(300, 2000)
     hosts = np.arange(ranks) // 2
-    stats = partition_stats(graph, policy.partition(graph, hosts, 0), hosts)
+    stats = partition_stats(graph, partitioned(policy, graph, hosts, 0), hosts)
     path = tmp_path / "kept.toml"
     save_stats(stats, path)
     assert path.with_suffix(".npz").exists() == (ranks == 40 or (ranks == 1 and policy.kind == "ebv"))
@@ -66,7 +69,7 @@ def test_round_trip(policy: PartitionPolicy, ranks: int, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("policy", [Random(), Ebv()], ids=lambda policy: policy.kind)
 @pytest.mark.parametrize("ranks", [3, 40])
-def test_a_file_says_what_it_was_counted_from(policy: PartitionPolicy, ranks: int, tmp_path: Path) -> None:
+def test_a_file_says_what_it_was_counted_from(policy: Partitioner, ranks: int, tmp_path: Path) -> None:
     """Inline and with a companion file; while its numbers are as they were counted."""
     graph, path = random_graph(300, 2000), tmp_path / "kept.toml"
     artifact = partition_artifact(graph, policy, np.arange(ranks) // 2, 0, tmp_path)

@@ -15,12 +15,16 @@ from simgnn.errors import ConfigError, GraphError
 from simgnn.partition import store
 from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.folder import CorruptArtifactError, cache_folder
-from simgnn.partition.kinds import BlockRow, Ebv, Metis, PartitionPolicy, Random
 from simgnn.partition.local import build_local_graphs
+from simgnn.partition.partitioners.block_row import BlockRow
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.metis import Metis
+from simgnn.partition.partitioners.random import Random
 from simgnn.partition.replicas import RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.shards import ShardArtifact, shard_artifact
 from simgnn.partition.statscode import stats_to_parts
 from simgnn.partition.store import PartitionArtifact, partition_artifact
+from simgnn.policy import Partitioner
 
 HOSTS = np.array([0, 0, 1])
 
@@ -48,7 +52,7 @@ def same_replica(kept: RankGraph, made: ReplicaGraph) -> None:
 
 
 @pytest.mark.parametrize("policy", [Random(), Metis(), Ebv(), BlockRow(reorder="degree")], ids=lambda p: p.kind)
-def test_what_is_kept_is_what_was_made(policy: PartitionPolicy, tmp_path: Path) -> None:
+def test_what_is_kept_is_what_was_made(policy: Partitioner, tmp_path: Path) -> None:
     graph = random_graph(120, 400, width=5)
     artifact = partition_artifact(graph, policy, HOSTS, 0, tmp_path)
     assert artifact.made

@@ -12,10 +12,11 @@ from executor.plan import RunPlan
 from simgnn.analysis.recorded_plan import recorded_plan
 from simgnn.errors import ConfigError
 from simgnn.experiment.sections import TrainSection
-from simgnn.experiment.slots import SLOTS, kinds
+from simgnn.experiment.slots import SLOTS
 from simgnn.graph.graph import GraphFacts
 from simgnn.model.spec import LayerSpec
 from simgnn.record.plan import PlanFile, read_plan
+from simgnn.registry import shipped
 
 PLAN: dict[str, Any] = {
     "format": 1,
@@ -33,7 +34,7 @@ PLAN: dict[str, Any] = {
     "graph": asdict(GraphFacts("g", 10, 20, 6, None, 3, False, 4, 2, 2)),
     "train": TrainSection().model_dump(mode="json"),
     "policies": {
-        slot: kinds(slot)[kind]().model_dump(mode="json")
+        slot: shipped(slot)[kind]().model_dump(mode="json")
         for slot, kind in (("freshness", "adaptive-vertex"), ("codec", "linear"))
     },
     "batches": None,
@@ -125,9 +126,9 @@ def test_any_key_of_another_kind_is_refused_or_legal(top: str, tmp_path: Path) -
 
 def told(found: PlanFile) -> Any:
     """What was read, as ``plan.json`` would tell it."""
-    policies = {slot: policy.model_dump(mode="json") for slot, policy in found.policies.items()}
+    policies = {slot: policy.model_dump(mode="json") for slot, policy in found.acting().items()}
     layers, graph = [asdict(layer) for layer in found.layers], asdict(found.graph)
-    return found.model_dump(mode="json") | {"policies": policies, "layers": layers, "graph": graph}
+    return found.model_dump(mode="json", exclude={"code"}) | {"policies": policies, "layers": layers, "graph": graph}
 
 
 def trained(plan: RunPlan) -> dict[str, Any]:
@@ -195,11 +196,11 @@ def test_choices_of_other_layers_are_refused(text: str, message: str, tmp_path: 
 
 @pytest.mark.parametrize("slot", [slot for slot in SLOTS if slot != "partition"])
 def test_every_policy_is_read_back(slot: str, tmp_path: Path) -> None:
-    for policy in kinds(slot).values():
+    for policy in shipped(slot).values():
         table = changed(("policies", slot), policy().model_dump(mode="json"))
         batches = {"plan": "p", "folder": "f", "fetches": None, "source": "s"} if slot == "batching" else None
         found = read_plan(written(tmp_path, {**table, "batches": batches}) / "plan" / "plan.json")
-        assert found.policies[slot] == policy()
+        assert found.acting()[slot] == policy()
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", "3", "[" * 100_000, '{"format": 1}', '{"format": 2}', "\ud800"])

@@ -1,14 +1,7 @@
 """What every choice of slot ``batching`` is."""
 
-from typing import ClassVar
-
-from simgnn.policy import Policy
+from simgnn.policy import BatchingTraits
 
 
-class Batching(Policy):
-    """Which vertices one training step covers. ``mini_batches``: a step trains on a part of them; ``known_ahead``: a
-    run's batches are known before it begins."""
-
-    slot: ClassVar[str] = "batching"
-    mini_batches: ClassVar[bool] = False
-    known_ahead: ClassVar[bool] = False
+class Batching(BatchingTraits):
+    """A choice of slot ``batching``: which vertices one training step covers."""

@@ -9,8 +9,3 @@ class Full(Batching):
     """All vertices in one step."""
 
     kind: Literal["full"] = "full"
-
-    @property
-    def steps(self) -> int:
-        """Training steps in one epoch."""
-        return 1

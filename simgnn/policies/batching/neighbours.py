@@ -1,7 +1,7 @@
 """What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -9,10 +9,11 @@ from pydantic import Field, field_validator, model_validator
 from simgnn.emit.on_rank import RankAction
 from simgnn.emit.own_rows import JoinRows, TakeOwnRows
 from simgnn.errors import ConfigError
+from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.policies.batching.base import Batching
 from simgnn.policies.drawing import DRAWING, drawn_over_hosts
 from simgnn.policies.minibatch import BATCHES, DRAW, SAMPLING
-from simgnn.policy import Action, Array, PolicyContext, chosen
+from simgnn.policy import Action, Array, Choices, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Op, Work
@@ -86,6 +87,29 @@ class NeighbourSampling(Batching, ABC):
             )
         return self
 
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Fan-outs that are not one a layer, evaluations that are left out, and layers that need whole graphs."""
+        model, train = choices.model, choices.train
+        if len(self.fanouts) != model.layers:
+            yield Refusal(
+                "batching", "fanouts",
+                f"got {len(self.fanouts)} fan-outs {list(self.fanouts)}, expected {model.layers}: one for each layer "
+                f"(model.layers = {model.layers}), the first for the neighbours of the seed vertices",
+            )  # fmt: skip
+        if choices.trains and self.evaluation == "none" and train.eval_every and train.chosen("eval_every"):
+            yield Refusal(
+                "train", "eval_every",
+                f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated; remove "
+                "it, or evaluate (batching.evaluation = 'exact')",
+            )  # fmt: skip
+        if choices.trains and not model.built_in:
+            yield Refusal(
+                "model", "kind",
+                f"got '{model.kind}' with batching.kind = '{self.label}', expected one of "
+                f"{', '.join(BUILT_IN_LAYERS)}: a layer of your own sums over neighbourhoods of the graph, "
+                "mini-batches have sampled ones; use batching.kind = 'full'",
+            )  # fmt: skip
+
     def sizes_of(self, ranks: int) -> int | tuple[int, ...]:
         """Seed vertices of a full batch of every one of P ranks, or of each where they are not equal.
 
@@ -126,11 +150,6 @@ class NeighbourSampling(Batching, ABC):
         rank = int(steps.argmin())
         self._check_steps(int(steps[rank]), int(training[rank]))
         return np.asarray(np.broadcast_to(sizes * steps[rank], training.shape))
-
-    @property
-    def asks_hosts(self) -> bool:
-        """Whether hosts hold a part of the structure each, and draw for one another."""
-        return False
 
     def ops(self, builder: ProgramBuilder, batches: "BatchSizes", written: tuple[Access, ...]) -> list[Op]:
         """The chain that draws a batch and writes ``written``: vertices, seeds, and the block of each hop. Its last op

@@ -10,7 +10,7 @@ from simgnn.program.ops import ITEM_BYTES
 class Plain(Codec):
     """Payload in ``train.dtype``."""
 
-    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
     relative: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
     encodes: ClassVar[bool] = False

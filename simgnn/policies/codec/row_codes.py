@@ -1,5 +1,6 @@
 """What codecs of B bits an element share: a row's smallest value and step go ahead of its packed codes."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -7,7 +8,7 @@ from array_api_compat import array_namespace, device
 from pydantic import Field
 
 from simgnn.emit.arrays import dtype_name, from_bytes, to_bytes
-from simgnn.policy import Array, Codec, Moves, PolicyContext, RefusedRowsError
+from simgnn.policy import Array, Choices, Codec, FreshnessTraits, Moves, PolicyContext, Refusal, RefusedRowsError
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import Size
 
@@ -33,6 +34,16 @@ class RowCodes(Codec):
     def keeps_exact_rows(self) -> bool:
         """See :class:`Codec`."""
         return not self.feedback
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Errors that are not fed back where there is nothing to feed them back to."""
+        if self.keeps_exact_rows and not choices.freshness.sends_differences:
+            caching = choices.fitting(FreshnessTraits, lambda freshness: freshness.sends_differences)
+            yield Refusal(
+                "codec", "feedback",
+                f"got false with freshness.kind = '{choices.freshness.label}', expected true: only caches of rows "
+                f"(freshness.kind = '{caching}') send differences, whose errors can be fed back",
+            )  # fmt: skip
 
     @property
     def largest_code(self) -> int:

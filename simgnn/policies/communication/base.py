@@ -7,40 +7,33 @@ from typing import Any, ClassVar, Protocol
 
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.blocks import ExpandBlocks
 from simgnn.policies.segments import Segments
+from simgnn.policies.staging import Staging
 from simgnn.policies.sync import Expand
-from simgnn.policy import Moves, Policy
+from simgnn.policy import Choices, CodecTraits, CommunicationTraits, Moves, Refusal
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Size
 
 
-class Communication(Policy, ABC):
-    """A choice of slot ``communication``. The planner asks it for :class:`Sizes`, and those for :class:`Sums`.
+class Communication(CommunicationTraits, ABC):
+    """A choice of slot ``communication`` that moves rows of the full graph.
 
-    ``cut``: the kind of partition that it serves. ``moves``: what travels. ``dense_inputs``: it takes sparse features
-    as dense rows. ``transforms_copies``: ranks hold copies of input rows, which they can transform themselves.
+    The planner asks it for :class:`Sizes`, and those for :class:`Sums`.
     """
 
-    slot: ClassVar[str] = "communication"
-    cut: ClassVar[PartitionKind]
-    moves: ClassVar[Moves] = "rows"
-    dense_inputs: ClassVar[bool] = False
-    transforms_copies: ClassVar[bool] = True
+    def needs_relative_codes(self, choices: Choices, why: str) -> Refusal:
+        """The refusal of a codec whose error is not a share of each element, in a model with attention."""
+        return Refusal(
+            "codec", "kind",
+            f"got '{choices.codec.label}' with model.kind = '{choices.model.kind}' and communication.kind = "
+            f"'{self.label}', expected one of {choices.fitting(CodecTraits, lambda codec: codec.relative)}: {why}",
+        )  # fmt: skip
 
     @abstractmethod
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "Sizes":
         """What travels in the partition that ``stats`` describes; ``item_bytes``: of an element of ``train.dtype``."""
-
-    def input_rows(self) -> str:
-        """What layer 1 exchanges: "input" rows, "transformed" ones, or "auto"."""
-        return "input"
-
-    def resends_inputs(self) -> bool:
-        """Whether input rows travel in every epoch."""
-        return False
 
     def resolved(self, rows: str) -> dict[str, Any]:
         """Key path -> value of what its ``auto`` became, where layer 1 exchanges ``rows``."""
@@ -53,6 +46,16 @@ class Communication(Policy, ABC):
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """Why it cannot serve these layers, in sentences."""
         return []
+
+
+class BatchCommunication(CommunicationTraits, ABC):
+    """A choice of slot ``communication`` that moves input rows of mini-batches, and nothing of the full graph."""
+
+    moves: ClassVar[Moves] = "batches"
+
+    @abstractmethod
+    def pull(self, staging: Staging) -> str:
+        """Emit what brings a batch's rows of other hosts; returns their buffer, in order of the ranks that send."""
 
 
 class Transfers(Protocol):

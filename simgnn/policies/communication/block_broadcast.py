@@ -1,6 +1,6 @@
 """Block broadcast: each rank in turn broadcasts its whole block of rows, and every rank adds what the block gives."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,12 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
-from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.block_sums import SCALINGS, BlockSums
 from simgnn.policies.segments import Segments
-from simgnn.policy import Moves, chosen
+from simgnn.policy import Choices, Cut, Idle, Moves, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray
 
@@ -35,7 +34,7 @@ class BlockBroadcast(Communication):
     a layer's input, as they do for GIN.
     """
 
-    cut: ClassVar[PartitionKind] = "edge-cut"
+    cut: ClassVar[Cut] = "edge-cut"
     moves: ClassVar[Moves] = "blocks"
     dense_inputs: ClassVar[bool] = True
     transforms_copies: ClassVar[bool] = False
@@ -48,6 +47,30 @@ class BlockBroadcast(Communication):
     blocks_ahead: Annotated[int, Field(ge=0, le=1)] = Field(
         default=0, description="blocks that may arrive while one is multiplied"
     )
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Codes that lose the scores that travel beside gradients."""
+        if choices.model.attends and not choices.codec.relative:
+            yield self.needs_relative_codes(
+                choices, "gradients share a row with the scores that they belong to, and one range for both rounds "
+                "small gradients to nothing",
+            )  # fmt: skip
+
+    def idle(self, choices: Choices) -> Iterator[Idle]:
+        """What says something about sums of input rows where there are none."""
+        model = choices.model
+        if self.resend_inputs and model.transforms_first:
+            why = "layer 1 broadcasts transformed rows in place of input features; remove it"
+            yield Idle("resend_inputs", model.transforms_first, why)
+        if chosen(self, ["weight_gradient"]):
+            if model.nonlinear:
+                yield Idle(
+                    "weight_gradient",
+                    f"model.kind = '{model.kind}'",
+                    "weights learn from kept sums in any case; remove it",
+                )
+            elif model.transforms_first:
+                yield Idle("weight_gradient", model.transforms_first, "no sum of input rows is made; remove it")
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "BlockSizes":
         """See :class:`Communication`; needs the edges of every block."""

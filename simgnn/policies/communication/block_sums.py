@@ -8,7 +8,6 @@ from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.blocks import Arrived, BlockSync, BlockTransfer, ExpandBlocks, PlainBlocks
-from simgnn.policies.codec.none import Plain
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.communication.block_attention import BlockAttention
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
@@ -142,7 +141,7 @@ class BlockSums:
         """Freshness has its say in training; evaluation is exact, and what travels once is sent as it is."""
         if sync.templates == self.names.train:
             return self.expand(sync)
-        return PlainBlocks(self.builder, sync, Plain())
+        return PlainBlocks(self.builder, sync, None)
 
     def _after(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:
         """Ops that a broadcast waits for, so that no more blocks than stated are ahead, and no epoch is."""

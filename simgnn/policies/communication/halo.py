@@ -1,16 +1,17 @@
 """Halo exchange: before a layer aggregates, each rank receives the remote rows that its own vertices need."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.halo_sums import HaloNames, HaloSums
 from simgnn.policies.segments import Segments
+from simgnn.policy import Choices, Cut, Refusal
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Column, IntArray, Route
 
@@ -26,11 +27,33 @@ class Halo(Communication):
     Source: halo exchange of DGL's and PipeGCN's vanilla training.
     """
 
-    cut: ClassVar[PartitionKind] = "edge-cut"
+    cut: ClassVar[Cut] = "edge-cut"
 
     kind: Literal["halo"] = "halo"
     rows: Literal["auto", "input", "transformed"] = Field(default="auto", description="what layer 1 exchanges")
     resend_inputs: bool = Field(default=False, description="send input features again in every epoch")
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Options about input rows where none are sent, and rows exchanged before they are there."""
+        if self.rows == "transformed":
+            if self.resend_inputs:
+                yield Refusal(
+                    "communication", "resend_inputs",
+                    "got true with communication.rows = 'transformed', expected false: no input rows are sent at all",
+                )  # fmt: skip
+            if choices.model.aggregates_first:
+                yield Refusal(
+                    "communication", "rows",
+                    f"got 'transformed' with {choices.model.aggregates_first}, expected 'auto' or 'input': rows are "
+                    "aggregated before they are transformed",
+                )  # fmt: skip
+        if self.resend_inputs and not (choices.freshness.exact and not choices.codec.encodes):
+            other = choices.codec if choices.freshness.exact else choices.freshness
+            yield Refusal(
+                "communication", "resend_inputs",
+                f"got true with {other.slot}.kind = '{other.label}', expected false: input rows never change, so they "
+                "are sent once, exactly; leave it out, or send all rows as they are",
+            )  # fmt: skip
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "HaloSizes":
         """See :class:`Communication`; sparse features need two tables more."""

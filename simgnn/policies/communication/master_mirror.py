@@ -1,6 +1,6 @@
 """Masters and mirrors: partial sums of a vertex are added at its master, and the sum goes back to its mirrors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,12 +11,12 @@ from pydantic import Field
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.model.user_layer import SEGMENTS, load_user_class
-from simgnn.partition.partition import PartitionKind
 from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sums, Transfers
 from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, Level, MirrorSums
 from simgnn.policies.segments import Segments
+from simgnn.policy import Choices, CodecTraits, Cut, FreshnessTraits, Idle, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray, Route
 
@@ -38,12 +38,35 @@ class MasterMirror(Communication):
     one row a host travels to the master's, and back alike: four exchanges for two, fewer rows between hosts.
     """
 
-    cut: ClassVar[PartitionKind] = "vertex-cut"
+    cut: ClassVar[Cut] = "vertex-cut"
 
     kind: Literal["master-mirror"] = "master-mirror"
     exchange: Literal["direct", "host-aggregated"] = Field(
         default="direct", description="host-aggregated: hosts add up their mirrors first, then one of them trades"
     )
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Codes that copies of a vertex would read differently, and codes that lose small sums of weights."""
+        codec = choices.codec
+        if self.exchange != "direct" and not codec.repeatable and not choices.freshness.hands_on:
+            yield Refusal(
+                "communication", "exchange",
+                f"got '{self.exchange}' with codec.kind = '{codec.label}', expected 'direct', or a codec that encodes "
+                f"what it decoded to the same bytes ({choices.fitting(CodecTraits, lambda kind: kind.repeatable)}), or "
+                "a freshness that hands rows on as they came "
+                f"({choices.fitting(FreshnessTraits, lambda kind: kind.hands_on)}): rows that pass through another "
+                "rank are encoded twice, and copies of a vertex would differ",
+            )  # fmt: skip
+        if choices.model.attends and not codec.relative:
+            yield self.needs_relative_codes(
+                choices, "sums of attention share a row with the sums of weights that divide them, and one range for "
+                "both rounds a small sum of weights to nothing",
+            )  # fmt: skip
+
+    def idle(self, choices: Choices) -> Iterator[Idle]:
+        """How hosts exchange rows where there is one."""
+        if choices.cluster.hosts == 1 and chosen(self, ["exchange"]):
+            yield Idle("exchange", "cluster.hosts = 1", ONE_HOST)
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "MirrorSizes":
         """See :class:`Communication`; a host-aggregated exchange needs several hosts, and two tables more."""

@@ -1,14 +1,14 @@
 """Rows of a mini-batch from the hosts that keep them: asked for when they are needed, or sent by a plan."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from simgnn.partition.partition import PartitionKind
-from simgnn.partition.stats import PartitionStats
-from simgnn.policies.communication.base import Communication, Sizes
+from simgnn.policies.communication.base import BatchCommunication
 from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
 from simgnn.policies.staging import LocateRows, ServeRows, Staging, received
+from simgnn.policy import BatchingTraits, Choices, Cut, Refusal
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op, Transfer
@@ -17,24 +17,35 @@ ROUTE = "rows"
 """Rows that batches pull, from the rank that sends to the one that needs, by epoch and step."""
 
 
-class Pulls(Communication):
+class Pulls(BatchCommunication):
     """Input rows of other hosts, once a batch; nothing else of a layer travels.
 
     ``rows``: ``requested``, ids go to the owners and rows come back (DistDGL: Zheng et al., IA3 2020); ``scheduled``:
     owners know from presampled batches what to send when, so that rows travel alone (RapidGNN).
     """
 
-    cut: ClassVar[PartitionKind] = "edge-cut"
+    cut: ClassVar[Cut] = "edge-cut"
 
     kind: Literal["store"] = "store"
     rows: Literal["requested", "scheduled"] = Field(default="requested", description="how rows of other hosts arrive")
 
-    def sizes(self, stats: PartitionStats, item_bytes: int) -> Sizes:
-        """Of a full graph it moves nothing; :mod:`simgnn.experiment.combinations` refuses it there."""
-        raise AssertionError("communication.kind = 'store' serves mini-batches alone")
+    @property
+    def sends_unasked(self) -> bool:
+        """Whether rows are scheduled."""
+        return self.rows == "scheduled"
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """A schedule of rows for batches that nobody knows ahead."""
+        if choices.trains and self.sends_unasked and choices.batching.mini_batches and not choices.batching.known_ahead:
+            yield Refusal(
+                "communication", "rows",
+                f"got 'scheduled' with batching.kind = '{choices.batching.label}', expected 'requested': owners know "
+                "ahead only of batches that are drawn before training begins (batching.kind = "
+                f"'{choices.fitting(BatchingTraits, lambda batching: batching.known_ahead)}')",
+            )  # fmt: skip
 
     def pull(self, staging: Staging) -> str:
-        """Emit what brings a batch's rows of other hosts; returns their buffer, in order of the ranks that send."""
+        """Scheduled rows are sent by their owners; others are asked for by id."""
         if self.rows == "scheduled":
             # staged beside training: else it were chance whether these rows are there when training needs most
             ahead = staging.builder.buffers[INPUTS].depth > 1

@@ -1,5 +1,6 @@
 """Adaptive cache of vertices: a row travels only when it has moved by more than epsilon since it was last sent."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import ClassVar, Literal, Self
@@ -9,7 +10,7 @@ from pydantic import Field, model_validator
 
 from simgnn.emit.row_cache import IndexForm, State
 from simgnn.policies.freshness.cached_rows import CachedRows
-from simgnn.policy import Array, Metrics, PolicyContext, chosen
+from simgnn.policy import Array, Choices, CommunicationTraits, Metrics, PolicyContext, Refusal, chosen
 
 CONTROLLED_BY = (
     "rise_factor", "fall_factor", "largest_change", "rise_margin", "fall_margin", "largest_epsilon", "smallest_epsilon",
@@ -99,6 +100,16 @@ class AdaptiveVertex(CachedRows):
                 f"({self.largest_epsilon}), between which the threshold adapts; for a fixed one set adapt = false"
             )
         return self
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """An own part of masters where nobody adds up parts."""
+        if self.fold_on_active and choices.communication.cut != "vertex-cut":
+            adding = choices.fitting(CommunicationTraits, lambda communication: communication.cut == "vertex-cut")
+            yield Refusal(
+                "freshness", "fold_on_active",
+                f"got true with communication.kind = '{choices.communication.label}', expected false: only masters "
+                f"that add up parts (communication.kind = '{adding}') have one of their own to add",
+            )  # fmt: skip
 
     def index_form(self) -> IndexForm:
         """See :class:`ChoosesRows`."""

@@ -13,7 +13,8 @@ from simgnn.program.builder import ProgramBuilder
 class Always(MovesRows, MovesBlocks):
     """Every transfer carries every row, every time."""
 
-    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
+    exact: ClassVar[bool] = True
 
     kind: Literal["always"] = "always"
 

@@ -7,18 +7,15 @@ from typing import ClassVar
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.blocks import BlockSync, BlockTransfer
 from simgnn.policies.sync import Reference, Sync
-from simgnn.policy import Codec, Moves, Policy
+from simgnn.policy import Codec, FreshnessTraits, Moves
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 
-class Freshness(Policy, ABC):
+class Freshness(FreshnessTraits, ABC):
     """A choice of slot ``freshness``. ``serves``: what it moves, listed rows (:class:`MovesRows`), whole blocks
     (:class:`MovesBlocks`) or both."""
-
-    slot: ClassVar[str] = "freshness"
-    serves: ClassVar[tuple[Moves, ...]]
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """Which of its options decide nothing with these layers, in sentences."""

@@ -1,6 +1,6 @@
 """Skip-broadcast: a rank whose block is young, or has changed little, skips its turn; others multiply an older copy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Annotated, Literal, Self
 
@@ -13,7 +13,7 @@ from simgnn.emit.guards import NEVER, Change, ComparesBlocks
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
 from simgnn.policies.freshness.guarded_blocks import GuardsBlocks
-from simgnn.policy import Array, Codec, PolicyContext, chosen
+from simgnn.policy import Array, Choices, Codec, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
@@ -80,6 +80,23 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
                 f"{', '.join(sorted(read))}): remove {', '.join(unused)} or change rule"
             )
         return self
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """What is to become of blocks of input features where none are sent, or all are."""
+        if not chosen(self, ["inputs"]):
+            return
+        if self.skip == "gradients":
+            why = "freshness.skip = 'gradients', which sends all rows forward"
+        elif choices.model.transforms_first:
+            why = f"{choices.model.transforms_first}, which sends transformed rows in place of input features"
+        elif not choices.communication.resends_inputs():
+            why = f"communication.kind = '{choices.communication.label}', which sends input features once here"
+        else:
+            return
+        yield Refusal(
+            "freshness", "inputs",
+            f"got '{self.inputs}' with {why}, expected none: it decides nothing; remove it",
+        )  # fmt: skip
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """See :class:`Freshness`: blocks of input features travel where the first layer sums them."""

@@ -1,13 +1,11 @@
 """Everything stays in the device's memory."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from simgnn.policy import Policy
+from simgnn.policies.placement.base import Placement
 
 
-class Device(Policy):
+class Device(Placement):
     """Features, activations, parameters and optimizer state of a rank in the memory of its device."""
-
-    slot: ClassVar[str] = "placement"
 
     kind: Literal["device"] = "device"

@@ -1,6 +1,6 @@
 """Input rows in a store: each host keeps its own in memory that its ranks share, batches pull the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 from simgnn.emit.on_rank import OfOne, OfTwo, RankAction
 from simgnn.errors import ConfigError
 from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
+from simgnn.policies.placement.base import RowStore
 from simgnn.policies.placement.embeddings import ApplyGradients, PickGradients, SumGradients
 from simgnn.policies.staging import LocateRows, ServeRows, StageInputs, Staging, received
-from simgnn.policy import Action, Policy
+from simgnn.policy import Action, Choices, Refusal, chosen
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
 
@@ -47,7 +48,7 @@ class FillFirstHotRows(RankAction[OfOne]):
     """Fill the cache of the first epoch."""
 
 
-class Store(Policy):
+class Store(RowStore):
     """Feature store (DistDGL: Zheng et al., IA3 2020) with a cache of hot rows on each rank's device (RapidGNN).
 
     ``hot_rows``: rows of other hosts that a rank keeps, those that most of its batches need; 0: none; ``auto``: a tenth
@@ -61,7 +62,6 @@ class Store(Policy):
     ``sparse_delay``: 0, it changes before the next step pulls rows; 1, after (specs/distdgl.md 5.6).
     """
 
-    slot: ClassVar[str] = "placement"
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (
         *(LocateRows, ServeRows, StageInputs),
         *(TakeHotRows, ServeHotRows, FillHotRows, KeepHotRows, ServeFirstHotRows, FillFirstHotRows),
@@ -96,6 +96,51 @@ class Store(Policy):
         return self
 
     @property
+    def learns_rows(self) -> str:
+        """The width of the learned vectors."""
+        return f"placement.sparse_embedding = {self.sparse_embedding}" if self.sparse_embedding else ""
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Caches of rows that nobody can choose ahead or that change, and options about none."""
+        batching, communication = choices.batching, choices.communication
+        if not batching.mini_batches:
+            return
+        got = f"with batching.kind = '{batching.label}'"
+        planned = communication.sends_unasked and batching.known_ahead
+        if self.hot_rows and not batching.known_ahead:
+            yield Refusal(
+                "placement", "hot_rows",
+                f"got {self.hot_rows} {got}, expected 0: hot rows are counted in batches that are known before "
+                "training begins",
+            )  # fmt: skip
+        elif self.hot_rows and not planned and choices.trains and communication.moves == "batches":
+            yield Refusal(
+                "placement", "hot_rows",
+                f"got {self.hot_rows} with communication.kind = '{communication.label}', whose rows are asked for, "
+                "expected 0: caches are filled by a plan",
+            )  # fmt: skip
+        if not planned and choices.trains and communication.moves == "batches":
+            for option in chosen(self, ["pull", "hot_scope"]):
+                yield Refusal(
+                    "placement", option,
+                    f"got '{getattr(self, option)}' {got} and communication.kind = '{communication.label}', expected "
+                    f"'{type(self).model_fields[option].default}': no rank has a cache to fill; remove it, or plan "
+                    "caches (batches that are known ahead, rows that are sent unasked)",
+                )  # fmt: skip
+        if not self.sparse_embedding and self.sparse_delay:
+            yield Refusal(
+                "placement", "sparse_delay",
+                f"got {self.sparse_delay} with placement.sparse_embedding = 0, expected 0: no vectors are learned; "
+                "remove it, or learn some (placement.sparse_embedding = WIDTH)",
+            )  # fmt: skip
+        if self.sparse_embedding and self.hot_rows and planned:
+            yield Refusal(
+                "placement", "hot_rows",
+                f"got {self.hot_rows} with {self.learns_rows}, expected 0: the vectors change in every step, a row "
+                "that is kept for an epoch does not (--set placement.hot_rows=0)",
+            )  # fmt: skip
+
+    @property
     def pulls_new_rows(self) -> bool:
         """Whether rows that are in the cache already are kept."""
         return self.pull == "delta"
@@ -110,7 +155,7 @@ class Store(Policy):
         """Caches that a device holds at once."""
         return 2 if self.refills else 1
 
-    def resolved(self, needed: Callable[[], float]) -> "Store":
+    def resolved(self, needed: Callable[[], float]) -> Self:
         """The same with a number of hot rows; ``needed``: distinct rows of other hosts that a rank needs in an epoch.
 
         It is only asked for ``auto``.

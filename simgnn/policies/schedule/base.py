@@ -2,9 +2,8 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
-from simgnn.policy import Policy
+from simgnn.policy import ScheduleTraits
 from simgnn.program.ops import Dependency
 
 
@@ -18,10 +17,8 @@ class StepEnds:
     trained: str
 
 
-class Schedule(Policy, ABC):
-    """Which op runs when."""
-
-    slot: ClassVar[str] = "schedule"
+class Schedule(ScheduleTraits, ABC):
+    """A choice of slot ``schedule``: which op runs when."""
 
     @abstractmethod
     def fitted(self, batches: int) -> "Schedule":

@@ -1,10 +1,12 @@
 """Batches are staged ahead of the training step."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from simgnn.policies.schedule.base import Schedule, StepEnds
+from simgnn.policy import Choices, Moves, Refusal
 from simgnn.program.ops import Dependency
 
 Count = Annotated[int, Field(ge=1, le=65_536)]
@@ -23,6 +25,8 @@ class Prefetch(Schedule):
     drawn and the one in training.
     """
 
+    serves: ClassVar[tuple[Moves, ...]] = ("batches",)
+
     kind: Literal["prefetch"] = "prefetch"
     window: Count = Field(default=4, description="batches that are held, the one in training included")
     staged: Literal["rows", "blocks"] = Field(default="rows", description="what of later batches is held")
@@ -32,6 +36,28 @@ class Prefetch(Schedule):
         description="stage rows of the next epoch before this one has ended (but the first, and before evaluations and "
         "checkpoints)",
     )
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Lanes where hosts draw together, and rows that are staged before they change."""
+        if self.lanes > 1 and choices.batching.asks_hosts:
+            yield Refusal(
+                "schedule", "lanes",
+                f"got {self.lanes} with batching.kind = '{choices.batching.label}', whose hosts draw for one another, "
+                "expected 1: they draw one batch of every rank together; or let each rank draw alone",
+            )  # fmt: skip
+        if self.staged == "blocks" and self.across_epochs:
+            yield Refusal(
+                "schedule", "across_epochs",
+                "got true with schedule.staged = 'blocks', expected false: blocks are drawn across epochs in any case, "
+                "and no rows are staged before the step before has ended; remove it, or stage rows (schedule.staged = "
+                "'rows')",
+            )  # fmt: skip
+        if self.staged == "rows" and choices.batching.mini_batches and choices.placement.learns_rows:
+            yield Refusal(
+                "schedule", "staged",
+                f"got 'rows' with {choices.placement.learns_rows}, expected 'blocks': the vectors change in every "
+                "step, so that rows are brought when the step before has ended (--set schedule.staged=blocks)",
+            )  # fmt: skip
 
     def fitted(self, batches: int) -> "Prefetch":
         """See :class:`Schedule`."""

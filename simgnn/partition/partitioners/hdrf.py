@@ -1,0 +1,28 @@
+"""High-degree replicated first (HDRF), a vertex-cut to compare others with."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from simgnn.partition.partitioners.vertex_cut import EdgeOrder, VertexCut
+from simgnn.program.sizes import IntArray
+
+if TYPE_CHECKING:
+    from simgnn.partition.ebv import AssignedEdges
+    from simgnn.partition.edges import UndirectedEdges
+
+
+class Hdrf(VertexCut):
+    """A stream of edges, each to a rank that has its ends, that of lower degree above all."""
+
+    kind: Literal["hdrf"] = "hdrf"
+    balance: float = Field(default=1.1, ge=0.0, le=1e6, description="weight of what ranks have already (lambda)")
+    edge_order: EdgeOrder = Field(default="input", description="order of the stream")
+
+    def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
+        """Each edge to the rank of the highest score."""
+        # it loads Numba and SciPy, which checking an experiment does not need
+        from simgnn.partition.reference_cuts import hdrf_edges
+
+        return hdrf_edges(edges, hosts, balance=self.balance, edge_order=self.edge_order, seed=seed, spill=spill)

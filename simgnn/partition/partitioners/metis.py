@@ -1,0 +1,97 @@
+"""METIS: edge-cuts of few cut edges."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from simgnn.graph.graph import Graph
+from simgnn.policy import Assignment, Choices, Partitioner, Refusal
+from simgnn.program.sizes import IntArray
+
+Balanced = Literal["vertices", "edges", "train", "validation", "test"]
+
+
+class Metis(Partitioner):
+    """METIS, smallest edge cut. One quantity in ``balance``: pymetis; several: DGL's METIS.
+
+    ``imbalance``: heaviest part over the mean that one constraint may reach; DGL fixes its own. ``across``: what shares
+    the graph. ``ranks``: all of them at once; ``hosts``: these first, so that as little as METIS can is cut between
+    them (DistDGL divides among machines: Zheng et al., IA3 2020), then each host's part is divided among its ranks.
+    """
+
+    kind: Literal["metis"] = "metis"
+    balance: Annotated[tuple[Balanced, ...], Field(min_length=1)] = Field(
+        default=("vertices",), description="what each part gets equally much of"
+    )
+    imbalance: float = Field(
+        default=1.03, gt=1.0, le=10.0, description="heaviest part over the mean, where one quantity is balanced"
+    )
+    across: Literal["ranks", "hosts"] = Field(default="ranks", description="what shares the graph: hosts before ranks")
+
+    @field_validator("balance")
+    @classmethod
+    def _names_once(cls, value: tuple[Balanced, ...]) -> tuple[Balanced, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError(f"names a quantity twice: {', '.join(value)}")
+        return value
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """An imbalance that DGL's METIS would not keep."""
+        if len(self.balance) > 1 and "imbalance" in self.model_fields_set:
+            yield Refusal(
+                "partition", "imbalance",
+                f"got {self.imbalance} with {len(self.balance)} quantities in partition.balance, expected it only with "
+                "one: DGL's METIS fixes its own; leave it out or balance one quantity",
+            )  # fmt: skip
+
+    def stated(self) -> dict[str, Any]:
+        """The options without an imbalance that DGL's METIS does not take."""
+        table = super().stated()
+        if len(self.balance) > 1:
+            del table["imbalance"]
+        return table
+
+    def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
+        """One call of METIS, or, across hosts, one for the hosts and one for the ranks of each."""
+        # these load Numba and SciPy, which checking an experiment does not need
+        from simgnn.partition.metis import graph_mask
+        from simgnn.partition.nested import nested_owner
+
+        if self.across == "ranks" or len(set(hosts.tolist())) == 1:
+            return Assignment(self._owner(graph, len(hosts), seed, self.balance))
+        for name in self.balance:
+            graph_mask(graph, name)  # raises for what the whole graph lacks; what a host's part lacks is left out
+
+        def part_of(part: Graph, parts: int) -> NDArray[np.int32]:
+            return self._owner(part, parts, seed, self._held_in(part))
+
+        return Assignment(nested_owner(graph, hosts, part_of))
+
+    def _held_in(self, graph: Graph) -> tuple[Balanced, ...]:
+        """What of ``balance`` a part of the graph can be balanced by. Of several quantities at least two are left,
+        since these imply vertices."""
+        masks = {name: getattr(graph, f"{name}_mask", None) for name in self.balance}
+        held = tuple(
+            name for name, mask in masks.items() if name in ("vertices", "edges") or (mask is not None and mask.any())
+        )
+        if len(held) == len(self.balance) or len(held) > 1:
+            return held
+        return tuple(dict.fromkeys(("vertices", *held)))
+
+    def _owner(self, graph: Graph, parts: int, seed: int, balance: tuple[Balanced, ...]) -> NDArray[np.int32]:
+        """The part of each vertex, int32 [V], by one call of METIS."""
+        # these load Numba and SciPy, which checking an experiment does not need
+        from simgnn.partition.dgl_metis import dgl_metis_owner
+        from simgnn.partition.metis import graph_mask, metis_owner
+
+        if len(balance) > 1 and parts > 1:
+            return dgl_metis_owner(graph, parts, balance)
+        mask = graph_mask(graph, balance[0])
+        weights = mask.astype(np.int64) if mask is not None else None
+        if balance[0] == "edges":
+            weights = graph.csr.degrees()
+        return metis_owner(graph, parts, seed, weights, self.imbalance)

@@ -1,0 +1,26 @@
+"""A seeded random edge-cut."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field
+
+from simgnn.graph.graph import Graph
+from simgnn.partition.simple import random_owner
+from simgnn.policy import Assignment, Partitioner
+from simgnn.program.sizes import IntArray
+
+
+class Random(Partitioner):
+    """A seeded shuffle of the vertices, dealt evenly. ``seed``: its own, else that of the experiment."""
+
+    kind: Literal["random"] = "random"
+    seed: int | None = Field(default=None, ge=0, description="seed of the shuffle; default: that of the experiment")
+
+    def resolved(self, seed: int) -> Self:
+        """The same with its seed stated."""
+        return self if self.seed is not None else self.model_copy(update={"seed": seed})
+
+    def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
+        """Equally many vertices a rank, but for one."""
+        return Assignment(random_owner(graph.vertices, len(hosts), seed if self.seed is None else self.seed))

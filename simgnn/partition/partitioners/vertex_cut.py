@@ -1,0 +1,43 @@
+"""What vertex-cuts share: the rule that picks the master copy of a vertex among its replicas."""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from simgnn.graph.graph import Graph
+from simgnn.policy import Assignment, Cut, Partitioner
+from simgnn.program.sizes import IntArray
+
+if TYPE_CHECKING:
+    from simgnn.partition.ebv import AssignedEdges
+    from simgnn.partition.edges import UndirectedEdges
+
+EdgeOrder = Literal["degree-sum", "input", "random"]
+
+
+class VertexCut(Partitioner):
+    """A partitioner that gives each edge a rank; a vertex has a copy on every rank that holds one of its edges.
+
+    ``master``: the copy that sums are added up at; see :func:`simgnn.partition.masters.choose_masters`.
+    """
+
+    cut: ClassVar[Cut] = "vertex-cut"
+
+    master: Literal["host-majority", "balanced", "hash", "first"] = Field(
+        default="host-majority", description="rule that picks the master among the copies of a vertex"
+    )
+
+    @abstractmethod
+    def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
+        """The rank of each undirected edge; ``hosts``, ``seed`` and ``spill`` as in :meth:`divide`."""
+
+    def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
+        """Assigned edges, and the master of each vertex as its owner."""
+        # these load Numba and SciPy, which checking an experiment does not need
+        from simgnn.partition.ebv import masters_of
+        from simgnn.partition.edges import UndirectedEdges
+
+        found = self.assign(UndirectedEdges.of(graph), hosts, seed, spill)
+        return Assignment(masters_of(found, self.master, seed), found.edge_part)

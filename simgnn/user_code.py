@@ -1,0 +1,40 @@
+"""Reports what a policy of the user's own raises: one sentence that names its file, class and method."""
+
+import inspect
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from simgnn.errors import ConfigError, SimgnnError
+from simgnn.policy import Policy
+from simgnn.registry import is_external
+
+
+@contextmanager
+def reported(policies: Iterable[Policy]) -> Iterator[None]:
+    """Turn what the user's own among ``policies`` raise inside the block into :class:`ConfigError`."""
+    try:
+        yield
+    except SimgnnError:
+        raise
+    except Exception as error:
+        told = blamed(policies, error)
+        if told is None:
+            raise
+        raise ConfigError(told) from error
+
+
+def blamed(policies: Iterable[Policy], error: BaseException) -> str | None:
+    """Which of the user's policies raised an error, where and what; None where none of their files took part."""
+    files = {inspect.getfile(sys.modules[type(one).__module__]): one for one in policies if is_external(one)}
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename in files]
+    if not frames:
+        return None
+    code, policy = frames[-1].f_code, files[frames[-1].f_code.co_filename]
+    line = next(number for frame, number in traceback.walk_tb(error.__traceback__) if frame is frames[-1])
+    message = (str(error).splitlines() or [""])[0]
+    return (
+        f"{policy.slot}.kind = '{policy.label}': {code.co_qualname} raised {type(error).__name__}: {message} "
+        f"({code.co_filename}:{line})"
+    )
