@@ -28,7 +28,7 @@ class Communication(CommunicationTraits, ABC):
         return Refusal(
             "codec", "kind",
             f"got '{choices.codec.label}' with model.kind = '{choices.model.kind}' and communication.kind = "
-            f"'{self.label}', expected one of {choices.fitting(CodecTraits, lambda codec: codec.relative)}: {why}",
+            f"'{self.label}', expected {choices.fitting(CodecTraits, lambda codec: codec.relative)}: {why}",
         )  # fmt: skip
 
     @abstractmethod

@@ -108,7 +108,7 @@ class AdaptiveVertex(CachedRows):
             yield Refusal(
                 "freshness", "fold_on_active",
                 f"got true with communication.kind = '{choices.communication.label}', expected false: only masters "
-                f"that add up parts (communication.kind = '{adding}') have one of their own to add",
+                f"that add up parts (communication.kind = {adding}) have one of their own to add",
             )  # fmt: skip
 
     def index_form(self) -> IndexForm:
