@@ -76,7 +76,7 @@ def _place(error: Exception) -> str:
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         path = Path(frame.f_code.co_filename)
         if path.is_file() and not any(path.is_relative_to(folder) for folder in known):
-            return f" (at {path}:{line}, in {frame.f_code.co_qualname})"
+            return f" (in {frame.f_code.co_qualname}, at {path}:{line})"
     return ""
 
 

@@ -29,7 +29,13 @@ def _path_of(name: str) -> Callable[[Any], Path]:
 
 
 ExperimentArgument = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help="A TOML file, or the name of a shipped system.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="A TOML file, or the name of a shipped system. A policy of your own (kind = package.module:Class) may lie "
+        "beside the file.",
+        show_default=False,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
