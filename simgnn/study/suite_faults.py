@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgnn.experiment.problems import shown
 from simgnn.experiment.slots import SLOTS
-from simgnn.hardware.stand_ins import STAND_INS
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.study.cases import Case
 from simgnn.tomlfile import Table, deep_merge, leaves
 
@@ -139,7 +139,8 @@ def _sensitivity(suite: "Suite") -> Iterator[str]:
                 f"order ({', '.join(sorted(judged & {*ORDERS}))}), which hardly changes by that; expected a bar on "
                 "errors too, such as median_error, or no '*'"
             )
-        if what.primitive in STAND_INS and suite.calibration.quick:
+        row = PRIMITIVES.get(what.primitive or "")
+        if row is not None and row.stand_in is not None and suite.calibration.quick:
             yield (
                 f"{where}.primitive: got '{what.primitive}', which a quick calibration does not measure; expected "
                 "calibration.quick = false, or another primitive"

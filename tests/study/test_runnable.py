@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from executor.microbench.suite import QUICK
 from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
 from simgnn.cli.validate import CommandBackend
@@ -127,11 +126,6 @@ def test_more_ranks_than_can_be_calibrated_are_told_by_their_key(
     assert invoke(["validate", str(suite), "--out", str(tmp_path / "out")]) == 2
     assert "calibration.ranks: got 4096, expected at most" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
-
-
-def test_a_quick_calibration_measures_no_attention() -> None:
-    """What suites are told of it (:mod:`simgnn.study.suite_faults`) stays true."""
-    assert QUICK.attended == QUICK.scores == ()
 
 
 def test_mini_batches_are_predicted_from_what_was_counted(tmp_path: Path) -> None:
