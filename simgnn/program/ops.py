@@ -71,17 +71,8 @@ class Dependency:
 class Work:
     """A piece of device work, priced by the curve of its ``primitive``.
 
-    Primitives and their sizes: ``matmul`` (rows, inner, outer) = [rows, inner] @ [inner, outer], with ``crossed``
-    1 where the left side is held transposed; ``spmm`` (edges, rows, sources, width): rows sums over edges of source
-    rows; ``sparse_matmul`` (nonzeros, rows, sources, width): sparse features times a dense matrix of ``sources`` rows;
-    ``elementwise`` (rows, width, passes): ``passes`` reads or writes of [rows, width]; ``copy`` (rows, width);
-    ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows, width): rows added to rows picked by an
-    index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges); ``select`` (rows, width):
-    rows compared with others; ``encode``, ``decode`` (rows, width, row_bytes): rows to, from ``row_bytes`` bytes each.
-    Of attention: ``attention_scores`` (rows, width, heads, passes): scores of rows, and their reverse; over edges
-    ``attention_maximum``, ``attention_sums``, ``attention_gradients`` (edges, rows, sources, width, heads).
-    All have ``item_bytes`` too, the size of an element.
-    ``locality`` names the table of the partition that tells how local the index stream is.
+    :data:`simgnn.hardware.primitives.PRIMITIVES` defines the primitives and their ``sizes``; all have ``item_bytes``,
+    the size of an element. ``locality`` names the table of the partition that holds how local the index stream is.
     """
 
     primitive: str

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError
-from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.links import LinkKind
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.problems import sentences
 from simgnn.hardware.quantities import BytesPerSecond, Strict
 from simgnn.hardware.topology import Name
