@@ -16,9 +16,10 @@ from simgnn.cli.calibrate_measure import (
     told_of_kept,
     torchrun_place,
 )
-from simgnn.cli.console import Reporter, note, print_json, print_table
+from simgnn.cli.console import Reporter, note, print_json
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.errors import ConfigError
+from simgnn.report.terminal import print_table
 
 if TYPE_CHECKING:
     from simgnn.analysis.fit import Calibration

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +27,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value
-
-
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table on standard output; the first ``left`` columns are left-aligned, the others right-aligned."""
-    # loaded when the command runs: its help starts fast
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    # a pipe has no width: wide enough that no number is folded
-    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
-    console.print(table)
 
 
 def note(text: str) -> None:

@@ -26,12 +26,13 @@ def command(
     # loaded when the command runs: its help starts fast
     from simgnn.analysis.compare import compare_runs
     from simgnn.cli.calibrate import calibrate
-    from simgnn.cli.console import Reporter, note, print_json, print_table
+    from simgnn.cli.console import Reporter, note, print_json
     from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
     from simgnn.cli.tables import qualifications, seconds
     from simgnn.cli.train import carry_out, write_run
     from simgnn.experiment.load import load_experiment
     from simgnn.report.perfetto import write_perfetto
+    from simgnn.report.terminal import print_table
 
     simulated, trained = out / "sim", out / "run"
     profile, timelines = out / "hardware.toml", out / "trace.perfetto.json"

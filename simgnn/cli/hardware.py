@@ -40,11 +40,12 @@ def list_profiles(json: AsJson = False) -> None:
     Example: [bold]simgnn hardware list[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.console import print_json, print_table
+    from simgnn.cli.console import print_json
     from simgnn.errors import HardwareError
     from simgnn.hardware.describe import counts
     from simgnn.hardware.library import calibration_path, known_profiles
     from simgnn.hardware.profile import load_profile
+    from simgnn.report.terminal import print_table
 
     found = dict(sorted(known_profiles().items()))
     if calibration_path().is_file():
@@ -151,8 +152,8 @@ def _rich_tree(node: "Node") -> "Tree":
 
 def _print_matrix(profile: "Profile", names: list[str], matrix: list[list[float]]) -> None:
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.console import print_table
     from simgnn.hardware.describe import counts
+    from simgnn.report.terminal import print_table
 
     total = counts(profile)["devices"]
     part = f", {len(names)} of {total} devices" if total > len(names) else ""

@@ -157,9 +157,10 @@ def _entry(value: Any, where: str) -> int:
 def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool) -> None:
     """Print the time of an op."""
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.console import note, print_json, print_table
+    from simgnn.cli.console import note, print_json
     from simgnn.cli.tables import amount, seconds
     from simgnn.hardware.operation_numbers import weakest
+    from simgnn.report.terminal import print_table
 
     name, source = machine.profile.meta.name, weakest(time.numbers)
     by_device = {

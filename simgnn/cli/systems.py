@@ -22,9 +22,10 @@ def list_systems(
 ) -> None:
     """List the shipped systems with the policy in each slot. Example: [bold]simgnn systems list[/bold]"""
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.console import print_json, print_table
+    from simgnn.cli.console import print_json
     from simgnn.experiment.load import load_experiment, system_names
     from simgnn.experiment.slots import SLOTS
+    from simgnn.report.terminal import print_table
 
     rows = []
     for name in system_names():

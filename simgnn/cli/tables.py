@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from simgnn.cli.console import note, print_json, print_table
+from simgnn.cli.console import note, print_json
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.result import Result
+from simgnn.report.terminal import print_table
 
 UNMEASURED = "-"
 
