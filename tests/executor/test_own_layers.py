@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.partitioners.random import Random
 
 from executor.environment import RENDEZVOUS
 from executor.network import LayerNetwork
@@ -15,8 +17,8 @@ from executor.plan import RunPlan
 from executor.train import Session, seed_of
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.kinds import Ebv, Random
 from simgnn.partition.local import build_local_graphs
+from simgnn.partition.partition import partitioned
 from simgnn.partition.replicas import build_replica_graphs
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
@@ -50,7 +52,7 @@ def test_ranks_and_seeds_draw_differently() -> None:
         ("Halving", r"op '.*/1/prepare' .*changes its input in place; .*clone\(\)"),
         ("InPlace", r"op 'forward/1/update' .*changes its input .*clone\(\)"),
         ("Short", r"op '.*aggregate' .*gave 89 rows, the program planned 90"),
-        ("Broken", r"ValueError: my bug \(at .*own_layers\.py:\d+, in Broken\..*\)"),
+        ("Broken", r"ValueError: my bug \(in .*, at .*own_layers\.py:\d+\)"),
     ],
 )
 def test_a_fault_of_a_layer_is_told_with_what_to_do(layer: str, told: str, tmp_path: Path) -> None:
@@ -76,11 +78,11 @@ def test_a_layer_that_treats_copies_of_a_vertex_unlike_is_refused() -> None:
     graph, spec = small_graph(), LayerSpec(1, "tests.executor.own_layers:Drop", 12, 5, "transform-first")
     where = (0, torch.float64, torch.device("cpu"))
     hosts = np.zeros(2, dtype=np.int64)
-    for rank in build_replica_graphs(graph, Ebv().partition(graph, hosts, 0)):
+    for rank in build_replica_graphs(graph, partitioned(Ebv(), graph, hosts, 0)):
         with pytest.raises(ConfigError, match=r"model\.kind: got '.*Drop', whose module\.drop \(Dropout\).*'halo'"):
             LayerNetwork([spec], rank, *where)
         LayerNetwork([replace(spec, kind="tests.executor.own_layers:Plain")], rank, *where)
-    [whole] = build_replica_graphs(graph, Ebv().partition(graph, hosts[:1], 0))
+    [whole] = build_replica_graphs(graph, partitioned(Ebv(), graph, hosts[:1], 0))
     LayerNetwork([spec], whole, *where)
-    for rank in build_local_graphs(graph.csr, Random().partition(graph, hosts, 0)):
+    for rank in build_local_graphs(graph.csr, partitioned(Random(), graph, hosts, 0)):
         LayerNetwork([spec], rank, *where)
