@@ -58,6 +58,7 @@ def _full_graph_context(
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
+        control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )
 
 

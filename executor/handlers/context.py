@@ -169,7 +169,8 @@ class RankContext:
     name; ``note``: where decisions are written down; ``note_loss``: a mini-batch's metrics, before they are summed over
     ranks; ``note_rows``: rows that arrive along routes which bring others in every turn; ``written``: memory that ranks
     of a host share and this one changes while it trains, by name; ``resources`` and ``memo``: see
-    :class:`simgnn.policy.PolicyContext`."""
+    :class:`simgnn.policy.PolicyContext`; ``control``: a group of all ranks on the host for messages that are not part
+    of the program."""
 
     program: Program
     rank: int
@@ -193,6 +194,7 @@ class RankContext:
     written: Mapping[str, torch.Tensor] = field(default_factory=dict)
     resources: Mapping[type[Any], Any] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
+    control: GroupHandle | None = None
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """A policy has decided: guards and schedules see it (unless it concerns one peer), the activity has it."""

@@ -1,20 +1,27 @@
 """Guards at run time: what a rank wants, what all agree on, and the two checks that no bound is exceeded."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from executor.buffers import Now
 from executor.handlers import handler_of
-from executor.handlers.context import RankContext
+from executor.handlers.context import GroupHandle, RankContext
+from executor.handlers.decisions import check_agreement
+from simgnn.emit.guards import Agree
 from simgnn.errors import BackendError
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
+from simgnn.policy import PolicyContext
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Guard, Op, Transfer
 from simgnn.program.program import Program
-from tests.executor.harness import reads, tiny_program, world_context
+from tests.executor.harness import reads, run_ranks, tiny_program, world_context
 
 GAP = SkipBroadcast(rule="variation-gap", bound_change=0.1)
 
@@ -137,3 +144,26 @@ def test_a_block_older_than_the_bound_ends_the_run() -> None:
     value(context, "versions")[2] = 0
     with pytest.raises(BackendError, match="the block of rank 2 in use on rank 1 in epoch 1 was never sent"):
         run(at(0))
+
+
+class Undecided(SkipBroadcast):
+    """A user's policy that asks which rank it is on."""
+
+    def agree(self, context: PolicyContext, versions: Sequence[int], wanted: Sequence[int] | None) -> tuple[bool, ...]:
+        """Its own block alone."""
+        return tuple(root == context.rank for root in range(context.ranks))
+
+
+def _decide(rank: int, ranks: int) -> str:
+    control = GroupHandle(dist.group.WORLD, tuple(range(ranks)), torch.device("cpu"))
+    action = Agree(Undecided(), Plain())
+    check_agreement(control, action, {"agreed/root-0": 1})
+    with pytest.raises(BackendError) as raised:
+        check_agreement(control, action, {"agreed/root-0": int(rank == 0)})
+    return str(raised.value)
+
+
+def test_ranks_that_decide_differently_are_reported_on_all_of_them(tmp_path: Path) -> None:
+    messages = run_ranks(2, _decide, tmp_path)
+    assert messages[0] == messages[1]
+    assert re.search(r"test_agreement\.Undecided decided differently in Agree: rank 0 \[1\], rank 1 \[0\]", messages[0])
