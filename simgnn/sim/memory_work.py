@@ -10,7 +10,7 @@ import numpy as np
 
 from simgnn.emit.row_cache import EncodeMoved
 from simgnn.policies.minibatch import EMBEDDINGS
-from simgnn.program.kinds import Form, OpKind
+from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Op, Work
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import Column, IntArray
@@ -53,7 +53,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
     if op.kind is OpKind.LOSS and len(op.reads) > 1:  # an op timed alone reads no buffer
         total += _loss(program, sizes, op, epoch, step)
     if op.kind is OpKind.AGGREGATE:
-        if "block" in op.options and op.module is not None:
+        if "block" in op.options and op.segment is not None:
             return _block_attention(program, sizes, op, epoch, step)
         for name in {access.buffer for access in op.reads} & {access.buffer for access in op.writes}:
             total += _bytes(program, sizes, name, epoch, step)
@@ -65,7 +65,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
         return np.max(copies, axis=0) if copies else total
     outgoing = set(op.gradients) & {access.buffer for access in op.writes}
     learned = _parameter_gradients(sizes, op, epoch, step)
-    in_turn = op.reverses.endswith("/prepare") or any(program.buffers[name].inner for name in outgoing)
+    in_turn = op.segment is Segment.PREPARE or any(program.buffers[name].inner for name in outgoing)
     if in_turn and learned:
         total += np.max(learned, axis=0)
     elif learned:
@@ -74,7 +74,7 @@ def work_space(program: Program, sizes: Sizes, op: Op, epoch: int, step: int) ->
         for access in op.writes:
             if access.buffer not in outgoing:
                 total += _bytes(program, sizes, access.buffer, epoch, step)
-    if not (op.module or "").endswith(".update") and not op.reverses.endswith("/update"):
+    if op.segment is not Segment.UPDATE:
         return total
     masks = op.layer < max((other.layer for _, other in program.ops), default=0)
     limits = bool(op.options.get("gradient_limit"))
@@ -230,7 +230,7 @@ def kept_beside(program: Program, sizes: Sizes) -> dict[str, IntArray]:
                 block, turned = op.options["block"], op.options.get("transposed", 0)
                 behind = at["rows"] if any(access in op.writes for access in op.reads) else 0
                 kept[f"degrees of block {block}"] = np.full_like(at["rows"], 8 * at["sources"])
-                if op.module is None:  # attention scales nothing
+                if op.segment is None:  # attention scales nothing
                     scaled = behind + at["sources"] + at["rows"]
                     kept[f"scalings of block {block}/{turned}"] = at["item_bytes"] * scaled
             elif sums and op.reverses is None:

@@ -112,6 +112,7 @@ def test_no_cached_row_is_further_off_than_allowed() -> None:
     """After each round, |row - cached| is at most epsilon |row|, or for a sent row the codec's bound."""
     from executor.adaptive import AdaptiveRows
     from executor.codecs import codec_of
+
     from executor.handlers.context import PolicyContext
     from simgnn.policies.codec.linear import Linear
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from executor.handlers.agreement import agree, flag
 
 from executor.buffers import Now
-from executor.handlers.agreement import agree, flag
 from executor.handlers.blocks import add_block
 from executor.handlers.context import RankContext
 from simgnn.errors import BackendError

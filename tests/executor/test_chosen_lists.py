@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from executor.kernels.masks import WireMask
+from executor.replicas import AdaptiveReplicas
 from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.handlers.context import PolicyContext
 from executor.handlers.pairwise import _listed_rows, _masked_rows
-from executor.kernels.masks import WireMask
-from executor.replicas import AdaptiveReplicas
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 
 

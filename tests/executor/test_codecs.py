@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from executor.adaptive import moved_rows
+from executor.codecs import LinearCodec, codec_of
+from executor.kernels.masks import WireMask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from executor import codecs
-from executor.adaptive import moved_rows
-from executor.codecs import LinearCodec, codec_of
-from executor.kernels.masks import WireMask
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.policies.codec.bfloat16 import Bfloat16

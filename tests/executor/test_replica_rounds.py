@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-
 from executor.codecs import codec_of
-from executor.handlers.context import LocalRoute, PolicyContext
 from executor.replicas import AdaptiveReplicas
+
+from executor.handlers.context import LocalRoute, PolicyContext
 from executor.routes import local_routes
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 import torch
+from executor.codecs import codec_of
+from executor.kernels.masks import wire_mask
+from executor.replicas import AdaptiveReplicas
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executor.codecs import codec_of
 from executor.handlers.context import PolicyContext
-from executor.kernels.masks import wire_mask
 from executor.layers.attention import GAT
 from executor.layers.build import build_layers
 from executor.minibatch.embeddings import Embeddings
-from executor.replicas import AdaptiveReplicas
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.serving import Serving
 from simgnn.policies.codec.linear import Linear

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from executor.adaptive import AdaptiveRows
+from executor.codecs import Codec, Place, StochasticCodec, codec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from executor.adaptive import AdaptiveRows
-from executor.codecs import Codec, Place, StochasticCodec, codec_of
 from executor.handlers.context import PolicyContext
 from executor.kernels import dither, draws
 from executor.policies import EncodedRows

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-
-from executor import codecs
 from executor.adaptive import moved_rows
 from executor.codecs import LinearCodec
 from executor.kernels.masks import WireMask
+
+from executor import codecs
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast

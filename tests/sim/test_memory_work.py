@@ -7,6 +7,8 @@ import pytest
 from programs.notation import op, program
 
 from sim.worlds import machine, run
+from simgnn.policies.minibatch import EMBEDDINGS
+from simgnn.program.kinds import Segment
 from simgnn.program.ops import Buffer, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program
 from simgnn.sim.decided import Sizes
@@ -18,9 +20,9 @@ ROWS, WIDE, NARROW = 1000, 64, 8
 def layers(last: int) -> Program:
     """The backward of one layer's update, of ``last`` layers: [1000, 64] gradient in, [1000, 8] out."""
     product = (Work("matmul", {"rows": ROWS, "inner": WIDE, "outer": NARROW, "item_bytes": 4}),)
-    ops = [op("forward/1/update", "transform", "compute", "x p", "y", module="layers.1.update", work=product, layer=1),
+    ops = [op("forward/1/update", "transform", "compute", "x p", "y", segment=Segment.UPDATE, work=product, layer=1),
            op("loss", "loss", "compute", "y", "dy", "forward/1/update"),
-           op("backward/1/update", "transform", "compute", "dy x y p", "dx g", "loss", module="layers.1.update",
+           op("backward/1/update", "transform", "compute", "dy x y p", "dx g", "loss", segment=Segment.UPDATE,
               reverses="forward/1/update", gradients={"dy": "y", "dx": "x"}, work=product, layer=1),
            op("end", "optimize", "compute", "g p", "p", "backward/1/update", layer=last)]  # fmt: skip
     buffers = [Buffer("x", ROWS, NARROW, persistent=True), Buffer("dx", ROWS, NARROW), Buffer("y", ROWS, WIDE),
@@ -47,10 +49,10 @@ def test_sparse_input_rows_are_kept_transposed_too_with_their_pointers() -> None
 
 def sums(reverses: str, writes: str, gradients: dict[str, str], *pieces: Work) -> int:
     """Bytes that a backward op of a hidden layer with these products holds; [1000, 64] gradient "dy" comes in."""
-    ops = [op("forward/1/prepare", "transform", "compute", "x", "z", layer=1, module="layers.1.prepare"),
-           op("forward/1/update", "transform", "compute", "z", "y", layer=1, module="layers.1.update"),
+    ops = [op("forward/1/prepare", "transform", "compute", "x", "z", layer=1, segment=Segment.PREPARE),
+           op("forward/1/update", "transform", "compute", "z", "y", layer=1, segment=Segment.UPDATE),
            op("b", "transform", "compute", "dy x", writes, reverses=reverses, gradients=gradients, layer=1,
-              work=pieces),
+              segment=Segment(reverses.rpartition("/")[2]), work=pieces),
            op("end", "optimize", "compute", "g", "g", layer=2)]  # fmt: skip
     buffers = [Buffer(name, ROWS, WIDE) for name in ("x", "y", "z", "dy", "dx", "dz")]
     made = program("p", {"epoch": ops}, Calendar("epoch"), [*buffers, Buffer("g", 10**6, 1, persistent=True)],
@@ -89,8 +91,9 @@ def test_a_gradient_that_is_written_as_it_is_masked_is_held_once() -> None:
 
 
 def test_products_of_products_hold_the_gradient_between_and_those_of_weights_in_turn() -> None:
-    ops = [op("forward/1/update", "transform", "compute", "x", "y saved", layer=1, module="layers.1.update"),
+    ops = [op("forward/1/update", "transform", "compute", "x", "y saved", layer=1, segment=Segment.UPDATE),
            op("b", "transform", "compute", "dy x saved", "dx dsaved g", reverses="forward/1/update", layer=1,
+              segment=Segment.UPDATE,
               gradients={"dy": "y", "dx": "x", "dsaved": "saved"},
               work=(WEIGHTS, ROWS_GRADIENT, SPARSE, ROWS_GRADIENT)),
            op("end", "optimize", "compute", "g", "g", layer=2)]  # fmt: skip
@@ -102,8 +105,9 @@ def test_products_of_products_hold_the_gradient_between_and_those_of_weights_in_
 
 
 def test_parts_of_a_sum_get_copies_of_its_gradient_after_the_products() -> None:
-    ops = [op("forward/1/update", "transform", "compute", "x z", "y saved", layer=1, module="layers.1.update"),
+    ops = [op("forward/1/update", "transform", "compute", "x z", "y saved", layer=1, segment=Segment.UPDATE),
            op("b", "transform", "compute", "dy saved", "dx dz dsaved", "forward/1/update", reverses="forward/1/update",
+              segment=Segment.UPDATE,
               layer=2, gradients={"dy": "y", "dx": "x", "dz": "z", "dsaved": "saved"},
               work=(ROWS_GRADIENT, ROWS_GRADIENT)),
            op("end", "elementwise", "compute", "dx dz", "", "b", layer=2)]  # fmt: skip
@@ -127,7 +131,8 @@ def test_a_sum_that_adds_to_another_makes_a_new_one_beside_it() -> None:
 
 def held(one: Op, *buffers: Buffer) -> int:
     """Bytes that an op of a program of its own holds."""
-    made = program("p", {"epoch": [one]}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+    made = program("p", {"epoch": [one]}, Calendar("epoch"), buffers, [Stream("compute"), Stream(EMBEDDINGS)],
+                   (0,))  # fmt: skip
     return int(work_space(made, Sizes(made), one, 0, 0)[0])
 
 
@@ -139,9 +144,9 @@ def test_attention_to_a_block_holds_scores_and_what_arrived_taken_apart() -> Non
     first, later = (2 * score, block + score), (5 * score + rows, block + rows + 3 * score)
     for read, (forward, backward) in ((("x", "x"), first), (("x m y", "x dx ds dt"), later)):
         named = {"block": 1, "own": "x"}
-        ahead = op("a", "aggregate", "compute", read[0], "m y", module="layers.1.add_block",
+        ahead = op("a", "aggregate", "compute", read[0], "m y", segment=Segment.ADD_BLOCK,
                    options={**named, "transposed": 0})  # fmt: skip
-        reverse = op("a", "aggregate", "compute", read[1], "dx ds dt", module="layers.1.block_gradients",
+        reverse = op("a", "aggregate", "compute", read[1], "dx ds dt", segment=Segment.BLOCK_GRADIENTS,
                      options={**named, "transposed": 1})  # fmt: skip
         assert held(ahead, Buffer("x", ROWS, WIDE), *state) == forward
         assert held(reverse, Buffer("x", ROWS, payload), *back) == backward
@@ -182,11 +187,11 @@ def test_learned_vectors_are_put_in_order_to_be_summed_and_change_by_two_tensors
     gradients = Work("scatter_add", {"rows": ROWS, "width": WIDE, "item_bytes": 4})
     step = Work("optimizer", {"elements": 5 * ROWS * WIDE, "item_bytes": 4})
     buffers = Buffer("ids", ROWS, 1, "int64"), Buffer("x", ROWS, WIDE), Buffer("y", ROWS, WIDE)
-    add = op("a", "add", "compute", "ids x", "y", module="embeddings", work=(gradients,))
-    apply = op("a", "optimize", "compute", "ids x", "y", module="embeddings", work=(step,))
+    add = op("a", "add", EMBEDDINGS, "ids x", "y", work=(gradients,))
+    apply = op("a", "optimize", EMBEDDINGS, "ids x", "y", work=(step,))
     assert held(add, *buffers) == ROWS * (4 * WIDE + 3 * 8)
     assert held(apply, *buffers) == 2 * 4 * ROWS * WIDE, "different vertices, of which more may have been pushed"
-    assert held(replace(apply, module=None), *buffers) == 0
+    assert held(replace(apply, stream="compute"), *buffers) == 0
 
 
 def test_of_sparse_rows_that_a_module_adds_up_their_sum_is_kept_transposed() -> None:
@@ -200,8 +205,9 @@ def test_of_sparse_rows_that_a_module_adds_up_their_sum_is_kept_transposed() -> 
 
 
 def test_a_gradient_that_is_scaled_down_is_held_beside_the_masked_one() -> None:
-    ops = [op("forward/1/update", "transform", "compute", "z", "y", layer=1, module="layers.1.update"),
+    ops = [op("forward/1/update", "transform", "compute", "z", "y", layer=1, segment=Segment.UPDATE),
            op("b", "transform", "compute", "dy", "dz", reverses="forward/1/update", gradients={"dy": "y", "dz": "z"},
+              segment=Segment.UPDATE,
               layer=1, options={"gradient_limit": 1.0}),
            op("end", "optimize", "compute", "dz", "dz", "b", layer=2)]  # fmt: skip
     held = []

@@ -9,7 +9,7 @@ from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import Sums, WholeLayers
 from simgnn.policies.segments import Segments
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.sizes import Size
 
 
@@ -43,7 +43,7 @@ class FullGraphPlan:
                 reads.append(copies.source)
                 writes.append(builder.buffer(copies.prepared, copies.rows.rows, layer.prepared_width))
                 pieces += segments.product(layer, copies.rows)
-            segments.forward(layer, "prepare", OpKind.TRANSFORM, reads, writes, builder.work(pieces))
+            segments.forward(layer, Segment.PREPARE, OpKind.TRANSFORM, reads, writes, builder.work(pieces))
         self.sums.forward(layer, source)
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [f"aggregated/{index}", *([segments.own(layer)] if layer.uses_own_rows else [])]
@@ -94,7 +94,7 @@ class FullGraphPlan:
             gradients[builder.buffer(below, self.names.rows, layer.width_in)] = segments.own(layer)
             writes.append(below)
         work = builder.work(pieces)
-        segments.reverse(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, gradients)
+        segments.reverse(layer, Segment.PREPARE, OpKind.TRANSFORM, reads, writes, work, gradients)
 
     def _product_gradient(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
         """From gradients summed over the edges: the weights' with the layer's own rows, and those rows' own."""
@@ -104,7 +104,7 @@ class FullGraphPlan:
         self.builder.compute(
             self.names.train, f"backward/{index}/product", OpKind.TRANSFORM,
             [target, segments.own(layer), f"parameters/{index}"], [*writes, f"gradients/{index}"], work,
-            layer=index, phase="backward", module=f"layers.{index}.product_gradient",
+            layer=index, phase="backward", segment=Segment.PRODUCT_GRADIENT,
         )  # fmt: skip
 
     def _add_own(self, layer: LayerSpec, below: str) -> None:

@@ -8,7 +8,7 @@ from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
-from simgnn.program.kinds import Form, OpKind
+from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Column, Size
 
@@ -100,7 +100,7 @@ class HaloSums:
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [own, *([halo] if self.exchanges else [])]
         work = builder.work(segments.work(layer, "forward", []), FORWARD)
-        segments.forward(layer, "forward", OpKind.TRANSFORM, reads, [hidden], work)
+        segments.forward(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, [hidden], work)
 
     def backward_whole(self, layer: LayerSpec) -> None:
         """The reverse; gradients of the halo go back."""
@@ -115,7 +115,7 @@ class HaloSums:
                 gradients[builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.width_in)] = halo
                 writes.append(f"d/{halo}")
         work = builder.work(segments.work(layer, "forward/backward", []), BACKWARD)
-        segments.reverse(layer, "forward", OpKind.TRANSFORM, reads, writes, work, gradients)
+        segments.reverse(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, writes, work, gradients)
         if self.moves(layer):
             self._give_back(layer, f"d/{halo}", below, layer.width_in)
 
