@@ -120,7 +120,7 @@ class SampledNetwork(_Modules):
         if segment in OVER_EDGES:
             summed = self._function(layer, segment, module.sampled_functions())
             return lambda block, rows, *others, **options: summed(
-                SampledBlock(*block, columns=len(rows)), rows, *others, **options
+                SampledBlock(block[0], block[1], len(rows)), rows, *others, **options
             )
         function = self._function(layer, segment, module.functions())
         if segment is not Segment.UPDATE or not module.spec.uses_own_rows:
