@@ -73,7 +73,7 @@ def _place(error: Exception) -> str:
     libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
     known = [Path(__file__).parent, Path(simgnn.__file__).parent, *map(Path, libraries)]
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        code, path = frame.f_code, Path(frame.f_code.co_filename)
+        path = Path(frame.f_code.co_filename)
         if path.is_file() and not any(path.is_relative_to(folder) for folder in known):
             return f" (in {frame.f_code.co_qualname}, at {path}:{line})"
     return ""

@@ -10,6 +10,7 @@ from executor.buffers import BufferStore, Now, Value
 from executor.policies.accelerated import accelerated_class
 from simgnn.errors import BackendError
 from simgnn.policy import Action, PolicyContext
+from simgnn.program.kinds import Segment
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Program, Template
 
@@ -79,14 +80,14 @@ class GroupHandle:
 
 
 class Network(Protocol):
-    """The modules of a model by segment name."""
+    """The layers of a model, by their number from 1."""
 
-    def segment(self, name: str) -> Callable[..., Any]:
-        """A function on the tensors that the segment's op reads, such as "layers.2.update"."""
+    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+        """A function on the tensors that the segment's op reads."""
         ...
 
-    def on_tape(self, name: str) -> bool:
-        """Whether that function takes ``call=``, see :data:`executor.layers.tape.Call`."""
+    def on_tape(self, layer: int) -> bool:
+        """Whether functions of a layer take ``call=``, see :data:`executor.layers.tape.Call`."""
         ...
 
     def set_training(self, training: bool) -> None:
