@@ -3,6 +3,7 @@
 A policy of a user imports this module, :mod:`simgnn.emit` and the nouns of :mod:`simgnn.program`, nothing else.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,7 +188,8 @@ class EncodeRows(Action["Codec"]):
         xp, names = array_namespace(rows), context.gathered
         if names is None:
             names = xp.arange(rows.shape[0], dtype=xp.int64, device=device(rows))
-        return (self.owner.encode(context, rows, names),)
+        found = self.owner.encode(context, rows, names)
+        return (expect(self.owner, "encode", found, (rows.shape[0], context.width), "uint8"),)
 
 
 class DecodeRows(Action["Codec"]):
@@ -195,7 +197,8 @@ class DecodeRows(Action["Codec"]):
 
     def run(self, context: PolicyContext, packed: Array) -> tuple[Array, ...]:
         """``packed`` uint8 [n, row_bytes] -> rows [n, F]."""
-        return (self.owner.decode(context, packed, context.width, context.dtype),)
+        found = self.owner.decode(context, packed, context.width, context.dtype)
+        return (expect(self.owner, "decode", found, (packed.shape[0], context.width), context.dtype),)
 
 
 class Serving(Policy):
@@ -262,7 +265,7 @@ def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dt
     kind = type(policy)
     raise PolicyError(
         f"{kind.__module__}.{kind.__qualname__}.{method} returned {got[1]} {list(got[0])}, expected {dtype} "
-        f"{list(shape)}"
+        f"{list(shape)} ({sys.modules[kind.__module__].__file__})"
     )
 
 

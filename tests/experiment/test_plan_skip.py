@@ -105,7 +105,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         (["freshness.bound_change=0.5"], r"freshness\.rule: got 'epoch-adaptive' with bound_change"),
         (
             [ALWAYS, "communication.resend_inputs=false"],
-            r"freshness\.inputs: got 'always' with .*resend_inputs = false",
+            r"freshness\.inputs: got 'always' with .*which sends input features once",
         ),
         ([ALWAYS, "freshness.skip=gradients"], r"freshness\.inputs: got 'always' with freshness\.skip = 'gradients'"),
         ([ALWAYS, "model.kind=gat", "model.order=auto"], r"freshness\.inputs: got 'always' with model\.kind = 'gat'"),

@@ -43,6 +43,11 @@ class RowStore(Placement, ABC):
     def refills(self) -> bool:
         """Whether each epoch has a cache of its own."""
 
+    @property
+    @abstractmethod
+    def caches(self) -> int:
+        """Caches that a device holds at once."""
+
     @abstractmethod
     def resolved(self, needed: Callable[[], float]) -> Self:
         """The same with a number of cached rows; ``needed``: distinct rows of other hosts that a rank needs in an
