@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Policy
 from simgnn.program.digest import program_digest
+from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
 from simgnn.record.plan import BatchesTable, read_plan
@@ -121,6 +122,11 @@ class RunPlan:
     def timeout(self) -> float:
         """Seconds after which a silent rank counts as lost."""
         return float(self.train["timeout"])
+
+    @property
+    def schedule(self) -> Picks | None:
+        """The schedule that picks among ready ops; None in a plan that names none."""
+        return cast("Picks | None", self.policies.get("schedule"))
 
     @cached_property
     def program(self) -> Program:

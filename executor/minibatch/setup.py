@@ -36,12 +36,12 @@ from simgnn.policies.minibatch import (
     INPUTS,
     OWN_LABELS,
     PLACES,
-    SAMPLING,
     SEED_COUNT,
     SERVED_ROWS,
     rows_after,
 )
 from simgnn.policies.placement.store import Store
+from simgnn.program.kinds import OpKind
 from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.planfile import open_plan
@@ -65,7 +65,8 @@ def _batch_source(plan: RunPlan, folders: BatchFolders, sampling: SamplingPlan, 
     assert isinstance(batching, NeighbourSampling)
     if batching.known_ahead:
         return PresampledBatches(folders.presampled, sampling, plan.artifact.digest, rank, plan.epochs)
-    return SampledBatches(sampling, rank, plan.program.streams[SAMPLING].servers)
+    drawing = {op.stream for _, op in plan.program.ops if op.kind is OpKind.SAMPLE}
+    return SampledBatches(sampling, rank, sum(plan.program.streams[name].servers for name in drawing))
 
 
 def _context(

@@ -32,16 +32,23 @@ def slot_faults(values: Mapping[str, Any]) -> Faults:
         return
     sampled = isinstance(batching, NeighbourSampling)
     got = f"with batching.kind = '{batching.kind}'"
-    for slot, policy, default, why in (
-        ("placement", placement, "device", "a full graph's rows all lie on their ranks' devices, so none are pulled"),
-        ("schedule", schedule, "bsp", "an epoch of one step leaves no batch to stage ahead"),
-    ):
-        if isinstance(policy, Store | Prefetch) and not sampled:
+    for slot, policy, default, why, serves in (
+        ("placement", placement, "device", "a full graph's rows all lie on their ranks' devices, so none are pulled",
+         not isinstance(placement, Store)),
+        ("schedule", schedule, "bsp", "an epoch of one step leaves no batch to stage ahead",
+         schedule is None or schedule.full_graph),
+    ):  # fmt: skip
+        if not serves and not sampled:
             yield (
                 (slot, "kind"),
                 f"got '{policy.kind}' {got}, expected '{default}': {why}; or sample mini-batches (batching.kind = "
                 "'seeded' or 'sampled')",
             )
+    if sampled and schedule is not None and schedule.mini_batches is None:
+        yield (
+            ("schedule", "kind"),
+            f"got '{schedule.label}' {got}, expected 'bsp' or 'prefetch': the other serves the full graph alone",
+        )
     if sampled and batching.asks_hosts and isinstance(schedule, Prefetch) and schedule.lanes > 1:
         yield (
             ("schedule", "lanes"),

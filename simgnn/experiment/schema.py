@@ -27,9 +27,8 @@ from simgnn.policies.communication.halo import Halo
 from simgnn.policies.freshness.always import Always
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.placement.device import Device
-from simgnn.policies.schedule.base import Schedule
 from simgnn.policies.schedule.bsp import Bsp
-from simgnn.policy import Codec, Policy
+from simgnn.policy import Codec, Policy, Schedule
 
 SECTIONS: Mapping[str, type[Section]] = {
     "graph": GraphSection,

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from simgnn.policies.minibatch import FEATURES, FETCHING, PLACES, STAGING
+from simgnn.policies.minibatch import FEATURES, PLACES
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Access, Dependency, Op, Transfer, Work
+from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.sizes import Column, Route
 
 Phase = Literal["forward", "setup"]
@@ -66,7 +66,7 @@ class Staging:
             Op(
                 f"{name}/serve",
                 OpKind.COPY,
-                STAGING,
+                Nature.STAGING,
                 accesses([FEATURES]),
                 accesses([served]),
                 work=self.gathered(sent(route)),
@@ -82,7 +82,7 @@ class Staging:
             Op(
                 f"{name}/exchange",
                 OpKind.EXCHANGE,
-                FETCHING,
+                Nature.FETCHING,
                 accesses([served]),
                 accesses([pulled]),
                 transfer=Transfer(self.row_bytes),
@@ -101,7 +101,7 @@ class Staging:
             Op(
                 name,
                 OpKind.H2D,
-                STAGING,
+                Nature.STAGING,
                 tuple(reads),
                 (writes,),
                 work=self.gathered(rows),
@@ -119,7 +119,7 @@ class Staging:
             Op(
                 name,
                 OpKind.SELECT,
-                STAGING,
+                Nature.STAGING,
                 tuple(reads),
                 (writes,),
                 work=self.gathered(rows),

@@ -14,7 +14,6 @@ from simgnn.policies.minibatch import (
     SEEDS,
     STAGE_BLOCKS,
     STAGE_ROWS,
-    STAGING,
     TAKE_HOT,
     VERTICES,
     block,
@@ -23,11 +22,11 @@ from simgnn.policies.minibatch import (
     rows_after,
 )
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
-from simgnn.policies.schedule.base import Schedule
 from simgnn.policies.staging import Staging, add_route, received
+from simgnn.policy import MiniBatchSchedule
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Access, Op, Transfer, Work
+from simgnn.program.ops import Access, Nature, Op, Transfer, Work
 from simgnn.program.sizes import Column, IntArray
 from simgnn.sampling.sizes import BatchSizes
 
@@ -41,7 +40,12 @@ class StoredRows:
     """Puts the sizes of a run's batches into a builder. ``ready``: the op that completes a batch's rows."""
 
     def __init__(
-        self, builder: ProgramBuilder, batches: BatchSizes, stats: PartitionStats, schedule: Schedule, placement: Store
+        self,
+        builder: ProgramBuilder,
+        batches: BatchSizes,
+        stats: PartitionStats,
+        schedule: MiniBatchSchedule,
+        placement: Store,
     ) -> None:
         self.builder = builder
         self.batches, self.placement = batches, placement
@@ -73,7 +77,7 @@ class StoredRows:
             Op(
                 STAGE_BLOCKS,
                 OpKind.H2D,
-                STAGING,
+                Nature.STAGING,
                 accesses([DRAWN_SEEDS, *map(drawn, hops)]),
                 accesses([SEEDS, *map(block, hops)]),
                 work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
@@ -126,7 +130,7 @@ class StoredRows:
         words: IntArray = rows + (rows > 0) + self.batches.edges[hop - 1]
         return words
 
-    def _buffers(self, facts: GraphFacts, schedule: Schedule) -> None:
+    def _buffers(self, facts: GraphFacts, schedule: MiniBatchSchedule) -> None:
         """Rings of batches. A ring's copies are as large as the run's largest batch of the rank."""
         builder, held = self.builder, schedule.drawn_batches
         staged = schedule.staged_batches(self.batches.steps)

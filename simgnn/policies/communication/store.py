@@ -7,11 +7,11 @@ from pydantic import Field
 from simgnn.partition.partition import PartitionKind
 from simgnn.partition.stats import PartitionStats
 from simgnn.policies.communication.base import Communication, Sizes
-from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
+from simgnn.policies.minibatch import FEATURES, INPUTS, PLACES, PULLED_ROWS, VERTICES
 from simgnn.policies.staging import Staging, received
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Op, Transfer
+from simgnn.program.ops import Nature, Op, Transfer
 
 ROUTE = "rows"
 """Rows that batches pull, from the rank that sends to the one that needs, by epoch and step."""
@@ -44,7 +44,7 @@ class Pulls(Communication):
             Op(
                 "rows/fetch",
                 OpKind.FETCH,
-                FETCHING,
+                Nature.FETCHING,
                 accesses([VERTICES, FEATURES]),
                 accesses([pulled]),
                 transfer=Transfer(staging.row_bytes),

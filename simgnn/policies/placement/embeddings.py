@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simgnn.partition.serving import Serving
-from simgnn.policies.minibatch import EMBEDDINGS, FEATURES, INPUT_GRADIENT, PUSHING, SEED_COUNT, VERTICES, rows_after
+from simgnn.policies.minibatch import EMBEDDINGS, FEATURES, INPUT_GRADIENT, SEED_COUNT, VERTICES, rows_after
 from simgnn.policies.staging import add_route, received, sent
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Group, Op, Stream, Transfer, Work
+from simgnn.program.ops import Nature, Op, Transfer, Work
 from simgnn.program.sizes import Column, IntArray, Route
 from simgnn.sampling.sizes import BatchSizes
 
@@ -57,16 +57,14 @@ class PushOps:
 def push_ops(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, width: int, delay: int) -> PushOps:
     """Sizes, buffers and ops of embeddings of ``width``. ``host_rows`` int64 [P]: rows in the memory of each rank's
     host. ``delay`` 0: a step applies what it pushed; 1: the next one does, when it has pulled its own rows."""
-    builder.streams |= {EMBEDDINGS: Stream(EMBEDDINGS), PUSHING: Stream(PUSHING, group=PUSHING)}
-    # what is pushed lies in the host's memory
-    builder.groups[PUSHING] = Group(PUSHING, backend="gloo")
+    builder.natures += [Nature.LEARNING, Nature.PUSHING]
     _sizes(builder, batches, host_rows, width, delay)
     _buffers(builder, width, delay)
     several = len(builder.hosts) > 1
     exchanges = _exchanges(builder, width) if several else ()
     apply = [_apply(builder)]
     if len(set(builder.hosts)) < len(builder.hosts):
-        settled = Op(SETTLED, OpKind.BARRIER, PUSHING, phase="update", category="comm")
+        settled = Op(SETTLED, OpKind.BARRIER, Nature.PUSHING, phase="update", category="comm")
         apply.insert(0 if delay else 1, settled)
     pick = _pick(builder, rows_after(len(batches.edges)), width, several)
     return PushOps(pick, (*exchanges, _sum(builder, width, several)), tuple(apply))
@@ -113,8 +111,8 @@ def _pick(builder: ProgramBuilder, rows: Column, width: int, several: bool) -> O
     written = [*(_pushed("sent") if several else ()), *_pushed("own"), COUNT]
     work = Work("gather", {"rows": rows, "width": width, "item_bytes": builder.item_bytes})
     return Op(
-        PICK, OpKind.D2H, EMBEDDINGS, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written), work=(work,),
-        transfer=Transfer(width * builder.item_bytes, rows), module=EMBEDDINGS, phase="backward",
+        PICK, OpKind.D2H, Nature.LEARNING, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written),
+        work=(work,), transfer=Transfer(width * builder.item_bytes, rows), module=EMBEDDINGS, phase="backward",
         category="comm_overhead", options={"face": "pushed"},
     )  # fmt: skip
 
@@ -123,7 +121,7 @@ def _exchanges(builder: ProgramBuilder, width: int) -> tuple[Op, ...]:
     sizes = (ID_BYTES, width * builder.item_bytes)
     return tuple(
         Op(
-            f"embeddings/{leaving}", OpKind.EXCHANGE, PUSHING, accesses([leaving]), accesses([arriving]),
+            f"embeddings/{leaving}", OpKind.EXCHANGE, Nature.PUSHING, accesses([leaving]), accesses([arriving]),
             transfer=Transfer(row_bytes), route=PUSH, phase="update", category="comm",
         )
         for leaving, arriving, row_bytes in zip(_pushed("sent"), _pushed("arrived"), sizes, strict=True)
@@ -134,14 +132,14 @@ def _sum(builder: ProgramBuilder, width: int, several: bool) -> Op:
     read = [*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]
     work = Work("scatter_add", {"rows": SUMMED, "width": width, "item_bytes": builder.item_bytes})
     return Op(
-        SUM, OpKind.ADD, EMBEDDINGS, accesses(read), accesses(PENDING), work=(work,), module=EMBEDDINGS, phase="update",
-        category="update", options={"face": "summed"},
+        SUM, OpKind.ADD, Nature.LEARNING, accesses(read), accesses(PENDING), work=(work,), module=EMBEDDINGS,
+        phase="update", category="update", options={"face": "summed"},
     )  # fmt: skip
 
 
 def _apply(builder: ProgramBuilder) -> Op:
     work = Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes})
     return Op(
-        APPLY, OpKind.OPTIMIZE, EMBEDDINGS, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
+        APPLY, OpKind.OPTIMIZE, Nature.LEARNING, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
         work=(work,), module=EMBEDDINGS, phase="update", category="update", options={"face": "applied"},
     )  # fmt: skip
