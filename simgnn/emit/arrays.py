@@ -38,7 +38,10 @@ def from_bytes(packed: Array, dtype: str) -> Array:
     kind = getattr(xp, dtype)
     if not packed.shape[0]:
         return xp.empty((0, packed.shape[1] // kind.itemsize), dtype=kind, device=device(packed))
-    return contiguous(packed).view(kind)
+    rows = contiguous(packed)
+    if is_torch_array(rows) and rows.storage_offset() % kind.itemsize:
+        rows = rows.clone()  # a single row is contiguous wherever it begins; torch asks for a multiple of the item
+    return rows.view(kind)
 
 
 def signed(number: int) -> int:

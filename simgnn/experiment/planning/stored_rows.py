@@ -22,7 +22,8 @@ from simgnn.policies.minibatch import (
     edges_of,
     rows_after,
 )
-from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
+from simgnn.policies.placement.base import RowStore
+from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
 from simgnn.policies.schedule.base import Schedule
 from simgnn.policies.staging import StageInputs, Staging, add_route, received
 from simgnn.program.builder import ProgramBuilder, accesses
@@ -42,7 +43,7 @@ class StoredRows:
     """Puts the sizes of a run's batches into a builder. ``ready``: the op that completes a batch's rows."""
 
     def __init__(
-        self, builder: ProgramBuilder, batches: BatchSizes, stats: PartitionStats, schedule: Schedule, placement: Store
+        self, builder: ProgramBuilder, batches: BatchSizes, stats: PartitionStats, schedule: Schedule, placement: RowStore
     ) -> None:
         self.builder = builder
         self.batches, self.placement = batches, placement
