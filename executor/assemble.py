@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from executor.buffers import BufferStore, Value
+from executor.buffers import TORCH_TYPES, BufferStore, Value
 from executor.handlers.context import GroupHandle, RankContext
 from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.network import LayerNetwork
@@ -35,7 +35,7 @@ def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle])
 def _full_graph_context(
     plan: RunPlan, world: World, groups: Mapping[str, GroupHandle], local: RankGraph, shard: Shard
 ) -> RankContext:
-    program, dtype = plan.program, getattr(torch, str(plan.train["dtype"]))
+    program, dtype = plan.program, TORCH_TYPES[str(plan.train["dtype"])]
     trained = int(world.sum([float(shard.train_mask.sum())])[0])
     task: Task = load_task(
         shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
@@ -58,12 +58,13 @@ def _full_graph_context(
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
+        control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )
 
 
 def warm_up_for(plan: RunPlan, device: torch.device) -> None:
     """Run every kernel of the plan's model and policies once."""
-    dtype = getattr(torch, str(plan.train["dtype"]))
+    dtype = TORCH_TYPES[str(plan.train["dtype"])]
     warm_up_policies(plan.policies.values(), dtype, device)
     if plan.batches is None:
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)

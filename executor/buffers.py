@@ -156,19 +156,23 @@ class BufferStore:
             for copy in range(self.program.buffers[name].depth):
                 value = self.values[self._base[name] + copy]
                 if value is not None:
-                    result[f"{name}#{copy}"] = value
+                    result[_key(name, copy)] = value
         return result
 
     def load_state(self, state: Mapping[str, Value]) -> None:
         """Put back what :meth:`state` returned; where a copy has memory already, into that."""
+        slots = {
+            _key(name, copy): (name, self._base[name] + copy)
+            for name, buffer in self.program.buffers.items()
+            for copy in range(buffer.depth)
+        }
         for key, value in state.items():
-            name, _, copy = key.rpartition("#")
-            if name not in self._base:
+            if key not in slots:
                 raise BackendError(
-                    f"the checkpoint holds a buffer '{name}' that the program does not have: it belongs to another "
+                    f"the checkpoint holds a buffer '{key}' that the program does not have: it belongs to another "
                     "program; start without --resume"
                 )
-            at = self._base[name] + int(copy)
+            name, at = slots[key]
             there = self.values[at]
             if isinstance(there, torch.Tensor) and isinstance(value, torch.Tensor):
                 there.copy_(value)
@@ -185,6 +189,11 @@ class BufferStore:
             return lambda now: (now.epoch - back) % depth
         back = access.steps_back + access.epochs_back * steps
         return lambda now: (now.count - back) % depth
+
+
+def _key(name: str, copy: int) -> str:
+    """What a copy of a buffer is called in a checkpoint."""
+    return f"{name}#{copy}"
 
 
 def _moved(value: Value, device: torch.device) -> Value:

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import simgnn
 from simgnn.errors import BackendError, SimgnnError
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.program import Program
@@ -69,11 +70,12 @@ def _lost(where: str, message: str) -> LostPeerError:
 
 def _place(error: Exception) -> str:
     """Where in a user's own code an error was raised; nothing where it was in ours or in a library."""
-    known = [Path(__file__).parent, *(Path(path) for path in (*site.getsitepackages(), sysconfig.get_path("stdlib")))]
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
+    libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
+    known = [Path(__file__).parent, Path(simgnn.__file__).parent, *map(Path, libraries)]
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        path = Path(frame.f_code.co_filename)
         if path.is_file() and not any(path.is_relative_to(folder) for folder in known):
-            return f" (at {frame.filename}:{frame.lineno})"
+            return f" (in {frame.f_code.co_qualname}, at {path}:{line})"
     return ""
 
 

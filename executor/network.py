@@ -7,15 +7,16 @@ from typing import Any
 import torch
 
 from executor.layers import LocalAdjacency, build_layers
-from executor.layers.builtin import Layer
+from executor.layers.builtin import Functions, Layer
 from executor.layers.sampled import FirstRows, SampledBlock
 from executor.layers.tape import Call, autograd
 from executor.layers.user import check_copies
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.replicas import RankGraph
+from simgnn.program.kinds import Segment
 
-OVER_EDGES = ("maximum", "aggregate", "forward")
+OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD)
 """Segments that read edges."""
 
 
@@ -24,7 +25,7 @@ class _Modules:
 
     def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
-        self._position = {spec.index: position for position, spec in enumerate(specs)}
+        self._by_index: dict[int, Any] = {spec.index: layer for spec, layer in zip(specs, self.layers, strict=True)}
 
     def set_training(self, training: bool) -> None:
         """Layers behave as in training, or as in an evaluation: what torch's ``train`` and ``eval`` mean."""
@@ -41,22 +42,15 @@ class _Modules:
             for name, value in layer.named_buffers():
                 value.copy_(saved[name])
 
-    def on_tape(self, name: str) -> bool:
-        """Whether a segment takes ``call=``, so that a :class:`~executor.layers.tape.Tape` can reverse it."""
-        return isinstance(self._layer(name), Layer)
+    def on_tape(self, layer: int) -> bool:
+        """Whether functions of a layer take ``call=``, so that a :class:`~executor.layers.tape.Tape` reverses them."""
+        return isinstance(self._by_index[layer], Layer)
 
-    def _layer(self, name: str) -> torch.nn.Module | None:
-        kind, number, *_ = (*name.split("."), "", "")
-        return self.layers[self._position[int(number)]] if kind == "layers" and number.isdigit() else None
-
-    def _function(self, name: str, method: str) -> Callable[..., Any]:
-        """A method of the layer that a segment's name names."""
-        function: Callable[..., Any] | None = getattr(self._layer(name), method, None)
-        if function is None or not callable(function):
-            raise BackendError(
-                f"the model has no segment '{name}': expected layers.NUMBER.SEGMENT of a layer of this run"
-            )
-        return function
+    def _function(self, layer: int, segment: Segment, functions: Functions) -> Callable[..., Any]:
+        """A function of a layer, from those that it has."""
+        if segment not in functions:
+            raise BackendError(f"layer {layer} has no segment '{segment}'; it has: {', '.join(functions)}")
+        return functions[segment]
 
 
 class LayerNetwork(_Modules):
@@ -86,19 +80,18 @@ class LayerNetwork(_Modules):
         """The local edges as segments read them; programs that sum block by block have none that does."""
         return LocalAdjacency.from_local_graph(self._local, **self._options)
 
-    def segment(self, name: str) -> Callable[..., Any]:
-        """A segment such as "layers.2.update" as a function on the tensors that its op reads.
+    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+        """A segment of a layer as a function on the tensors that its op reads.
 
         ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
         ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``update`` takes the
         aggregate and, where the layer uses them, own rows.
         """
-        segment = name.rpartition(".")[2]
-        function = self._function(name, segment)
+        function = self._function(layer, segment, self._by_index[layer].functions())
         if segment in OVER_EDGES:
             adjacency = self.adjacency
             return lambda *rows, **options: function(adjacency, *rows, **options)
-        if segment == "prepare":
+        if segment is Segment.PREPARE:
             return lambda *rows, **options: tuple(function(part, **options) for part in rows)
         return function
 
@@ -116,23 +109,21 @@ class SampledNetwork(_Modules):
                 )
         super().__init__(specs, seed, dtype, device)
 
-    def segment(self, name: str) -> Callable[..., Any]:
+    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
         """A segment as a function on what its op reads; a block is (indptr [n + 1], sources [edges]).
 
         ``prepare`` takes rows and returns as many; ``maximum`` and ``aggregate`` take a block and the rows of its m
         sources, ``aggregate`` with attention the maxima too; ``update`` takes the aggregate [n, ...] and, where the
         layer uses own rows, those of all sources, of which it reads the first n.
         """
-        segment = name.rpartition(".")[2]
+        module: Layer = self._by_index[layer]
         if segment in OVER_EDGES:
-            summed = self._function(name, f"{segment}_sampled")
+            summed = self._function(layer, segment, module.sampled_functions())
             return lambda block, rows, *others, **options: summed(
                 SampledBlock(block[0], block[1], len(rows)), rows, *others, **options
             )
-        function = self._function(name, segment)
-        layer = self._layer(name)
-        assert isinstance(layer, Layer)
-        if segment != "update" or not layer.spec.uses_own_rows:
+        function = self._function(layer, segment, module.functions())
+        if segment is not Segment.UPDATE or not module.spec.uses_own_rows:
             return function
 
         def update(aggregated: torch.Tensor, rows: torch.Tensor, call: Call = autograd) -> torch.Tensor:

@@ -18,8 +18,7 @@ from executor.plan import RunPlan
 from executor.summary import Pairs, mean_matrix, pair_matrix
 from executor.taken import merge_taken
 from simgnn.record.activity import decisions_in
-from simgnn.record.batch_totals import batches_that_differ, input_rows
-from simgnn.record.batches import batch_table, draws_batches
+from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.provenance import environment, versions
 from simgnn.record.result import Result, write_result

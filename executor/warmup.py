@@ -19,6 +19,7 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.transpose import is_symmetric
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.local import LocalGraph
+from simgnn.program.kinds import Segment
 
 OWNED, HALO = 4, 2
 PRODUCT = 1024, 256, 256
@@ -90,14 +91,14 @@ def ring(vertices: int) -> CSR:
 
 
 def _layer(network: LayerNetwork, layer: LayerSpec, rows: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
-    def segment(name: str, *arguments: torch.Tensor) -> Any:
-        return network.segment(f"layers.{layer.index}.{name}")(*arguments)
+    def run(segment: Segment, *arguments: torch.Tensor) -> Any:
+        return network.segment(layer.index, segment)(*arguments)
 
-    prepared = segment("prepare", rows, halo) if layer.has_prepare else (rows, halo)
+    prepared = run(Segment.PREPARE, rows, halo) if layer.has_prepare else (rows, halo)
     if layer.attends:
-        prepared = (*prepared, segment("maximum", *prepared))
-    summed = segment("aggregate", *prepared)
-    found: torch.Tensor = segment("update", summed, rows) if layer.uses_own_rows else segment("update", summed)
+        prepared = (*prepared, run(Segment.MAXIMUM, *prepared))
+    summed = run(Segment.AGGREGATE, *prepared)
+    found: torch.Tensor = run(Segment.UPDATE, summed, *([rows] if layer.uses_own_rows else []))
     return found
 
 

@@ -273,8 +273,8 @@ def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dt
         return found
     kind = type(policy)
     raise PolicyError(
-        f"{policy.slot}.kind = '{policy.label}': {kind.__qualname__}.{method} returned {got[1]} {list(got[0])}, "
-        f"expected {dtype} {list(shape)} ({sys.modules[kind.__module__].__file__})"
+        f"{kind.__module__}.{kind.__qualname__}.{method} returned {got[1]} {list(got[0])}, expected {dtype} "
+        f"{list(shape)} ({sys.modules[kind.__module__].__file__})"
     )
 
 
@@ -520,9 +520,10 @@ class Choices:
     kinds: Callable[[str], Mapping[str, type[Policy]]]
 
     def fitting(self, slot: type[SlotPolicy], suits: Callable[[type[SlotPolicy]], bool]) -> str:
-        """Kinds of a slot whose traits suit, with commas between them, for messages."""
+        """Kinds of a slot whose traits suit, for messages: "'halo'", or "one of 'ebv', 'hdrf'"."""
         known = self.kinds(slot.slot).items()
-        return ", ".join(kind for kind, found in known if issubclass(found, slot) and suits(found))
+        fitting = [f"'{kind}'" for kind, found in known if issubclass(found, slot) and suits(found)]
+        return fitting[0] if len(fitting) == 1 else f"one of {', '.join(fitting)}"
 
 
 def chosen(options: BaseModel, names: Iterable[str]) -> list[str]:

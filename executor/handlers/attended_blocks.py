@@ -17,12 +17,13 @@ def attend(op: Op, template: Template, context: RankContext) -> Handler:
     sums)``, which the op writes, and reads except for the first block. With ``options["transposed"]`` = 1 see
     :func:`_gradients`. ``options["oldest_epochs"]``: as in :func:`executor.handlers.blocks.add_block`.
     """
-    if context.blocks is None or context.network is None or op.module is None:
+    if context.blocks is None or context.network is None or op.segment is None:
         raise BackendError(f"op '{op.name}' attends over blocks of edges, which this run has not made")
     if op.options.get("transposed", 0):
         return _gradients(op, context, context.blocks)
     root = int(op.options["block"])
-    kernel, function = context.blocks.attention(root, transposed=False), context.network.segment(op.module)
+    kernel = context.blocks.attention(root, transposed=False)
+    function = context.network.segment(op.layer, op.segment)
     rows, block = (context.store.getter(_access(op, name)) for name in ("rows", _holder(context, root)))
     writes = [access.buffer for access in op.writes]
     so_far = [context.store.getter(access) for access in op.reads if access.buffer in writes]
@@ -43,9 +44,10 @@ def _gradients(op: Op, context: RankContext, blocks: BlockAdjacency) -> Handler:
     over blocks in what the op writes first. The last are partial sums: of this rank's own block they become what is
     written third, of others their place, ranks ascending, in what is written fourth, for the exchange of them."""
     assert context.network is not None
-    assert op.module is not None
+    assert op.segment is not None
     root, ranks = int(op.options["block"]), context.program.ranks
-    kernel, function = blocks.attention(root, transposed=True), context.network.segment(op.module)
+    kernel = blocks.attention(root, transposed=True)
+    function = context.network.segment(op.layer, op.segment)
     rows, block = (context.store.getter(_access(op, name)) for name in ("rows", _holder(context, root)))
     writes = [access.buffer for access in op.writes]
     so_far = [context.store.getter(access) for access in op.reads if access.buffer in writes]

@@ -15,7 +15,7 @@ def aggregate(op: Op, template: Template, context: RankContext) -> Handler:
     the op names a module."""
     if "block" not in op.options:
         return segment(op, template, context)
-    return add_block(op, template, context) if op.module is None else attend(op, template, context)
+    return add_block(op, template, context) if op.segment is None else attend(op, template, context)
 
 
 def add_block(op: Op, template: Template, context: RankContext) -> Handler:

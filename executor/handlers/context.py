@@ -10,6 +10,7 @@ from executor.buffers import BufferStore, Now, Value
 from executor.policies.accelerated import accelerated_class
 from simgnn.errors import BackendError
 from simgnn.policy import Action, PolicyContext
+from simgnn.program.kinds import Segment
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Program, Template
 
@@ -79,14 +80,14 @@ class GroupHandle:
 
 
 class Network(Protocol):
-    """The modules of a model by segment name."""
+    """The layers of a model, by their number from 1."""
 
-    def segment(self, name: str) -> Callable[..., Any]:
-        """A function on the tensors that the segment's op reads, such as "layers.2.update"."""
+    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+        """A function on the tensors that the segment's op reads."""
         ...
 
-    def on_tape(self, name: str) -> bool:
-        """Whether that function takes ``call=``, see :data:`executor.layers.tape.Call`."""
+    def on_tape(self, layer: int) -> bool:
+        """Whether functions of a layer take ``call=``, see :data:`executor.layers.tape.Call`."""
         ...
 
     def set_training(self, training: bool) -> None:
@@ -169,7 +170,8 @@ class RankContext:
     name; ``note``: where decisions are written down; ``note_loss``: a mini-batch's metrics, before they are summed over
     ranks; ``note_rows``: rows that arrive along routes which bring others in every turn; ``written``: memory that ranks
     of a host share and this one changes while it trains, by name; ``resources`` and ``memo``: see
-    :class:`simgnn.policy.PolicyContext`."""
+    :class:`simgnn.policy.PolicyContext`; ``control``: a group of all ranks on the host for messages that are not part
+    of the program."""
 
     program: Program
     rank: int
@@ -193,6 +195,7 @@ class RankContext:
     written: Mapping[str, torch.Tensor] = field(default_factory=dict)
     resources: Mapping[type[Any], Any] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
+    control: GroupHandle | None = None
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """A policy has decided: guards and schedules see it (unless it concerns one peer), the activity has it."""

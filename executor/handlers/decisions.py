@@ -4,14 +4,19 @@ State is a buffer that the op reads and writes: it is donated, so an action may 
 first write it reads as zeros, which are made before the run, so that the first epoch holds what all others do.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+import simgnn
 from executor.buffers import Now
 from executor.failure import place_of
-from executor.handlers.context import Handler, RankContext, policy_context
+from executor.handlers.context import GroupHandle, Handler, RankContext, policy_context
 from simgnn.errors import BackendError
-from simgnn.policy import PolicyError
+from simgnn.policy import Action, PolicyError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 from simgnn.user_code import blamed
@@ -33,6 +38,8 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
     kept = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
     for name in kept:
         store.reserve(name)
+    # ours are proven to agree by tests; the others' first difference would leave ranks waiting for each other
+    checked = None if type(action.owner).__module__.startswith(f"{simgnn.__name__}.") else context.control
 
     def run(now: Now) -> None:
         for name in kept:
@@ -49,10 +56,31 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
             raise BackendError(f"{place_of(context.rank, now, op.name)}: {told}") from error
         for put, value in zip(setters, written, strict=True):
             put(now, value)
-        for name, value in action.decided(here, read, written).items():
+        decided = action.decided(here, read, written)
+        if checked is not None:
+            check_agreement(checked, action, {name: decided[name] for name in here.guards if name in decided})
+        for name, value in decided.items():
             context.decide(now, name, value)
 
     return run
+
+
+def check_agreement(control: GroupHandle, action: Action[Any], guards: Mapping[str, int]) -> None:
+    """Raise :class:`BackendError`, on all ranks, where guards of a user's own policy differ between them."""
+    if not guards or control.process_group is None:
+        return
+    mine = torch.tensor([guards[name] for name in sorted(guards)], dtype=torch.int64)
+    found = [torch.empty_like(mine) for _ in control.members]
+    dist.all_gather(found, mine, group=control.process_group)
+    differing = [rank for rank, other in zip(control.members, found, strict=True) if not other.equal(found[0])]
+    if differing:
+        kind = type(action.owner)
+        raise BackendError(
+            f"{kind.__module__}.{kind.__qualname__} decided differently in {action.label}: rank {control.members[0]} "
+            f"{found[0].tolist()}, rank {differing[0]} {found[differing[0]].tolist()} for {', '.join(sorted(guards))}; "
+            "expected the same on all ranks: decide by nothing but the arguments "
+            f"({sys.modules[kind.__module__].__file__})"
+        )
 
 
 def _state_or_rows(access: Access, context: RankContext) -> Callable[[Now], Any]:

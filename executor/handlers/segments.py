@@ -22,10 +22,10 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     """
     if op.reverses is not None:
         return _backward(op, template, context)
-    if op.module is None or context.network is None:
-        raise BackendError(f"op '{op.name}' ({op.kind}) names no module, or this run has no model")
-    own = not context.network.on_tape(op.module)
-    function = context.network.segment(op.module)
+    if op.segment is None or context.network is None:
+        raise BackendError(f"op '{op.name}' ({op.kind}) names no segment of a layer, or this run has no model")
+    own = not context.network.on_tape(op.layer)
+    function = context.network.segment(op.layer, op.segment)
     function = _guarded(function, op) if own else function
     getters, setters = context.reads(op), context.writes(op)
     check = _shape_check(op, context, own)
@@ -92,10 +92,12 @@ def _guarded(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
             if "in-place operation" not in str(error):
                 raise
             raise BackendError(
-                f"op '{op.name}' ({op.module}) changes its input rows ({error}); {COPY_FIRST}"
+                f"op '{op.name}' ({op.segment} of layer {op.layer}) changes its input rows ({error}); {COPY_FIRST}"
             ) from error
         if [one._version for one in rows] != before:
-            raise BackendError(f"op '{op.name}' ({op.module}) changes its input in place; {COPY_FIRST}")
+            raise BackendError(
+                f"op '{op.name}' ({op.segment} of layer {op.layer}) changes its input in place; {COPY_FIRST}"
+            )
         return found
 
     return run
@@ -154,15 +156,15 @@ def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[
         for buffer, output in zip(planned, outputs, strict=True):
             if own and len(output) != context.store.rows(buffer.rows, now):
                 raise BackendError(
-                    f"op '{op.name}' ({op.module}) gave {len(output)} rows, the program planned "
+                    f"op '{op.name}' ({op.segment} of layer {op.layer}) gave {len(output)} rows, the program planned "
                     f"{context.store.rows(buffer.rows, now)} for buffer '{buffer.name}': aggregate and update give one "
                     "row for each of the rank's own vertices, prepare as many as it was given"
                 )
             if output.layout is torch.strided and output.shape[-1] != buffer.width:
                 raise BackendError(
-                    f"op '{op.name}' ({op.module}) gave rows of width {output.shape[-1]}, the program planned "
-                    f"{buffer.width} for buffer '{buffer.name}': a layer whose prepare does not give width_out "
-                    "declares it in a static method prepared_width(width_in, width_out)"
+                    f"op '{op.name}' ({op.segment} of layer {op.layer}) gave rows of width {output.shape[-1]}, the "
+                    f"program planned {buffer.width} for buffer '{buffer.name}': a layer whose prepare does not give "
+                    "width_out declares it in a static method prepared_width(width_in, width_out)"
                 )
 
     return check

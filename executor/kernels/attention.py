@@ -54,7 +54,7 @@ class Attention:
             index = edges.target[:, None].expand_as(edges.score)
             return out.scatter_reduce_(0, index, edges.score, "amax")
         arguments = (*self._arrays(self.structure), array(scores.source), array(scores.target), self.looped, SLOPE)
-        self._launch("maxima", self.structure, 0, None, (*arguments, array(out)))
+        self._launch((kernels.maxima, kernels.maxima_parallel), self.structure, 0, None, (*arguments, array(out)))
         return out
 
     def forward(
@@ -75,7 +75,7 @@ class Attention:
             *self._arrays(self.structure), array(inner), _remote(inner, halo), array(scores.source),
             array(scores.target), array(maximum), self.looped, SLOPE, array(out),
         )  # fmt: skip
-        self._launch("sums", self.structure, 0, None, arguments)
+        self._launch((kernels.sums, kernels.sums_parallel), self.structure, 0, None, arguments)
         return out
 
     def backward(
@@ -96,7 +96,7 @@ class Attention:
         found = Scores(torch.empty_like(scores.source), torch.empty_like(scores.target))
         rows = (array(inner), _remote(inner, halo))
         self._launch(
-            "target_gradients", self.structure, 0, None,
+            (kernels.target_gradients, kernels.target_gradients_parallel), self.structure, 0, None,
             (*self._arrays(self.structure), *rows, *parts, array(found.target)),
         )  # fmt: skip
         gradients: list[torch.Tensor | None] = []
@@ -113,7 +113,8 @@ class Attention:
                 array(out),
                 first,
             )
-            self._launch("source_gradients", self.transpose, first, first + len(own), arguments)
+            pair = kernels.source_gradients, kernels.source_gradients_parallel
+            self._launch(pair, self.transpose, first, first + len(own), arguments)
             gradients.append(out)
         assert gradients[0] is not None or not len(inner)
         return torch.empty_like(inner) if gradients[0] is None else gradients[0], gradients[1], found
@@ -152,10 +153,11 @@ class Attention:
         return structure.csr.indptr, structure.csr.indices
 
     def _launch(
-        self, name: str, structure: Structure, first: int, last: int | None, arguments: tuple[Any, ...]
+        self, pair: tuple[Any, Any], structure: Structure, first: int, last: int | None, arguments: tuple[Any, ...]
     ) -> None:
+        """Run a kernel: ``pair`` is its serial and its parallel form."""
         bounds = first + structure.bounds(self.threads or default_threads(), first, last)
-        launch(getattr(kernels, name), getattr(kernels, f"{name}_parallel"), arguments, bounds)
+        launch(*pair, arguments, bounds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from executor.kernels.attention import Attention, Scores, quotient, quotient_backward, scores_of
-from executor.layers.builtin import Layer
+from executor.layers.builtin import Functions, Layer
 from executor.layers.local import LocalAdjacency
 from executor.layers.sampled import SampledBlock
 from executor.layers.tape import Call, autograd
 from simgnn.model.spec import LayerSpec
+from simgnn.program.kinds import Segment
 
 
 class GAT(Layer):
@@ -37,6 +38,21 @@ class GAT(Layer):
         self.attention_source = nn.Parameter(torch.empty(per_head))
         self.attention_target = nn.Parameter(torch.empty(per_head))
         self.bias = nn.Parameter(torch.empty(spec.width_out))
+
+    def functions(self) -> Functions:
+        """See :class:`Layer`."""
+        return {
+            **super().functions(),
+            Segment.MAXIMUM: self.maximum,
+            Segment.ADD_BLOCK: self.add_block,
+            Segment.BLOCK_PAYLOAD: self.block_payload,
+            Segment.BLOCK_GRADIENTS: self.block_gradients,
+            Segment.SCORE_GRADIENTS: self.score_gradients,
+        }
+
+    def sampled_functions(self) -> Functions:
+        """See :class:`Layer`."""
+        return {**super().sampled_functions(), Segment.MAXIMUM: self.maximum_sampled}
 
     def prepared_weight(self) -> torch.Tensor:
         return self.weight

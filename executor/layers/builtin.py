@@ -1,7 +1,7 @@
 """GCN, GraphSAGE with mean, and GIN, cut into the segments that a program names."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -13,7 +13,9 @@ from executor.layers.sampled import SampledBlock, SumOverBlock
 from executor.layers.tape import Call, Sum, Transposed, autograd
 from simgnn.model.dropout import kept_share
 from simgnn.model.spec import LayerSpec
+from simgnn.program.kinds import Segment
 
+Functions = Mapping[Segment, Callable[..., Any]]
 REMEMBERED = 4
 """Constant sparse matrices that a layer keeps with their transposes (own, halo and summed rows)."""
 
@@ -37,6 +39,19 @@ class Layer(nn.Module):
         self.spec = spec
         self.mean: torch.Tensor | None = None
         self._constants: dict[tuple[int, int], SparseRows] = {}
+
+    def functions(self) -> Functions:
+        """What the layer computes, over a rank's edges."""
+        return {
+            Segment.PREPARE: self.prepare,
+            Segment.AGGREGATE: self.aggregate,
+            Segment.UPDATE: self.update,
+            Segment.PRODUCT_GRADIENT: self.product_gradient,
+        }
+
+    def sampled_functions(self) -> Functions:
+        """What the layer computes over a sampled block in place of a rank's edges."""
+        return {Segment.AGGREGATE: self.aggregate_sampled}
 
     def prepare(self, rows: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
         """[k, prepared width] from [k, width_in]; row by row, so own and halo rows may be prepared apart."""

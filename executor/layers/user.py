@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from executor.layers.builtin import Functions
 from executor.layers.local import LocalAdjacency
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
+from simgnn.program.kinds import Segment
 
 SEGMENTS = ("prepare", "aggregate", "update")
 
@@ -76,6 +78,15 @@ class UserLayer(nn.Module):
     def reduction(self) -> str:
         """What the module declares of its aggregation; "sum" where it declares nothing."""
         return str(getattr(self.module, "reduction", "sum"))
+
+    def functions(self) -> Functions:
+        """What the layer computes, over a rank's edges."""
+        return {
+            Segment.PREPARE: self.prepare,
+            Segment.AGGREGATE: self.aggregate,
+            Segment.UPDATE: self.update,
+            Segment.FORWARD: self.forward,
+        }
 
     def prepare(self, rows: torch.Tensor) -> torch.Tensor:
         """The module's own."""

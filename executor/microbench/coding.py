@@ -1,47 +1,64 @@
 """Probes of what policies do with rows: choosing those that moved, encoding and decoding them, as training does."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-import torch
-
-from executor.adaptive import moved_rows
-from executor.codecs import LinearCodec
-from executor.microbench.pool import Pool
-from executor.microbench.timing import Probe, Run, Who
+from executor.microbench.probes.bench import Bench, float32, measures
+from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
+from executor.policies.accelerated import accelerated
+from simgnn.hardware.primitives import DECODE, ENCODE, SELECT
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.policy import PolicyContext
 
-ITEM_BYTES, DTYPE = 4, "float32"
-
-
-def select_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
-    """For each (rows, width): which rows moved from those that were sent last."""
-
-    def build(rows: int, width: int) -> Probe:
-        def make(world: World) -> Run:
-            policy, table, cached = AdaptiveVertex(), pool.matrix(rows, width), pool.matrix(rows, width).clone()
-            return lambda: moved_rows(policy, table, cached, policy.epsilon)
-
-        return Probe("select", "moved", {"rows": rows, "width": width, "item_bytes": ITEM_BYTES}, make, who)
-
-    return [build(*shape) for shape in shapes]
+DTYPE = "float32"
+HERE = PolicyContext(0, 0, 0, 0, "forward", 0, 1)
 
 
-def coding_probes(pool: Pool, shapes: Sequence[tuple[int, int, int]], who: Who = "all") -> list[Probe]:
-    """For each (rows, width, bits): linear codes of dense rows, and rows from them."""
+@measures(
+    SELECT,
+    full=((16, 16), (1_000, 64), (4_000, 256), (17_000, 40), (17_000, 256), (60_000, 64), (60_000, 256)),
+    quick=((16, 16), (1_000, 64), (4_000, 128), (2_000, 16), (10_000, 64), (40_000, 64), (20_000, 256)),
+)
+def select_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
+    """Which rows moved from those that were sent last."""
 
-    def build(rows: int, width: int, bits: int, primitive: str) -> Probe:
-        policy = Linear.model_validate({"bits": bits})
+    def make(world: World) -> Run:
+        policy, table = accelerated(AdaptiveVertex()), bench.pool.matrix(rows, width)
+        cached, state = bench.pool.matrix(rows, width).clone(), policy.init(HERE)
+        return lambda: policy.moved(HERE, table, cached, state)
 
-        def make(world: World) -> Run:
-            codec, table = LinearCodec(policy), pool.matrix(rows, width)
-            if primitive == "encode":
-                return lambda: codec.encode(table)
-            packed = codec.encode(table)
-            return lambda: codec.decode(packed, width, torch.float32)
+    yield Probe(SELECT.name, "moved", float32(rows=rows, width=width), make)
 
-        sizes = {"rows": rows, "width": width, "row_bytes": policy.row_bytes(width, DTYPE), "item_bytes": ITEM_BYTES}
-        return Probe(primitive, f"{bits}-bit", sizes, make, who)
 
-    return [build(*shape, primitive) for shape in shapes for primitive in ("encode", "decode")]
+@measures(
+    ENCODE,
+    DECODE,
+    full=(
+        (16, 16, 8),
+        (1_000, 64, 8),
+        (4_000, 256, 8),
+        (4_000, 256, 2),
+        (17_000, 40, 8),
+        (17_000, 256, 4),
+        (17_000, 256, 8),
+        (20_000, 128, 16),
+        (40_000, 256, 8),
+    ),
+    quick=((16, 16, 8), (1_000, 64, 8), (4_000, 128, 2), (8_000, 64, 8), (8_000, 256, 8), (10_000, 128, 16)),
+)
+def coding_probes(bench: Bench, rows: int, width: int, bits: int) -> Iterator[Probe]:
+    """Linear codes of dense rows, and rows from them."""
+    policy = accelerated(Linear.model_validate({"bits": bits}))
+
+    def encode(world: World) -> Run:
+        table = bench.pool.matrix(rows, width)
+        return lambda: policy.pack(table)
+
+    def decode(world: World) -> Run:
+        packed = policy.pack(bench.pool.matrix(rows, width))
+        return lambda: policy.decode(HERE, packed, width, DTYPE)
+
+    sizes = float32(rows=rows, width=width, row_bytes=policy.row_bytes(width, DTYPE))
+    yield Probe(ENCODE.name, f"{bits}-bit", sizes, encode)
+    yield Probe(DECODE.name, f"{bits}-bit", sizes, decode)

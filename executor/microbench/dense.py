@@ -1,150 +1,194 @@
 """Probes of dense device work: matrix products as layers use them, elementwise passes, copies, gathers, optimizer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import torch
 
 from executor.kernels.epilogue import activation_backward, bias_activation
 from executor.kernels.rows import add_rows, gather_rows
 from executor.layers.affine import transposed_product
-from executor.microbench.pool import Pool
-from executor.microbench.timing import Probe, Run, Who
+from executor.microbench.probes.bench import Bench, float32, measures
+from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
 from executor.optimizer import FlatOptimizer
 from executor.task import Task
-
-Shape = tuple[int, int, int]
-ITEM_BYTES = 4
+from simgnn.hardware.primitives import COPY, ELEMENTWISE, GATHER, LOSS, MATMUL, OPTIMIZER, SCATTER_ADD
 
 
-def _sizes(**sizes: int) -> dict[str, int]:
-    """Sizes as programs state them for float32 arrays."""
-    return {**sizes, "item_bytes": ITEM_BYTES}
+@measures(
+    MATMUL,
+    full=(
+        (16, 16, 16),
+        (64, 256, 256),
+        (700, 1433, 16),
+        (2_000, 64, 64),
+        (5_000, 500, 32),
+        (8_000, 256, 7),
+        (17_000, 256, 40),
+        (17_000, 256, 256),
+        (35_000, 128, 128),
+        (60_000, 100, 47),
+        (85_000, 128, 256),
+        (85_000, 256, 40),
+        (85_000, 256, 256),
+    ),
+    quick=((16, 16, 16), (64, 256, 256), (2_000, 128, 64), (10_000, 256, 16), (10_000, 256, 128), (40_000, 64, 64)),
+)
+def matmul_probes(bench: Bench, rows: int, inner: int, outer: int) -> Iterator[Probe]:
+    """Of a layer of that shape: forward, input gradient and weight gradient, as autograd runs them."""
+    matrix = bench.pool.matrix
 
-
-def matmul_probes(pool: Pool, shapes: Sequence[Shape], who: Who = "all") -> list[Probe]:
-    """For each layer shape (rows, inner, outer): forward, input gradient and weight gradient, as autograd runs them."""
-    return [
-        probe
-        for rows, inner, outer in shapes
-        for probe in (
-            _forward(pool, rows, inner, outer, who),
-            _input_gradient(pool, rows, inner, outer, who),
-            _weight_gradient(pool, rows, inner, outer, who),
-        )
-    ]
-
-
-def _forward(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> Probe:
-    def make(world: World) -> Run:
-        x, weight = pool.matrix(rows, inner), pool.matrix(inner, outer)
+    def forward(world: World) -> Run:
+        x, weight = matrix(rows, inner), matrix(inner, outer)
         return lambda: torch.mm(x, weight)
 
-    return Probe("matmul", "forward", _sizes(rows=rows, inner=inner, outer=outer, crossed=0), make, who)
-
-
-def _input_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> Probe:
-    def make(world: World) -> Run:
-        gradient, weight = pool.matrix(rows, outer), pool.matrix(inner, outer)
+    def input_gradient(world: World) -> Run:
+        gradient, weight = matrix(rows, outer), matrix(inner, outer)
         return lambda: torch.mm(gradient, weight.t())
 
-    return Probe("matmul", "input-gradient", _sizes(rows=rows, inner=outer, outer=inner, crossed=0), make, who)
-
-
-def _weight_gradient(pool: Pool, rows: int, inner: int, outer: int, who: Who) -> Probe:
-    def make(world: World) -> Run:
-        x, gradient = pool.matrix(rows, inner), pool.matrix(rows, outer)
+    def weight_gradient(world: World) -> Run:
+        x, gradient = matrix(rows, inner), matrix(rows, outer)
         return lambda: transposed_product(x, gradient)
 
-    return Probe("matmul", "weight-gradient", _sizes(rows=inner, inner=rows, outer=outer, crossed=1), make, who)
+    for form, make, sizes in (
+        ("forward", forward, float32(rows=rows, inner=inner, outer=outer, crossed=0)),
+        ("input-gradient", input_gradient, float32(rows=rows, inner=outer, outer=inner, crossed=0)),
+        ("weight-gradient", weight_gradient, float32(rows=inner, inner=rows, outer=outer, crossed=1)),
+    ):
+        yield Probe(MATMUL.name, form, sizes, make)
 
 
-def elementwise_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
-    """For each (rows, width) the passes that layers make: bias and ReLU in place (2) and into a new array (2), the
-    backward of both (3), and the sums of a bias' gradient alone (1)."""
-    probes = []
-    for rows, width in shapes:
+@measures(
+    ELEMENTWISE,
+    full=(
+        (16, 16),
+        (1_000, 16),
+        (2_500, 256),
+        (17_000, 40),
+        (17_000, 256),
+        (60_000, 10),
+        (50_000, 128),
+        (85_000, 256),
+    ),
+    quick=((16, 16), (10_000, 16), (2_500, 128), (10_000, 128), (20_000, 256)),
+)
+def elementwise_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
+    """The passes that layers make: bias and ReLU in place (2) and into a new array (2), the backward of both (3), and
+    the sums of a bias' gradient alone (1)."""
+    matrix = bench.pool.matrix
 
-        def in_place(world: World, rows: int = rows, width: int = width) -> Run:
-            x, bias = pool.matrix(rows, width).clone(), pool.matrix(1, width)[0]
-            return lambda: bias_activation(x, bias, "relu", out=x)
+    def in_place(world: World) -> Run:
+        x, bias = matrix(rows, width).clone(), matrix(1, width)[0]
+        return lambda: bias_activation(x, bias, "relu", out=x)
 
-        def fresh(world: World, rows: int = rows, width: int = width) -> Run:
-            x, bias = pool.matrix(rows, width), pool.matrix(1, width)[0]
-            return lambda: bias_activation(x, bias, "relu")
+    def fresh(world: World) -> Run:
+        x, bias = matrix(rows, width), matrix(1, width)[0]
+        return lambda: bias_activation(x, bias, "relu")
 
-        def reverse(world: World, rows: int = rows, width: int = width) -> Run:
-            gradient, output = pool.matrix(rows, width), pool.matrix(rows, width)
-            return lambda: activation_backward(gradient, output)
+    def reverse(world: World) -> Run:
+        gradient, output = matrix(rows, width), matrix(rows, width)
+        return lambda: activation_backward(gradient, output)
 
-        def sums(world: World, rows: int = rows, width: int = width) -> Run:
-            gradient = pool.matrix(rows, width)
-            return lambda: activation_backward(gradient, None)
+    def sums(world: World) -> Run:
+        gradient = matrix(rows, width)
+        return lambda: activation_backward(gradient, None)
 
-        forms = (("in-place", 2, in_place), ("fresh", 2, fresh), ("backward", 3, reverse), ("sums", 1, sums))
-        for form, passes, make in forms:
-            probes.append(Probe("elementwise", form, _sizes(rows=rows, width=width, passes=passes), make, who))
-    return probes
+    for form, passes, make in (
+        ("in-place", 2, in_place),
+        ("fresh", 2, fresh),
+        ("backward", 3, reverse),
+        ("sums", 1, sums),
+    ):
+        yield Probe(ELEMENTWISE.name, form, float32(rows=rows, width=width, passes=passes), make)
 
 
-def copy_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
+@measures(
+    COPY,
+    full=((16, 64), (1_000, 64), (3_000, 128), (8_000, 128), (25_000, 256), (50_000, 256), (85_000, 256)),
+    quick=((16, 64), (1_000, 64), (4_000, 64), (8_000, 128), (16_000, 256), (40_000, 256)),
+)
+def copy_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
     """Copies of float32 [rows, width] into a new array."""
 
-    def build(rows: int, width: int) -> Probe:
-        def make(world: World) -> Run:
-            x = pool.matrix(rows, width)
-            return lambda: x.clone()
+    def make(world: World) -> Run:
+        x = bench.pool.matrix(rows, width)
+        return lambda: x.clone()
 
-        return Probe("copy", "clone", _sizes(rows=rows, width=width), make, who)
-
-    return [build(*shape) for shape in shapes]
+    yield Probe(COPY.name, "clone", float32(rows=rows, width=width), make)
 
 
-def gather_probes(pool: Pool, shapes: Sequence[Shape], who: Who = "all") -> list[Probe]:
-    """For each (rows, width, sources): picking ascending rows into a new array, and adding them back (scatter)."""
+@measures(
+    GATHER,
+    SCATTER_ADD,
+    full=(
+        (100, 256, 1_000),
+        (1_000, 128, 10_000),
+        (2_000, 40, 17_000),
+        (8_000, 256, 17_000),
+        (15_000, 64, 40_000),
+        (30_000, 256, 85_000),
+        (60_000, 64, 85_000),
+    ),
+    quick=(
+        (100, 64, 1_000),
+        (1_000, 40, 5_000),
+        (2_000, 256, 10_000),
+        (5_000, 128, 10_000),
+        (10_000, 256, 20_000),
+        (20_000, 64, 40_000),
+    ),
+)
+def gather_probes(bench: Bench, rows: int, width: int, sources: int) -> Iterator[Probe]:
+    """Picking ascending rows of ``sources`` into a new array, and adding them back (scatter)."""
 
-    def build(rows: int, width: int, sources: int, form: str) -> Probe:
-        def make(world: World) -> Run:
-            index = torch.randperm(sources, generator=torch.Generator().manual_seed(rows))[:rows].sort().values
-            index = index.to(world.device)
-            if form == "gather":
-                table = pool.matrix(sources, width)
-                return lambda: gather_rows(table, index)
-            target, update = torch.zeros(sources, width, device=world.device), pool.matrix(rows, width)
-            return lambda: add_rows(target, index, update, [rows])
+    def index(world: World) -> torch.Tensor:
+        drawn = torch.randperm(sources, generator=torch.Generator().manual_seed(rows))[:rows]
+        return drawn.sort().values.to(world.device)
 
-        return Probe(form, form, _sizes(rows=rows, width=width), make, who)
+    def gather(world: World) -> Run:
+        picked, table = index(world), bench.pool.matrix(sources, width)
+        return lambda: gather_rows(table, picked)
 
-    return [build(*shape, form) for shape in shapes for form in ("gather", "scatter_add")]
+    def scatter(world: World) -> Run:
+        picked, target = index(world), torch.zeros(sources, width, device=world.device)
+        update = bench.pool.matrix(rows, width)
+        return lambda: add_rows(target, picked, update, [rows])
 
-
-def loss_probes(pool: Pool, shapes: Sequence[tuple[int, int]], who: Who = "all") -> list[Probe]:
-    """For each (rows, classes), all of them training rows: the loss as training takes it, with gradient and counts."""
-
-    def build(rows: int, classes: int) -> Probe:
-        def make(world: World) -> Run:
-            every = torch.arange(rows, device=world.device)
-            none = every[:0]
-            scores = pool.matrix(rows, classes)
-            task = Task(scores, every % classes, (every, none, none), rows, classes, multilabel=False)
-            return lambda: task.loss(scores)
-
-        return Probe("loss", "cross-entropy", _sizes(rows=rows, width=classes), make, who)
-
-    return [build(*shape) for shape in shapes]
+    for primitive, make in ((GATHER, gather), (SCATTER_ADD, scatter)):
+        yield Probe(primitive.name, primitive.name, float32(rows=rows, width=width), make)
 
 
-def optimizer_probes(sizes: Sequence[int], who: Who = "all") -> list[Probe]:
+@measures(
+    LOSS,
+    full=((100, 7), (1_000, 40), (2_000, 10), (10_000, 5), (10_000, 47), (20_000, 16), (45_000, 40)),
+    quick=((100, 8), (1_000, 16), (2_000, 4), (3_000, 40), (10_000, 16)),
+)
+def loss_probes(bench: Bench, rows: int, classes: int) -> Iterator[Probe]:
+    """The loss as training takes it, with gradient and counts, where all rows are training rows."""
+
+    def make(world: World) -> Run:
+        every = torch.arange(rows, device=world.device)
+        none = every[:0]
+        scores = bench.pool.matrix(rows, classes)
+        task = Task(scores, every % classes, (every, none, none), rows, classes, multilabel=False)
+        return lambda: task.loss(scores)
+
+    yield Probe(LOSS.name, "cross-entropy", float32(rows=rows, width=classes), make)
+
+
+@measures(
+    OPTIMIZER,
+    full=[(256,), (10_000,), (60_000,), (200_000,), (600_000,), (1_500_000,), (3_000_000,)],
+    quick=[(256,), (10_000,), (100_000,), (400_000,), (1_500_000,)],
+)
+def optimizer_probes(bench: Bench, elements: int) -> Iterator[Probe]:
     """Adam over one flat vector of parameters, as training keeps them."""
 
-    def build(elements: int) -> Probe:
-        def make(world: World) -> Run:
-            layer = torch.nn.Linear(elements, 1, bias=False, device=world.device)
-            settings = {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.0}
-            optimizer = FlatOptimizer([layer], settings)
-            optimizer.step()  # the first step allocates its state
-            return optimizer.step
+    def make(world: World) -> Run:
+        layer = torch.nn.Linear(elements, 1, bias=False, device=world.device)
+        settings = {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.0}
+        optimizer = FlatOptimizer([layer], settings)
+        optimizer.step()  # the first step allocates its state
+        return optimizer.step
 
-        return Probe("optimizer", "adam", _sizes(elements=elements), make, who)
-
-    return [build(size) for size in sizes]
+    yield Probe(OPTIMIZER.name, "adam", float32(elements=elements), make)

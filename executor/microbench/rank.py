@@ -14,8 +14,9 @@ from executor.allocator import tune_allocator
 from executor.microbench.facts import read_facts
 from executor.microbench.kept import Kept, stage_key
 from executor.microbench.pilot import affordable, slowest_pair_s
+from executor.microbench.probes.bench import Bench
 from executor.microbench.sample import Sample, write_samples
-from executor.microbench.suite import FULL, QUICK, Bench, Suite, cluster_probes, host_probes, pair_probes
+from executor.microbench.suite import FULL, QUICK, Suite, cluster_probes, host_probes, pair_probes
 from executor.microbench.timing import Plan, Probe, measure
 from executor.microbench.world import World, join
 
@@ -74,7 +75,7 @@ def stages(only: str, suite: Suite, world: World) -> list[Stage]:
 
     def compute() -> Bench:
         if not bench:  # its inputs take a while to build, and a stage that is kept needs none
-            bench.append(Bench(suite, world))
+            bench.append(suite.bench(world))
         return bench[0]
 
     if only != "compute":

@@ -88,7 +88,7 @@ def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, d
     width, dtype = _label_rows(plan)
     store.share(LABELS, width, dtype, lambda: host_labels(plan, store.places.host))
     mine = sampling.workers[rank]
-    pulled = store.pull(LABELS, torch.from_numpy(_gids(store, plan, sampling, mine))).rows
+    pulled = store.pull(LABELS, torch.from_numpy(_gids(store, plan, sampling, mine)))
     every = torch.arange(len(mine), device=device)
     task = Task(
         features=features,

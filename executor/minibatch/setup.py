@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from executor.assemble import learned_values
-from executor.buffers import BufferStore, Value
+from executor.buffers import TORCH_TYPES, BufferStore, Value
 from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
 from executor.minibatch.data import host_rows, load_seed_task
@@ -72,7 +72,7 @@ def _context(
     groups: Mapping[str, GroupHandle],
 ) -> RankContext:
     program, rank, device = plan.program, world.rank, world.device
-    dtype = getattr(torch, str(plan.train["dtype"]))
+    dtype = TORCH_TYPES[str(plan.train["dtype"])]
     store = _feature_store(plan, sampling, world)
     task = load_seed_task(plan, sampling, store, device)
     network = SampledNetwork(plan.layers, plan.seed, dtype, device)

@@ -15,6 +15,7 @@ from executor.warmup import pack_buffers, ring, run_dropout
 from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.serving import Serving
+from simgnn.program.kinds import Segment
 from simgnn.sampling.requester import Requester
 from simgnn.sampling.sampler import Sampler
 from simgnn.sampling.seeds import epoch_order
@@ -73,14 +74,14 @@ def _layer(
 ) -> torch.Tensor:
     """A layer forward and backward; its output."""
 
-    def segment(name: str, *read: Any) -> torch.Tensor:
-        function = network.segment(f"layers.{layer.index}.{name}")
+    def run(segment: Segment, *read: Any) -> torch.Tensor:
+        function = network.segment(layer.index, segment)
         wanted = [isinstance(value, torch.Tensor) for value in read]
         (output,), tape = run_on_tape(function, list(read), wanted)
         tape.backward([torch.zeros_like(output)])
         return output
 
-    prepared = segment("prepare", rows) if layer.has_prepare else rows
-    maxima = [network.segment(f"layers.{layer.index}.maximum")(block, prepared)] if layer.attends else []
-    summed = segment("aggregate", block, prepared, *maxima)
-    return segment("update", summed, rows) if layer.uses_own_rows else segment("update", summed)
+    prepared = run(Segment.PREPARE, rows) if layer.has_prepare else rows
+    maxima = [network.segment(layer.index, Segment.MAXIMUM)(block, prepared)] if layer.attends else []
+    summed = run(Segment.AGGREGATE, block, prepared, *maxima)
+    return run(Segment.UPDATE, summed, *([rows] if layer.uses_own_rows else []))

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from types import FunctionType
+from types import FunctionType, new_class
 from typing import Any, TypeVar
 
 import torch
+from array_api_compat import array_namespace
 
 from executor.policies import codes, rows
 from executor.policies.kernel import Kernels
@@ -29,12 +30,14 @@ def accelerated_class(kind: Kind) -> Kind:
     faster = {name: KERNELS[function].run for name, function in _functions(kind) if function in KERNELS}
     if not faster:
         return kind
-    made: Kind = type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **faster})
-    return made
+    named = {"__module__": kind.__module__, "__doc__": kind.__doc__, **faster}
+    made: Any = new_class(kind.__name__, (kind,), exec_body=lambda namespace: namespace.update(named))
+    return made  # type: ignore[no-any-return]
 
 
 def warm_up_policies(policies: Iterable[Policy], dtype: torch.dtype, device: torch.device) -> None:
     """Run every kernel of these policies once, on one element."""
+    array_namespace(torch.ones(1))  # imports the functions on tensors that policies call
     for policy in policies:
         for kernel in [KERNELS[function] for _, function in _functions(type(policy)) if function in KERNELS]:
             if kernel.warm_up is not None:

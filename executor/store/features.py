@@ -7,7 +7,6 @@ part of a step: labels of a rank's training vertices are pulled when a run begin
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,19 +18,10 @@ from executor.handlers.context import GroupHandle
 from executor.handlers.request import request_rows
 from executor.store.places import Places
 from executor.store.shared import shared_rows
-from executor.store.traffic import Traffic, pair_bytes, remote_rows
 from simgnn.errors import BackendError, GraphError
 
 BLOCK_ROWS = 1 << 16
 """Rows that are copied at once when shared memory is filled."""
-
-
-@dataclass(frozen=True)
-class Pulled:
-    """``rows`` [k, F] in the order of the gids that were asked for, in ordinary memory of this rank."""
-
-    rows: torch.Tensor
-    traffic: Traffic
 
 
 class FeatureStore:
@@ -86,26 +76,20 @@ class FeatureStore:
             raise BackendError(f"the store has no rows '{name}'; it has: {', '.join(sorted(self._tables)) or 'none'}")
         return self._tables[name]
 
-    def pull(self, name: str, gids: torch.Tensor) -> Pulled:
-        """The rows of ``gids`` int64 [k], in their order and as often as they are named there. Every rank calls it.
+    def pull(self, name: str, gids: torch.Tensor) -> torch.Tensor:
+        """The rows [k, F] of ``gids`` int64 [k], in their order and as often as they are named there. Every rank calls
+        it.
 
         Rows of other hosts travel as often as they are named. With one host nothing is called on the group. Raises
         :class:`GraphError` for a gid that is none of 0..V-1.
         """
         table, part = self.table(name), self.places.part_of(gids)
-        position, parts = self.places.position_of(gids, part), self.places.serving.parts
-        if parts == 1:
-            nobody = remote_rows(part[:0], self.places.host, parts)
-            return Pulled(table.index_select(0, position), Traffic(len(gids), nobody))
+        position = self.places.position_of(gids, part)
+        if self.places.serving.parts == 1:
+            return table.index_select(0, position)
         own = part == self.places.host
         here, remote = own.nonzero().view(-1), own.logical_not().nonzero().view(-1)
         rows = table.new_empty((len(gids), table.shape[1]))
         rows.index_copy_(0, here, table.index_select(0, position[here]))
         reply = request_rows(table, self.places.server_of(part[remote]), position[remote], self.group)
-        rows.index_copy_(0, remote[reply.places], reply.rows)
-        payload = {
-            f"{name}_ids": pair_bytes(reply.asked, reply.position_bytes, self.places.rank),
-            f"{name}_rows": pair_bytes(reply.served, reply.row_bytes, self.places.rank),
-        }
-        away = remote_rows(part[remote], self.places.host, parts)
-        return Pulled(rows, Traffic(len(here), away, payload, reply.control_bytes))
+        return rows.index_copy_(0, remote[reply.places], reply.rows)

@@ -1,8 +1,7 @@
-"""Where the row of a vertex lies, as a rank sees it: partition, serving rank, position. The policy of op ``fetch``."""
+"""Where the row of a vertex lies, as a rank sees it: partition, serving rank, position."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -57,8 +56,3 @@ class Places:
     def server_of(self, part: torch.Tensor) -> torch.Tensor:
         """The rank that serves each partition to this one; this one, for its own."""
         return self._servers[part]
-
-    def locate(self, context: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(rank, position) of each id, as the op ``fetch`` asks its policy."""
-        part = self.part_of(ids)
-        return self.server_of(part), self.position_of(ids, part)

@@ -12,7 +12,7 @@ from simgnn.analysis.energy import EnergyDifference
 from simgnn.analysis.metrics import op_times
 from simgnn.errors import ConfigError
 from simgnn.program.program import EVALUATE
-from simgnn.record.batch_totals import batches_that_differ
+from simgnn.record.batches import batches_that_differ
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,57 +11,12 @@ from simgnn.analysis.fit_solver import Fit, solve
 from simgnn.errors import HardwareError
 from simgnn.hardware.devices import Cache as ProfileCache
 from simgnn.hardware.devices import Curve
-from simgnn.hardware.features import PRIMITIVES, features
+from simgnn.hardware.features import features
+from simgnn.hardware.primitives import PRIMITIVES, SPMM
 from simgnn.hardware.quantities import CoreCount, Size
 
 FloatArray = NDArray[np.float64]
 
-TERMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "matmul": ("call", "flops", "input_bytes", "weight_bytes", "output_bytes", "crossed_bytes"),
-        "spmm": ("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
-        "sparse_matmul": ("call", "gathered_bytes", "written_bytes", "missed_bytes"),
-        "elementwise": ("call", "rows", "bytes", "beyond_bytes"),
-        "copy": ("call", "bytes", "beyond_bytes"),
-        "gather": ("call", "rows", "bytes", "beyond_bytes"),
-        "scatter_add": ("call", "rows", "bytes", "beyond_bytes"),
-        "loss": ("call", "rows", "elements"),
-        "optimizer": ("call", "elements", "beyond_bytes"),
-        "select": ("call", "rows", "bytes", "beyond_bytes"),
-        "encode": ("call", "rows", "elements", "coded_bytes"),
-        "decode": ("call", "rows", "elements", "coded_bytes"),
-        "sample": ("call", "vertices", "edges"),
-        "attention_scores": ("call", "weights", "bytes", "beyond_bytes"),
-        "attention_maximum": ("call", "edges", "weights", "missed_bytes", "missed_rows"),
-        "attention_sums": ("call", "edges", "weights", "gathered_bytes", "missed_bytes", "missed_rows"),
-        "attention_gradients": ("call", "edges", "weights", "gathered_bytes", "missed_bytes", "missed_rows"),
-    }
-)
-"""Primitive -> features of its curve (``simgnn.hardware.features``). ``missed_bytes`` and ``beyond_bytes`` stand for
-one term a cache, ``missed_rows`` for those of REACH. A term that the samples do not need gets no cost."""
-RANGED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "matmul": ("flops",),
-        "spmm": ("edges", "width"),
-        "sparse_matmul": ("nonzeros", "width"),
-        "elementwise": ("bytes",),
-        "copy": ("bytes",),
-        "gather": ("bytes",),
-        "scatter_add": ("bytes",),
-        "loss": ("elements",),
-        "optimizer": ("elements",),
-        "select": ("bytes",),
-        "encode": ("elements",),
-        "decode": ("elements",),
-        "sample": ("edges",),
-        "attention_scores": ("bytes", "heads"),
-        "attention_maximum": ("edges", "heads"),
-        "attention_sums": ("edges", "width", "heads"),
-        "attention_gradients": ("edges", "width", "heads"),
-    }
-)
-"""Primitive -> sizes or features whose measured range the curve keeps. Less work than measured costs a call, and so its
-range starts at zero; a row narrower than any that was measured is extrapolated, as a wider one is."""
 FEWEST_CACHED_LEVEL = 2
 """The first level's misses are hidden by prefetching; caches from the second level on get terms."""
 REACH = "TLB"
@@ -95,7 +49,7 @@ def with_reach(
     samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None
 ) -> dict[str, ProfileCache]:
     """The caches and, under REACH, the size among REACH_MIB with which aggregations are predicted best (held out)."""
-    spmm = [sample for sample in samples if sample.primitive == "spmm"]
+    spmm = [sample for sample in samples if sample.primitive == SPMM.name]
     if not spmm:
         return dict(caches)
     tried = []
@@ -119,9 +73,9 @@ def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], co
     """
     levels: dict[tuple[str, int, int], list[Sample]] = {}
     for sample in samples:
-        if sample.primitive in PRIMITIVES and sample.primitive in TERMS:
+        if sample.primitive in PRIMITIVES:
             levels.setdefault((sample.primitive, sample.active, sample.threads), []).append(sample)
-    order = list(TERMS)
+    order = list(PRIMITIVES)
     fitted = []
     for key in sorted(levels, key=lambda key: (order.index(key[0]), key[1:])):
         primitive, active, threads = key
@@ -143,13 +97,12 @@ def _fit_level(
     used = [place for place in range(len(names)) if np.any(columns[:, place] > 0)]
     names, columns = [names[place] for place in used], columns[:, used]
     seconds = np.array([sample.seconds for sample in samples])
-    fit = solve(columns, seconds, f"{primitive}, {active} ranks at once", _groups(primitive, samples))
+    fit = solve(columns, seconds, f"{primitive}, {active} ranks at once", _groups(samples))
     costs = {name: float(f"{cost:.4g}") for name, cost in zip(names, fit.coefficients, strict=True) if cost > 0}
-    ranged = ("width", "nonzeros", "heads")
-    sizes = {name: np.array([sample.sizes.get(name, 0.0) for sample in samples]) for name in ranged}
     ranges = {}
-    for name in RANGED[primitive]:
-        values = table[name] if name in table else sizes[name]
+    for name in PRIMITIVES[primitive].ranged:
+        # less work than measured costs a call; a row narrower than any that was measured is extrapolated
+        values = table[name] if name in table else np.array([sample.sizes.get(name, 0.0) for sample in samples])
         ranges[name] = (float(values.min()) if name == "width" else 0.0, float(values.max()))
     curve = Curve.of(
         primitive,
@@ -179,9 +132,10 @@ def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | 
 
 
 def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
-    """Features that a primitive's curve may use on a device with these caches."""
+    """Features that a primitive's curve may use on a device with these caches: of misses in bytes one a cache, of
+    misses in rows those of :data:`REACH`, of bytes beyond a cache those of all others."""
     names: list[str] = []
-    for term in TERMS[primitive]:
+    for term in PRIMITIVES[primitive].terms:
         if term == "missed_bytes":
             names += [f"{term}/{cache}" for cache in caches]
         elif term == "missed_rows":
@@ -193,12 +147,13 @@ def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
     return names
 
 
-def _groups(primitive: str, samples: Sequence[Sample]) -> list[str] | None:
+def _groups(samples: Sequence[Sample]) -> list[str] | None:
     """What is held out together: all probes of one graph, or of one shape of layer."""
-    if primitive in ("spmm", "attention_maximum", "attention_sums", "attention_gradients"):
+    primitive = PRIMITIVES[samples[0].primitive]
+    if primitive.by_form:
         return [sample.form.removesuffix("-reversed") for sample in samples]
-    if primitive == "matmul":
-        return [str(sorted(sample.sizes[name] for name in ("rows", "inner", "outer"))) for sample in samples]
+    if primitive.by_shape:
+        return [str(sorted(sample.sizes[name] for name in primitive.by_shape)) for sample in samples]
     return None
 
 

@@ -58,22 +58,24 @@ def check_complete(root: Path, program: Program, recorded: int, trained: int) ->
 
 
 def stated_differences(differences: Sequence[Difference], resolved: Mapping[str, Any]) -> list[Difference]:
-    """``differences`` less those that planning may yet find to be none: ``auto`` on one side, of what the record has
-    ``resolved``."""
+    """``differences`` without those that planning may still resolve: ``auto`` on one side, where the record has
+    ``resolved`` the key."""
     return [(key, there, here) for key, there, here in differences if key not in resolved or AUTO not in (there, here)]
 
 
 def planned_differences(
     differences: Sequence[Difference], stated: Mapping[str, Any], there: Mapping[str, Any], here: Mapping[str, Any]
 ) -> list[Difference]:
-    """``differences`` in what is stated, with those in what planning resolved ``there`` and ``here`` in the place of
-    ``auto``: it may choose otherwise for other epochs, and what it chose may be stated too. ``stated``: values here,
-    by key path. Of other numbers of layers only that is told."""
+    """``differences`` in stated values, with what planning chose ``there`` and ``here`` in the place of ``auto``.
+
+    Planning may choose otherwise for other epochs, and one side may state what the other chose. ``stated``: values
+    here, by key path. Where the numbers of layers differ, choices of each layer are not compared.
+    """
     known = {key: (old, new) for key, old, new in differences}
     found = [one for one in differences if one[0] not in there or one[0] not in here]
     for key in sorted(there.keys() & here.keys()):
         old, new = known.get(key, (stated.get(key), stated.get(key)))
-        # of a value that both state, what was resolved differs by something else, which is told itself
+        # where both state a value, the resolved ones differ by another key, which has a difference of its own
         if _otherwise(there[key], here[key]) and (key in known or new == AUTO):
             found.append((key, _shown(key, old, there[key]), _shown(key, new, here[key])))
     if ORDER in {key for key, _, _ in found} and HOIST not in known:
@@ -88,7 +90,7 @@ def _otherwise(there: Any, here: Any) -> bool:
 
 
 def _shown(key: str, stated: Any, resolved: Any) -> Any:
-    """What is stated; of ``auto``, what would have to be stated for the same."""
+    """The stated value; for ``auto``, the value that a user would have to state for the same choice."""
     if stated != AUTO:
         return stated
     if key == HOIST:
@@ -101,8 +103,10 @@ def _shown(key: str, stated: Any, resolved: Any) -> Any:
 def graph_differences(
     differences: Sequence[Difference], source: str, there: str | None, here: str | None
 ) -> list[Difference]:
-    """``differences`` with those of ``[graph]`` as digests say, where both are known: the same graph may be named in
-    many ways, and another one may have taken the place of the file ``source``."""
+    """``differences`` with those of ``[graph]`` decided by the graphs' digests, where both are known.
+
+    The same graph may have many names, and another graph may have replaced the file ``source``.
+    """
     if there is None or here is None:
         return list(differences)
     others = [one for one in differences if not _of_graph(one)]
@@ -120,9 +124,10 @@ def _of_graph(difference: Difference) -> bool:
 def different_experiment(
     differences: Sequence[Difference], root: Path, irrelevant: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """(faults, notes) of ``differences``: policies must be those of the record, and rows the same that travel. Of a
-    policy of another kind only that is told: its options are other ones. Keys that are ``irrelevant`` here count for
-    nothing."""
+    """(faults, notes) for ``differences``: policies must be those of the record, and the same rows must travel.
+
+    Where the kind of a policy differs, its options are not compared. Keys in ``irrelevant`` are ignored.
+    """
     other_kinds = {key.removesuffix(".kind") for key, _, _ in differences if key.endswith(".kind")}
     faults, notes = [], []
     for key, there, here in differences:
@@ -144,7 +149,7 @@ def different_experiment(
 MOVES = frozenset({KIND, ORDER, HOIST})
 """Fields of ``[model]`` that say which rows travel, or what they are."""
 DECIDES_NOTHING = frozenset({"batching.storage", "communication.blocks_ahead"})
-"""Fields of policies that say where something lies, or when it is there. So does all of ``[schedule]``."""
+"""Fields that say only where something is stored or when it arrives, as all fields of ``[schedule]`` do."""
 LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean")
 LEARNS_IN = {"train": LEARNS, "placement": ("sparse_embedding", "sparse_delay")}
-"""Fields by section that change what is learned, and so what moves."""
+"""Fields by section that change what is learned, and so which rows move."""

@@ -1,16 +1,27 @@
 """``--activity RUNDIR``: the decisions that a simulation replays."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from simgnn.analysis.activity_curve import Thresholds
+from simgnn.analysis.recorded_accuracy import recorded_result
+from simgnn.analysis.recorded_plan import (
+    HOIST,
+    WHOLE,
+    RecordedPlan,
+    different_experiment,
+    graph_differences,
+    planned_differences,
+    recorded_plan,
+    stated_differences,
+)
+from simgnn.analysis.replay import Replay, read_recording, replay
 from simgnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from simgnn.analysis.recorded_plan import RecordedPlan
-    from simgnn.analysis.replay import Replay
-    from simgnn.experiment.prepare import Prepared
-    from simgnn.experiment.schema import Experiment
-    from simgnn.record.result import Accuracy
+from simgnn.experiment.directory import differences
+from simgnn.experiment.prepare import Prepared
+from simgnn.experiment.schema import Experiment
+from simgnn.record.activity import decisions_in
+from simgnn.record.result import Accuracy
+from simgnn.tomlfile import leaves
 
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
 UNNAMED = (
@@ -19,16 +30,12 @@ UNNAMED = (
 )
 
 
-def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
+def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
     """The accuracy that the run in ``root`` reached.
 
     Raises :class:`ConfigError` where the run did not end well, its files changed since, or ``experiment`` states other
     policies than it had: checks that take no graph and no plan.
     """
-    from simgnn.analysis.recorded_accuracy import recorded_result
-    from simgnn.analysis.recorded_plan import different_experiment, recorded_plan, stated_differences
-    from simgnn.experiment.directory import differences
-
     result = recorded_result(root)
     stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
     faults, _ = different_experiment(stated, root, _irrelevant(experiment))
@@ -37,18 +44,13 @@ def check_run(experiment: "Experiment", root: Path) -> "tuple[Accuracy, ...]":
     return tuple(result.accuracy or ())
 
 
-def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
-    """What the run in ``root`` decided, for this experiment, and the accuracy that it reached; of decisions that follow
-    from the policy alone, these.
+def find_activity(prepared: Prepared, root: Path | None) -> Replay:
+    """The decisions of the run in ``root`` for this experiment, those that follow from the policy alone, and the
+    accuracy that the run reached.
 
-    Raises :class:`ConfigError` where decisions are needed and no run is named, and where the run is of another
-    experiment, or did not end well.
+    Raises :class:`ConfigError` where decisions are needed and no run is named, where the run is of another experiment,
+    or did not end well.
     """
-    from simgnn.analysis.activity_curve import Thresholds
-    from simgnn.analysis.recorded_plan import HOIST, recorded_plan
-    from simgnn.analysis.replay import Replay, read_recording, replay
-    from simgnn.record.activity import decisions_in
-
     experiment, program = prepared.experiment, prepared.planned.program
     scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)
     wanted = sorted(decisions_in(program) - set(scheduled))
@@ -63,7 +65,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     accuracy, name = check_run(experiment, root), root.resolve().name
     there, origin = recorded_plan(root), prepared.stats.origin
     recording = read_recording(root) if wanted else None
-    # where the same is decided, layer 1 decides nothing: what it sums is exact, whenever that is computed
+    # where both programs have the same decisions, layer 1 decides nothing: its sums are always exact
     alike = recording is not None and decisions_in(recording.program) == decisions_in(program)
     irrelevant = _irrelevant(experiment) | (frozenset({HOIST}) if alike else frozenset())
     notes = _learned_otherwise(prepared, root, there, irrelevant)
@@ -77,7 +79,7 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
         same = there.digests & (digests if full or origin is None else digests - {origin.cut})
         elsewhere = not same and not (full and _exact(experiment))
         told = (ELSEWHERE.format(name, there.file.ranks), *unnamed) if elsewhere else ()
-        return Replay(scheduled, elsewhere, told, name, accuracy)
+        return Replay(activity=scheduled, transferred=elsewhere, notes=told, run=name, accuracy=accuracy)
     thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
         recording,
@@ -91,25 +93,21 @@ def find_activity(prepared: "Prepared", root: Path | None) -> "Replay":
     kept = () if notes else accuracy  # what learned something else reached another one
     moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
     told = (*found.notes, *moved, *notes)
-    return Replay({**found.activity, **scheduled}, found.transferred, told, name, kept)
+    return Replay(
+        activity={**found.activity, **scheduled}, transferred=found.transferred, notes=told, run=name, accuracy=kept
+    )
 
 
-def _learned_otherwise(
-    prepared: "Prepared", root: Path, there: "RecordedPlan", irrelevant: frozenset[str]
-) -> list[str]:
-    """What the run in ``root`` learned otherwise than this experiment would; :class:`ConfigError` where planning chose
-    other policies for it."""
-    from simgnn.analysis.recorded_plan import WHOLE, different_experiment, graph_differences, planned_differences
-    from simgnn.experiment.directory import differences
-    from simgnn.tomlfile import leaves
-
+def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irrelevant: frozenset[str]) -> list[str]:
+    """Notes on what the run in ``root`` learned differently from this experiment; :class:`ConfigError` where planning
+    chose other policies for it."""
     experiment, origin = prepared.experiment, prepared.stats.origin
     stated = {".".join(path): value for path, value in leaves(experiment.to_table())}
-    # what planning chooses depends on kinds that are those of the record by now (check_run)
+    # the kinds of policies, on which choices depend, are those of the record by now (check_run)
     lacking = sorted(prepared.planned.resolved.keys() - there.resolved.keys())
     if lacking:
         raise ConfigError(
-            f"--activity: {root} does not tell what was chosen for {lacking[0]} (plan/resolved.toml); {WHOLE}"
+            f"--activity: {root} does not record the choice for {lacking[0]} (plan/resolved.toml); {WHOLE}"
         )
     found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
     graph = None if origin is None else origin.graph
@@ -120,13 +118,13 @@ def _learned_otherwise(
     return notes
 
 
-def _irrelevant(experiment: "Experiment") -> frozenset[str]:
-    """Fields by which exact training learns the same, but for rounding."""
+def _irrelevant(experiment: Experiment) -> frozenset[str]:
+    """Keys that do not change what this experiment learns, except for rounding."""
     return frozenset({"communication.rows", "model.order", "model.hoist"} if _exact(experiment) else ())
 
 
-def _exact(experiment: "Experiment") -> bool:
-    """Whether training on the full graph learns the same on any partition, but for rounding: no row is old or encoded,
-    no rank clips gradients of its own, and no layer draws."""
+def _exact(experiment: Experiment) -> bool:
+    """Whether training on the full graph learns the same on any partition, except for rounding: no row is stale or
+    encoded, no rank clips its own gradients, and no layer draws random numbers."""
     fresh = experiment.freshness.exact and not experiment.codec.encodes
     return fresh and not experiment.train.clip_norm and experiment.model.built_in

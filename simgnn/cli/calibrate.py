@@ -16,9 +16,10 @@ from simgnn.cli.calibrate_measure import (
     told_of_kept,
     torchrun_place,
 )
-from simgnn.cli.console import Reporter, note, print_json, print_table
+from simgnn.cli.console import Reporter, note, print_json
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.errors import ConfigError
+from simgnn.report.terminal import print_table
 
 if TYPE_CHECKING:
     from simgnn.analysis.fit import Calibration
@@ -71,6 +72,7 @@ def command(
     A machine whose speed changes over hours: calibrate with [bold]--samples[/bold] at several times, also between the
     runs that are to be predicted, then [bold]simgnn calibrate --pool MORNING --pool NOON --out machine.toml[/bold].
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.hardware.library import CACHE_NAME, calibration_path
     from simgnn.hardware.profile import save_profile
     from simgnn.outputs import check_output_file, check_output_folder, make_parent
@@ -167,6 +169,7 @@ def calibrate(
     ``ranks``: rank counts, measured one after another; default 1, 2 and 4, quick: 2. ``passes``: so often.
     Raises :class:`BackendError` when a measurement fails, :class:`HardwareError` when its samples fix no curve.
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.hardware.profile import save_profile
 
     profile = measure_machine(quick, ranks, reporter or Reporter(), passes=passes).profile
@@ -187,6 +190,7 @@ def measure_machine(
 
 
 def _fit(files: "Sequence[SampleFile]", reporter: Reporter) -> "Calibration":
+    # loaded when the command runs: its help starts fast
     from simgnn.analysis.fit import fit_profile
 
     reporter.stage("fitting curves to the samples")

@@ -49,6 +49,7 @@ def torchrun_place(environment: Mapping[str, str] | None = None) -> Place | None
 
 def kept_folder() -> Path:
     """Where the samples of an interrupted calibration wait for the next one."""
+    # loaded when the command runs: its help starts fast
     from simgnn.hardware.library import calibration_path
 
     return calibration_path().parent / "calibrating"
@@ -56,6 +57,7 @@ def kept_folder() -> Path:
 
 def one_at_a_time() -> AbstractContextManager[None]:
     """Two calibrations would take one another's work for slowness of the machine, and mix what they keep."""
+    # loaded when the command runs: its help starts fast
     from simgnn.hardware.library import CACHE_NAME
 
     otherwise = f"end it; if it is another machine's, name another folder ({CACHE_NAME})"
@@ -74,6 +76,7 @@ def forget_kept(quick: bool) -> None:
 
 def kept_stages(quick: bool, ranks: Sequence[int] | None, passes: int) -> dict[Path, int]:
     """Kept stages that such a calibration goes on from, unless they are refused, and when each was written (ns)."""
+    # loaded when the command runs: its help starts fast
     from simgnn.hardware.library import KEPT_FOR
 
     size, youngest = "quick" if quick else "full", time.time_ns() - KEPT_FOR // timedelta(microseconds=1) * 1000
@@ -115,6 +118,7 @@ def measure_groups(
     ``samples``: folder that keeps the raw samples. ``passes``: so often all groups take their turn, and the samples of
     a probe are pooled. Raises :class:`BackendError` when a measurement fails.
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.analysis.pool_passes import pool_passes
 
     check_executor()
@@ -165,6 +169,7 @@ def kept_samples(folders: Sequence[Path]) -> "list[SampleFile]":
     Raises :class:`ConfigError` for a folder that holds none or is named twice, :class:`HardwareError` for samples that
     cannot be read or are of different machines, versions or probes.
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.analysis.pool_passes import pool_passes
 
     files, seen = [], set[Path]()
@@ -194,6 +199,7 @@ def check_counts(groups: Sequence[int], key: str = "--ranks") -> None:
 
 
 def _read(path: Path) -> "SampleFile":
+    # loaded when the command runs: its help starts fast
     from simgnn.analysis.fit_samples import read_samples
 
     return read_samples(path)
@@ -201,6 +207,7 @@ def _read(path: Path) -> "SampleFile":
 
 def tell_if_busy(reporter: Reporter) -> None:
     """Others' work on this machine would be measured as its own slowness: say so, and go on."""
+    # loaded when the command runs: its help starts fast
     import psutil
 
     busy = psutil.cpu_percent(BUSY_INTERVAL_S)

@@ -19,6 +19,7 @@ def command(
 
     Example: [bold]simgnn compare runs/predicted runs/measured --trace both.json[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.analysis.compare import compare_runs
     from simgnn.cli.console import print_json
     from simgnn.cli.predict import TRACE_EPOCHS

@@ -1,9 +1,9 @@
-"""What commands print: results on standard output, progress and notes on standard error."""
+"""Output of commands: results on standard output, progress and notes on standard error."""
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PLAIN_INTERVAL_S = 5.0
-"""Where no terminal is, progress is told at most this often."""
+"""Without a terminal, progress is printed at most this often."""
 
 
 def print_json(value: Any) -> None:
@@ -29,28 +29,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table on standard output; the first ``left`` columns are left-aligned, the others right-aligned."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    # a pipe has no width: wide enough that no number is folded
-    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
-    console.print(table)
-
-
 def note(text: str) -> None:
     """A line on standard error."""
     print(f"simgnn: {text}", file=sys.stderr, flush=True)
 
 
 class Reporter:
-    """Tells how far long work is: a bar with the time left on a terminal, plain lines elsewhere."""
+    """Reports the progress of long work: a bar with the time left on a terminal, plain lines elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -69,11 +54,12 @@ class Reporter:
     def counting(self, text: str, total: int, share: bool = False) -> Iterator["Counter"]:
         """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient.
 
-        ``share``: how much is done is told in percent, for work whose units mean nothing to a user.
+        ``share``: progress is shown in percent, for work whose units mean nothing to a user.
         """
         if self._quiet or not self._terminal:
             yield Counter(text, total, share, None, None, self._quiet)
             return
+        # loaded when the command runs: its help starts fast
         from rich.console import Console
         from rich.progress import (
             BarColumn,

@@ -23,14 +23,16 @@ def command(
     Writes DIR/sim, DIR/run and DIR/trace.perfetto.json (open it at ui.perfetto.dev). Example:
     [bold]simgnn demo --out runs/demo[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.analysis.compare import compare_runs
     from simgnn.cli.calibrate import calibrate
-    from simgnn.cli.console import Reporter, note, print_json, print_table
+    from simgnn.cli.console import Reporter, note, print_json
     from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
     from simgnn.cli.tables import qualifications, seconds
     from simgnn.cli.train import carry_out, write_run
     from simgnn.experiment.load import load_experiment
     from simgnn.report.perfetto import write_perfetto
+    from simgnn.report.terminal import print_table
 
     simulated, trained = out / "sim", out / "run"
     profile, timelines = out / "hardware.toml", out / "trace.perfetto.json"
@@ -76,6 +78,7 @@ def command(
 
 def _check_folder(out: Path, runs: Sequence[Path], files: Sequence[Path]) -> None:
     """Raise :class:`ConfigError` unless ``out`` is new, or holds nothing but what an earlier demo has put there."""
+    # loaded when the command runs: its help starts fast
     from simgnn.errors import ConfigError
     from simgnn.experiment.directory import check_free
     from simgnn.outputs import check_output_file, check_output_folder
@@ -96,6 +99,7 @@ def _check_folder(out: Path, runs: Sequence[Path], files: Sequence[Path]) -> Non
 
 def _rows(predicted: "Result", measured: "Result") -> list[dict[str, Any]]:
     """The quantities that the table compares, with their error relative to what was measured."""
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.tables import (
         UNMEASURED,
         amount,

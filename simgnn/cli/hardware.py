@@ -39,11 +39,13 @@ def list_profiles(json: AsJson = False) -> None:
 
     Example: [bold]simgnn hardware list[/bold]
     """
-    from simgnn.cli.console import print_json, print_table
+    # loaded when the command runs: its help starts fast
+    from simgnn.cli.console import print_json
     from simgnn.errors import HardwareError
     from simgnn.hardware.describe import counts
     from simgnn.hardware.library import calibration_path, known_profiles
     from simgnn.hardware.profile import load_profile
+    from simgnn.report.terminal import print_table
 
     found = dict(sorted(known_profiles().items()))
     if calibration_path().is_file():
@@ -80,6 +82,7 @@ def show_profile(
     The matrix gives what one large message reaches from the device of its row to that of its column when nothing else
     is sent; the diagonal is the link among ranks on one device. Example: [bold]simgnn hardware show cpu-100gbe-8[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_json
     from simgnn.hardware.describe import as_json, bandwidth_matrix, counts, tree
     from simgnn.hardware.profile import load_profile
@@ -106,6 +109,7 @@ def check_profile(
     meet but do not overlap, and of its algorithms a choice tells which. Example: [bold]simgnn hardware check
     mine.toml[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import print_json
     from simgnn.hardware.check import price_problems, table_price_problems
     from simgnn.hardware.library import find_profile
@@ -127,6 +131,7 @@ def check_profile(
 
 
 def _console() -> Any:
+    # loaded when the command runs: its help starts fast
     import sys
 
     from rich.console import Console
@@ -135,6 +140,7 @@ def _console() -> Any:
 
 
 def _rich_tree(node: "Node") -> "Tree":
+    # loaded when the command runs: its help starts fast
     from rich.text import Text
     from rich.tree import Tree
 
@@ -145,8 +151,9 @@ def _rich_tree(node: "Node") -> "Tree":
 
 
 def _print_matrix(profile: "Profile", names: list[str], matrix: list[list[float]]) -> None:
-    from simgnn.cli.console import print_table
+    # loaded when the command runs: its help starts fast
     from simgnn.hardware.describe import counts
+    from simgnn.report.terminal import print_table
 
     total = counts(profile)["devices"]
     part = f", {len(names)} of {total} devices" if total > len(names) else ""

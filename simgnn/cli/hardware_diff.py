@@ -19,10 +19,12 @@ def command(
     reason, such as what collectives take at rank counts that were not measured. Example: [bold]simgnn hardware diff
     before.toml after.toml[/bold]
     """
-    from simgnn.cli.console import note, print_json, print_table
+    # loaded when the command runs: its help starts fast
+    from simgnn.cli.console import note, print_json
     from simgnn.hardware.difference import compare_profiles, furthest
     from simgnn.hardware.library import find_profile
     from simgnn.hardware.profile import load_profile
+    from simgnn.report.terminal import print_table
 
     profiles = [load_profile(name) for name in (first, second)]
     difference = compare_profiles(*profiles)

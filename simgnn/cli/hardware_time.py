@@ -73,6 +73,7 @@ def command(
     --ranks 8[/bold], [bold]... send --bytes 1MiB --from 0 --to 8[/bold], [bold]... exchange --matrix FILE[/bold],
     [bold]... aggregate --edges 1e6 --rows 1e5 --width 256[/bold]
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.hardware.machine import Machine
     from simgnn.hardware.operations import read_question, spread_ranks
     from simgnn.hardware.profile import load_profile
@@ -137,6 +138,7 @@ def read_matrix(path: Path) -> list[list[int]]:
 
 
 def _entry(value: Any, where: str) -> int:
+    # loaded when the command runs: its help starts fast
     from simgnn.units import parse
 
     try:
@@ -154,9 +156,11 @@ def _entry(value: Any, where: str) -> int:
 
 def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool) -> None:
     """Print the time of an op."""
-    from simgnn.cli.console import note, print_json, print_table
+    # loaded when the command runs: its help starts fast
+    from simgnn.cli.console import note, print_json
     from simgnn.cli.tables import amount, seconds
     from simgnn.hardware.operation_numbers import weakest
+    from simgnn.report.terminal import print_table
 
     name, source = machine.profile.meta.name, weakest(time.numbers)
     by_device = {

@@ -11,7 +11,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from simgnn import __version__
 from simgnn.errors import SimgnnError
+from simgnn.names import nearest
+from simgnn.outputs import PATH_FAULTS
 from simgnn.reader import READER_GONE, ended_quietly
 
 STATUSES = (0, 1, 2, 3)
@@ -61,8 +64,6 @@ class LazyGroup(TyperGroup):
         name = args[0] if args else ""
         if name in COMMANDS:
             return name, _load(name), args[1:]
-        from simgnn.names import nearest
-
         ctx.fail(f"No such command '{name}'{nearest(name, tuple(COMMANDS))}; commands: {', '.join(COMMANDS)}.")
         return None
 
@@ -94,8 +95,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from simgnn import __version__
-
         typer.echo(f"simgnn {__version__}")
         raise typer.Exit
 
@@ -155,8 +154,6 @@ def invoke(arguments: Sequence[str]) -> int:
 
 def _path_fault(error: OSError) -> int:
     """Tell what the system says of a path; 2 where another path would mend it."""
-    from simgnn.outputs import PATH_FAULTS
-
     if error.filename is None or error.errno not in PATH_FAULTS:
         _tell(str(error))
         return 1

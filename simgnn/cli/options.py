@@ -20,7 +20,7 @@ def path_option(name: str, metavar: str, help: str, **fields: Any) -> Any:
 
 
 def path_argument(metavar: str, help: str) -> Any:
-    """The same as an argument."""
+    """An argument of a command that names a file or a folder, which is not empty."""
     return typer.Argument(metavar=metavar, help=help, parser=_path_of(metavar.strip("[]")), show_default=False)
 
 
@@ -29,7 +29,13 @@ def _path_of(name: str) -> Callable[[Any], Path]:
 
 
 ExperimentArgument = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help="A TOML file, or the name of a shipped system.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT",
+        help="A TOML file, or the name of a shipped system. A policy of your own (kind = package.module:Class) may lie "
+        "beside the file.",
+        show_default=False,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -69,6 +75,7 @@ def experiment_of(
     trains: bool = True,
 ) -> "Experiment":
     """The experiment that a command line describes."""
+    # loaded when the command runs: its help starts fast
     from simgnn.experiment.load import load_experiment
 
     if os.getcwd() not in sys.path:

@@ -52,11 +52,13 @@ def command(
     partition.master (host-majority, balanced, hash, first), partition.alpha and
     partition.beta (weights of the balance of edges and of rows).
     """
-    from simgnn.cli.console import Reporter, print_json, print_table
+    # loaded when the command runs: its help starts fast
+    from simgnn.cli.console import Reporter, print_json
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
     from simgnn.outputs import check_output_file, make_parent
     from simgnn.partition.folder import check_cache
+    from simgnn.report.terminal import print_table
 
     loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, trains=False), None)
     if loaded.graph.source.startswith(STATISTICS):
@@ -109,6 +111,7 @@ def command(
 
 def _types(graph: "Graph", artifact: "PartitionArtifact") -> list[dict[str, Any]] | None:
     """Balance by type of vertex; None for a vertex-cut, whose edges belong to no end."""
+    # loaded when the command runs: its help starts fast
     from simgnn.partition.constraints import type_balances
 
     if artifact.kind == "vertex-cut":
@@ -117,7 +120,8 @@ def _types(graph: "Graph", artifact: "PartitionArtifact") -> list[dict[str, Any]
 
 
 def _print_types(types: list[dict[str, Any]] | None) -> None:
-    from simgnn.cli.console import print_table
+    # loaded when the command runs: its help starts fast
+    from simgnn.report.terminal import print_table
 
     if types:
         columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]

@@ -2,17 +2,24 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from simgnn.cli.activity import check_run, find_activity
 from simgnn.cli.console import Reporter
-
-if TYPE_CHECKING:
-    from simgnn.cli.profiles import ChosenProfile
-    from simgnn.experiment.prepare import Prepared
-    from simgnn.experiment.schema import Experiment
-    from simgnn.record.result import Result
-    from simgnn.sim.simulate import Simulation
-    from simgnn.sim.spread import Spread
+from simgnn.cli.prediction_result import prediction_result
+from simgnn.cli.profiles import ChosenProfile, choose_profile, default_cluster
+from simgnn.errors import ConfigError
+from simgnn.experiment.directory import write_run_directory
+from simgnn.experiment.prepare import STATISTICS, Prepared, prepare, with_default_cluster
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.pricing import choose_level
+from simgnn.program.stops import Stops
+from simgnn.record.batches import batch_table, draws_batches
+from simgnn.record.result import Result, write_result
+from simgnn.record.rundir import RunDirectory, ops_table, write_table
+from simgnn.report.perfetto import write_perfetto
+from simgnn.sim.simulate import Simulation, simulate
+from simgnn.sim.spread import Spread, estimate_spread
 
 TRACE_EPOCHS = 10
 """Epochs that ``trace.perfetto.json`` holds: enough to see, small enough to load at once."""
@@ -22,17 +29,17 @@ TRACE_EPOCHS = 10
 class Prediction:
     """What was simulated, on what, and what came out."""
 
-    prepared: "Prepared"
-    chosen: "ChosenProfile"
-    simulation: "Simulation"
-    spread: "Spread"
-    result: "Result"
+    prepared: Prepared
+    chosen: ChosenProfile
+    simulation: Simulation
+    spread: Spread
+    result: Result
 
 
 def predict(
-    experiment: "Experiment",
+    experiment: Experiment,
     reporter: Reporter,
-    chosen: "ChosenProfile | None" = None,
+    chosen: ChosenProfile | None = None,
     activity: Path | None = None,
     counted: Path | None = None,
 ) -> Prediction:
@@ -41,15 +48,6 @@ def predict(
 
     Raises :class:`ConfigError` for layers that declare no cost, and for decisions that no activity tells.
     """
-    from simgnn.cli.activity import check_run, find_activity
-    from simgnn.cli.prediction_result import prediction_result
-    from simgnn.cli.profiles import choose_profile, default_cluster
-    from simgnn.experiment.prepare import prepare
-    from simgnn.hardware.machine import Machine
-    from simgnn.program.stops import Stops
-    from simgnn.sim.simulate import simulate
-    from simgnn.sim.spread import estimate_spread
-
     chosen = chosen or choose_profile(experiment)
     if activity is not None:
         check_run(experiment, activity)  # before minutes go into graph and partition
@@ -76,10 +74,8 @@ def predict(
     return Prediction(prepared, chosen, simulation, spread, result)
 
 
-def check_declared(prepared: "Prepared") -> None:
+def check_declared(prepared: Prepared) -> None:
     """Raise :class:`ConfigError` for layers that declare no cost."""
-    from simgnn.errors import ConfigError
-
     if prepared.planned.undeclared:
         raise ConfigError(
             f"model.kind: got '{prepared.planned.undeclared[0]}', expected a layer that declares its cost, so that it "
@@ -87,14 +83,9 @@ def check_declared(prepared: "Prepared") -> None:
         )
 
 
-def check_machine(experiment: "Experiment", chosen: "ChosenProfile") -> None:
+def check_machine(experiment: Experiment, chosen: ChosenProfile) -> None:
     """Raise :class:`~simgnn.errors.HardwareError` where the profile has no place for the ranks, or no price for drawing
     batches, before minutes go into graph, partition and batches. What a statistics file says of hosts is left to it."""
-    from simgnn.cli.profiles import default_cluster
-    from simgnn.experiment.prepare import STATISTICS, with_default_cluster
-    from simgnn.hardware.machine import Machine
-    from simgnn.hardware.pricing import choose_level
-
     if experiment.graph.source.startswith(STATISTICS):
         return
     profile, batching = chosen.profile, experiment.sampling
@@ -108,12 +99,6 @@ def check_machine(experiment: "Experiment", chosen: "ChosenProfile") -> None:
 def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> Path:
     """Write the run directory of a prediction; ``result.json`` comes last, so that what has one is whole. Where memory
     runs out there is no run, so no table of one."""
-    from simgnn.experiment.directory import write_run_directory
-    from simgnn.record.batches import batch_table, draws_batches
-    from simgnn.record.result import write_result
-    from simgnn.record.rundir import RunDirectory, ops_table, write_table
-    from simgnn.report.perfetto import write_perfetto
-
     simulation = prediction.simulation
     run = RunDirectory(write_run_directory(prediction.prepared, out, prediction.chosen.profile, force=force))
     write_table(ops_table(simulation.program), run.ops)

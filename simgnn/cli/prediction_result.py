@@ -1,17 +1,24 @@
 """What a simulation amounts to, as the ``result.json`` of a prediction."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from simgnn.analysis.replay import Replay
-    from simgnn.cli.profiles import ChosenProfile
-    from simgnn.experiment.prepare import Prepared
-    from simgnn.hardware.profile import Profile
-    from simgnn.program.program import Program
-    from simgnn.record.result import JitterCorrection, Result
-    from simgnn.sim.memory import Memory
-    from simgnn.sim.simulate import Simulation
-    from simgnn.sim.spread import Spread
+import numpy as np
+
+from simgnn.analysis.recorded_accuracy import on_clock
+from simgnn.analysis.replay import Replay
+from simgnn.cli.profiles import ChosenProfile
+from simgnn.experiment.prepare import Prepared
+from simgnn.hardware.profile import Profile
+from simgnn.program.digest import program_digest
+from simgnn.program.program import Program
+from simgnn.record.batches import batch_table, draws_batches, input_rows
+from simgnn.record.energy import sum_of
+from simgnn.record.provenance import environment, versions
+from simgnn.record.result import JitterCorrection, RankTimes, Result
+from simgnn.record.summary import buffer_bytes
+from simgnn.sim.memory import Memory
+from simgnn.sim.simulate import Simulation
+from simgnn.sim.spread import Spread
 
 NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
 BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
@@ -24,19 +31,10 @@ RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA
 
 
 def prediction_result(
-    prepared: "Prepared", chosen: "ChosenProfile", simulation: "Simulation", spread: "Spread", found: "Replay"
-) -> "Result":
+    prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, spread: Spread, found: Replay
+) -> Result:
     """The result of a prediction with the decisions that were ``found``; where memory runs out there is no epoch, so it
     tells no times and no energy."""
-    from simgnn.analysis.recorded_accuracy import on_clock
-    from simgnn.program.digest import program_digest
-    from simgnn.record.batch_totals import input_rows
-    from simgnn.record.batches import batch_table, draws_batches
-    from simgnn.record.energy import sum_of
-    from simgnn.record.provenance import environment, versions
-    from simgnn.record.result import Result
-    from simgnn.record.summary import buffer_bytes
-
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     fits = simulation.status == "ok"
     timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
@@ -95,7 +93,7 @@ def prediction_result(
     )
 
 
-def unmodelled_waiting(program: "Program", profile: "Profile") -> list[str]:
+def unmodelled_waiting(program: Program, profile: Profile) -> list[str]:
     """What a profile without loads hides of a program whose streams talk between hosts at once, in a sentence."""
     streams = {op.stream for _, op in program.ops if program.group_of(op) is not None}
     if len(set(program.hosts)) < 2 or len(streams) < 2:
@@ -104,12 +102,8 @@ def unmodelled_waiting(program: "Program", profile: "Profile") -> list[str]:
     return [UNLOADED.format(" and ".join(sorted(streams)), ", ".join(links))] if links else []
 
 
-def _times(simulation: "Simulation", spread: "Spread") -> dict[str, Any]:
+def _times(simulation: Simulation, spread: Spread) -> dict[str, Any]:
     """Fields of the result that are times, or made of them."""
-    import numpy as np
-
-    from simgnn.record.result import RankTimes
-
     steady = slice(1, None) if len(simulation.epoch_s) > 1 else slice(None)
     times = {name: getattr(simulation, name) for name in ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")}
     for waiting in ("wait_s", "comm_exposed_s"):
@@ -125,10 +119,8 @@ def _times(simulation: "Simulation", spread: "Spread") -> dict[str, Any]:
     }
 
 
-def _memory(memory: "Memory") -> dict[str, Any]:
+def _memory(memory: Memory) -> dict[str, Any]:
     """Fields of the result that are memory: of a rank with a GPU its device's, and its host's beside it."""
-    import numpy as np
-
     reserved = memory.reserved
     return {
         "peak_memory_bytes": np.where(memory.gpu, memory.device, memory.both).tolist(),
@@ -137,10 +129,8 @@ def _memory(memory: "Memory") -> dict[str, Any]:
     }
 
 
-def jitter_correction(simulation: "Simulation", spread: "Spread") -> "JitterCorrection | None":
+def jitter_correction(simulation: Simulation, spread: Spread) -> JitterCorrection | None:
     """The correction for the record; None where the profile tells no jitter."""
-    from simgnn.record.result import JitterCorrection
-
     if not spread.jitter_known:
         return None
     waits: dict[str, float] = {}
@@ -154,7 +144,7 @@ def jitter_correction(simulation: "Simulation", spread: "Spread") -> "JitterCorr
     )
 
 
-def interval_confidence(spread: "Spread") -> str:
+def interval_confidence(spread: Spread) -> str:
     """What the interval of a prediction rests on."""
     if spread.interval is None:
         return (

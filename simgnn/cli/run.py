@@ -42,6 +42,7 @@ def command(
     [bold]simgnn run vanilla --ranks 2 --epochs 20 --out runs/measured[/bold]
     """
     loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import Reporter, note, print_json
     from simgnn.cli.tables import show_result
     from simgnn.cli.train import carry_out, free_directory, prepare_run, torchrun_command
@@ -66,6 +67,7 @@ def command(
 
 def _resumable(experiment: "Experiment", out: Path | None) -> Path:
     """The run directory to go on with: it must hold the same experiment."""
+    # loaded when the command runs: its help starts fast
     from simgnn.errors import ConfigError
     from simgnn.experiment.directory import EXPERIMENT_FILE, differences
 

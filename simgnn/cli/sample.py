@@ -88,6 +88,7 @@ def command(
     With placement.kind = store the fetches of placement.hot_rows are planned
     too, into DIR/hot-N: what each batch gathers, what each rank sends.
     """
+    # loaded when the command runs: its help starts fast
     from simgnn.cli.console import Reporter, print_json
     from simgnn.cli.sample_hot import check_caches, hot_row_counts, print_fetches, tell_fetches
     from simgnn.cli.sample_tables import print_report, report
@@ -133,6 +134,7 @@ def command(
 
 def _folder(experiment: "Experiment", out: Path | None) -> tuple[Path, str]:
     """Where batches go, and what names the place."""
+    # loaded when the command runs: its help starts fast
     from simgnn.errors import ConfigError
 
     if out is not None:
@@ -144,6 +146,7 @@ def _folder(experiment: "Experiment", out: Path | None) -> tuple[Path, str]:
 
 
 def _check(experiment: "Experiment", only: list[int] | None) -> None:
+    # loaded when the command runs: its help starts fast
     from simgnn.errors import ConfigError
     from simgnn.experiment.prepare import STATISTICS
 

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simgnn.cli.console import Reporter, print_table
+from simgnn.cli.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.policies.placement.store import MOST_HOT_ROWS, staged_rows
+from simgnn.report.terminal import print_table
 from simgnn.sampling.fetchplan import plan_fetches
 from simgnn.sampling.forecast import Forecast, forecast
 from simgnn.sampling.measure import distinct_remote_rows

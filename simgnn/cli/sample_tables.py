@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from simgnn.cli.console import print_table
+from simgnn.report.terminal import print_table
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.presample import Presampled
 from simgnn.sampling.tally import Tally

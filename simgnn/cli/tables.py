@@ -1,12 +1,11 @@
 """Results as tables and as JSON."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from simgnn.cli.console import note, print_json, print_table
-
-if TYPE_CHECKING:
-    from simgnn.record.result import Result
+from simgnn.cli.console import note, print_json
+from simgnn.record.energy import PART_NAMES, describe
+from simgnn.record.result import Result
+from simgnn.report.terminal import print_table
 
 UNMEASURED = "-"
 
@@ -38,13 +37,13 @@ def percent(value: float | None) -> str:
     return UNMEASURED if value is None else f"{100 * value:.1f} %"
 
 
-def bytes_per_epoch(result: "Result") -> float | None:
+def bytes_per_epoch(result: Result) -> float | None:
     """Payload of all ranks in an epoch, between pairs and in collectives: the mean of the epochs that the result
     names. None of a run that failed: its ranks did not tell what they sent to each other."""
     return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes) if result.bytes_sent else None
 
 
-def payload_name(result: "Result") -> str:
+def payload_name(result: Result) -> str:
     """What :func:`bytes_per_epoch` is of, counting epochs from 1."""
     if result.payload_epochs is None:
         return "payload of the last epoch"
@@ -52,24 +51,24 @@ def payload_name(result: "Result") -> str:
     return f"payload of epoch {first}" if first == last else f"payload, mean of epochs {first} to {last}"
 
 
-def communication_s(result: "Result") -> float | None:
+def communication_s(result: Result) -> float | None:
     """Seconds of communication that the slowest rank cannot hide behind computing."""
     return max((rank.comm_exposed_s for rank in result.per_rank), default=None)
 
 
-def memory_bytes(result: "Result") -> int | None:
+def memory_bytes(result: Result) -> int | None:
     """Peak memory of the fullest rank: measured where it was, else the sum of live buffers."""
     return max(result.peak_memory_bytes or result.buffer_bytes, default=None)
 
 
-def last_accuracy(result: "Result") -> tuple[float | None, float | None]:
+def last_accuracy(result: Result) -> tuple[float | None, float | None]:
     """Validation and test accuracy, or micro-F1 (:func:`metric_name`), after the last evaluated epoch."""
     if not result.accuracy:
         return None, None
     return result.accuracy[-1].validation, result.accuracy[-1].test
 
 
-def best_reached(result: "Result") -> str:
+def best_reached(result: Result) -> str:
     """The best recorded validation accuracy, and when it is predicted to be reached."""
     known = [(one.validation, -one.seconds) for one in result.time_to_accuracy or () if one.validation is not None]
     if not known:
@@ -78,12 +77,12 @@ def best_reached(result: "Result") -> str:
     return f"{percent(best)} after {seconds(-earliest)}"
 
 
-def metric_name(result: "Result") -> str:
+def metric_name(result: Result) -> str:
     """What the accuracy numbers of a result are, in words."""
     return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
 
 
-def show_result(result: "Result", as_json: bool, written: Path | None) -> None:
+def show_result(result: Result, as_json: bool, written: Path | None) -> None:
     """Print a result; notes that qualify it go to standard error."""
     if as_json:
         print_json({**result.model_dump(mode="json"), "directory": None if written is None else str(written)})
@@ -103,7 +102,7 @@ def show_result(result: "Result", as_json: bool, written: Path | None) -> None:
         note(f"written to {written}")
 
 
-def _lines(result: "Result") -> list[tuple[str, str]]:
+def _lines(result: Result) -> list[tuple[str, str]]:
     validation, test = last_accuracy(result)
     interval = result.epoch_s_interval
     return [
@@ -136,21 +135,19 @@ def _lines(result: "Result") -> list[tuple[str, str]]:
     ]
 
 
-def _hits(result: "Result") -> str:
+def _hits(result: Result) -> str:
     rows = result.input_rows
     if rows is None or rows.hit_rate is None:
         return UNMEASURED
     return f"{rows.hit:,} of {rows.hit + rows.pulled:,} ({percent(rows.hit_rate)})"
 
 
-def _energy(result: "Result") -> list[tuple[str, str]]:
-    from simgnn.record.energy import PART_NAMES, describe
-
+def _energy(result: Result) -> list[tuple[str, str]]:
     parts = {figure.part for figure in result.energy}
     return [(name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in parts]
 
 
-def _show_ranks(result: "Result", most: int = 16) -> None:
+def _show_ranks(result: Result, most: int = 16) -> None:
     columns = ["rank", "compute", "wait", "communication", "not hidden", "sent per epoch", "memory"]
     memory = result.peak_memory_bytes or result.buffer_bytes
     rows = [
@@ -170,6 +167,6 @@ def _show_ranks(result: "Result", most: int = 16) -> None:
         note(f"{len(result.per_rank) - most} more ranks are in result.json")
 
 
-def qualifications(result: "Result") -> list[str]:
+def qualifications(result: Result) -> list[str]:
     """What a reader must know before trusting the numbers."""
     return ([result.message] if result.message else []) + result.qualifications()

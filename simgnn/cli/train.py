@@ -2,33 +2,33 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simgnn.cli.console import Reporter
 from simgnn.cli.engine import check_executor, epoch_of, start_executor
+from simgnn.cli.predict import TRACE_EPOCHS
+from simgnn.cli.profiles import default_cluster, known_profile
+from simgnn.errors import ConfigError
+from simgnn.experiment.directory import check_free, write_run_directory
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.prepare import Prepared, prepare
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.profile import Profile
 from simgnn.locks import locked_folder
-
-if TYPE_CHECKING:
-    from simgnn.experiment.prepare import Prepared
-    from simgnn.experiment.schema import Experiment
-    from simgnn.hardware.profile import Profile
-    from simgnn.record.result import Result
+from simgnn.partition.shards import shard_artifact
+from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory
+from simgnn.report.perfetto import write_perfetto
 
 
-def prepare_run(experiment: "Experiment", out: Path, reporter: Reporter, force: bool = False) -> Path:
+def prepare_run(experiment: Experiment, out: Path, reporter: Reporter, force: bool = False) -> Path:
     """Load, partition, plan and write the run directory that the executor starts from."""
     check_executor()
     prepared, profile = _prepare(experiment, out, reporter, force)
     return write_run(prepared, profile, out, reporter, force)
 
 
-def write_run(
-    prepared: "Prepared", profile: "Profile | None", out: Path, reporter: Reporter, force: bool = False
-) -> Path:
+def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: Reporter, force: bool = False) -> Path:
     """Cut the graph's data into shards and write the run directory of a prepared experiment."""
-    from simgnn.experiment.directory import write_run_directory
-    from simgnn.partition.shards import shard_artifact
-
     assert prepared.graph is not None
     assert prepared.partition is not None
     dtype = prepared.experiment.train.dtype
@@ -37,12 +37,7 @@ def write_run(
     return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
 
 
-def _prepare(experiment: "Experiment", out: Path, reporter: Reporter, force: bool) -> "tuple[Prepared, Profile | None]":
-    from simgnn.cli.profiles import default_cluster, known_profile
-    from simgnn.errors import ConfigError
-    from simgnn.experiment.directory import check_free
-    from simgnn.experiment.prepare import prepare
-
+def _prepare(experiment: Experiment, out: Path, reporter: Reporter, force: bool) -> tuple[Prepared, Profile | None]:
     check_free(out, force)
     chosen = known_profile(experiment)
     cluster = None if chosen is None else default_cluster(chosen.profile)
@@ -54,13 +49,8 @@ def _prepare(experiment: "Experiment", out: Path, reporter: Reporter, force: boo
     return prepared, None if chosen is None else chosen.profile
 
 
-def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> "Result":
+def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> Result:
     """Start the executor on a prepared run directory, show its progress, and read the result back."""
-    from simgnn.cli.predict import TRACE_EPOCHS
-    from simgnn.record.result import read_result
-    from simgnn.record.rundir import RunDirectory
-    from simgnn.report.perfetto import write_perfetto
-
     reporter.stage(f"training: {directory}")
     with reporter.counting("training", epochs) as counter:
 
@@ -82,9 +72,6 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
 
 def torchrun_command(directory: Path, resume: bool = False) -> str:
     """How a prepared run is started on a cluster, on every host; ``resume``: goes on from its last checkpoint."""
-    from simgnn.experiment.load import load_experiment
-    from simgnn.record.rundir import RunDirectory
-
     cluster = load_experiment(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
     started = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"

@@ -58,13 +58,15 @@ if TYPE_CHECKING:
 HOMES: Mapping[str, str] = {
     name: module
     for module, names in {
-        "simgnn.emit.arrays": "add_rows counted draws dtype_name from_bytes pick_rows places_of put_rows signed to_bytes units",
+        "simgnn.emit.arrays": "add_rows counted draws dtype_name from_bytes pick_rows places_of put_rows signed "
+        "to_bytes units",
         "simgnn.emit.guards": "Change ComparesBlocks",
         "simgnn.emit.row_cache": "ChoosesRows State",
         "simgnn.graph.hashing": "stream_key",
         "simgnn.policies.batching.base": "Batching",
         "simgnn.policies.blocks": "BlockSync BlockTransfer PlainBlocks",
-        "simgnn.policies.communication.base": "BatchCommunication Communication CopiedRows Sizes Sums Transfers WholeLayers",
+        "simgnn.policies.communication.base": "BatchCommunication Communication CopiedRows Sizes Sums Transfers "
+        "WholeLayers",
         "simgnn.policies.communication.halo_sums": "HaloNames HaloSums",
         "simgnn.policies.encoded": "emit_encoded training_part",
         "simgnn.policies.freshness.base": "Freshness MovesBlocks MovesRows",

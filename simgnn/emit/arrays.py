@@ -37,11 +37,11 @@ def from_bytes(packed: Array, dtype: str) -> Array:
     xp = array_namespace(packed)
     kind = getattr(xp, dtype)
     if not packed.shape[0]:
-        return xp.empty((0, packed.shape[1] // kind.itemsize), dtype=kind, device=device(packed))
-    rows = contiguous(packed)
-    if is_torch_array(rows) and rows.storage_offset() % kind.itemsize:
-        rows = rows.clone()  # a single row is contiguous wherever it begins; torch asks for a multiple of the item
-    return rows.view(kind)
+        return xp.empty((0, packed.shape[1] // np.dtype(dtype).itemsize), dtype=kind, device=device(packed))
+    flat = xp.reshape(packed, (-1,))  # as one line: torch sees no wider items in rows of odd strides
+    if is_torch_array(flat) and flat.storage_offset() % kind.itemsize:
+        flat = xp.asarray(flat, copy=True)  # nor where they do not begin at a multiple of an item
+    return xp.reshape(flat.view(kind), (packed.shape[0], -1))
 
 
 def signed(number: int) -> int:

@@ -120,10 +120,11 @@ class FoldOwn(Action[ChoosesRows]):
         moved = moved_rows(self.owner, replace(context, gathered=shared), mine, own, state)
         awake = woken[0] | moved[:, None] if woken else moved[:, None]
         chosen = places_of(awake[:, 0] if self.owner.adds_woken_parts() else moved)
-        picked, counted_parts = pick_rows(mine, chosen), pick_rows(own, chosen)
+        picked = pick_rows(mine, chosen)
         del mine
-        array_namespace(rows).subtract(picked, counted_parts, out=counted_parts)
-        return put_rows(own, chosen, picked), add_rows(sums, chosen, counted_parts), awake
+        change = pick_rows(own, chosen)
+        array_namespace(rows).subtract(picked, change, out=change)
+        return put_rows(own, chosen, picked), add_rows(sums, chosen, change), awake
 
 
 class Announce(Action[ChoosesRows]):

@@ -71,18 +71,18 @@ def slot_refusals(choices: Choices) -> Iterator[Refusal]:
         fitting = choices.fitting(CommunicationTraits, lambda other: other.moves in moved)
         yield Refusal(
             "communication", "kind",
-            f"got '{communication.label}' with batching.kind = '{batching.label}', expected one of {fitting}: "
+            f"got '{communication.label}' with batching.kind = '{batching.label}', expected {fitting}: "
             f"it moves {MOVED[communication.moves]}",
         )  # fmt: skip
     for slot in SERVING:
         choice: Serving = getattr(choices, slot)
         if moved.isdisjoint(choice.serves):
-            fitting = choices.fitting(SERVING[slot], lambda other: not moved.isdisjoint(other.serves))
+            beside = batching if "batches" in (*moved, *choice.serves) else communication
             yield Refusal(
                 slot, "kind",
-                f"got '{choice.label}' with batching.kind = '{batching.label}' and communication.kind = "
-                f"'{communication.label}', expected one of {fitting}: it does not serve "
-                f"{' or '.join(MOVED[each] for each in sorted(moved))}",
+                f"got '{choice.label}' with {beside.slot}.kind = '{beside.label}', expected "
+                f"{choices.fitting(SERVING[slot], lambda other: not moved.isdisjoint(other.serves))}: it does not "
+                f"serve {' or '.join(MOVED[each] for each in sorted(moved))}",
             )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import expected_cut
@@ -161,12 +162,12 @@ class _Transfers:
     builder: ProgramBuilder
 
     def rows(self) -> "_Rows":
-        assert isinstance(self.experiment.freshness, MovesRows)
-        return _Rows(self.experiment.freshness, self.experiment.codec, self.builder)
+        assert "rows" in self.experiment.freshness.serves
+        return _Rows(cast(MovesRows, self.experiment.freshness), self.experiment.codec, self.builder)
 
     def blocks(self) -> ExpandBlocks:
-        freshness, codec, builder = self.experiment.freshness, self.experiment.codec, self.builder
-        assert isinstance(freshness, MovesBlocks)
+        assert "blocks" in self.experiment.freshness.serves
+        freshness, codec, builder = cast(MovesBlocks, self.experiment.freshness), self.experiment.codec, self.builder
         return lambda sync: freshness.blocks(builder, sync, codec)
 
 

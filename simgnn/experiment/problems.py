@@ -56,8 +56,9 @@ def parse_table(
     faults: dict[str, str] = {}
     for key, value in table.items():
         if key in known and not _is_one_of_its_kind(value, model.model_fields[key]):
-            expected = _expected(model.model_fields[key])
-            faults[key] = line((*path, key), f"got {shown(value)}, expected {expected}", origin)
+            faults[key] = line(
+                (*path, key), f"got {shown(value)}, expected {expected(model.model_fields[key])}", origin
+            )
     checked = {key: _frozen(value) for key, value in table.items() if key not in faults}
     try:
         parsed = model.model_validate(checked, strict=True)
@@ -101,13 +102,13 @@ def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault:
     field = model.model_fields.get(key)
     if fault["type"] == "value_error" or field is None:
         return f"got {shown(table.get(key))}, {re.sub('^Value error, ', '', fault['msg'])}"
-    expected = _expected(field)
+    takes = expected(field)
     if fault["type"] == "missing":
-        return f"missing; expected {expected}"
+        return f"missing; expected {takes}"
     value = table.get(key)
     names = [choice for choice in _choices(field.annotation) if isinstance(choice, str)]
     hint = nearest(value, names) if isinstance(value, str) else ""
-    return f"got {shown(value)}, expected {expected}{hint}{_remedy(key, field)}"
+    return f"got {shown(value)}, expected {takes}{hint}{_remedy(key, field)}"
 
 
 def _remedy(key: str, field: FieldInfo) -> str:
@@ -116,7 +117,7 @@ def _remedy(key: str, field: FieldInfo) -> str:
     return about + example
 
 
-def _expected(field: FieldInfo) -> str:
+def expected(field: FieldInfo) -> str:
     """What a field takes, in words."""
     return _describe(field.annotation, field.metadata)
 

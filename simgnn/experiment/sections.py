@@ -295,7 +295,7 @@ class TrainSection(Section):
                 "train", "gradient_mean",
                 f"got '{self.gradient_mean}' with batching.kind = '{choices.batching.label}', expected 'seeds': the "
                 "loss of a full graph is the mean over its training vertices; remove it, or sample mini-batches "
-                f"(batching.kind = '{choices.fitting(BatchingTraits, lambda batching: batching.mini_batches)}')",
+                f"(batching.kind = {choices.fitting(BatchingTraits, lambda batching: batching.mini_batches)})",
             )  # fmt: skip
 
     @property

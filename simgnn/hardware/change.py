@@ -6,7 +6,7 @@ from math import exp, hypot, inf
 
 import numpy as np
 
-from simgnn.hardware.features import FloatArray
+from simgnn.hardware.primitives import FloatArray
 from simgnn.hardware.quantities import Number
 
 MESSAGES = tuple(float(1 << power) for power in range(6, 31, 2))

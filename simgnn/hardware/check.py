@@ -5,9 +5,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.features import PRIMITIVES
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.routes import lay_out
-from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.hardware.topology import Topology, copies, expand_edges, node_kinds
 from simgnn.names import nearest
 from simgnn.units import format_quantity
@@ -15,10 +14,9 @@ from simgnn.units import format_quantity
 if TYPE_CHECKING:
     from simgnn.hardware.profile import Profile
 
-SOME_SYSTEMS = ("sample", "select", "encode", "decode")
-"""Primitives that only some policies use: without a curve, programs of theirs are refused."""
-TRAINING_PRIMITIVES = tuple(name for name in PRIMITIVES if name not in (*SOME_SYSTEMS, *STAND_INS))
-"""What full-graph training is priced from."""
+TRAINING_PRIMITIVES = tuple(name for name, row in PRIMITIVES.items() if not row.optional and row.stand_in is None)
+"""What full-graph training is priced from. Without a curve of any other primitive, programs that need it have no price,
+or are priced by what stands in for it."""
 TRAINING_COLLECTIVES = ("allreduce", "exchange")
 
 

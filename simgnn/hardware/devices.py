@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_serializer, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from simgnn.hardware.features import PRIMITIVES, SIZE_DIMENSIONS, feature_names, unit_of
+from simgnn.hardware.features import feature_names, unit_of
+from simgnn.hardware.primitives import PRIMITIVES, SIZES
 from simgnn.hardware.problems import UNREADABLE
 from simgnn.hardware.quantities import CoreCount, Power, Size, Source, Spread, Strict, read_number
 from simgnn.names import nearest
@@ -94,7 +95,7 @@ class Curve(Strict):
         for name, ends in table.items():
             dimension = range_dimension(name, primitive)
             if dimension is None:
-                choices = [*SIZE_DIMENSIONS, *feature_names(primitive)]
+                choices = [*SIZES, *feature_names(primitive)]
                 faults.append(f"{name}: neither a size nor a feature of {primitive}{nearest(name, choices)}")
             elif not isinstance(ends, list | tuple) or len(ends) != 2:
                 faults.append(f"{name}: expected the smallest and the largest, such as ['16 {dimension}', ...]")
@@ -180,8 +181,8 @@ class Curve(Strict):
 
 def range_dimension(name: str, primitive: str) -> str | None:
     """Dimension in which the range of a size or a feature is written; None when the primitive has neither."""
-    if name in SIZE_DIMENSIONS:
-        return SIZE_DIMENSIONS[name]
+    if name in SIZES:
+        return SIZES[name].dimension
     base, _, cache = name.partition("/")
     if name not in feature_names(primitive, (cache,) if cache else ()):
         return None

@@ -7,9 +7,7 @@ there; where neither states a range, on the whole grid. Links and collectives li
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import log
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +16,11 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.change import MESSAGES, Change, both_spreads, change_of, measured_in_both
 from simgnn.hardware.devices import Curve, Device
 from simgnn.hardware.difference_libraries import compare_backend
-from simgnn.hardware.features import PRIMITIVES, FloatArray, features
+from simgnn.hardware.features import features
 from simgnn.hardware.links import LinkType
+from simgnn.hardware.primitives import PRIMITIVES, FloatArray
 from simgnn.hardware.profile import Profile
 from simgnn.hardware.quantities import Duration, Size
-
-ROWS = (100.0, 1e3, 1e4, 1e5, 1e6)
-WIDTHS = (8.0, 32.0, 128.0, 512.0)
-DEGREES = (4.0, 16.0, 64.0)
-Grid = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ def _both(what: str, first: Collection[str], second: Collection[str], apart: lis
 
 def _compare_device(name: str, one: Device, other: Device, changes: list[Change], apart: list[str]) -> None:
     levels = [{(c.primitive, c.concurrency, c.threads): c for c in device.curves} for device in (one, other)]
-    keys = sorted({*levels[0], *levels[1]}, key=lambda key: (PRIMITIVES.index(key[0]), key[1:]))
+    keys = sorted({*levels[0], *levels[1]}, key=lambda key: (list(PRIMITIVES).index(key[0]), key[1:]))
     for key in keys:
         where = f"{key[0]}, {key[1]} x {key[2]}"
         if key not in levels[0] or key not in levels[1]:
@@ -95,38 +89,12 @@ def _compare_device(name: str, one: Device, other: Device, changes: list[Change]
         )
 
 
-def grid(primitive: str) -> Grid:
-    """Sizes at which a primitive is compared, arrays of one length. Index streams are taken as uniformly random."""
-    axes: dict[str, tuple[float, ...]] = {"rows": ROWS, "width": WIDTHS}
-    if primitive == "matmul":
-        axes = {"rows": ROWS, "inner": WIDTHS, "outer": WIDTHS}
-    elif primitive in ("spmm", "sparse_matmul", "attention_maximum", "attention_sums", "attention_gradients"):
-        axes["degree"] = DEGREES
-    elif primitive == "optimizer":
-        axes = {"elements": (*ROWS, 1e7)}
-    elif primitive == "sample":
-        axes = {"vertices": ROWS, "degree": DEGREES}
-    columns = dict(zip(axes, np.array(list(product(*axes.values()))).T, strict=True))
-    if "degree" in columns:
-        edges = columns.pop("degree") * columns["vertices" if primitive == "sample" else "rows"]
-        columns["nonzeros" if primitive == "sparse_matmul" else "edges"] = edges
-        if primitive != "sample":
-            columns["sources"] = columns["rows"]
-    if primitive in ("elementwise", "attention_scores"):
-        columns["passes"] = np.full(len(columns["rows"]), 2.0)
-    if primitive.startswith("attention_"):
-        columns["heads"] = columns["width"] if primitive == "attention_maximum" else np.full(len(columns["rows"]), 4.0)
-    if primitive in ("encode", "decode"):
-        columns["row_bytes"] = 8 + columns["width"]  # a header, and a byte an element
-    return MappingProxyType(columns)
-
-
 def _times(device: Device, curve: Curve) -> tuple[FloatArray, NDArray[np.bool_]]:
     """Seconds of each size of the grid at the curve's own level, and which of the sizes it was measured for."""
-    sizes = grid(curve.primitive)
+    sizes = PRIMITIVES[curve.primitive].grid()
     cores = None if device.cores is None else device.cores.value
     caches = {name: device.caches[name].bytes_each(cores, curve.concurrency) for name in curve.caches}
-    found = features(curve.primitive, dict(sizes), None, caches)
+    found = features(curve.primitive, sizes, None, caches)
     seconds = sum((cost * found[name] for name, cost in curve.costs.items()), np.zeros_like(found["call"]))
     inside = np.ones(len(seconds), dtype=bool)
     for name, (low, high) in curve.range.items():

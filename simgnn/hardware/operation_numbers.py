@@ -10,9 +10,9 @@ import numpy as np
 from simgnn.hardware.communication import find_collective
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import Question
-from simgnn.hardware.pricing import choose_level, stands_in
+from simgnn.hardware.pricing import choose_level, stand_in_of
+from simgnn.hardware.primitives import COPY, Primitive
 from simgnn.hardware.quantities import SOURCES, Source, Strict
-from simgnn.hardware.stand_ins import STAND_INS
 
 
 class Told(NamedTuple):
@@ -36,7 +36,7 @@ def numbers_behind(
     if form.moves == "copy" and crossed:
         parts = [_links(machine, crossed)]
     elif form.primitive is not None or form.moves == "copy":
-        parts = [_curves(form.primitive or "copy", question.sizes, machine, at_once)]
+        parts = [_curves(form.primitive or COPY, question.sizes, machine, at_once)]
     elif machine.ranks < 2:
         parts = []
     else:
@@ -52,17 +52,18 @@ def numbers_behind(
     return list({told.key: told for told in chain(*parts)}.values())
 
 
-def _curves(primitive: str, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> Iterator[Told]:
+def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> Iterator[Told]:
     """The curve that each kind of device reads, or what stands in for one: how far that is off nobody has measured."""
     for rank, kind in enumerate(machine.types):
-        if stands_in(machine.device(rank), primitive):
-            pieces = STAND_INS[primitive]({name: np.array(float(size)) for name, size in sizes.items()})
+        stand_in = stand_in_of(machine.device(rank), primitive.name)
+        if stand_in is not None:
+            pieces = stand_in({name: np.array(float(size)) for name, size in sizes.items()})
             names = " and ".join(dict.fromkeys(name for name, _ in pieces))
-            yield Told(f"devices.{kind}.curves.{primitive} (none: as {names})", "assumed", None)
+            yield Told(f"devices.{kind}.curves.{primitive.name} (none: as {names})", "assumed", None)
             continue
-        level = choose_level(machine.device(rank), kind, primitive, at_once[rank], machine.threads_per_rank[rank])
+        level = choose_level(machine.device(rank), kind, primitive.name, at_once[rank], machine.threads_per_rank[rank])
         curve = level.curve
-        where = f"devices.{kind}.curves.{primitive} ({curve.concurrency} x {curve.threads})"
+        where = f"devices.{kind}.curves.{primitive.name} ({curve.concurrency} x {curve.threads})"
         # how far the curve is off, and how far one execution is from the mean of many
         apart = [share for share in (curve.spread, curve.jitter, curve.drift) if share is not None]
         yield Told(where, curve.source, hypot(*apart) if apart else None)

@@ -7,35 +7,41 @@ from math import isfinite
 from types import MappingProxyType
 
 from simgnn.errors import ConfigError, HardwareError
-from simgnn.hardware.features import SIZE_DIMENSIONS
+from simgnn.hardware.primitives import LARGEST, PRIMITIVES, SIZES, SPMM, Primitive
 from simgnn.hardware.profile import Profile
 from simgnn.limits import MAX_RANKS
 from simgnn.names import nearest
 from simgnn.units import parse
 
-LARGEST = 2**62
-"""Sizes are whole numbers of 64 bits."""
-
 
 @dataclass(frozen=True)
 class Form:
-    """What an op needs: ``sizes`` name -> default (None: must be given). ``primitive``: of device work, else None.
+    """What an op needs: ``sizes`` name -> default (None: must be given; a name: as large as that size).
 
-    ``moves``: how it communicates: "collective", "exchange", "send", "copy" (between host and device), "" (not at all).
+    ``primitive``: of device work, else None. ``moves``: how it communicates: "collective", "exchange", "send", "copy"
+    (between host and device), "" (not at all).
     """
 
-    sizes: Mapping[str, int | None]
-    primitive: str | None = None
+    sizes: Mapping[str, int | str | None]
+    primitive: Primitive | None = None
     moves: str = ""
     help: str = ""
 
 
-def _work(primitive: str, help: str, **sizes: int | None) -> Form:
-    return Form(MappingProxyType({**sizes, "item_bytes": 4}), primitive, help=help)
+def option(name: str) -> str:
+    """A size as the command line spells it."""
+    return f"--{name.replace('_', '-')}"
 
 
-_SUM = {"edges": None, "rows": None, "width": None, "sources": 0}
-_ATTEND = {**_SUM, "heads": None}
+def _work(primitive: Primitive) -> Form:
+    """The form of one piece of device work."""
+    words = {name: option(name) for name in primitive.sizes}
+    words |= {
+        name: f"[{words[name]}, default: {default}]" for name, default in primitive.sizes.items() if default is not None
+    }
+    return Form(MappingProxyType({**primitive.sizes, "item_bytes": 4}), primitive, help=" ".join(words.values()))
+
+
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "allreduce": Form({"bytes": None}, moves="collective", help="--bytes of the buffer"),
@@ -46,33 +52,11 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "exchange": Form({"bytes": 0}, moves="exchange", help="--matrix FILE, or --bytes for every pair"),
         "h2d": Form({"bytes": None}, moves="copy", help="--bytes from host memory to the device, on every rank"),
         "d2h": Form({"bytes": None}, moves="copy", help="--bytes from the device to host memory, on every rank"),
-        "aggregate": _work("spmm", "--edges --rows --width [--sources, default: rows]", **_SUM),
-        "spmm": _work("spmm", "the same", **_SUM),
-        "sparse_matmul": _work(
-            "sparse_matmul", "--nonzeros --rows --width [--sources]", nonzeros=None, rows=None, width=None, sources=0
-        ),
-        "matmul": _work("matmul", "--rows --inner --outer [--crossed 1]", rows=None, inner=None, outer=None, crossed=0),
-        "elementwise": _work("elementwise", "--rows --width [--passes 2]", rows=None, width=None, passes=2),
-        "copy": _work("copy", "--rows --width", rows=None, width=None),
-        "gather": _work("gather", "--rows --width", rows=None, width=None),
-        "scatter_add": _work("scatter_add", "--rows --width", rows=None, width=None),
-        "loss": _work("loss", "--rows --width", rows=None, width=None),
-        "optimizer": _work("optimizer", "--elements", elements=None),
-        "select": _work("select", "--rows --width", rows=None, width=None),
-        "encode": _work("encode", "--rows --width --row-bytes", rows=None, width=None, row_bytes=None),
-        "decode": _work("decode", "--rows --width --row-bytes", rows=None, width=None, row_bytes=None),
-        "sample": _work("sample", "--vertices --edges", vertices=None, edges=None),
-        "attention_scores": _work(
-            "attention_scores", "--rows --width --heads [--passes 1]", rows=None, width=None, heads=None, passes=1
-        ),
-        "attention_maximum": _work(
-            "attention_maximum", "--edges --rows --width (that of heads) --heads [--sources]", **_ATTEND
-        ),
-        "attention_sums": _work("attention_sums", "--edges --rows --width --heads [--sources]", **_ATTEND),
-        "attention_gradients": _work("attention_gradients", "the same, of the reverse", **_ATTEND),
+        "aggregate": _work(SPMM),
+        **{name: _work(primitive) for name, primitive in PRIMITIVES.items()},
     }
 )
-"""Every op that can be asked for. Sizes as :mod:`simgnn.hardware.features` and the collectives define them."""
+"""Every op that can be asked for."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +103,7 @@ def read_question(
         if name not in given and default is None:
             faults.append(f"{option(name)}: missing; '{op}' takes {form.help}")
         elif name not in given and default is not None:
-            sizes[name] = default
+            sizes[name] = sizes.get(default, 0) if isinstance(default, str) else default
     if ranks is not None and not 1 <= ranks <= MAX_RANKS:
         faults.append(f"--ranks: got {ranks:,}, expected 1 to {MAX_RANKS:,}")
     faults += _matrix_faults(op, form, given, matrix, ranks)
@@ -127,8 +111,6 @@ def read_question(
         faults.append(f"--to: got rank {sizes['to']}, which also sends; expected another rank than --from")
     if faults:
         raise ConfigError(faults)
-    if "sources" in form.sizes and "sources" not in given:
-        sizes["sources"] = sizes["rows"]
     rows = None if matrix is None else tuple(tuple(int(entry) for entry in row) for row in matrix)
     if form.moves == "exchange":
         sizes = {} if rows is not None else sizes
@@ -141,27 +123,21 @@ def read_question(
     return Question(op, MappingProxyType(sizes), count, rows, backend, form)
 
 
-def option(name: str) -> str:
-    """A size as the command line spells it."""
-    return f"--{name.replace('_', '-')}"
-
-
 def _whole(name: str, text: str) -> int:
     """A size: bytes need their unit, counts may have theirs."""
     if name in ("from", "to", "root"):
         if not text.strip().isdecimal() or int(text) >= MAX_RANKS:
             raise ValueError(f"got '{text}', expected a rank, numbered from 0 to {MAX_RANKS - 1:,}")
         return int(text)
-    dimension = SIZE_DIMENSIONS.get(name, "passes")
+    dimension, least, most = SIZES[name]
     try:
         value = float(text) if dimension != "bytes" or name == "item_bytes" else parse(text, dimension)
     except ValueError:
         value = parse(text, dimension)
-    least = 0 if name in ("bytes", "crossed") else 1
     if not isfinite(value) or value != int(value) or not least <= value <= LARGEST:
         raise ValueError(f"got '{text}', expected a whole number from {least} to 2^62 ({LARGEST:.1e})")
-    if name == "crossed" and value > 1:
-        raise ValueError(f"got '{text}', expected 0 or 1")
+    if value > most:
+        raise ValueError(f"got '{text}', expected {least} or {most}")
     return int(value)
 
 

@@ -1,6 +1,6 @@
 """Seconds of work on a device, from its curves: which concurrency level is read, and when a price is extrapolated."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log
 from typing import NamedTuple
@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.devices import Curve, Device
-from simgnn.hardware.features import PRIMITIVES, FloatArray, features
+from simgnn.hardware.features import features
+from simgnn.hardware.primitives import PRIMITIVES, FloatArray, Sizes, StandIn
 from simgnn.hardware.quantities import Source
-from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.names import nearest
 
 RANGE_SLACK = 1e-6
@@ -83,9 +83,10 @@ def _share(device: Device, concurrency: int, threads: int) -> float:
     return min(float(threads), device.cores.value / concurrency)
 
 
-def stands_in(device: Device, primitive: str) -> bool:
-    """Whether a device has no measurement of a primitive, and other work stands in for it."""
-    return primitive in STAND_INS and not device.curves_of(primitive)
+def stand_in_of(device: Device, primitive: str) -> Callable[[Sizes], tuple[StandIn, ...]] | None:
+    """What makes the work that stands in for a primitive on a device that has no measurement of it, if any does."""
+    row = PRIMITIVES.get(primitive)
+    return None if row is None or device.curves_of(primitive) else row.stand_in
 
 
 def price_work(
@@ -103,8 +104,9 @@ def price_work(
     not measured, a size or a feature outside its measured range, cache misses without a locality profile, and work
     for which another stands in (its source then is "assumed").
     """
-    if stands_in(device, primitive):
-        return _price_stand_in(device, name, primitive, sizes, locality, concurrency, threads)
+    stand_in = stand_in_of(device, primitive)
+    if stand_in is not None:
+        return _price_stand_in(device, name, stand_in, sizes, locality, concurrency, threads)
     level = choose_level(device, name, primitive, concurrency, threads)
     curve = level.curve
     cores = None if device.cores is None else device.cores.value
@@ -127,7 +129,7 @@ def price_work(
 def _price_stand_in(
     device: Device,
     name: str,
-    primitive: str,
+    stand_in: Callable[[Sizes], tuple[StandIn, ...]],
     sizes: Mapping[str, ArrayLike],
     locality: ArrayLike | None,
     concurrency: int,
@@ -135,7 +137,7 @@ def _price_stand_in(
 ) -> Prices:
     table = dict(zip(sizes, np.broadcast_arrays(*map(np.atleast_1d, sizes.values())), strict=True))
     table.setdefault("item_bytes", np.array(4.0))
-    pieces = STAND_INS[primitive](table)
+    pieces = stand_in(table)
     prices = [price_work(device, name, *piece, locality, concurrency, threads) for piece in pieces]
     seconds = sum((price.seconds for price in prices), np.zeros(1))
     return Prices(seconds, None, np.ones(len(seconds), dtype=bool), "assumed")

@@ -11,7 +11,7 @@ from simgnn.model.user_layer import work_of
 from simgnn.policies.minibatch import VERTICES
 from simgnn.policies.names import Names
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.kinds import Form, OpKind
+from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.scratch import NO_SCRATCH, Scratch, Terms, rows_of
 from simgnn.program.sizes import Size
@@ -66,7 +66,7 @@ class Segments:
 
     def copied_weights(self, pieces: Sequence[Piece[Size]]) -> Scratch:
         """The largest of the copies of weights that products make, one after the other."""
-        return Scratch(rows_of(1, max(piece.held for piece in pieces) * self.builder.item_bytes if pieces else 0))
+        return Scratch(rows_of(1, max((piece.held for piece in pieces), default=0) * self.builder.item_bytes))
 
     def weight_gradients(self, layer: LayerSpec, pieces: Sequence[Piece[Size]], in_turn: bool) -> Terms:
         """Gradients of weights before they are added to the layer's: of all products at once, or of the largest where
@@ -102,7 +102,7 @@ class Segments:
     # -- ops -------------------------------------------------------------------------------------------------------
 
     def forward(
-        self, layer: LayerSpec, segment: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         work: tuple[Work, ...], scratch: Scratch = NO_SCRATCH,
     ) -> None:  # fmt: skip
         """A segment of a layer, in training and in evaluation."""
@@ -110,11 +110,11 @@ class Segments:
         name = f"{self.names.prefix}forward/{layer.index}/{segment}"
         self.builder.compute(
             self.names.forward, name, kind, [*reads, *parameters], writes, work,
-            layer=layer.index, phase="forward", module=f"layers.{layer.index}.{segment}", scratch=scratch,
+            layer=layer.index, phase="forward", segment=segment, scratch=scratch,
         )  # fmt: skip
 
     def reverse(
-        self, layer: LayerSpec, segment: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         work: tuple[Work, ...], gradients: dict[str, str], options: Mapping[str, str | int | float] | None = None,
         scratch: Scratch = NO_SCRATCH,
     ) -> None:  # fmt: skip
@@ -124,7 +124,7 @@ class Segments:
             self.names.train, f"backward/{layer.index}/{segment}", kind,
             [*reads, *([f"parameters/{layer.index}"] if learned else [])],
             [*writes, *([f"gradients/{layer.index}"] if learned else [])], work,
-            layer=layer.index, phase="backward", module=f"layers.{layer.index}.{segment}",
+            layer=layer.index, phase="backward", segment=segment,
             reverses=f"forward/{layer.index}/{segment}", gradients=gradients, options=options or {}, scratch=scratch,
         )  # fmt: skip
 
@@ -133,7 +133,9 @@ class Segments:
         own = self.own_rows(layer)
         pieces = self.work(layer, "update", costs.update(layer, summed, own))
         work, scratch = self.builder.work(pieces), self.copied_weights(pieces)
-        self.forward(layer, "update", OpKind.TRANSFORM, reads, [hidden, *self._saved(layer, summed)], work, scratch)
+        self.forward(
+            layer, Segment.UPDATE, OpKind.TRANSFORM, reads, [hidden, *self._saved(layer, summed)], work, scratch
+        )
         if not layer.adds_own_rows or summed.nonzeros is None:
             self.keep_transposed(layer, f"aggregated/{layer.index}", summed)
             if layer.uses_own_rows:
@@ -165,7 +167,7 @@ class Segments:
         )  # fmt: skip
         reads = [f"d/hidden/{index}", f"aggregated/{index}", *([own] if layer.uses_own_rows else [])]
         self.reverse(
-            layer, "update", OpKind.TRANSFORM, [*reads, f"hidden/{index}", *saved], writes,
+            layer, Segment.UPDATE, OpKind.TRANSFORM, [*reads, f"hidden/{index}", *saved], writes,
             builder.work(pieces), gradients, {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {},
             scratch,
         )  # fmt: skip
@@ -185,8 +187,8 @@ class Segments:
         return found
 
     @staticmethod
-    def _learns(layer: LayerSpec, segment: str) -> bool:
-        return segment != "aggregate" or layer.attends
+    def _learns(layer: LayerSpec, segment: Segment) -> bool:
+        return segment is not Segment.AGGREGATE or layer.attends
 
     def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT) -> None:
         """Drop elements of the layer's output, or of its gradient, in place and in training alone. The vertices of the
@@ -210,8 +212,8 @@ class Segments:
         result = builder.buffer(f"{names.prefix}maximum/{index}", names.rows, layer.heads)
         pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
         self.forward(
-            layer, "maximum", OpKind.AGGREGATE, reads, [result], builder.work(pieces, f"{names.locality}/forward"),
-            self.pointers(),
+            layer, Segment.MAXIMUM, OpKind.AGGREGATE, reads, [result],
+            builder.work(pieces, f"{names.locality}/forward"), self.pointers(),
         )  # fmt: skip
         return result
 
@@ -221,7 +223,7 @@ class Segments:
         result = builder.buffer(f"{names.prefix}aggregated/{index}", names.rows, layer.aggregated_width)
         pieces: list[Piece[Size]] = costs.sums(layer, names.edges, names.rows, names.sources)
         work = builder.work(self.work(layer, "aggregate", pieces), f"{names.locality}/forward")
-        self.forward(layer, "aggregate", OpKind.AGGREGATE, reads, [result], work, self.pointers())
+        self.forward(layer, Segment.AGGREGATE, OpKind.AGGREGATE, reads, [result], work, self.pointers())
         self.keep_adjacency()
         return result
 
@@ -233,7 +235,7 @@ class Segments:
         incoming = f"d/aggregated/{index}"
         saved = [*gradients.values(), f"maximum/{index}"] if layer.attends else []
         self.reverse(
-            layer, "aggregate", OpKind.AGGREGATE, [incoming, *saved], writes, work,
+            layer, Segment.AGGREGATE, OpKind.AGGREGATE, [incoming, *saved], writes, work,
             {incoming: f"aggregated/{index}", **gradients},
         )  # fmt: skip
 
@@ -251,6 +253,6 @@ class Segments:
             work = (Work("copy", {"rows": nonzeros, "width": 1, "item_bytes": entry}),)
         builder.compute(
             names.setup, f"setup/{index}/aggregate", OpKind.AGGREGATE, reads, [result], work,
-            layer=index, phase="setup", module=f"layers.{index}.aggregate",
+            layer=index, phase="setup", segment=Segment.AGGREGATE,
         )  # fmt: skip
         return result

@@ -54,6 +54,21 @@ class Form(StrEnum):
     """A fetch of rows that other ranks hold, located rank after rank: they are written in the order of arrival."""
 
 
+class Segment(StrEnum):
+    """A part of a layer that an op computes: a function of the layer's module, see :mod:`executor.layers`."""
+
+    PREPARE = "prepare"
+    MAXIMUM = "maximum"
+    AGGREGATE = "aggregate"
+    UPDATE = "update"
+    FORWARD = "forward"
+    PRODUCT_GRADIENT = "product_gradient"
+    ADD_BLOCK = "add_block"
+    BLOCK_PAYLOAD = "block_payload"
+    BLOCK_GRADIENTS = "block_gradients"
+    SCORE_GRADIENTS = "score_gradients"
+
+
 KIND_OF_FORM: Mapping[Form, OpKind] = {
     Form.PUT: OpKind.COPY,
     Form.SPARSE_ROWS: OpKind.COPY,

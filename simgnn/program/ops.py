@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simgnn.program.kinds import Form, OpKind
+from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.scratch import NO_SCRATCH, Scratch
 from simgnn.program.sizes import Decision, Size
 
@@ -71,17 +71,8 @@ class Dependency:
 class Work:
     """A piece of device work, priced by the curve of its ``primitive``.
 
-    Primitives and their sizes: ``matmul`` (rows, inner, outer) = [rows, inner] @ [inner, outer], with ``crossed``
-    1 where the left side is held transposed; ``spmm`` (edges, rows, sources, width): rows sums over edges of source
-    rows; ``sparse_matmul`` (nonzeros, rows, sources, width): sparse features times a dense matrix of ``sources`` rows;
-    ``elementwise`` (rows, width, passes): ``passes`` reads or writes of [rows, width]; ``copy`` (rows, width);
-    ``gather`` (rows, width): rows picked by an index; ``scatter_add`` (rows, width): rows added to rows picked by an
-    index; ``loss`` (rows, width); ``optimizer`` (elements); ``sample`` (vertices, edges); ``select`` (rows, width):
-    rows compared with others; ``encode``, ``decode`` (rows, width, row_bytes): rows to, from ``row_bytes`` bytes each.
-    Of attention: ``attention_scores`` (rows, width, heads, passes): scores of rows, and their reverse; over edges
-    ``attention_maximum``, ``attention_sums``, ``attention_gradients`` (edges, rows, sources, width, heads).
-    All have ``item_bytes`` too, the size of an element.
-    ``locality`` names the table of the partition that tells how local the index stream is.
+    :data:`simgnn.hardware.primitives.PRIMITIVES` defines the primitives and their ``sizes``; all have ``item_bytes``,
+    the size of an element. ``locality`` names the table of the partition that holds how local the index stream is.
     """
 
     primitive: str
@@ -138,10 +129,10 @@ class Op:
 
     ``name`` is unique in its template. ``reverses`` names the forward op whose autograd segment this op runs backward.
     ``gradients`` then says which forward buffer each gradient buffer belongs to, read (the output's) or written (the
-    inputs'). ``module`` is "layers.2.update" (a module and its segment), or the slot of the policy that acts, and
-    ``action`` then is the label of what that does, see :class:`simgnn.policy.Action`. ``ranks`` names a
-    column that is 1 where the op exists (None: everywhere). ``category`` is what reports book the time under.
-    ``scratch``: memory that the op holds beside its buffers.
+    inputs'). ``segment``: the part of ``layer`` that the op computes. ``module``: the slot of the policy that acts, and
+    ``action`` the label of what it does, see :class:`simgnn.policy.Action`. ``ranks`` names a column that is 1 where
+    the op exists (None: everywhere). ``category`` is what reports book the time under. ``scratch``: memory that the op
+    holds beside its buffers.
 
     What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on what they read,
     in order, parameters left out; ``copy`` with a route gathers the route's rows into a send buffer, peers ascending;
@@ -170,6 +161,7 @@ class Op:
     phase: Literal["forward", "backward", "update", "setup", "evaluate"] = "forward"
     category: Literal["compute", "comm", "comm_overhead", "update"] = "compute"
     form: Form | None = None
+    segment: Segment | None = None
     options: Mapping[str, str | int | float] = field(default_factory=dict)
     scratch: Scratch = NO_SCRATCH
 

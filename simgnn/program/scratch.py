@@ -46,11 +46,10 @@ class Scratch:
 
     def at(self, size_of: Callable[[Size], IntArray]) -> IntArray:
         """Bytes on every rank, int64 [P]; ``size_of`` gives a size on every rank in the turn at hand."""
-        held, least = size_of(0), size_of(0)
-        for term in self.terms:
-            held = held + size_of(term.rows) * term.row_bytes
-        for term in self.at_least:
-            least = least + size_of(term.rows) * term.row_bytes
+        held, least = (
+            sum((size_of(term.rows) * term.row_bytes for term in terms), size_of(0))
+            for terms in (self.terms, self.at_least)
+        )
         return held.clip(min=least)
 
 

@@ -1,9 +1,9 @@
 """What each mini-batch held and how long training waited for it: from a program's sizes and a trace of either backend.
 
-Whence its rows came is what the program plans; of a run, what ranks counted (how: :mod:`simgnn.record.taken`).
-Other counters of specs/minibatch_common.md C12 are told elsewhere: times of a batch's ops, their bytes and control
-bytes in the trace, by rank, epoch, step and op; payload by rank pair and op in ``traffic.parquet``; rows of caches, and
-bytes of every pair in every step, in the program's size table (``plan/``).
+Where its rows came from is what the program plans; in a run, what the ranks counted (:mod:`simgnn.record.taken`).
+Other counters are elsewhere: times, bytes and control bytes of a batch's ops in the trace, by rank, epoch, step and op;
+payload by rank pair and op in ``traffic.parquet``; rows of caches, and bytes of every pair in every step, in the
+program's size table (``plan/``).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simgnn.errors import ConfigError
 from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.drawing import asked
 from simgnn.policies.minibatch import DRAW, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
+from simgnn.record.result import InputRows
 from simgnn.record.taken import CACHED, HIT, LOCAL, PULLED, TakenRows
 
 COUNTS = pa.list_(pa.int64())
@@ -50,6 +52,9 @@ LOSSES_SCHEMA = pa.schema([BATCHES_SCHEMA.field(name) for name in ("rank", "epoc
 """Losses that ranks wrote down while they trained."""
 COUNTED = ("rows_local", "rows_hit", "rows_pulled", "rows_cached", "pulled_from", "asked")
 """Columns that ranks of a run count."""
+KEYS = ("rank", "epoch", "step")
+HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "staged", "wait_s", "loss_sum"))
+"""Columns in which a prediction and its run agree to the last row: what a batch held, and where it came from."""
 
 
 def draws_batches(program: Program) -> bool:
@@ -204,7 +209,7 @@ def _arriving(program: Program, route: str, rank: int, turns: IntArray) -> IntAr
 
 
 def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: IntArray) -> NDArray[np.float64]:
-    """Those of a rank's turns; not a number where none is told."""
+    """The losses of a rank's turns; NaN where none was recorded."""
     steps = program.calendar.steps
     rows = zip(*(told[name] for name in LOSSES_SCHEMA.names), strict=True)
     known = {epoch * steps + step: loss for of, epoch, step, loss in rows if of == rank}
@@ -222,3 +227,33 @@ def _array(values: NDArray[Any], kind: pa.DataType, untold: NDArray[np.bool_]) -
         ends = pa.array(np.arange(lists + 1, dtype=np.int32) * values.shape[axis])
         column = pa.ListArray.from_arrays(ends, column, mask=pa.array(untold) if axis == 1 else None)
     return column
+
+
+def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
+    """Number of batches that differ between two tables in the rows that they held or in where these came from.
+
+    A batch that one table lacks differs, and so does one with a missing count. Raises :class:`ConfigError` for tables
+    with other columns.
+    """
+    one, two = (_held(table) for table in (first, second))
+    both = one.keys() & two.keys()
+    return len(one.keys() ^ two.keys()) + sum(None in one[key] or one[key] != two[key] for key in both)
+
+
+def _held(table: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """What each batch held, by rank, epoch and step."""
+    if table.schema.names != BATCHES_SCHEMA.names:
+        raise ConfigError(
+            f"batches.parquet: got the columns {', '.join(table.schema.names)}, expected "
+            f"{', '.join(BATCHES_SCHEMA.names)}: it was written by another version; simulate or run again"
+        )
+    keys, counts = (zip(*(table[name].to_pylist() for name in names), strict=True) for names in (KEYS, HELD))
+    return dict(zip(keys, counts, strict=True))
+
+
+def input_rows(table: pa.Table) -> InputRows | None:
+    """Sums over all batches of a table (:data:`BATCHES_SCHEMA`); None where a count is missing."""
+    names = {"local": "rows_local", "hit": "rows_hit", "pulled": "rows_pulled", "cached": "rows_cached"}
+    if any(table[name].null_count for name in names.values()):
+        return None
+    return InputRows(**{field: int(table[name].to_numpy().sum()) for field, name in names.items()})

@@ -1,7 +1,7 @@
 """Energy in a result: of each device, of hosts beside their devices, of memory; measured, estimated or unavailable.
 
-Source: specs/minibatch_common.md C11. The formulas are the same for both backends: a curve of joules over time, read at
-the run's ends and at its epochs' ends.
+The formulas are the same for both backends: a curve of joules over time, read at the ends of the run and of its
+epochs.
 """
 
 from collections.abc import Callable, Sequence

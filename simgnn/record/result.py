@@ -1,6 +1,5 @@
 """``result.json``: what came out, in the same fields from both backends. SI units; null means not measured."""
 
-import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from simgnn.errors import ConfigError
 from simgnn.hardware.problems import sentences
 from simgnn.record.energy import EnergyFigure
+from simgnn.tomlfile import write_atomically
 
 SCHEMA_VERSION = 1
 SUPERSEDED = frozenset({"energy_by_device_J", "energy_by_host_J"})
@@ -183,7 +183,7 @@ class Result(BaseModel):
 
 def write_result(result: Result, path: Path) -> None:
     """Write under a temporary name, then rename."""
-    write_text(path, result.model_dump_json(indent=1))
+    write_atomically(path, result.model_dump_json(indent=1))
 
 
 def read_result(path: Path) -> Result:
@@ -197,10 +197,3 @@ def read_result(path: Path) -> Result:
         raise ConfigError(faults) from error
     except ValueError as error:
         raise ConfigError(f"{path} is no result of schema {SCHEMA_VERSION}: {error}") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file so that nobody ever sees half of it."""
-    temporary = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)

@@ -1,13 +1,13 @@
-"""Whence ranks of a run took the rows of their mini-batches.
+"""Where each rank of a run got the rows of its mini-batches: local memory, cache, or which other rank.
 
-A rank notes by place what it moved into a batch or a cache, counted where rows were put: never read off the program.
-Along a route that brings other rows in every turn it notes by sender with which size it has received:
+A rank counts the rows that it moves into a batch or a cache, by place, where it writes them; it never copies these
+numbers from the program. For a route that brings other rows in every turn it records the number of rows by sender:
 
-- where ids are asked for (rows of ``distdgl``, requests to draw): how many ids it asked that sender for;
-- where rows come unasked (scheduled rows, fills of a cache, neighbours that answer requests): what the program tells of
-  the pair, for receives are posted with these sizes. A sender that holds another number of rows in all ends the run.
+- where it asks for ids (rows of ``distdgl``, requests to draw): how many ids it asked that sender for;
+- where rows come unasked (scheduled rows, fills of a cache, neighbours that answer requests): the program's size of the
+  pair, with which it posts the receive. A sender that holds another number of rows ends the run.
 
-``batches.parquet`` of a run tells sums of these numbers where that of a prediction tells the program's.
+``batches.parquet`` of a run holds sums of these numbers; that of a prediction holds the program's.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 LOCAL, HIT, PULLED, CACHED = "local", "hit", "pulled", "cached"
-"""Places: rows moved into a batch from the memory of the rank's host, from the cache of hot rows, and from what other
-hosts sent; rows that other hosts sent, moved into a cache."""
+"""Places that rows are counted at: moved into a batch from the memory of the rank's host, from the cache of hot rows,
+from what other hosts sent; and moved into a cache from what other hosts sent."""
 NOBODY = -1
 """In ``peer``: no single other rank."""
 TAKEN_SCHEMA = pa.schema(
@@ -34,7 +34,7 @@ TAKEN_SCHEMA = pa.schema(
         pa.field("rows", pa.int64()),
     ]
 )
-"""What ranks write down while they train."""
+"""The counts that ranks write while they train."""
 
 
 def places_of(program: Program) -> tuple[str, ...]:
@@ -56,7 +56,8 @@ class TakenRows:
 
     @classmethod
     def of(cls, program: Program, table: pa.Table, rank: int, turns: IntArray) -> "TakenRows":
-        """Of a rank's ``turns``, counted from the run's first, ascending; what it staged for later ones is left out."""
+        """The counts of a rank in ``turns`` (numbers from the run's first, ascending), without rows staged for later
+        turns."""
         columns = {name: table[name].to_numpy() for name in TAKEN_SCHEMA.names}
         count = columns["epoch"].astype(np.int64) * program.calendar.steps + columns["step"]
         found = np.searchsorted(turns, count)
@@ -68,7 +69,7 @@ class TakenRows:
 
     @property
     def told(self) -> NDArray[np.bool_]:
-        """Whether the rank got to tell of each turn, [turns]."""
+        """Whether the rank recorded each turn, bool [turns]; a rank that was lost did not."""
         return np.bincount(self.turn[self._at(LOCAL)], minlength=self.turns) > 0
 
     def moved(self, place: str) -> IntArray:

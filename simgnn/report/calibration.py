@@ -76,7 +76,14 @@ def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterato
 
 def _point(sample: "Sample", level: str, predicted: float, measured: float) -> Point:
     sizes = ", ".join(f"{key} {value:g}" for key, value in sample.sizes.items() if key != "item_bytes")
-    return Point(sample.primitive, level, f"{sample.form}: {sizes}", measured, predicted, sample.mad_s)
+    return Point(
+        primitive=sample.primitive,
+        level=level,
+        label=f"{sample.form}: {sizes}",
+        measured_s=measured,
+        predicted_s=predicted,
+        noise_s=sample.mad_s,
+    )
 
 
 def write_report(calibration: "Calibration", files: "Sequence[SampleFile]", path: Path) -> None:

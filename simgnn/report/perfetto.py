@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from simgnn.analysis.metrics import op_times
-from simgnn.record.result import write_text
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.tomlfile import write_atomically
 
 MICROSECONDS = 1e6
 PROCESSES = 10_000
@@ -31,7 +31,7 @@ def write_perfetto(
         events += _events(label, RunDirectory(path), position * PROCESSES, epochs)
         if label in predictions:
             events += _links(label, RunDirectory(path), (position + 1) * PROCESSES - 1, epochs)
-    write_text(out, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
+    write_atomically(out, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
 
 
 def _events(label: str, run: RunDirectory, first_process: int, epochs: int | None) -> list[dict[str, Any]]:

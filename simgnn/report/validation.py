@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simgnn.report.terminal import print_table, terminal
 from simgnn.study.results import Scoreboard, Verdict
 from simgnn.study.scoreboard import SIMULATOR
+from simgnn.tomlfile import write_atomically
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -17,21 +19,11 @@ Rows = list[list[str]]
 
 def print_scoreboard(board: Scoreboard) -> None:
     """Cases, score of every predictor, parts, bars, sensitivity and drift."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if Console().is_terminal else 160, markup=False, highlight=False)
     for title, columns, rows in _tables(board):
-        if not rows:
-            continue
-        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-        for place, column in enumerate(columns):
-            table.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        if rows:
+            print_table(title, columns, rows)
     for line in closing_lines(board):
-        console.print(line)
+        terminal().print(line)
 
 
 def closing_lines(board: Scoreboard) -> list[str]:
@@ -59,8 +51,6 @@ def closing_lines(board: Scoreboard) -> list[str]:
 
 def write_report(board: Scoreboard, path: Path) -> None:
     """Write the page, whole or not at all; it needs no network."""
-    from simgnn.tomlfile import write_atomically
-
     figure = _scatter(board).to_html(full_html=False, include_plotlyjs=True)
     tables = "\n".join(_html_table(*table) for table in _tables(board) if table[2])
     words = "\n".join(f"<p>{html.escape(line)}</p>" for line in closing_lines(board))

@@ -21,21 +21,6 @@ from simgnn.sim.simulate import simulate
 
 NORMAL_90 = 1.6448536269514722
 """Standard deviations on either side of the middle that hold 90 % of a normal distribution."""
-_KINDS = {
-    "spmm": OpKind.AGGREGATE,
-    "sparse_matmul": OpKind.TRANSFORM,
-    "matmul": OpKind.TRANSFORM,
-    "copy": OpKind.SELECT,
-    "gather": OpKind.SELECT,
-    "scatter_add": OpKind.ADD,
-    "optimizer": OpKind.OPTIMIZE,
-    "attention_scores": OpKind.TRANSFORM,
-    "attention_maximum": OpKind.AGGREGATE,
-    "attention_sums": OpKind.AGGREGATE,
-    "attention_gradients": OpKind.AGGREGATE,
-    "encode": OpKind.ENCODE,
-    "decode": OpKind.DECODE,
-}
 
 
 @dataclass(frozen=True)
@@ -77,8 +62,8 @@ def one_op_program(question: Question, machine: Machine) -> Program:
     ranks, form, sizes = machine.ranks, question.form, question.sizes
     routes: dict[str, Route] = {}
     if form.primitive is not None:
-        kind = _KINDS.get(form.primitive) or OpKind(form.primitive)
-        op = Op(question.op, kind, "compute", work=(Work(form.primitive, dict(sizes)),))
+        work = (Work(form.primitive.name, dict(sizes)),)
+        op = Op(question.op, OpKind(form.primitive.kind), "compute", work=work)
     elif form.moves == "copy":
         op = Op(question.op, OpKind(question.op), "compute", transfer=Transfer(1, sizes["bytes"]))
     elif form.moves == "collective":

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import BackendError
 from simgnn.hardware.machine import Machine
-from simgnn.hardware.pricing import stands_in
+from simgnn.hardware.pricing import stand_in_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
@@ -46,8 +46,8 @@ class Simulation:
     formulas in :func:`simgnn.sim.measures.rank_ticks`. ``status``: "oom" when ``memory.out_of_memory`` says where
     memory runs out; the times are then those of a machine with enough. Names of ops that were priced outside what was
     measured: ``extrapolated``; whose messages flowed in bundles (:mod:`simgnn.sim.bundles`): ``bundled``. ``assumed``:
-    primitives for which others stood in (:mod:`simgnn.hardware.stand_ins`). ``copied``: (first epoch, how many) that
-    were fast-forwarded.
+    primitives for which others stood in (``stand_in`` of :mod:`simgnn.hardware.primitives`). ``copied``: (first epoch,
+    how many) that were fast-forwarded.
     """
 
     compiled: Compiled
@@ -197,7 +197,7 @@ def _assumed(program: Program, machine: Machine) -> tuple[str, ...]:
     """Primitives of a program that a device of a rank has no measurement of, where others stand in."""
     devices = [machine.profile.devices[name] for name in dict.fromkeys(machine.types)]
     asked = dict.fromkeys(piece.primitive for _, op in program.ops for piece in op.work)
-    return tuple(name for name in asked if any(stands_in(device, name) for device in devices))
+    return tuple(name for name in asked if any(stand_in_of(device, name) is not None for device in devices))
 
 
 def _uncalibrated(machine: Machine) -> bool:

@@ -10,7 +10,7 @@ from simgnn.hardware.collectives import CollectivePrice
 from simgnn.hardware.communication import find_collective
 from simgnn.hardware.links import Collective
 from simgnn.hardware.machine import Machine
-from simgnn.hardware.pricing import choose_level, stands_in
+from simgnn.hardware.pricing import choose_level, stand_in_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
@@ -125,7 +125,7 @@ class Origins:
             if op.kind in COPIES and device.kind == "gpu":
                 found.append(Origin("copies between host and device", None, None))
                 continue
-            if stands_in(device, piece.primitive):
+            if stand_in_of(device, piece.primitive) is not None:
                 found.append(Origin(f"{piece.primitive} on {kind}, assumed", None, None))
                 continue
             curve = choose_level(device, kind, piece.primitive, at_once, threads).curve

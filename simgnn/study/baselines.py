@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simgnn.hardware.features import features
+from simgnn.hardware.features import flops_and_bytes
 from simgnn.hardware.machine import Machine
 from simgnn.program.kinds import PAIRWISE_KINDS, OpKind
 from simgnn.program.program import Program
@@ -69,7 +68,7 @@ def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) 
             runs = np.ones(P) if op.guard is None else _share(decided[op.guard.decision])
             for work in op.work:
                 sizes = {name: program.sizes.per_rank(size, 1, step) for name, size in work.sizes.items()}
-                done, touched = amounts(work.primitive, sizes)
+                done, touched = flops_and_bytes(work.primitive, sizes)
                 flops += runs * done
                 moved += runs * touched
                 roofline += runs * np.maximum(done / peak, touched / bandwidth)
@@ -89,27 +88,20 @@ def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) 
             elif op.kind is OpKind.ALLREDUCE and op.transfer is not None and P > 1:
                 rows = program.sizes.per_rank(op.transfer.rows, 1, step)
                 alpha_beta += runs.max() * _allreduce_s(float(rows.max()) * op.transfer.row_bytes, machine)
-    return Demand(flops, moved, roofline, inside, across, alpha_beta)
+    return Demand(
+        flops=flops,
+        memory_bytes=moved,
+        roofline_s=roofline,
+        inside_bytes=inside,
+        across_bytes=across,
+        alpha_beta_s=alpha_beta,
+    )
 
 
 def _share(values: IntArray) -> Floats:
     """Share of the turns after the first epoch (of all, where there is no other) in which a guard is set, [P]."""
     steady = values[:, 1:] if values.shape[1] > 1 else values
     return np.asarray((steady != 0).mean(axis=(1, 2)))
-
-
-def amounts(primitive: str, sizes: Mapping[str, NDArray[np.int64]]) -> tuple[Floats, Floats]:
-    """Flops and bytes to and from memory of pieces of work, each [n]; every gathered row is read from memory."""
-    found = features(primitive, sizes)
-    names = ("bytes",) if "bytes" in found else ("gathered_bytes", "written_bytes", "index_bytes")
-    touched = sum((found[name] for name in names if name in found), np.zeros(1))
-    if primitive in ("copy", "gather", "scatter_add"):
-        touched = 2.0 * touched  # their feature counts what is copied once; it is read and written
-    if "flops" in found:
-        return found["flops"], touched
-    if "edges" in found and "width" in sizes:
-        return 2.0 * found["edges"] * sizes["width"], touched
-    return found.get("elements", np.zeros(1)), touched
 
 
 def roofline_s(found: Demand) -> float:

@@ -108,11 +108,13 @@ def score_collectives(suite: CollectiveSuite, folder: Path | None = None) -> Col
     bars = suite.bars.model_dump()
     lines = tuple(_line(name, score, bars[name]) for name, found in scores.items() for score in found)
     means = {name: _mean(found, bars[name]) for name, found in scores.items()}
-    return CollectiveBoard(suite.name, lines, means, bars)
+    return CollectiveBoard(suite=suite.name, lines=lines, means=means, bars=bars)
 
 
 def _line(held_out: str, score: Score, bar: float) -> TableLine:
-    return TableLine(held_out, score.table, len(score.errors), score.mean, _mean([score], bar))
+    return TableLine(
+        held_out=held_out, table=score.table, n=len(score.errors), mean=score.mean, judged=_mean([score], bar)
+    )
 
 
 def _mean(scores: Sequence[Score], bar: float) -> float:

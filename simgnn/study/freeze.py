@@ -1,25 +1,26 @@
 """What comes before the first run, and is then frozen: the draw, the calibration, the partitions, the predictions."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
+from simgnn.hardware.problems import sentences
 from simgnn.hardware.profile import Profile, load_profile
 from simgnn.partition.statistics.file import save_stats
 from simgnn.program.digest import program_digest
 from simgnn.record.provenance import versions
-from simgnn.record.result import write_text
 from simgnn.sampling.sizesfile import save_sizes
+from simgnn.seal import check_digests, check_seal, digests_of, file_digest, seal_folder
 from simgnn.study.backend import Backend, Predicted
 from simgnn.study.baselines import Demand, demand, roofline_s
 from simgnn.study.cases import Case, case_experiment, with_data_folder
-from simgnn.study.left import check_folder, forget_cut_short, how_far, is_calibrated, read_reference, write_reference
+from simgnn.study.left import check_folder, how_far, is_calibrated, read_reference, remove_half_written, write_reference
 from simgnn.study.runnable import check_noticeable, check_runnable
-from simgnn.study.runs_check import is_duration
 from simgnn.study.suite import Slowed, Suite, Topology
 from simgnn.study.truth import (
     AS_CALIBRATED,
@@ -27,33 +28,36 @@ from simgnn.study.truth import (
     Prediction,
     Times,
     TruthFolder,
-    file_digest,
-    folder_digest,
     write_rows,
 )
 from simgnn.study.variants import affects, slow_down
-from simgnn.tomlfile import Table, leaves, load_toml, write_toml
+from simgnn.tomlfile import Table, leaves, load_toml, write_atomically, write_toml
 
-FORMAT = 3
-"""1: statistics of partitions and prepared runs were not frozen; 2: runs have no digests (:mod:`.run_digests`)."""
+START_OVER = "so the runs no longer test what was predicted; start over in a new folder"
 QUEUE = "fair"
-"""What stands in front of the links of a suite's testbeds, stated in their files: a default may change."""
+"""The queue in front of the links of a suite's testbeds, stated in their files because a default may change."""
+
+
+class Frozen(BaseModel):
+    """``frozen.json``: SHA-256 ``digests`` of all that predictions are made of, by file name, the seconds ``canary_s``
+    of the reference work beside the calibration, and the ``versions`` of libraries."""
+
+    format: Literal[2, 3, 4] = 4
+    frozen: str
+    canary_s: Annotated[float, Field(gt=0)]
+    versions: dict[str, str]
+    digests: dict[str, str]
 
 
 def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
-    """Draw, calibrate, partition and predict; what an interrupted call has finished is not done again.
+    """Draw, calibrate, partition and predict. Steps that an interrupted call finished are not repeated.
 
-    Raises :class:`ConfigError` when the folder holds another suite, or anything that was frozen has changed.
+    Raises :class:`ConfigError` when the folder holds another suite, or a frozen file has changed.
     """
     check_folder(suite, folder.root)
     if folder.frozen.is_file():
         check_frozen(folder)
         return
-    if folder.runs.is_file():
-        raise ConfigError(
-            f"{folder.root}: has runs but no {folder.frozen.name}, so nothing tells what was predicted before them; "
-            "start over in a new folder"
-        )
     check_runnable(suite, backend)
     folder.root.mkdir(parents=True, exist_ok=True)
     canary_s = _calibrate(suite, folder, backend)
@@ -63,35 +67,34 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     predictions = predict_all(suite, folder, backend, suite.sensitivity)
     check_noticeable(suite, predictions)
     write_rows(predictions, PREDICTIONS_SCHEMA, folder.predictions)
-    frozen = {
-        "format": FORMAT,
-        "frozen": datetime.now(UTC).isoformat(timespec="seconds"),
-        "canary_s": canary_s,
-        "versions": versions(),
-        "digests": _digests(folder),
-        "prepared": {case.name: folder_digest(folder.prepared(case)) for case in suite.cases()},
-    }
-    write_text(folder.frozen, json.dumps(frozen, indent=2) + "\n")
+    paths = [folder.suite, folder.predictions, *folder.profiles(), *folder.statistics()]
+    frozen = Frozen(
+        frozen=datetime.now(UTC).isoformat(timespec="seconds"),
+        canary_s=canary_s,
+        versions=versions(),
+        digests=digests_of(folder.root, paths),
+    )
+    write_atomically(folder.frozen, frozen.model_dump_json(indent=2) + "\n")
     folder.reference.unlink(missing_ok=True)
 
 
 def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
     """Measure this machine, unless that is done, and return the seconds of the reference work beside it.
 
-    The suite is written once its calibration is through, and before that has its name: whoever is told of a fault, or
-    stops it, may mend the suite, and what is there was made for the suite beside it.
+    The suite is written after the calibration and before the profile gets its final name. So a user who stops the
+    calibration may still correct the suite, and a finished calibration always belongs to the suite beside it.
     """
     if is_calibrated(folder):
         if not folder.profile.is_file():
             folder.calibrating.rename(folder.profile)
         write_toml(folder.suite, suite.to_table())  # its sensitivity may be another
-        backend.tell(f"going on in {folder.root}: {how_far(folder)}")
+        backend.tell(f"continuing in {folder.root}: {how_far(folder)}")
         canary_s = read_reference(folder)
         if canary_s is None:
-            backend.tell("the reference work was not timed beside that calibration: drift is told from now on only")
+            backend.tell("the reference work was not timed beside that calibration; drift is reported from now on")
             canary_s = backend.canary()
         return canary_s
-    forget_cut_short(folder)
+    remove_half_written(folder)
     wanted = suite.calibration
     backend.tell(f"calibrating with {', '.join(map(str, wanted.ranks))} ranks")
     backend.calibrate(wanted.ranks, wanted.quick, wanted.passes, folder.calibrating)
@@ -102,58 +105,29 @@ def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
     return canary_s
 
 
-def check_frozen(folder: TruthFolder) -> dict[str, Any]:
-    """What ``frozen.json`` says; :class:`ConfigError` when a frozen file is not what it was."""
+def check_frozen(folder: TruthFolder) -> Frozen:
+    """The freeze of a folder; :class:`ConfigError` when a frozen file is not what it was."""
     try:
-        frozen: dict[str, Any] = json.loads(folder.frozen.read_text())
-        if frozen["format"] == 1:
-            raise ValueError("format 1, of an earlier version, which froze no statistics of partitions")
-        if frozen["format"] not in (2, FORMAT):
-            raise ValueError(f"format {frozen['format']}, expected {FORMAT}")
-        stated = dict(frozen["digests"])
-        for path in (folder.suite, folder.profile, folder.predictions, folder.stats_index):
-            if path.relative_to(folder.root).as_posix() not in stated:
-                raise ValueError(f"no digest of {path.name}")
-        if not isinstance(frozen["versions"], dict):
-            raise ValueError(f"versions {frozen['versions']}, expected a table of them")
-        if not isinstance(frozen["prepared"], dict):
-            raise ValueError(f"prepared {frozen['prepared']}, expected a digest of each case")
-        if not is_duration(frozen["canary_s"]):
-            raise ValueError(f"canary_s {frozen['canary_s']}, expected seconds above zero")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{folder.frozen}: not what a validation writes ({error}); start over in a new folder"
-        ) from None
-    found = _digests(folder)
-    gone = sorted(set(stated) - set(found))
-    changed = sorted(name for name in found if stated.get(name) != found[name])
-    if gone or changed:
-        told = [f"{', '.join(gone)} gone"] if gone else []
-        told += [f"{', '.join(changed)} changed"] if changed else []
-        raise ConfigError(
-            f"{folder.root}: {', '.join(told)} after it was frozen, so the runs no longer test what was predicted; "
-            "start over in a new folder"
-        )
+        frozen = Frozen.model_validate_json(folder.frozen.read_text())
+    except ValidationError as error:
+        raise ConfigError([f"{folder.frozen}: {fault}" for fault in sentences(Frozen, error)]) from None
+    check_digests(folder.root, frozen.digests, START_OVER)
     return frozen
 
 
-def check_prepared(case: Case, frozen: Mapping[str, Any], folder: TruthFolder) -> None:
+def check_prepared(case: Case, folder: TruthFolder) -> None:
     """Raise :class:`ConfigError` unless what a run of ``case`` would start from is what was prepared for it."""
     prepared = folder.prepared(case)
     if not prepared.is_dir():
         raise ConfigError(
-            f"{prepared}: not there, so {case.name} cannot run; a folder of --keep is for --rescore: start over in a "
-            "new folder"
+            f"{prepared}: no such folder, so {case.name} cannot run. A folder that --keep wrote is for --rescore only; "
+            "start over in a new folder"
         )
-    if folder_digest(prepared) != frozen["prepared"].get(case.name):
-        raise ConfigError(
-            f"{prepared} changed after it was frozen, so a run of it would not test what was predicted; start over in "
-            "a new folder"
-        )
+    check_seal(prepared, START_OVER)
 
 
 def predict_all(suite: Suite, folder: TruthFolder, backend: Backend, slowed: Sequence[Slowed] = ()) -> list[Prediction]:
-    """Predictions of every case from its partition's statistics: as calibrated, and with each rate cut down."""
+    """Predictions of every case from the statistics of its partition: as calibrated, and with each rate reduced."""
     cases = suite.cases()
     index = load_toml(folder.stats_index)
     profiles: dict[Path, Profile] = {}
@@ -207,12 +181,12 @@ def experiment_of(suite: Suite, case: Case, folder: TruthFolder) -> Experiment:
 
 
 def testbed_file(folder: TruthFolder, topology: Topology, ranks: int) -> Path:
-    """Where the declaration of a testbed lies: under no name that the profile of a topology can have."""
+    """Path of a testbed's declaration; no profile of a topology can have this name."""
     return folder.root / "profiles" / f"{topology.name}-P{ranks}.testbed.toml"
 
 
 def declaration(topology: Topology, ranks: int) -> Table:
-    """What the file of a topology's testbed says."""
+    """The table of a topology's testbed file."""
     table: Table = {"name": "validate", "hosts": topology.hosts, "ranks_per_host": ranks // topology.hosts}
     if topology.link is not None:
         table |= {"link": topology.model_dump(mode="json")["link"], "queue": QUEUE}
@@ -222,19 +196,19 @@ def declaration(topology: Topology, ranks: int) -> Table:
 
 
 def check_declared(topology: Topology, ranks: int, folder: TruthFolder) -> None:
-    """Raise :class:`ConfigError` unless a topology's testbed is declared as it would be now: profiles and runs of one
-    validation are of one testbed."""
+    """Raise :class:`ConfigError` unless a topology's testbed is declared as it would be declared now, so that profiles
+    and runs of one validation use the same testbed."""
     path = testbed_file(folder, topology, ranks)
     if not path.is_file():
         raise ConfigError(
-            f"{path}: not there: removed, or named otherwise by an earlier version, whose folders can be scored again "
-            "but not gone on with; start over in a new folder"
+            f"{path}: no such file; it was removed, or an earlier version named it otherwise. Folders of earlier "
+            "versions can be scored again but not continued; start over in a new folder"
         )
     there = dict(leaves(load_toml(path)))
     here = dict(leaves(declaration(topology, ranks)))
     changed = [
-        f"{path}: {'.'.join(key)}: got {there.get(key, 'nothing')}, expected {here.get(key, 'nothing')}: what was "
-        "predicted is not what would run now; start over in a new folder"
+        f"{path}: {'.'.join(key)}: got {there.get(key, 'nothing')}, expected {here.get(key, 'nothing')}. The "
+        "predictions are for another testbed than would run now; start over in a new folder"
         for key in sorted({*there, *here})
         if there.get(key) != here.get(key)
     ]
@@ -271,6 +245,7 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
             continue
         backend.tell(f"preparing {number + 1}/{len(cases)}: {case.name}")
         counted = backend.prepare(experiment_of(suite, case, folder), folder.prepared(case))
+        seal_folder(folder.prepared(case), folder.prepared(case).rglob("*"))
         name = counted.stats.digest[:16]
         if not (folder.stats / f"{name}.toml").is_file():
             save_stats(counted.stats, folder.stats / f"{name}.toml")
@@ -279,9 +254,3 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
             save_sizes(counted.sizes, counted.hot_rows, folder.batches_of(case))
         index[case.name] = name
         write_toml(folder.stats_index, index)
-
-
-def _digests(folder: TruthFolder) -> dict[str, str]:
-    """Of all that predictions are made of, and of these themselves."""
-    paths = [folder.suite, folder.predictions, *folder.profiles(), *folder.statistics()]
-    return {path.relative_to(folder.root).as_posix(): file_digest(path) for path in paths if path.is_file()}

@@ -1,4 +1,4 @@
-"""Runs that are kept in the repository, so that CI scores today's simulator against them, and how bad it may become."""
+"""Measured runs in the repository, against which CI scores the simulator, and the worst score that it accepts."""
 
 from importlib import resources
 from pathlib import Path
@@ -14,13 +14,15 @@ from simgnn.tomlfile import load_toml
 
 
 def kept_folder() -> Path:
-    """Where runs are kept, a folder a suite."""
+    """The folder of the measured runs: one folder a suite."""
     return Path(str(resources.files("simgnn.study"))) / "truth"
 
 
 def truth_folder(name: str) -> Path:
-    """The ground truth that is kept of a shipped suite; :class:`ConfigError` when there is none, or none with a bound,
-    against which no score can fail."""
+    """The folder of the measured runs of a shipped suite.
+
+    Raises :class:`ConfigError` when there is none, or none with a bound: without one no score can fail.
+    """
     kept = kept_folder()
     known = sorted(path.name for path in kept.iterdir() if path.is_dir()) if kept.is_dir() else []
     if name not in known:
@@ -33,16 +35,11 @@ def truth_folder(name: str) -> Path:
             f"--rescore: got {kept / name} without a {TruthFolder(kept / name).bound.name}, expected the worst score "
             "that is accepted, such as median_error = 0.1; write it, or name the folder with --out"
         )
-    if not TruthFolder(kept / name).run_digests.is_file():
-        raise ConfigError(
-            f"--rescore: got {kept / name} without a {TruthFolder(kept / name).run_digests.name}, so nothing tells "
-            "whether its runs are as they were measured; name the folder with --out"
-        )
     return kept / name
 
 
 def load_bound(path: Path) -> Bars | None:
-    """Bars of a file of their own: how bad a score against kept runs may become; None where there is no file.
+    """The worst score that is accepted against measured runs, from a file of bars; None where there is no file.
 
     Raises :class:`ConfigError` with every fault, and for a file that states no bar.
     """
@@ -54,5 +51,5 @@ def load_bound(path: Path) -> Bars | None:
         raise ConfigError([f"{path}: {line}" for line in sentences(Bars, error)]) from None
     if not bound.stated():
         known = ", ".join(Bars.model_fields)
-        raise ConfigError(f"{path}: got no bound, so no score is too bad; expected one or more of {known}")
+        raise ConfigError(f"{path}: got no bound, so no score can fail; expected one or more of {known}")
     return bound

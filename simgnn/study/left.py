@@ -1,4 +1,4 @@
-"""What an earlier call has left in a validation's folder: to go on with, or to leave alone."""
+"""How far an earlier call came in a validation's folder, and whether this call may continue it."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,16 @@ from pathlib import Path
 from simgnn.errors import ConfigError
 from simgnn.locks import LOCK
 from simgnn.outputs import check_output_folder
-from simgnn.record.result import write_text
-from simgnn.study.runs_check import is_duration
 from simgnn.study.suite import Suite, parse_suite
 from simgnn.study.truth import TruthFolder
-from simgnn.tomlfile import leaves, load_toml
+from simgnn.tomlfile import leaves, load_toml, write_atomically
 
 
 def check_folder(suite: Suite, root: Path) -> None:
-    """Raise :class:`ConfigError` unless ``root`` is new, empty but for what was cut short before a calibration was
-    through, or holds a validation of this suite: before anything is frozen, one whose ``sensitivity`` is another may be
-    gone on with, since nothing rests on it so far."""
+    """Raise :class:`ConfigError` unless ``root`` is new, holds only half-written files, or a validation of this suite.
+
+    Before anything is frozen, a validation whose ``sensitivity`` differs may be continued: no file depends on it yet.
+    """
     check_output_folder(root, "--out")
     folder = TruthFolder(root)
     if folder.suite.is_file():
@@ -26,10 +25,10 @@ def check_folder(suite: Suite, root: Path) -> None:
         if before != suite:
             raise ConfigError(
                 f"--out: {root} holds a validation of another suite ('{before.name}', {how_far(folder)}; "
-                f"{', '.join(differing(before, suite))} of it and of '{suite.name}' differ); expected a folder of its "
-                f"own: name another, or go on with what lies there: simgnn validate {folder.suite} --out {root}"
+                f"its {', '.join(differing(before, suite))} differ from those of '{suite.name}'); name another folder, "
+                f"or continue the validation there: simgnn validate {folder.suite} --out {root}"
             )
-    elif root.is_dir() and not all(_cut_short(entry, folder) for entry in root.iterdir()):
+    elif root.is_dir() and not all(_half_written(entry, folder) for entry in root.iterdir()):
         raise ConfigError(f"--out: got {root}, which is not empty and no validation; name another")
 
 
@@ -43,8 +42,10 @@ def how_far(folder: TruthFolder) -> str:
 
 
 def is_calibrated(folder: TruthFolder) -> bool:
-    """Whether its calibration is through, also where a killed process could not give it its name any more: the suite is
-    written after all that it stands for."""
+    """Whether the calibration is complete, even if the process was killed before it renamed the profile.
+
+    The suite is written last, so its file shows that the reference work and the profile are there.
+    """
     there = (folder.suite, folder.reference, folder.calibrating)
     return folder.profile.is_file() or all(path.is_file() for path in there)
 
@@ -55,35 +56,29 @@ def differing(one: Suite, other: Suite) -> list[str]:
     return sorted(".".join(key) for key in {*there, *here} if there.get(key) != here.get(key))
 
 
-def forget_cut_short(folder: TruthFolder) -> None:
-    """Remove what a killed process wrote under names that say that it was not through."""
+def remove_half_written(folder: TruthFolder) -> None:
+    """Remove the files that a killed process had not finished."""
     for entry in folder.root.iterdir():
-        if entry.name != LOCK and _cut_short(entry, folder):
+        if entry.name != LOCK and _half_written(entry, folder):
             entry.unlink()
 
 
-def _cut_short(entry: Path, folder: TruthFolder) -> bool:
-    """Whether a file of a folder was being written: files are whole as soon as they have their name."""
-    half = tuple(f".{path.name}." for path in (folder.suite, folder.calibrating))
-    beside = (folder.calibrating.name, folder.reference.name, LOCK)
-    return entry.name in beside or entry.name.startswith((*half, f"{folder.reference.name}.partial-"))
+def _half_written(entry: Path, folder: TruthFolder) -> bool:
+    """Whether a file belongs to an unfinished calibration: files get their final names when they are complete."""
+    temporary = tuple(f".{path.name}." for path in (folder.suite, folder.calibrating, folder.reference))
+    return entry.name in (folder.calibrating.name, folder.reference.name, LOCK) or entry.name.startswith(temporary)
 
 
 def write_reference(canary_s: float, folder: TruthFolder) -> None:
-    """Keep the reference work that was timed beside the calibration: drift is told against it, whenever runs begin."""
-    write_text(folder.reference, json.dumps({"canary_s": canary_s}) + "\n")
+    """Store the seconds of the reference work beside the calibration; the drift of later runs is relative to it."""
+    write_atomically(folder.reference, json.dumps({"canary_s": canary_s}) + "\n")
 
 
 def read_reference(folder: TruthFolder) -> float | None:
-    """Its seconds; None in a folder of an earlier version, which kept none."""
+    """Seconds of the reference work beside the calibration; None in a folder of an earlier version, which kept none."""
     if not folder.reference.is_file():
         return None
     try:
-        seconds = json.loads(folder.reference.read_text())["canary_s"]
-        if not is_duration(seconds):
-            raise ValueError(f"canary_s {seconds}, expected seconds above zero")
+        return float(json.loads(folder.reference.read_text())["canary_s"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{folder.reference}: not what a validation writes ({error}); start over in a new folder"
-        ) from None
-    return float(seconds)
+        raise ConfigError(f"{folder.reference} cannot be read ({error}); start over in a new folder") from error

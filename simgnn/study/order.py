@@ -49,4 +49,6 @@ def orders(predicted: Floats, measured: Floats, noise: Floats, tables: Sequence[
 
 def _order(agreement: NDArray[np.float64]) -> Order:
     pairs, discordant, equal = len(agreement), int((agreement < 0).sum()), int((agreement == 0).sum())
-    return Order((pairs - equal - 2 * discordant) / pairs if pairs else None, pairs, discordant, equal)
+    return Order(
+        tau=(pairs - equal - 2 * discordant) / pairs if pairs else None, pairs=pairs, discordant=discordant, equal=equal
+    )

@@ -13,7 +13,7 @@ from pydantic import Field, StrictFloat, StrictStr, ValidationError, field_valid
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
-from simgnn.hardware.features import PRIMITIVES
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.problems import sentences
 from simgnn.hardware.quantities import Strict
 from simgnn.hardware.topology import Name

@@ -38,7 +38,8 @@ def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: i
 
 @dataclass(frozen=True)
 class Division:
-    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table that says so."""
+    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` of a
+    statistics file that states them."""
 
     rows: IntArray
     edges: IntArray
@@ -55,7 +56,7 @@ def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variatio
     rows = np.diff(np.arange(ranks + 1, dtype=np.int64) * dataset.vertices // ranks)
     if ranks == 1:
         alone = np.array([total], dtype=np.int64)
-        return Division(rows, alone, 0 * alone, {"ranks": 1, "replication_factor": 1.0})
+        return Division(rows=rows, edges=alone, halo=0 * alone, given={"ranks": 1, "replication_factor": 1.0})
     if str(ranks) not in dataset.halo:
         raise ConfigError(f"datasets: '{dataset.names[0]}' has no halo for {ranks} ranks, which a table needs")
     most_edges, most_halo = _imbalance(suite, ranks, change)
@@ -64,7 +65,7 @@ def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variatio
     most = dataset.vertices - int(rows.max()) - ranks
     halo = np.minimum(_loaded(round(dataset.halo[str(ranks)] * change.halo * dataset.vertices), ranks, most_halo), most)
     given: Table = {"ranks": ranks, "halo_rows": halo.tolist(), "edge_imbalance": most_edges}
-    return Division(rows, edges, halo, given)
+    return Division(rows=rows, edges=edges, halo=halo, given=given)
 
 
 def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Division:
@@ -78,7 +79,7 @@ def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Divisi
     trained = int(dataset.vertices * dataset.train_share)
     train_rows = np.diff(trained * ends // ends[-1], prepend=0)
     given: Table = {"rows": rows.tolist(), "edges": edges.tolist(), "halo": pairs}
-    return Division(rows, edges, halo, {**given, "tables": {"train_rows": train_rows.tolist()}})
+    return Division(rows=rows, edges=edges, halo=halo, given={**given, "tables": {"train_rows": train_rows.tolist()}})
 
 
 def _imbalance(suite: PublishedSuite, ranks: int, change: Variation) -> tuple[float, float]:

@@ -74,7 +74,15 @@ def _entry(table: PublishedTable, row: Mapping[str, str], where: str, faults: li
         for column in (table.ranks, table.layers)
     )
     seconds = _seconds(row, table.time, where, faults) if row["status"] == "ok" else None
-    return Entry(row[table.dataset], row[table.model], layers, ranks, row["status"], seconds, row[table.time])
+    return Entry(
+        dataset=row[table.dataset],
+        model=row[table.model],
+        layers=layers,
+        ranks=ranks,
+        status=row["status"],
+        seconds=seconds,
+        text=row[table.time],
+    )
 
 
 def _count(row: Mapping[str, str], column: str, where: str, faults: list[str]) -> int:

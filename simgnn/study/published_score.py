@@ -121,25 +121,25 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
     right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
     bars = suite.bars
     return PublishedBoard(
-        suite.name,
-        tuple(replace(row, discordant=discordant.get(at)) for at, row in enumerate(rows)),
-        left_out,
-        otherwise,
-        median,
-        tau,
-        pairs,
-        found.within,
-        found.across,
-        sum(row.inside for row in timed),
-        right,
-        len(decided) - right,
-        len(rows) - len(decided),
-        {
+        suite=suite.name,
+        rows=tuple(replace(row, discordant=discordant.get(at)) for at, row in enumerate(rows)),
+        left_out=left_out,
+        otherwise=otherwise,
+        median_factor=median,
+        tau=tau,
+        tau_pairs=pairs,
+        within=found.within,
+        across=found.across,
+        inside=sum(row.inside for row in timed),
+        right=right,
+        wrong=len(decided) - right,
+        undecided=len(rows) - len(decided),
+        bars={
             "median_factor": median is not None and median <= bars.median_factor,
             "tau": tau is not None and tau >= bars.tau,
             "wrong_verdicts": len(decided) - right <= bars.wrong_verdicts,
         },
-        suite.assumptions(),
+        assumptions=suite.assumptions(),
     )
 
 
@@ -156,20 +156,20 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
     agree = all(verdict == full for _, verdict in results)
     published = None if entry.seconds is None else entry.seconds / table.epochs
     return PublishedRow(
-        table.file,
-        table.label,
-        name,
-        entry.model,
-        layers,
-        ranks,
-        published,
-        entry.status,
-        0.0 if published is None else float(np.hypot(table.noise, rounding(entry.text))),
-        predicted,
-        min(times, default=None),
-        max(times, default=None),
-        None if published is None or predicted is None else predicted / published,
-        ("oom" if full else "fits") if agree else "undecided",
+        file=table.file,
+        label=table.label,
+        dataset=name,
+        model=entry.model,
+        layers=layers,
+        ranks=ranks,
+        published_s=published,
+        published_status=entry.status,
+        noise=0.0 if published is None else float(np.hypot(table.noise, rounding(entry.text))),
+        predicted_s=predicted,
+        low_s=min(times, default=None),
+        high_s=max(times, default=None),
+        factor=None if published is None or predicted is None else predicted / published,
+        verdict=("oom" if full else "fits") if agree else "undecided",
     )
 
 

@@ -180,17 +180,17 @@ class Coverage:
 def coverage(measured: Floats, noise: Floats, low: Floats | None, high: Floats | None) -> Coverage:
     """Coverage over the cases that have an interval."""
     if low is None or high is None:
-        return Coverage(None, None, None, 0)
+        return Coverage(share=None, certain=None, possible=None, n=0)
     given = np.isfinite(low) & np.isfinite(high)
     if not given.any():
-        return Coverage(None, None, None, 0)
+        return Coverage(share=None, certain=None, possible=None, n=0)
     low, high, times = low[given], high[given], measured[given]
     margin = NOISE_FACTOR * np.nan_to_num(noise[given], nan=0.0) * times
 
     def inside(inward: Floats | float) -> float:
         return float(((low + inward <= times) & (times <= high - inward)).mean())
 
-    return Coverage(inside(0.0), inside(margin), inside(-margin), int(given.sum()))
+    return Coverage(share=inside(0.0), certain=inside(margin), possible=inside(-margin), n=int(given.sum()))
 
 
 def _gap_exceeds(measured: Floats, noise: Floats, i: NDArray[Any], j: NDArray[Any]) -> NDArray[np.bool_]:

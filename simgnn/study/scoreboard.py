@@ -1,6 +1,6 @@
 """The table that a validation ends with: simulator and baselines on the same cases, bars, sensitivity, drift."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +51,12 @@ def build_scoreboard(
     repeats = {case: [run for run in runs if run.case == case] for case in cases}
     lines = tuple(_case_line(declared[case], repeats[case], canary_s) for case in cases)
     table = _Table(
-        cases,
-        np.array([line.measured_s for line in lines]),
-        np.array([np.nan if line.noise is None else line.noise for line in lines]),
-        [case.without(suite.choose) for case in cases],
-        np.array([np.nan if line.low_s is None else line.low_s for line in lines]),
-        np.array([np.nan if line.high_s is None else line.high_s for line in lines]),
+        cases=cases,
+        measured=np.array([line.measured_s for line in lines]),
+        noise=np.array([np.nan if line.noise is None else line.noise for line in lines]),
+        choices=[case.without(suite.choose) for case in cases],
+        low=np.array([np.nan if line.low_s is None else line.low_s for line in lines]),
+        high=np.array([np.nan if line.high_s is None else line.high_s for line in lines]),
     )
     predictors = {
         SIMULATOR: np.array([line.predicted_s for line in lines]),
@@ -78,71 +78,48 @@ def build_scoreboard(
         kept = [case.level(entry.axis) in entry.levels for case in cases]
         verdicts += _judge(entry.name, entry.bars, table, simulated, kept)
     return Scoreboard(
-        suite.name,
-        lines,
-        scored,
-        tuple(_parts({name: kept for name, kept in groups.items() if _is_place(name)}, declared, repeats)),
-        tuple(verdicts),
-        tuple(_sensitivity(suite, table, predictions, simulated)),
-        _drift(runs, canary_s),
-        () if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
-        (
-            *notes,
-            *_unfinished(suite, lines),
-            *_extrapolated(lines),
-            *_unbounded(lines),
-            *_too_noisy(suite, lines),
-            *_untold(verdicts),
-        ),
+        suite=suite.name,
+        cases=lines,
+        lines=scored,
+        parts=tuple(_parts({name: kept for name, kept in groups.items() if _is_place(name)}, declared, repeats)),
+        verdicts=tuple(verdicts),
+        sensitivity=tuple(_sensitivity(suite, table, predictions, simulated)),
+        drift=_drift(runs, canary_s),
+        guard=() if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
+        notes=(*notes, *_notes(suite, lines, verdicts)),
     )
 
 
-def _unfinished(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """Fewer repeats than the suite asks for say less."""
+REASONS = {
+    "tau": "no two of its measured medians differ by more than noise",
+    "regret": "among no alternatives do the measured medians differ by more than noise",
+    "coverage": "no prediction interval was given",
+}
+"""Why the figure of a bar cannot be computed, by the bar's name."""
+
+
+def _notes(suite: Suite, lines: Sequence[CaseLine], verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Sentences on what weakens the score: few repeats, extrapolated prices, missing intervals, noise, bars without a
+    figure."""
     few = [line.repeats for line in lines if line.repeats < suite.repeats]
-    if not few:
-        return ()
-    return (f"{len(few)} of {len(lines)} cases have fewer than {suite.repeats} repeats, the fewest {min(few)}",)
-
-
-def _extrapolated(lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """Prices beyond what was measured are weaker predictions."""
-    beyond = [line for line in lines if line.extrapolated]
-    return (f"in {len(beyond)} of {len(lines)} cases ops were priced beyond what was measured",) if beyond else ()
-
-
-def _unbounded(lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """Coverage is that of the cases that have an interval; where none has one, that is told instead."""
-    without = [line for line in lines if line.low_s is None]
-    if not without or len(without) == len(lines):
-        return ()
-    return (f"{len(without)} of {len(lines)} cases have no prediction interval: coverage is that of the others",)
-
-
-def _too_noisy(suite: Suite, lines: Sequence[CaseLine]) -> tuple[str, ...]:
-    """A bar that noise alone would pass says nothing."""
+    if few:
+        yield f"{len(few)} of {len(lines)} cases have fewer than {suite.repeats} repeats, the fewest {min(few)}"
+    beyond = sum(line.extrapolated > 0 for line in lines)
+    if beyond:
+        yield f"in {beyond} of {len(lines)} cases ops were priced beyond what was measured"
+    without = sum(line.low_s is None for line in lines)
+    if 0 < without < len(lines):
+        yield f"{without} of {len(lines)} cases have no prediction interval: coverage is that of the others"
     bar = suite.bars.median_error
-    noisy = [line for line in lines if line.noise is not None and bar is not None and NOISE_FACTOR * line.noise > bar]
-    if not noisy:
-        return ()
-    return (
-        f"in {len(noisy)} of {len(lines)} cases two standard errors of the measured median exceed the bar on errors, "
-        "which then says little: repeat on a calmer machine, or more often",
-    )
-
-
-def _untold(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """A figure that cannot be told does not hold; why it cannot."""
-    reasons = {
-        "tau": "no two of its measured medians differ by more than noise",
-        "regret": "among no alternatives do the measured medians differ by more than noise",
-        "coverage": "no prediction interval was given",
-    }
-    return tuple(
-        f"{verdict.group}: {verdict.bar} cannot be told, so its bar does not hold: {reasons[verdict.bar]}"
-        for verdict in verdicts
-        if verdict.figure is None and verdict.bar in reasons
-    )
+    noisy = sum(line.noise is not None and bar is not None and NOISE_FACTOR * line.noise > bar for line in lines)
+    if noisy:
+        yield (
+            f"in {noisy} of {len(lines)} cases two standard errors of the measured median exceed the bar on errors, "
+            "which then says little: repeat on a calmer machine, or more often"
+        )
+    for verdict in verdicts:
+        if verdict.figure is None and verdict.bar in REASONS:
+            yield f"{verdict.group}: {verdict.bar} cannot be told, so its bar does not hold: {REASONS[verdict.bar]}"
 
 
 def _case_line(found: Prediction, repeats: Sequence[Measured], canary_s: float) -> CaseLine:
@@ -150,17 +127,17 @@ def _case_line(found: Prediction, repeats: Sequence[Measured], canary_s: float) 
     middle = float(np.median(epochs))
     noise = median_noise(epochs)
     return CaseLine(
-        found.case,
-        found.times.epoch_s,
-        middle,
-        found.low_s,
-        found.high_s,
-        found.times.epoch_s / middle - 1.0,
-        half_range(epochs),
-        None if np.isnan(noise) else noise,
-        len(epochs),
-        float(np.median([run.canary_s for run in repeats]) / canary_s),
-        found.extrapolated,
+        case=found.case,
+        predicted_s=found.times.epoch_s,
+        measured_s=middle,
+        low_s=found.low_s,
+        high_s=found.high_s,
+        error=found.times.epoch_s / middle - 1.0,
+        spread=half_range(epochs),
+        noise=None if np.isnan(noise) else noise,
+        repeats=len(epochs),
+        drift=float(np.median([run.canary_s for run in repeats]) / canary_s),
+        extrapolated=found.extrapolated,
     )
 
 
@@ -185,7 +162,7 @@ def _judge(group: str, bars: Bars, table: _Table, predicted: Floats, kept: Seque
     found = table.score(predicted, kept, intervals=True)
     errors = relative_errors(predicted[at], table.measured[at])
     return [
-        Verdict(group, name, stated[name], figure, holds)
+        Verdict(group=group, bar=name, limit=stated[name], figure=figure, holds=holds)
         for name, figure, holds in judge(stated, found, errors, table.noise[at])
     ]
 
@@ -200,7 +177,15 @@ def _better(suite: Suite, lines: Sequence[Line]) -> list[Verdict]:
     verdicts = []
     for name, theirs in overall.items():
         ratio = theirs / own if own and theirs is not None else None
-        verdicts.append(Verdict("all", f"better than {name}", bar, ratio, ratio is not None and ratio >= bar))
+        verdicts.append(
+            Verdict(
+                group="all",
+                bar=f"better than {name}",
+                limit=bar,
+                figure=ratio,
+                holds=ratio is not None and ratio >= bar,
+            )
+        )
     return verdicts
 
 
@@ -221,7 +206,15 @@ def _parts(groups: dict[str, list[bool]], declared: Any, repeats: Any) -> list[P
         for group, kept in groups.items():
             known = errors[np.asarray(kept) & np.isfinite(errors)]
             if len(known):
-                found.append(Part(part, group, len(known), float(np.median(np.abs(known))), float(np.median(known))))
+                found.append(
+                    Part(
+                        part=part,
+                        group=group,
+                        n=len(known),
+                        error=float(np.median(np.abs(known))),
+                        bias=float(np.median(known)),
+                    )
+                )
     return found
 
 
@@ -251,7 +244,7 @@ def _sensitivity(
             why = (
                 "bars that fail with it fail without it too, and errors of the cases that it changes grow within noise"
             )
-        found.append(Sensitivity(what.label, slowed, names, why is None, why))
+        found.append(Sensitivity(variant=what.label, score=slowed, fails=names, worse=why is None, why=why))
     return found
 
 
@@ -267,4 +260,6 @@ def _all_bars(suite: Suite, table: _Table, predicted: Floats) -> list[Verdict]:
 
 def _drift(runs: Sequence[Measured], canary_s: float) -> Drift:
     ratios = np.array([run.canary_s for run in runs]) / canary_s
-    return Drift(canary_s, float(ratios.min()), float(np.median(ratios)), float(ratios.max()))
+    return Drift(
+        canary_s=canary_s, least=float(ratios.min()), median=float(np.median(ratios)), most=float(ratios.max())
+    )

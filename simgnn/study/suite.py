@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError
-from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.links import LinkKind
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.problems import sentences
 from simgnn.hardware.quantities import BytesPerSecond, Strict
 from simgnn.hardware.topology import Name
@@ -206,7 +206,7 @@ class Suite(Strict):
     def every_case(self) -> tuple[Case, ...]:
         """The full product, in the order of the file."""
         return tuple(
-            Case(graph, partition, ranks, topology, experiment)
+            Case(graph=graph, partition=partition, ranks=ranks, topology=topology, experiment=experiment)
             for graph, partition, ranks, topology, experiment in product(
                 self.levels("graph"),
                 self.levels("partition"),

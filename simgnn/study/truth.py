@@ -3,22 +3,22 @@
 A folder of one validation::
 
     suite.toml            the suite as it was read; its cases are a pure function of it
-    frozen.json           digests of suite, profiles, statistics and predictions, and of what each run starts from, all
-                          taken before the first run
+    frozen.json           digests of suite, profiles, statistics and predictions, taken before the first run
     profile.toml          the calibration; .canary.json: the reference work beside it, until all is frozen
     profiles/             TOPOLOGY-P2.toml: the same for each topology and rank count, as TOPOLOGY-P2.testbed.toml
                           declares it
     stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
     batches/CASE.npz      sizes of a case's mini-batches, where it has some
     predictions.parquet   one row a case and variant
-    runs.parquet          one row a case and repeat; runs.json: a digest of each, and the versions that they ran with
+    runs.parquet          one row a case and repeat, with a digest of all and the versions that they ran with
     bound.toml            written by hand where the runs are kept: the worst score that CI accepts
+    work/                 what each case starts from, sealed (:mod:`simgnn.seal`), and run directories
 
 The same folder without its run directories is what ``--keep`` writes and what CI scores the simulator against.
 """
 
-import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,10 +28,15 @@ import pyarrow as pa
 from simgnn.errors import ConfigError
 from simgnn.record.result import Result
 from simgnn.record.rundir import read_table, write_table
+from simgnn.seal import json_digest
 from simgnn.study.cases import Case
 
 AS_CALIBRATED = "as calibrated"
 BATCHES = "batches"
+DIGEST, VERSIONS = b"sha256", b"versions"
+"""Keys in the metadata of ``runs.parquet``."""
+EARLIER_VERSIONS = "runs.json"
+"""Where earlier versions of simgnn kept the library versions of runs."""
 _CASE = [("graph", pa.string()), ("partition", pa.string()), ("ranks", pa.int32()), ("topology", pa.string()),
          ("experiment", pa.string())]  # fmt: skip
 _TIMES = [("epoch_s", pa.float64()), ("compute_s", pa.float64()), ("wait_s", pa.float64()),
@@ -67,28 +72,23 @@ class Times:
             )
         ranks = len(result.per_rank)
         return cls(
-            result.epoch_s_median,
-            sum(rank.compute_s for rank in result.per_rank) / ranks,
-            sum(rank.wait_s for rank in result.per_rank) / ranks,
-            sum(rank.comm_total_s for rank in result.per_rank) / ranks,
-            max(result.peak_memory_bytes) if result.peak_memory_bytes else None,
+            epoch_s=result.epoch_s_median,
+            compute_s=sum(rank.compute_s for rank in result.per_rank) / ranks,
+            wait_s=sum(rank.wait_s for rank in result.per_rank) / ranks,
+            transfer_s=sum(rank.comm_total_s for rank in result.per_rank) / ranks,
+            memory_bytes=max(result.peak_memory_bytes) if result.peak_memory_bytes else None,
         )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of a case. ``canary_s``: the reference work, timed just before."""
+    """One run of a case. ``canary_s``: seconds of the reference work, timed just before."""
 
     case: Case
     repeat: int
     times: Times
     program_digest: str
     canary_s: float
-
-    @property
-    def name(self) -> str:
-        """Which run it is."""
-        return f"{self.case.name}, repeat {self.repeat}"
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,6 @@ class TruthFolder:
         return self.root / "runs.parquet"
 
     @property
-    def run_digests(self) -> Path:
-        """Digests of what was measured."""
-        return self.root / "runs.json"
-
-    @property
     def bound(self) -> Path:
         """The worst score that is accepted against these runs."""
         return self.root / "bound.toml"
@@ -200,41 +195,52 @@ class TruthFolder:
         return self.work / f"{case.name}~{repeat}"
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def folder_digest(folder: Path) -> str:
-    """SHA-256 of all files below a folder, by their names in it and their bytes."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder).as_posix()}\n{file_digest(path)}\n".encode())
-    return digest.hexdigest()
-
-
 def write_rows(rows: "Sequence[Measured] | Sequence[Prediction]", schema: pa.Schema, path: Path) -> None:
     """Write rows as Parquet, whole or not at all."""
     write_table(pa.Table.from_pylist([as_row(row) for row in rows], schema=schema), path)
 
 
-def read_runs(path: Path) -> list[Measured]:
-    """The runs of a folder; none where there is no file yet."""
-    return _read(path, RUNS_SCHEMA, Measured) if path.is_file() else []
+def write_runs(runs: "Sequence[Measured]", versions: Sequence[Mapping[str, str]], path: Path) -> None:
+    """Write all runs so far, a digest of them, and every set of library ``versions`` that some of them ran with.
+
+    Digest and versions are metadata of the Parquet file, so that an interruption cannot tear them apart.
+    """
+    rows = [as_row(run) for run in runs]
+    told = {DIGEST: json_digest(rows), VERSIONS: json.dumps(list(versions))}
+    write_table(pa.Table.from_pylist(rows, schema=RUNS_SCHEMA.with_metadata(told)), path)
 
 
-def read_predictions(path: Path) -> list[Prediction]:
+def read_runs(folder: TruthFolder) -> "tuple[list[Measured], list[dict[str, str]]]":
+    """The runs of a folder (none where there is no file yet) and the library versions that they were made with.
+
+    Raises :class:`ConfigError` where the runs are not those that were written. Earlier versions kept no digest in the
+    file, and the versions in ``runs.json``.
+    """
+    path = folder.runs
+    if not path.is_file():
+        return [], []
+    runs, metadata = _read(path, RUNS_SCHEMA, Measured)
+    if DIGEST not in metadata:
+        told = folder.root / EARLIER_VERSIONS
+        return runs, list(json.loads(told.read_text())["versions"]) if told.is_file() else []
+    if metadata[DIGEST].decode() != json_digest([as_row(run) for run in runs]):
+        raise ConfigError(f"{path}: the runs changed after they were measured; start over in a new folder")
+    return runs, list(json.loads(metadata[VERSIONS]))
+
+
+def read_predictions(path: Path) -> "list[Prediction]":
     """The predictions of a folder."""
-    return _read(path, PREDICTIONS_SCHEMA, Prediction)
+    return _read(path, PREDICTIONS_SCHEMA, Prediction)[0]
 
 
 def as_row(row: "Measured | Prediction") -> dict[str, Any]:
-    """Its columns."""
+    """The columns of a row, as Parquet stores them."""
     table = asdict(row)
     return {**table.pop("case"), **table.pop("times"), **table}
 
 
-def _read(path: Path, schema: pa.Schema, kind: type[Row]) -> list[Row]:
+def _read(path: Path, schema: pa.Schema, kind: type[Row]) -> tuple[list[Row], Mapping[bytes, bytes]]:
+    """Rows of a Parquet file and the metadata of its schema."""
     table = read_table(path)
     if not table.schema.equals(schema):
         raise ConfigError(f"{path}: got columns {table.schema.names}, expected {schema.names}: made by another version")
@@ -245,4 +251,4 @@ def _read(path: Path, schema: pa.Schema, kind: type[Row]) -> list[Row]:
         if "features" in entry:
             entry["features"] = tuple(entry["features"])
         rows.append(kind(case=case, times=times, **entry))
-    return rows
+    return rows, table.schema.metadata or {}

@@ -1,10 +1,9 @@
-"""Runs of a suite, interleaved and resumable, after everything that predicts them was frozen."""
+"""Validation of a suite: predict and freeze, then run every case, interleaved and resumable, and score."""
 
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from simgnn.record.provenance import versions
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
 from simgnn.study.freeze import (
-    FORMAT,
     check_declared,
     check_frozen,
     check_prepared,
@@ -26,8 +24,6 @@ from simgnn.study.freeze import (
 from simgnn.study.kept import load_bound
 from simgnn.study.left import check_folder, differing, how_far
 from simgnn.study.results import Scoreboard
-from simgnn.study.run_digests import NO_DIGESTS, check_digests, other_versions, write_runs
-from simgnn.study.runs_check import check_programs, check_runs
 from simgnn.study.scoreboard import build_scoreboard
 from simgnn.study.suite import Suite, Topology, parse_suite
 from simgnn.study.truth import (
@@ -38,6 +34,7 @@ from simgnn.study.truth import (
     TruthFolder,
     read_predictions,
     read_runs,
+    write_runs,
 )
 from simgnn.tomlfile import load_toml
 
@@ -45,11 +42,11 @@ KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "run
 
 
 def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
-    """Predict every case, run it ``suite.repeats`` times, and score. Goes on where an earlier call was interrupted.
+    """Predict every case, run it ``suite.repeats`` times, and score. Continues where an earlier call was interrupted.
 
     Calibration and predictions come first and are frozen; nothing measured in a run flows back. Raises
-    :class:`ConfigError` for a folder that holds something else or was tampered with, :class:`BackendError` for a run
-    that fails or trains another program than the one that was predicted.
+    :class:`ConfigError` for a folder that holds something else or has changed, :class:`BackendError` for a run that
+    fails or trains another program than the predicted one.
     """
     check_folder(suite, root)
     with locked_folder(root, "--out"):
@@ -58,21 +55,21 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
 
 def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard:
     prepare(suite, folder, backend)
-    predictions, frozen = read_predictions(folder.predictions), check_frozen(folder)
+    frozen, predictions = check_frozen(folder), read_predictions(folder.predictions)
     digests = {found.case: found.program_digest for found in predictions}
     cases, now = suite.cases(), versions()
-    runs, used = _checked_runs(suite, folder, frozen, digests)
+    runs, used = read_runs(folder)
     done = {(run.case, run.repeat) for run in runs}
     for case in cases:
         if all((case, repeat) in done for repeat in range(suite.repeats)):
             continue
-        check_prepared(case, frozen, folder)
+        check_prepared(case, folder)
         topology = suite.topology(case)
         if not topology.plain:
             check_declared(topology, case.ranks, folder)
     total = len(cases) * suite.repeats
     if len(runs) < total:
-        for told in other_versions(frozen["versions"], [now]):
+        for told in other_versions(frozen.versions, [now]):
             backend.tell(told)
         used += [now] if now not in used else []
     began, before = time.monotonic(), len(runs)
@@ -83,12 +80,12 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
                 continue
             testbed = None if topology.plain else testbed_file(folder, topology, ranks)
             if testbed is not None:
-                backend.up(testbed)  # where this is refused there is nothing to take down: it may be somebody else's
+                backend.up(testbed)  # where this fails there is nothing to take down: somebody else may use it
             try:
                 for case in left:
-                    check_prepared(case, frozen, folder)  # hours may have passed
+                    check_prepared(case, folder)  # hours may have passed
                     runs.append(_run(case, repeat, folder, testbed, digests[case], backend))
-                    write_runs(runs, folder, used, complete=len(runs) == total)
+                    write_runs(runs, used, folder.runs)
                     each = (time.monotonic() - began) / (len(runs) - before)
                     backend.tell(
                         f"run {len(runs)}/{total}, {each * (total - len(runs)):.0f} s left: repeat {repeat + 1}: "
@@ -98,7 +95,7 @@ def _validate(suite: Suite, folder: TruthFolder, backend: Backend) -> Scoreboard
                 if testbed is not None:
                     backend.down(testbed)
     check_frozen(folder)
-    return build_scoreboard(suite, predictions, runs, float(frozen["canary_s"]), _run_notes(folder, frozen, used))
+    return build_scoreboard(suite, predictions, runs, frozen.canary_s, other_versions(frozen.versions, used))
 
 
 def rescore(root: Path, backend: Backend) -> Scoreboard:
@@ -109,39 +106,36 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
     folder = TruthFolder(root)
     suite = stored_suite(folder)
     frozen, bound = check_frozen(folder), load_bound(folder.bound)
-    digests = {found.case: found.program_digest for found in read_predictions(folder.predictions)}
-    runs, used = _checked_runs(suite, folder, frozen, digests)
+    runs, used = read_runs(folder)
     missing = {case.name for case in suite.cases()} - {run.case.name for run in runs}
     if missing:
-        raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; finish it first")
+        raise ConfigError(f"{root}: {len(missing)} of {len(suite.cases())} cases have no run yet; run them first")
     predictions = predict_all(suite, folder, backend, suite.sensitivity)
-    notes = (*_run_notes(folder, frozen, used), *_notes(predictions, runs))
-    return build_scoreboard(suite, predictions, runs, float(frozen["canary_s"]), notes, bound)
+    notes = (*other_versions(frozen.versions, used), *_changed_programs(predictions, runs))
+    return build_scoreboard(suite, predictions, runs, frozen.canary_s, notes, bound)
 
 
-def _checked_runs(
-    suite: Suite, folder: TruthFolder, frozen: Mapping[str, Any], digests: dict[Case, str]
-) -> tuple[list[Measured], list[dict[str, str]]]:
-    """The runs of a folder, held against its suite, what was measured and the programs that were frozen; and the
-    versions that they ran with."""
-    runs = read_runs(folder.runs)
-    check_runs(runs, suite.cases(), suite.repeats, folder.runs)
-    check_programs(runs, digests, folder.runs)
-    return runs, check_digests(runs, folder, expected=frozen["format"] == FORMAT)
-
-
-def _run_notes(folder: TruthFolder, frozen: Mapping[str, Any], used: Sequence[dict[str, str]]) -> tuple[str, ...]:
-    undigested = () if folder.run_digests.is_file() else (NO_DIGESTS,)
-    return (*undigested, *other_versions(frozen["versions"], used))
+def other_versions(frozen: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """A sentence if some of ``others`` differ from the versions that predictions were frozen with."""
+    differ = {
+        f"{name} {other.get(name, 'absent')} (frozen: {frozen.get(name, 'absent')})"
+        for other in others
+        for name in {*frozen, *other}
+        if other.get(name) != frozen.get(name)
+    }
+    if not differ:
+        return ()
+    return (
+        f"runs were made with other versions than calibration and predictions: {', '.join(sorted(differ))}: part of "
+        "the errors may be theirs",
+    )
 
 
 def stored_suite(folder: TruthFolder) -> Suite:
     """The suite that a validation's folder is of."""
     if not folder.suite.is_file() or not folder.frozen.is_file():
-        there = f" ({how_far(folder)}: go on without --rescore)" if folder.suite.is_file() else ""
-        raise ConfigError(
-            f"{folder.root}: no validation that got as far as being frozen{there}; expected a folder of one"
-        )
+        there = f" ({how_far(folder)}: continue it without --rescore)" if folder.suite.is_file() else ""
+        raise ConfigError(f"{folder.root}: holds no validation with frozen predictions{there}; name the folder of one")
     return parse_suite(load_toml(folder.suite), str(folder.suite))
 
 
@@ -149,7 +143,7 @@ def check_stored(root: Path, suite: Suite) -> None:
     """Raise :class:`ConfigError` unless ``root`` is the folder of a validation of this suite, as it is now."""
     folder = TruthFolder(root)
     stored = stored_suite(folder)
-    check_frozen(folder)  # else a change of its own file is taken for one of the suite that was named
+    check_frozen(folder)  # before the suites are compared: the stored one may be damaged
     if stored.name != suite.name:
         raise ConfigError(
             f"--out: {root} is a validation of '{stored.name}', not of '{suite.name}'; name that suite, or its folder"
@@ -157,8 +151,8 @@ def check_stored(root: Path, suite: Suite) -> None:
     changed = differing(stored, suite)
     if changed:
         raise ConfigError(
-            f"SUITE: '{suite.name}' has changed since {root} was frozen: {', '.join(changed)}; what was frozen is what "
-            f"is scored: name {folder.suite} instead"
+            f"SUITE: '{suite.name}' has changed since {root} was frozen: {', '.join(changed)}. The frozen suite is "
+            f"scored; name {folder.suite} instead"
         )
 
 
@@ -166,7 +160,7 @@ def check_keep(out: Path) -> None:
     """Raise :class:`ConfigError` unless ground truth can be copied to ``out``: a folder that is not there yet."""
     check_output_folder(out, "--keep")
     if out.exists():
-        raise ConfigError(f"--keep: got {out}, which is there already; expected a folder that is new")
+        raise ConfigError(f"--keep: got {out}, which exists already; name a new folder")
 
 
 def keep(root: Path, out: Path) -> None:
@@ -215,10 +209,10 @@ def _run(case: Case, repeat: int, folder: TruthFolder, testbed: Path | None, dig
     times = Times.of(result)
     if repeat > 0:
         shutil.rmtree(directory)
-    return Measured(case, repeat, times, result.program_digest, canary_s)
+    return Measured(case=case, repeat=repeat, times=times, program_digest=result.program_digest, canary_s=canary_s)
 
 
-def _notes(predictions: Sequence[Prediction], runs: Sequence[Measured]) -> tuple[str, ...]:
+def _changed_programs(predictions: Sequence[Prediction], runs: Sequence[Measured]) -> tuple[str, ...]:
     ran = {run.case: run.program_digest for run in runs}
     changed = {found.case for found in predictions if found.program_digest != ran[found.case]}
     if not changed:

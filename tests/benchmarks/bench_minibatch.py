@@ -24,11 +24,11 @@ import numpy as np
 from bench_speedups import report
 from numpy.typing import NDArray
 
+from simgnn.cli.backend import CommandBackend
 from simgnn.cli.console import Reporter
 from simgnn.cli.predict import predict
 from simgnn.cli.profiles import ChosenProfile
 from simgnn.cli.train import write_run
-from simgnn.cli.validate import CommandBackend
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from simgnn.analysis.replay import read_recording
+from simgnn.emit.row_cache import DecodeMoved, EncodeMoved, SelectMoved
+from simgnn.policies.codec.linear import Linear
+from simgnn.policies.codec.none import Plain
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from tests.equality.cached_runs import (
     CACHE,
@@ -25,6 +28,7 @@ from tests.equality.cached_runs import (
 from tests.equality.cases import Case
 from tests.equality.conftest import Bench
 from tests.equality.counting import planned_pairs, turns_of
+from tests.policies.acting import does
 
 pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
 
@@ -110,31 +114,29 @@ def test_both_ends_hold_the_same_bits(runs: Runs, extra: tuple[str, ...], ranks:
 
 def test_no_cached_row_is_further_off_than_allowed() -> None:
     """After each round, |row - cached| is at most epsilon |row|, or for a sent row the codec's bound."""
-    from executor.adaptive import AdaptiveRows
-    from executor.codecs import codec_of
 
     from executor.handlers.context import PolicyContext
-    from simgnn.policies.codec.linear import Linear
 
     generator = torch.Generator().manual_seed(5)
     for bits in (None, 1, 8):
         policy = AdaptiveVertex(epsilon=0.05, adapt=False)
-        codec = None if bits is None else codec_of(Linear.model_validate({"bits": bits}))
+        codec = Plain() if bits is None else Linear.model_validate({"bits": bits})
         rows = torch.randn(40, 9, generator=generator)
-        faces, threshold = AdaptiveRows(policy, codec), torch.zeros(1, 3, dtype=torch.float64)
+        select, encode, decode = (does(action, policy, codec) for action in (SelectMoved, EncodeMoved, DecodeMoved))
+        threshold = torch.zeros(1, 3, dtype=torch.float64)
         sent, kept = torch.zeros(40, 9), torch.zeros(40, 9)
         here = PolicyContext(0, 0, 0, 1, "forward", 0, 2, (0, 40), (40, 0))
         for _ in range(12):
             rows = rows + 0.02 * torch.randn(40, 9, generator=generator)
             before = sent.clone()
-            mask, chosen = faces.select(here, rows, sent, threshold)
-            packed, sent = faces.encode(here, rows, chosen, sent)
-            out, kept = faces.decode(here, packed, mask, kept)
+            mask, chosen = select(here, rows, sent, threshold)
+            packed, sent = encode(here, rows, chosen, sent)
+            out, kept = decode(here, packed, mask, kept)
             assert out.equal(kept)
             assert kept.equal(sent)
             off = (rows - sent).abs().amax(1)
             allowed = 0.05 * rows.abs().amax(1)
-            if codec is not None:
+            if bits is not None:
                 change = rows - before
                 spread = change.amax(1) - change.amin(1)
                 coded = spread / (2 * (2**bits - 1)) + 1e-5

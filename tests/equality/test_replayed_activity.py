@@ -199,7 +199,7 @@ def test_a_record_without_a_choice_is_refused(runs: Runs, tmp_path: Path, settin
     path = record / "plan" / "resolved.toml"
     write_toml(path, {key: value for key, value in load_toml(path).items() if key != "communication.rows"})
     seal_folder(record, RunDirectory(record).recorded)
-    with pytest.raises(ConfigError, match=r"does not tell what was chosen for communication\.rows"):
+    with pytest.raises(ConfigError, match=r"communication\.rows"):
         find_activity(_prepared(record, 2, setting), record)
 
 

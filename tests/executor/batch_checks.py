@@ -17,8 +17,7 @@ from simgnn.graph.graph import Graph
 from simgnn.policies.minibatch import HOT, INPUTS
 from simgnn.policies.placement.store import Store
 from simgnn.program.program import EVALUATE, Program
-from simgnn.record.batch_totals import batches_that_differ
-from simgnn.record.batches import batch_table
+from simgnn.record.batches import batch_table, batches_that_differ
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.sampling.plan import SamplingPlan

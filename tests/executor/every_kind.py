@@ -11,7 +11,7 @@ from executor.buffers import Value
 from executor.handlers.context import GroupHandle, LocalRoute
 from executor.interpreter import Interpreter
 from executor.task import Task
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.ops import Buffer, Op, Transfer
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, Route
@@ -37,11 +37,11 @@ class Linear:
     def __init__(self, device: torch.device) -> None:
         self.weight = torch.nn.Parameter(torch.eye(WIDTH, device=device) * 2)
 
-    def segment(self, name: str) -> Any:
+    def segment(self, layer: int, segment: Segment) -> Any:
         """rows @ W, whichever segment it is."""
         return lambda rows: rows @ self.weight
 
-    def on_tape(self, name: str) -> bool:
+    def on_tape(self, layer: int) -> bool:
         """It is reversed by autograd."""
         return False
 
@@ -64,8 +64,9 @@ def every_kind(ranks: int) -> Program:
         if ranks > 1:
             matrix[rank, (rank + 1) % ranks] = 2
     ops = [
-        Op("transform", OpKind.TRANSFORM, "compute", reads("rows"), reads("hidden"), module="layers.1.update"),
-        Op("aggregate", OpKind.AGGREGATE, "compute", reads("hidden"), reads("summed"), module="layers.1.aggregate"),
+        Op("transform", OpKind.TRANSFORM, "compute", reads("rows"), reads("hidden"), segment=Segment.UPDATE, layer=1),
+        Op("aggregate", OpKind.AGGREGATE, "compute", reads("hidden"), reads("summed"), segment=Segment.AGGREGATE,
+           layer=1),
         Op("loss", OpKind.LOSS, "compute", reads("summed"), reads("d/summed", "metrics")),
         Op("aggregate/backward", OpKind.AGGREGATE, "compute", reads("d/summed"), reads("d/hidden"),
            reverses="aggregate", gradients={"d/summed": "summed", "d/hidden": "hidden"}),
@@ -77,7 +78,8 @@ def every_kind(ranks: int) -> Program:
         Op("peer", OpKind.PEER_READ, "comm", reads("rows"), reads("peer"), route="halo"),
         Op("back", OpKind.EXCHANGE, "comm", reads("halo"), reads("returned"), route="halo/reverse"),
         Op("add", OpKind.ADD, "compute", reads("returned", "sum"), reads("sum"), route="halo"),
-        Op("elementwise", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("doubled"), module="layers.1.prepare"),
+        Op("elementwise", OpKind.ELEMENTWISE, "compute", reads("rows"), reads("doubled"), layer=1,
+           segment=Segment.PREPARE),
         Op("select", OpKind.SELECT, "compute", reads("rows"), reads("mask", "message"), module="policy",
            action="select"),
         Op("encode", OpKind.ENCODE, "compute", reads("message"), reads("packed"), module="policy", action="encode"),

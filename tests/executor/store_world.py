@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from executor.handlers.context import GroupHandle
 from executor.store.features import FeatureStore
 from executor.store.places import Places
 from executor.store.shared import FOLDER
-from executor.store.traffic import Traffic
 from simgnn.partition.relabel import IdMaps
 from simgnn.partition.serving import Serving
 
@@ -77,17 +75,6 @@ def wanted_rows(case: str, ids: list[torch.Tensor]) -> NDArray[np.int64]:
             if owner[gid] != rank // each:
                 rows[rank, owner[gid] * each + rank % each] += 1
     return rows
-
-
-def plain(traffic: Traffic) -> dict[str, Any]:
-    """As values that travel between processes."""
-    return {
-        "local": traffic.rows_local,
-        "remote": traffic.rows_remote.tolist(),
-        "payload": {name: nbytes.tolist() for name, nbytes in traffic.payload.items()},
-        "control": traffic.control_bytes,
-        "sent": list(traffic.sent),
-    }
 
 
 def tapped_bytes(calls: list[tuple[str, int, int]], ranks: int) -> list[int]:

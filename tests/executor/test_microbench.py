@@ -11,16 +11,20 @@ import pytest
 import torch
 
 from executor.hosts import host_numbers
+from executor.microbench.attention import WIDTHS_AND_HEADS
 from executor.microbench.facts import count_sockets, read_caches
+from executor.microbench.probes.bench import MEASURES, Bench
+from executor.microbench.probes.graphs import GraphSpec
 from executor.microbench.sample import Sample, write_samples
+from executor.microbench.sampling import sampling_probes
 from executor.microbench.streams import StreamSpec, make_stream
 from executor.microbench.timing import Probe, expected, samples_of
 from executor.microbench.world import World
 from simgnn.analysis.fit_samples import read_samples
 from simgnn.errors import HardwareError
-from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import prepare
 from simgnn.graph.locality import reuse_profile
+from simgnn.hardware.features import features
+from simgnn.hardware.primitives import PRIMITIVES
 
 
 def test_local_streams_reuse_rows_sooner_than_random_ones() -> None:
@@ -75,7 +79,7 @@ def _rank(rank: int, port: int, out: str) -> None:
     from executor.microbench.dense import matmul_probes
     from executor.microbench.facts import read_facts
     from executor.microbench.network import Circle, collective_probes, exchange_probes, send_probes
-    from executor.microbench.pool import Pool
+    from executor.microbench.probes.bench import Bench
     from executor.microbench.timing import Plan, measure
     from executor.microbench.world import join
 
@@ -84,9 +88,10 @@ def _rank(rank: int, port: int, out: str) -> None:
     assert abs(replace(world, kernels=("one", "other")).clock_ahead_s()) < 1.0
     assert world.clock_ahead_s() == 0.0
     circle = Circle(2, world.group((0, 1)), "host")
+    products = list(matmul_probes(Bench(world, 1 << 16, quick=True), 50, 20, 10))
     probes = [
-        *matmul_probes(Pool(1 << 16, world.device), [(50, 20, 10)]),
-        *matmul_probes(Pool(1 << 16, world.device), [(50, 20, 10)], who="alone"),
+        *products,
+        *(replace(probe, who="alone") for probe in products),
         *send_probes(circle, [1024, 65536]),
         *exchange_probes(circle, [1024, 65536], seed=0),
         *collective_probes(circle, [32]),
@@ -194,43 +199,50 @@ def test_sizes_that_slow_links_would_take_too_long_for_are_left_out():
 
 
 def test_drawing_is_measured_by_what_it_draws() -> None:
-    from executor.microbench.sampling import sampling_probes
-
-    probes = sampling_probes([("communities", 400, 2_000, 50, 3), ("communities", 400, 2_000, 50, -1)])
-    few, every = probes
+    world = world_of((0,))
+    bench = Bench(world, 1 << 10, quick=True)
+    few, every = (next(sampling_probes(bench, "communities", 400, 2_000, 50, fanout)) for fanout in (3, -1))
     assert (few.primitive, few.sizes["vertices"]) == ("sample", 50)
     assert few.sizes["edges"] <= 3 * 50 < every.sizes["edges"]
-    run = few.make(World(0, 1, torch.device("cpu"), "gloo", (1,), (0,)))
+    run = few.make(world)
     assert run is not None
     first, second = run(), run()
     assert len(first.blocks[0].sources) == len(second.blocks[0].sources) == few.sizes["edges"]
     assert not np.array_equal(first.vertices, second.vertices)  # another draw each time
 
 
-def test_attention_is_measured_wherever_a_plan_asks_for_it() -> None:
-    """A full calibration has probes of every primitive of GAT's plans, with profiles of its index streams."""
-    from executor.microbench.suite import FULL, QUICK, Bench
-    from simgnn.hardware.stand_ins import STAND_INS
+SMALL = {
+    "spmm": (((0, StreamSpec(100, 120, 4)), 16), ((0, GraphSpec("communities", 300, 900, halo=0.1)), 8)),
+    "sparse_matmul": ((60, 40, 5, 8),),
+    "matmul": ((20, 10, 5),),
+    "gather": ((20, 8, 50),),
+    "encode": ((20, 16, 8),),
+    "sample": (("communities", 400, 2_000, 50, 3),),
+    "optimizer": ((100,),),
+    "attention_maximum": (((0, StreamSpec(100, 120, 4)), 16, 1), ((0, StreamSpec(100, 120, 4)), 24, 3)),
+    "attention_scores": ((16, 8, 2),),
+}
+"""Shapes of the first primitive of each measure, where they are not (rows, width)."""
 
-    plan = load_experiment("vanilla", ["model.kind=gat", "cluster.ranks_per_host=2", "graph.source=synthetic:rmat"])
-    asked = {piece.primitive for _, op in prepare(plan).planned.program.ops for piece in op.work}
-    assert set(STAND_INS) <= asked
-    small = StreamSpec(100, 120, 4), (16,)
-    attended, scores = ((0, ((16, 1), (24, 3))),), ((16, 8, 2),)
-    suite = replace(
-        FULL, pool_items=1 << 20, graphs=(small,), attended=attended, scores=scores, draws=(), sparse=()
-    )  # fmt: skip
+
+def test_a_full_calibration_measures_every_primitive() -> None:
+    """Its probes run, and state the sizes that the primitive's features need; a quick one leaves out attention."""
     world = world_of((0,))
-    probes = {(probe.primitive, probe.form, tuple(probe.sizes.items())): probe for probe in
-              Bench(suite, world).compute_probes() if probe.primitive in STAND_INS}  # fmt: skip
-    assert {name for name, *_ in probes} == set(STAND_INS)
-    for (name, *_), probe in probes.items():
-        run = probe.make(world)
-        assert run is not None
-        run()
-        assert (probe.locality is None) == (name == "attention_scores")
-    over = [place for place, _ in FULL.attended]
-    assert over == sorted(set(over))
-    assert max(over) < len(FULL.graphs)
-    assert all(width % heads == 0 for _, shapes in FULL.attended for width, heads in shapes)
-    assert not QUICK.attended, "results of a quick calibration say that attention is missing"
+    bench = Bench(world, 1 << 20, quick=False)
+    seen = set()
+    for measure in MEASURES:
+        for shape in SMALL.get(measure.primitives[0].name, ((20, 8),)):
+            for probe in measure.probes(bench, *shape):
+                run = probe.make(world)
+                assert run is not None
+                run()
+                found = features(probe.primitive, probe.sizes, probe.locality)
+                assert all((value >= 0).all() for value in found.values())
+                assert (probe.locality is None) == (not PRIMITIVES[probe.primitive].per_cache[1:])
+                seen.add(probe.primitive)
+    assert seen == set(PRIMITIVES)
+    assert {row for measure in MEASURES for row in measure.primitives} == set(PRIMITIVES.values())
+    assert all(measure.full for measure in MEASURES)
+    without = {row for measure in MEASURES if not measure.quick for row in measure.primitives}
+    assert without == {row for row in PRIMITIVES.values() if row.stand_in is not None}
+    assert all(width % heads == 0 for shapes in WIDTHS_AND_HEADS for width, heads in shapes)

@@ -16,8 +16,7 @@ from simgnn.program.digest import program_digest
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
 from simgnn.program.program import EVALUATE, Program
-from simgnn.record.batch_totals import batches_that_differ, input_rows
-from simgnn.record.batches import batch_table
+from simgnn.record.batches import batch_table, batches_that_differ, input_rows
 from simgnn.record.result import Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.sampling.forecast import forecast

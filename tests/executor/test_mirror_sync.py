@@ -9,7 +9,7 @@ import torch
 
 from executor.interpreter import Interpreter
 from executor.layers import LocalAdjacency, aggregate
-from executor.policies import carried_out
+from executor.policies.accelerated import accelerated
 from executor.routes import local_routes
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
@@ -83,7 +83,7 @@ def _sync(rank: int, ranks: int, bits: int | None) -> dict[str, Any]:
     drawn = torch.randn(len(local.vertices), WIDTH, generator=torch.Generator().manual_seed(rank))
     routes = local_routes(program, local, torch.device("cpu"))
     rows = drawn.clone()
-    policies = {} if bits is None else carried_out({"codec": linear(bits)})
+    policies = {} if bits is None else {"codec": accelerated(linear(bits))}
     context = world_context(program, rank, {"rows": rows}, routes, policies)
     Interpreter(program, context, Notes()).train(range(1))
     return {"drawn": drawn, "rows": rows, "vertices": torch.from_numpy(local.vertices)}

@@ -52,7 +52,7 @@ def test_ranks_and_seeds_draw_differently() -> None:
         ("Halving", r"op '.*/1/prepare' .*changes its input in place; .*clone\(\)"),
         ("InPlace", r"op 'forward/1/update' .*changes its input .*clone\(\)"),
         ("Short", r"op '.*aggregate' .*gave 89 rows, the program planned 90"),
-        ("Broken", r"ValueError: my bug \(at .*own_layers\.py:\d+\)"),
+        ("Broken", r"ValueError: my bug \(in .*, at .*own_layers\.py:\d+\)"),
     ],
 )
 def test_a_fault_of_a_layer_is_told_with_what_to_do(layer: str, told: str, tmp_path: Path) -> None:

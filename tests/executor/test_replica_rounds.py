@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from executor.codecs import codec_of
-from executor.replicas import AdaptiveReplicas
 
-from executor.handlers.context import LocalRoute, PolicyContext
+from executor.handlers.context import LocalRoute
 from executor.routes import local_routes
+from simgnn.emit.replica_cache import AddParts, Announce, EncodeChange, EncodeSums, FoldOwn, TakeSums
+from simgnn.emit.row_cache import SelectMoved
 from simgnn.policies.codec.linear import Linear
+from simgnn.policies.codec.none import Plain
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.policy import PolicyContext
 from tests.executor.test_mirror_sync import divided, sync_program
+from tests.policies.acting import does
 
 RANKS, WIDTH, EPSILON = 3, 5, 0.05
 CPU = torch.device("cpu")
@@ -62,10 +65,11 @@ class Sync:
         routes = [local_routes(program, one, device) for one in self.graphs]
         self.gather = [context(one["mirrors/reverse"], rank) for rank, one in enumerate(routes)]
         self.scatter = [context(one["mirrors"], rank) for rank, one in enumerate(routes)]
-        codec = None if bits is None else codec_of(Linear.model_validate({"bits": bits}))
+        codec = Plain() if bits is None else Linear.model_validate({"bits": bits})
         policy = AdaptiveVertex(epsilon=EPSILON, adapt=False)
-        self.faces = [AdaptiveReplicas(policy, codec) for _ in range(RANKS)]
-        self.coded = codec is not None
+        used = (SelectMoved, EncodeChange, AddParts, FoldOwn, Announce, EncodeSums, TakeSums)
+        self.does = {action: does(action, policy, codec) for action in used}
+        self.coded = codec.encodes
         self.threshold = torch.zeros(1, 3, dtype=torch.float64, device=device)
         self.shared = [torch.unique(one.leaving) for one in self.scatter]
         mirrors = [sum(one.receive) for one in self.scatter]
@@ -75,38 +79,38 @@ class Sync:
         """Complete the sums of these parts, in place; which shared masters were published, of each rank."""
         active = self._gather(rows)
         masks, wire = [], []
-        for rank, (face, state) in enumerate(zip(self.faces, self.state, strict=True)):
+        for rank, state in enumerate(self.state):
             here = self.scatter[rank]
-            state.own, state.sums, active[rank] = face.fold(
+            state.own, state.sums, active[rank] = self.does[FoldOwn](
                 here, rows[rank], state.own, state.sums, self.threshold, active[rank]
             )
-            mask, chosen = face.announce(here, active[rank])
+            mask, chosen = self.does[Announce](here, active[rank])
             masks.append(mask)
             if self.coded:
-                coded, state.published = face.encode_sums(here, chosen, mask, state.sums, state.published)
+                coded, state.published = self.does[EncodeSums](here, chosen, mask, state.sums, state.published)
             else:
-                coded = face.encode_sums(here, chosen, mask, state.sums)
+                (coded,) = self.does[EncodeSums](here, chosen, mask, state.sums)
             wire.append(coded)
         arrived, told = self._exchange(self.scatter, masks, wire)
-        for rank, (face, state) in enumerate(zip(self.faces, self.state, strict=True)):
+        for rank, state in enumerate(self.state):
             goes_on = state.published if self.coded else state.sums
-            state.kept, rows[rank] = face.take_sums(
+            state.kept, rows[rank] = self.does[TakeSums](
                 self.scatter[rank], arrived[rank], told[rank], state.kept, rows[rank], goes_on
             )
         return active
 
     def _gather(self, rows: list[torch.Tensor]) -> list[torch.Tensor]:
         masks, wire = [], []
-        for rank, (face, state) in enumerate(zip(self.faces, self.state, strict=True)):
+        for rank, state in enumerate(self.state):
             here, packed = self.gather[rank], rows[rank][self.gather[rank].leaving]
-            mask, chosen = face.select(here, packed, state.sent, self.threshold)
-            coded, state.sent = face.encode_change(here, packed, chosen, state.sent)
+            mask, chosen = self.does[SelectMoved](here, packed, state.sent, self.threshold)
+            coded, state.sent = self.does[EncodeChange](here, packed, chosen, state.sent)
             masks.append(mask)
             wire.append(coded)
         arrived, told = self._exchange(self.gather, masks, wire)
         active = []
-        for rank, (face, state) in enumerate(zip(self.faces, self.state, strict=True)):
-            state.sums, woken = face.add_parts(self.gather[rank], arrived[rank], told[rank], state.sums)
+        for rank, state in enumerate(self.state):
+            state.sums, woken = self.does[AddParts](self.gather[rank], arrived[rank], told[rank], state.sums)
             active.append(woken)
         return active
 

@@ -9,21 +9,23 @@ from typing import Any, cast
 
 import pytest
 import torch
-from executor.codecs import codec_of
-from executor.kernels.masks import wire_mask
-from executor.replicas import AdaptiveReplicas
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executor.handlers.context import PolicyContext
 from executor.layers.attention import GAT
 from executor.layers.build import build_layers
 from executor.minibatch.embeddings import Embeddings
+from executor.policies.accelerated import accelerated
+from simgnn.emit import replica_cache, row_cache
+from simgnn.emit.masks import WireMask
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.serving import Serving
 from simgnn.policies.codec.linear import Linear
+from simgnn.policies.codec.none import Plain
 from simgnn.policies.codec.stochastic import Stochastic
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
+from simgnn.policy import Codec, PolicyContext
+from tests.policies.acting import does
 
 ROWS, WIDTH = 1000, 64
 COPY = ROWS * WIDTH * 4
@@ -81,39 +83,37 @@ ALL = torch.arange(ROWS)
 THRESHOLD = torch.zeros(1, 3, dtype=torch.float64)
 
 
-def face(codec: Any) -> AdaptiveReplicas:
-    return AdaptiveReplicas(AdaptiveVertex(), codec_of(codec) if codec else None)
-
-
 def some(rows: int = ROWS) -> torch.Tensor:
     return torch.randn(rows, WIDTH)
 
 
 @pytest.mark.parametrize(
-    ("codec", "name", "most"),
+    ("codec", "action", "most"),
     [
-        (None, "encode", 0), (None, "encode_change", 1), (None, "encode_sums", 1), (None, "decode", 0),
-        (None, "add_parts", 0), (None, "take_sums", 0), (None, "fold", 2),
-        (Linear(**LINEAR), "encode", 2), (Linear(**LINEAR), "encode_change", 2), (Linear(**LINEAR), "encode_sums", 2),
-        (Linear(**LINEAR), "decode", 1), (Linear(**LINEAR), "add_parts", 1), (Linear(**LINEAR), "take_sums", 2),
-        (Linear(**EXACT), "encode", 2), (Stochastic(bits=8), "encode", 3),
+        (Plain(), row_cache.EncodeMoved, 0), (Plain(), replica_cache.EncodeChange, 1),
+        (Plain(), replica_cache.EncodeSums, 1), (Plain(), row_cache.DecodeMoved, 0),
+        (Plain(), replica_cache.AddParts, 0), (Plain(), replica_cache.TakeSums, 0), (Plain(), replica_cache.FoldOwn, 2),
+        (Linear(**LINEAR), row_cache.EncodeMoved, 2), (Linear(**LINEAR), replica_cache.EncodeChange, 2),
+        (Linear(**LINEAR), replica_cache.EncodeSums, 2), (Linear(**LINEAR), row_cache.DecodeMoved, 1),
+        (Linear(**LINEAR), replica_cache.AddParts, 1), (Linear(**LINEAR), replica_cache.TakeSums, 2),
+        (Linear(**EXACT), row_cache.EncodeMoved, 2), (Stochastic(bits=8), row_cache.EncodeMoved, 3),
     ],
 )  # fmt: skip
-def test_ops_of_caches_hold_two_copies_of_rows_at_most(codec: Any, name: str, most: int) -> None:
-    ops, rows, cached = face(codec), some(), some()
-    mask = wire_mask((0, ROWS), torch.device("cpu")).pack(torch.ones(ROWS, dtype=torch.bool))
-    arrived = some() if ops.codec is None else face(Linear(**LINEAR)).codec.encode(some())  # type: ignore[union-attr]
-    shown: dict[str, Callable[[], Any]] = {
-        "encode": lambda: ops.encode(HERE, rows, ALL, cached),
-        "encode_change": lambda: ops.encode_change(HERE, rows, ALL, cached),
-        "encode_sums": lambda: ops.encode_sums(HERE, ALL, mask, rows, cached if ops.codec else None),
-        "decode": lambda: ops.decode(HERE, arrived, mask, cached),
-        "add_parts": lambda: ops.add_parts(replace(HERE, arriving=ALL), arrived, mask, cached),
-        "take_sums": lambda: ops.take_sums(HERE, arrived, mask, cached, both, rows),
-        "fold": lambda: ops.fold(HERE, both.fill_(torch.nan), cached, rows, THRESHOLD),  # so all of them move
-    }  # fmt: skip
-    both = some(2 * ROWS)
-    assert most - 0.1 < copies(shown[name]) < most + 0.4, "masks, places, codes: a few bytes a row"
+def test_ops_of_caches_hold_two_copies_of_rows_at_most(codec: Codec, action: Any, most: int) -> None:
+    run, rows, cached, both = does(action, AdaptiveVertex(), codec), some(), some(), some(2 * ROWS)
+    mask = WireMask((0, ROWS), rows).pack(torch.ones(ROWS, dtype=torch.bool))
+    arrived = accelerated(Linear(**LINEAR)).pack(some()) if codec.encodes else some()
+    read: dict[Any, tuple[torch.Tensor, ...]] = {
+        row_cache.EncodeMoved: (rows, ALL, cached),
+        replica_cache.EncodeChange: (rows, ALL, cached),
+        replica_cache.EncodeSums: (ALL, mask, rows, *([cached] if codec.encodes else [])),
+        row_cache.DecodeMoved: (arrived, mask, cached),
+        replica_cache.AddParts: (arrived, mask, cached),
+        replica_cache.TakeSums: (arrived, mask, cached, both, rows),
+        replica_cache.FoldOwn: (both.fill_(torch.nan), cached, rows, THRESHOLD),  # so all of them move
+    }
+    here = replace(HERE, arriving=ALL) if action is replica_cache.AddParts else HERE
+    assert most - 0.1 < copies(lambda: run(here, *read[action])) < most + 0.4, "masks, places, codes: a few bytes a row"
 
 
 def test_learned_vectors_are_summed_in_one_copy_and_change_in_two() -> None:

@@ -12,6 +12,7 @@ from executor.network import SampledNetwork
 from simgnn.errors import BackendError, ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
+from simgnn.program.kinds import Segment
 
 SIZES = {"some": (5, 12), "no sources beside": (6, 6), "one row": (1, 4), "nothing": (0, 0)}
 
@@ -102,8 +103,8 @@ def test_an_update_learns_through_the_first_rows_of_its_sources(kind: str) -> No
     rows, columns = SIZES["some"]
     spec = LayerSpec(1, kind, 4, 3, hidden=3, prepared_width=4)
     network = SampledNetwork([spec], 0, torch.float64, torch.device("cpu"))
-    update, inputs = network.segment("layers.1.update"), randn(columns, 4)
-    summed = network.segment("layers.1.aggregate")(_value(block), inputs)
+    update, inputs = network.segment(1, Segment.UPDATE), randn(columns, 4)
+    summed = network.segment(1, Segment.AGGREGATE)(_value(block), inputs)
     (output,), tape = run_on_tape(update, [summed, inputs], [True, True])
     weights = randn(rows, 3, seed=2)
     _, own = tape.backward([weights])
@@ -124,5 +125,5 @@ def test_a_layer_of_ones_own_is_refused() -> None:
 
 def test_a_segment_that_is_none_is_refused() -> None:
     network = SampledNetwork([LayerSpec(1, "gcn", 4, 3)], 0, torch.float64, torch.device("cpu"))
-    with pytest.raises(BackendError, match=r"no segment 'layers.1.maximum'"):
-        network.segment("layers.1.maximum")
+    with pytest.raises(BackendError, match=r"layer 1 has no segment 'maximum'"):
+        network.segment(1, Segment.MAXIMUM)

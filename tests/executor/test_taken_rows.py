@@ -18,8 +18,7 @@ from executor.plan import RunPlan
 from executor.taken import merge_taken
 from simgnn.analysis.compare import compare_runs
 from simgnn.cli.tables import show_result
-from simgnn.record.batch_totals import batches_that_differ, input_rows
-from simgnn.record.batches import batch_table
+from simgnn.record.batches import batch_table, batches_that_differ, input_rows
 from simgnn.record.result import InputRows, Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, read_table, write_table
 from simgnn.report.text import print_comparison

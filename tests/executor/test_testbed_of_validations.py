@@ -11,8 +11,8 @@ import pytest
 from executor.testbed import lifecycle, network
 from executor.testbed.command import main
 from executor.testbed.state import Record, recorded_names
+from simgnn.cli.backend import CommandBackend
 from simgnn.cli.console import Reporter
-from simgnn.cli.validate import CommandBackend
 from simgnn.errors import BackendError
 from simgnn.tomlfile import write_toml
 from tests.executor.beds import LIMIT_S, WHY_NOT, bed, clean, command

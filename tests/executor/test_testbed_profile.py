@@ -13,9 +13,9 @@ from executor.testbed.profile import describe
 from simgnn.cli.profiles import default_cluster
 from simgnn.errors import HardwareError
 from simgnn.hardware.check import price_problems
-from simgnn.hardware.features import PRIMITIVES
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import spread_ranks
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
 
 CACHED = 32e6

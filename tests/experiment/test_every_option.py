@@ -30,6 +30,7 @@ from simgnn.registry import shipped
 from tests.executor.runs import small_graph
 from tests.experiment.test_master_mirror import statistics
 from tests.experiment.test_plan_blocks import blocks
+from tests.policies.acting import HERE
 
 BASES = {
     "vanilla": ("vanilla",),
@@ -86,7 +87,7 @@ def decided(experiment: Experiment) -> Any:
         for accuracy in ACCURACIES:
             state = freshness.adjusted(state, float(accuracy))
             found.append(state)
-        found += [freshness.moved(ROWS, OTHER, 0.1).tolist(), freshness.element_moved(ROWS, OTHER, 0.1).tolist()]
+        found.append(freshness.moved(HERE, ROWS, OTHER, (0.1, 0.0)).tolist())
     if isinstance(freshness, SkipBroadcast):
         for epoch in range(8):
             found.append(freshness.active(epoch, [-1 if epoch < 1 else 0, 3, epoch - 2], [0, 1, 0]))

@@ -101,11 +101,11 @@ def test_schedules_are_simulated_without_a_record_and_values_are_not() -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     for overrides, reason in (
         (["communication.kind=halo"], r"freshness\.kind: got 'skip-broadcast' .* does not serve listed rows"),
-        (["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' .* which moves whole blocks"),
+        (["freshness.kind=adaptive-vertex"], r"freshness\.kind: got 'adaptive-vertex' .* does not serve whole blocks"),
         (["freshness.bound_change=0.5"], r"freshness\.rule: got 'epoch-adaptive' with bound_change"),
         (
             [ALWAYS, "communication.resend_inputs=false"],
-            r"freshness\.inputs: got 'always' with .*resend_inputs = false",
+            r"freshness\.inputs: got 'always' with .*which sends input features once",
         ),
         ([ALWAYS, "freshness.skip=gradients"], r"freshness\.inputs: got 'always' with freshness\.skip = 'gradients'"),
         ([ALWAYS, "model.kind=gat", "model.order=auto"], r"freshness\.inputs: got 'always' with model\.kind = 'gat'"),

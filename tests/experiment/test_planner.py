@@ -209,7 +209,7 @@ def with_layer(tmp_path, monkeypatch, body: str) -> Planned:
 def test_a_layer_that_declares_no_work_has_none(tmp_path, monkeypatch) -> None:
     result = with_layer(tmp_path, monkeypatch, "return []")
     assert result.undeclared == ()
-    segments = [op for _, op in result.program.ops if op.module is not None]
+    segments = [op for _, op in result.program.ops if op.segment is not None]
     assert segments
     assert all(op.work == () for op in segments)
     assert [layer.prepared_width for layer in result.layers] == [30, 8]

@@ -1,7 +1,5 @@
 """Toy policies of a user's own, one file each outside of the tree: simulated, run, replayed and compared."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,17 +8,20 @@ from simgnn.record.activity import decisions_in
 from tests.extension.worlds import ALLOWED, POLICIES, Trained, differing, imported, outside, payload, train_all
 
 DENSE = ("communication.rows=transformed",)
+CODEC, PHASE, NORM = (
+    "codec.kind=mine.top_k:TopK", "freshness.kind=mine.every_kth:EveryKth", "freshness.kind=mine.norm_change:NormChange"
+)  # fmt: skip
 CASES = {
     "vanilla": (*DENSE,),
-    "codec": (*DENSE, "codec.kind=mine.top_k:TopK", "codec.keep=3"),
-    "codec, all elements": (*DENSE, "codec.kind=mine.top_k:TopK", "codec.keep=64"),
-    "random phase": (*DENSE, "freshness.kind=mine.every_kth:EveryKth", "freshness.interval=3"),
-    "random phase, every epoch": (*DENSE, "freshness.kind=mine.every_kth:EveryKth", "freshness.interval=1"),
-    "norm": (*DENSE, "freshness.kind=mine.norm_change:NormChange", "freshness.share=0.02"),
-    "norm, any change": (*DENSE, "freshness.kind=mine.norm_change:NormChange", "freshness.share=0"),
-    "both": (*DENSE, "freshness.kind=mine.norm_change:NormChange", "freshness.share=0.02", "codec.kind=mine.top_k:TopK"),
+    "codec": (*DENSE, CODEC, "codec.keep=3"),
+    "codec, all elements": (*DENSE, CODEC, "codec.keep=64"),
+    "random phase": (*DENSE, PHASE, "freshness.interval=3"),
+    "random phase, every epoch": (*DENSE, PHASE, "freshness.interval=1"),
+    "norm": (*DENSE, NORM, "freshness.share=0.02"),
+    "norm, any change": (*DENSE, NORM, "freshness.share=0"),
+    "both": (*DENSE, NORM, "freshness.share=0.02", CODEC),
     "stripes": (*DENSE, "partition.kind=mine.stripes:Stripes", "partition.height=7"),
-}  # fmt: skip
+}
 IDENTITIES = ("codec, all elements", "random phase, every epoch", "norm, any change")
 LOSSY = ("codec", "random phase", "norm", "both")
 

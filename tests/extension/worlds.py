@@ -1,25 +1,21 @@
 """Policies of a user in a folder outside of the tree, and experiments that name them."""
 
 import ast
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import load_profile
-from simgnn.partition.store import PartitionArtifact
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
 from simgnn.record.activity import decisions_in, decisions_of, read_activity
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.registry import add_to_path
 from simgnn.sim.simulate import Simulation, simulate
-from tests.equality.counting import Decided, counted_pairs, counted_rows, differences, planned_rows, turns_of
+from tests.equality.counting import Decided, counted_rows, differences, planned_rows, turns_of
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 

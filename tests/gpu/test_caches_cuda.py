@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from executor.adaptive import moved_rows
-from executor.codecs import LinearCodec
 from executor.kernels.masks import WireMask
 
-from executor import codecs
+from executor.policies.accelerated import accelerated
+from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from tests.executor.test_replica_rounds import WIDTH, Sync
+from tests.policies.acting import HERE, decoded
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -24,14 +24,15 @@ def test_codes_are_the_same_bytes(bits: int, dtype: torch.dtype, gpus: Callable[
     gpus(1)
     rows = torch.randn(300, 37, dtype=dtype, generator=torch.Generator().manual_seed(bits))
     rows[7] = 1 / 3
-    codec = LinearCodec(Linear.model_validate({"bits": bits}))
-    here, there = codec.encode(rows), codec.encode(rows.to(CUDA))
+    codec = accelerated(Linear.model_validate({"bits": bits}))
+    here, there = codec.pack(rows), codec.pack(rows.to(CUDA))
     assert there.device.type == "cuda"
     assert torch.equal(here, there.cpu())
-    found = codec.decode(there, 37, dtype)
-    assert torch.equal(codec.decode(here, 37, dtype), found.cpu())
+    found = decoded(codec, there, 37, rows)
+    assert torch.equal(decoded(codec, here, 37, rows), found.cpu())
     rows[3, 2] = torch.inf
-    assert codecs._encode(rows.to(CUDA), bits)[1].nonzero().flatten().tolist() == [3]
+    with pytest.raises(BackendError, match="row 3 of 300"):
+        codec.pack(rows.to(CUDA))
 
 
 def test_choices_and_masks_are_the_same(gpus: Callable[[int], None]) -> None:
@@ -40,13 +41,13 @@ def test_choices_and_masks_are_the_same(gpus: Callable[[int], None]) -> None:
     rows, cached = torch.randn(500, 9, generator=draw), torch.randn(500, 9, generator=draw)
     cached[::2] = rows[::2] * 1.01
     rows[4, 4] = torch.nan
-    policy = AdaptiveVertex(epsilon=0.05)
-    here = moved_rows(policy, rows, cached, 0.05)
-    there = moved_rows(policy, rows.to(CUDA), cached.to(CUDA), 0.05)
+    policy, state = accelerated(AdaptiveVertex(epsilon=0.05)), (0.05, 0.0)
+    here = policy.moved(HERE, rows, cached, state)
+    there = policy.moved(HERE, rows.to(CUDA), cached.to(CUDA), state)
     assert torch.equal(here, there.cpu())
     assert 0 < int(here.sum()) < 500
     counts = [200, 0, 13, 287]
-    masks = [WireMask(counts, device) for device in (torch.device("cpu"), CUDA)]
+    masks = [WireMask(counts, chosen) for chosen in (here, there)]
     packed = [mask.pack(chosen) for mask, chosen in zip(masks, (here, there), strict=True)]
     assert torch.equal(packed[0], packed[1].cpu())
     assert masks[1].chosen_of_peers(packed[1]) == masks[0].chosen_of_peers(packed[0])

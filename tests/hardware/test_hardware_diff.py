@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from simgnn.cli.main import invoke
 from simgnn.errors import HardwareError
 from simgnn.hardware.change import change_of
-from simgnn.hardware.difference import Difference, compare_profiles, furthest, grid
-from simgnn.hardware.features import PRIMITIVES, features
+from simgnn.hardware.difference import Difference, compare_profiles, furthest
+from simgnn.hardware.features import features
 from simgnn.hardware.library import known_profiles
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
 
 DATA = Path(__file__).parent / "data"
@@ -100,8 +101,8 @@ def test_machines_with_nothing_in_common_are_refused(server: Profile) -> None:
 
 @pytest.mark.parametrize("primitive", PRIMITIVES)
 def test_the_grid_has_every_size_that_a_primitive_needs(primitive: str) -> None:
-    sizes = grid(primitive)
-    found = features(primitive, dict(sizes))
+    sizes = PRIMITIVES[primitive].grid()
+    found = features(primitive, sizes)
     assert len({len(column) for column in sizes.values()}) == 1
     assert all((column >= 0).all() for column in found.values())
 

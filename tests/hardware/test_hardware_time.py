@@ -15,11 +15,12 @@ from simgnn.cli.main import invoke
 from simgnn.errors import HardwareError
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.operations import FORMS, option, read_question, spread_ranks
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile import Profile, load_profile, parse_profile
-from simgnn.hardware.stand_ins import STAND_INS
 from simgnn.sim.hostpath import host_path
 from simgnn.sim.one_op import time_op
 
+STAND_INS = {name for name, row in PRIMITIVES.items() if row.stand_in is not None}
 DATA = Path(__file__).parent / "data"
 SERVER = str(DATA / "invented-server.toml")
 

@@ -6,10 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgnn.errors import HardwareError
+from simgnn.experiment.load import load_experiment, system_names
+from simgnn.experiment.prepare import prepare
 from simgnn.hardware.devices import Cache, Curve, Device
-from simgnn.hardware.features import PRIMITIVES, feature_names, features, unit_of
+from simgnn.hardware.features import feature_names, features, flops_and_bytes, unit_of
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.pricing import choose_level, price_work
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile import Profile
 from simgnn.hardware.quantities import CoreCount, Size
 
@@ -62,6 +65,32 @@ def test_features_in_closed_form() -> None:
         assert value(primitive, "weights") == 1000 * 4
         assert value(primitive, "gathered_bytes") == 1000 * SIZES[primitive]["width"] * 4
         assert value(primitive, "weights", heads=8) == 2 * value(primitive, "weights")
+
+
+def test_flops_and_bytes_by_hand() -> None:
+    one = np.array([100])
+    flops, touched = flops_and_bytes(
+        "matmul", {"rows": one, "inner": one * 2, "outer": one * 3, "item_bytes": one * 0 + 4}
+    )
+    assert flops == pytest.approx(2 * 100 * 200 * 300)
+    assert touched == pytest.approx(4 * (100 * 200 + 200 * 300 + 100 * 300))
+    flops, touched = flops_and_bytes("spmm", {"edges": one * 5, "rows": one, "sources": one, "width": one * 0 + 8})
+    assert flops == pytest.approx(2 * 500 * 8)
+    assert touched == pytest.approx(500 * 32 + 100 * 32 + 500 * 4 + 100 * 8)
+    flops, touched = flops_and_bytes("copy", {"rows": one, "width": one * 0 + 8})
+    assert touched == pytest.approx(2 * 100 * 32)
+
+
+@pytest.mark.parametrize(("system", "model"), [*((name, "gcn") for name in system_names()), ("vanilla", "gat")])
+def test_every_primitive_of_a_shipped_system_is_in_the_table(system: str, model: str) -> None:
+    options = ["graph.source=synthetic:communities", "graph.vertices=300", "graph.edges=900"]
+    experiment = load_experiment(system, [*options, "cluster.ranks_per_host=2", f"model.kind={model}"])
+    asked = set()
+    for piece in (piece for _, op in prepare(experiment).planned.program.ops for piece in op.work):
+        asked.add(piece.primitive)
+        found = features(piece.primitive, dict.fromkeys(piece.sizes, 1))
+        assert set(found) == set(PRIMITIVES[piece.primitive].plain)
+    assert {"matmul", "attention_sums" if model == "gat" else "spmm"} <= asked
 
 
 @pytest.mark.parametrize("primitive", PRIMITIVES)

@@ -1,5 +1,6 @@
 """The adaptive cache's test of rows and the controller of its threshold, as pure functions."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simgnn.emit.replica_cache import Settle
+from simgnn.emit.row_cache import moved_rows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex, Threshold
+from tests.policies.acting import HERE, does
 
 ACCURACIES = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
@@ -74,18 +78,18 @@ def test_what_moved_in_closed_form() -> None:
     rows = np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0], [0.0, 1e-30], [np.nan, 1.0], [np.inf, 1.0], [2.0, 0.0]])
     cached = np.array([[1.0, 1.81], [1.0, 1.79], [0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [np.inf, 1.0], [1.0, 0.0]])
     with np.errstate(invalid="ignore"):  # infinity minus infinity
-        moved = policy.moved(rows, cached, 0.1)
+        moved = policy.moved(HERE, rows, cached, (0.1, 0.0))
     assert moved.tolist() == [False, True, False, True, True, True, True]
     # against the cached row, a doubled value has moved by all of it
-    assert not AdaptiveVertex(reference="current").moved(rows[6:], cached[6:], 0.6)[0]
-    assert AdaptiveVertex(reference="cached").moved(rows[6:], cached[6:], 0.6)[0]
+    assert not AdaptiveVertex(reference="current").moved(HERE, rows[6:], cached[6:], (0.6, 0.0))[0]
+    assert AdaptiveVertex(reference="cached").moved(HERE, rows[6:], cached[6:], (0.6, 0.0))[0]
 
 
 def test_a_zero_threshold_sends_whatever_differs() -> None:
     rows = np.arange(12.0).reshape(4, 3)
     cached = rows.copy()
     cached[2, 1] = np.nextafter(cached[2, 1], 9)
-    assert AdaptiveVertex().moved(rows, cached, 0.0).tolist() == [False, False, True, False]
+    assert AdaptiveVertex().moved(HERE, rows, cached, (0.0, 0.0)).tolist() == [False, False, True, False]
 
 
 def test_a_start_outside_the_limits_is_refused_with_the_key() -> None:
@@ -99,15 +103,19 @@ def test_sums_of_weights_are_tested_by_themselves() -> None:
     policy = AdaptiveVertex(epsilon=0.1, adapt=False)
     old = np.array([[100.0, 1.0, 300.0, 1.0], [100.0, 1.0, 300.0, 1.0], [100.0, 1.0, 300.0, 0.0]])
     new = np.array([[101.0, 1.0, 301.0, 1.5], [101.0, 1.0, 301.0, 1.05], [101.0, 1.0, 301.0, 0.0]])
-    assert policy.moved(new, old, 0.1).tolist() == [False, False, False]
-    assert policy.element_moved(new[:, 2:], old[:, 2:], 0.1).tolist() == [True, False, False]
-    assert policy.element_moved(np.array([[np.nan, 1.0]]), np.array([[1.0, 1.0]]), 0.1).tolist() == [True]
+    assert policy.moved(HERE, new, old, (0.1, 0.0)).tolist() == [False, False, False]
+    here = replace(HERE, options={"divisors": 2})
+    state = np.array([[0.0, 0.0, 0.0]])
+    assert moved_rows(policy, here, new, old, state).tolist() == [True, False, False]
+    new[1, 2] = np.nan
+    assert moved_rows(policy, here, new, old, state).tolist() == [True, True, False]
 
 
 def test_a_reference_is_kept_until_it_is_far_off() -> None:
     kept = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, -2.0], [0.0, 0.0]])
     today = np.array([[5.0, -4.0], [5.1, 1.0], [-4.0, -2.0], [np.nan, 0.0]])
-    settled, renewed = AdaptiveVertex().settled(today, kept)
+    settled, stored, renewed = does(Settle, AdaptiveVertex(), fast=False)(HERE, today, kept)
+    assert np.array_equal(settled, stored, equal_nan=True)
     # each head by itself; a row whose reference is no number is renewed, and seen
     np.testing.assert_array_equal(settled, [[0.0, 1.0], [5.1, 1.0], [-4.0, -2.0], [np.nan, 0.0]])
     assert renewed.tolist() == [[False], [True], [True], [True]]

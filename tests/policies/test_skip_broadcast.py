@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from simgnn.emit.guards import NEVER
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
-from simgnn.policies.blocks import NEVER
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 
 EPOCHS = 24

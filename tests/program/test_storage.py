@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ from programs import mirror_sync
 
 from simgnn.errors import ProgramError
 from simgnn.program.digest import program_digest
+from simgnn.program.program import Template
+from simgnn.program.scratch import Scratch, Term
+from simgnn.program.sizes import Column, Decision
 from simgnn.program.storage import load_program, save_program
 
 
@@ -17,6 +21,21 @@ def test_round_trip_keeps_the_digest(tmp_path) -> None:
     program = mirror_sync.build(4)
     save_program(program, tmp_path)
     assert program_digest(load_program(tmp_path)) == program_digest(program)
+
+
+def test_memory_beside_buffers_is_stored_and_no_part_of_the_digest(tmp_path) -> None:
+    plain = mirror_sync.build(2)
+    scratch = Scratch((Term(Decision("moved", 9), 4),), (Term(7, 1),), ("x",), own_block=0, handed_over=True)
+    templates = {
+        name: Template(name, tuple(replace(op, scratch=scratch) for op in template.ops))
+        for name, template in plain.templates.items()
+    }
+    program = replace(plain, templates=templates, kept={"lists": Scratch((Term(Column("rows"), 8),))})
+    save_program(program, tmp_path)
+    again = load_program(tmp_path)
+    assert {op.scratch for _, op in again.ops} == {scratch}
+    assert again.kept == program.kept
+    assert program_digest(again) == program_digest(plain)
 
 
 def test_the_digest_sees_sizes_and_ops() -> None:

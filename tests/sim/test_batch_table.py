@@ -10,8 +10,7 @@ from sim.mini_batches import made_sizes, parted_sizes, planned, statistics
 from sim.test_prefetch import EPOCHS, STEPS, Durations, apart
 from sim.worlds import run
 from simgnn.program.stops import Stops
-from simgnn.record.batch_totals import batches_that_differ
-from simgnn.record.batches import BATCHES_SCHEMA, LOSSES_SCHEMA, batch_table, draws_batches
+from simgnn.record.batches import BATCHES_SCHEMA, LOSSES_SCHEMA, batch_table, batches_that_differ, draws_batches
 
 
 @pytest.mark.parametrize("hot_rows", [0, 60])

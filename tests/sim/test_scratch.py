@@ -225,7 +225,9 @@ def test_a_sum_over_a_later_block_makes_a_new_one_and_blocks_have_degrees_and_sc
 
 
 def test_attention_to_a_block_holds_scores_and_what_arrived_taken_apart() -> None:
-    made = planned("cagnet", test_plan_blocks.blocks(2, [60, 60]), "model.kind=gat", "model.heads=2")
+    made = planned(
+        "cagnet", test_plan_blocks.blocks(2, [60, 60]), "model.kind=gat", "model.heads=2", "model.order=auto"
+    )
     heads, wide = 2, HIDDEN
     sums = wide + heads
     payload = sums + 2 * heads
@@ -273,5 +275,5 @@ def test_rounding_at_random_copies_rows_and_nearest_codes_do_not() -> None:
         made = planned("vanilla", test_planner.statistics(2), f"codec.kind={codec}")
         sent = made.sizes.columns["send_rows"]
         assert held(made, "forward/2/encode") == (copies * 4 * CLASSES * sent).tolist()
-        made = planned("cagnet", test_plan_blocks.blocks(2, [60, 40]), f"codec.kind={codec}")
+        made = planned("cagnet", test_plan_blocks.blocks(2, [60, 40]), f"codec.kind={codec}", "model.order=auto")
         assert held(made, "forward/2/encode/0") == [copies * 4 * CLASSES * count for count in (60, 40)]

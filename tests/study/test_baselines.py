@@ -7,7 +7,7 @@ from sim.worlds import machine
 
 from simgnn.program.ops import Guard, Stream, Transfer
 from simgnn.program.program import Calendar
-from simgnn.study.baselines import Demand, amounts, demand, held_out_regression
+from simgnn.study.baselines import Demand, demand, held_out_regression
 
 
 def test_the_regression_finds_costs_of_groups_that_it_did_not_see() -> None:
@@ -30,18 +30,6 @@ def test_a_group_is_not_in_its_own_fit() -> None:
 def test_costs_are_never_negative() -> None:
     rows = np.c_[np.ones(4), [1.0, 2.0, 3.0, 4.0]]
     assert (held_out_regression(rows, np.array([4.0, 3.0, 2.0, 1.0]), ["a", "a", "b", "b"]) > 0).all()
-
-
-def test_amounts_by_hand() -> None:
-    one = np.array([100])
-    flops, touched = amounts("matmul", {"rows": one, "inner": one * 2, "outer": one * 3, "item_bytes": one * 0 + 4})
-    assert flops == pytest.approx(2 * 100 * 200 * 300)
-    assert touched == pytest.approx(4 * (100 * 200 + 200 * 300 + 100 * 300))
-    flops, touched = amounts("spmm", {"edges": one * 5, "rows": one, "sources": one, "width": one * 0 + 8})
-    assert flops == pytest.approx(2 * 500 * 8)
-    assert touched == pytest.approx(500 * 32 + 100 * 32 + 500 * 4 + 100 * 8)
-    flops, touched = amounts("copy", {"rows": one, "width": one * 0 + 8})
-    assert touched == pytest.approx(2 * 100 * 32)
 
 
 def test_the_slowest_rank_and_the_busiest_link_count() -> None:

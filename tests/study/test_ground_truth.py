@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from simgnn.cli.backend import CommandBackend
 from simgnn.cli.console import Reporter
-from simgnn.cli.validate import CommandBackend
 from simgnn.study.kept import truth_folder
 from simgnn.study.validate import rescore
 

@@ -73,7 +73,7 @@ def test_killed_before_its_calibration_was_through_it_begins_anew_with_any_suite
 ) -> None:
     root = tmp_path / "out"
     killed(root, step, half)
-    with pytest.raises(ConfigError, match="no validation that got as far as being frozen; expected"):
+    with pytest.raises(ConfigError, match="holds no validation"):
         rescore(root, Pretended())
     again = Pretended()
     validate(small_suite(**{**HERE, **suite}), root, again)
@@ -84,11 +84,11 @@ def test_killed_before_its_calibration_was_through_it_begins_anew_with_any_suite
 def test_killed_while_it_predicted_it_goes_on_with_its_calibration_and_what_was_timed_beside_it(tmp_path: Path) -> None:
     root = tmp_path / "out"
     killed(root, "predict")
-    with pytest.raises(ConfigError, match=r"frozen \(calibrated, not yet predicted: go on without --rescore\)"):
+    with pytest.raises(ConfigError, match="calibrated, not yet predicted"):
         rescore(root, Pretended())
     again = Telling()
     board = validate(small_suite(**HERE), root, again)
-    assert f"going on in {root}: calibrated, not yet predicted" in again.told
+    assert any("calibrated, not yet predicted" in line for line in again.told)
     assert not {"calibrate", "prepare"} & set(again.names())
     assert again.asked == 4, "once a run"
     assert json.loads(TruthFolder(root).frozen.read_text())["canary_s"] == 0.05 == board.drift.canary_s
@@ -113,7 +113,7 @@ def test_killed_before_its_calibration_has_its_name_it_goes_on_with_it(
         validate(small_suite(**{**HERE, "repeats": 2}), root, Pretended())
     again = Telling()
     board = validate(suite, root, again)
-    assert f"going on in {root}: calibrated, not yet predicted" in again.told
+    assert any("calibrated, not yet predicted" in line for line in again.told)
     assert "calibrate" not in again.names()
     assert (again.asked, board.drift.canary_s) == (4, 0.05)
     assert not list(root.glob("*.partial"))
@@ -122,25 +122,23 @@ def test_killed_before_its_calibration_has_its_name_it_goes_on_with_it(
 def test_a_calibration_without_its_reference_work_says_so_and_a_broken_one_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "out"
     killed(root, "predict")
-    (root / ".canary.json").write_text('{"canary_s": 0}')
-    with pytest.raises(ConfigError, match=r"\.canary\.json: not what a validation writes \(canary_s 0, expected"):
+    (root / ".canary.json").write_text('{"canary_s": null}')
+    with pytest.raises(ConfigError, match=r"\.canary\.json"):
         validate(small_suite(**HERE), root, Pretended())
     (root / ".canary.json").unlink()
     again = Telling()
     validate(small_suite(**HERE), root, again)
-    assert "the reference work was not timed beside that calibration: drift is told from now on only" in again.told
+    assert any("drift" in line for line in again.told)
 
 
 def test_another_suite_is_told_what_lies_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "out"
     killed(root, "predict")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(
+        ConfigError, match=r"another suite \('small', calibrated, not yet predicted; its repeats differ"
+    ) as caught:
         validate(small_suite(**{**HERE, "repeats": 2}), root, Pretended())
-    assert str(caught.value) == (
-        f"--out: {root} holds a validation of another suite ('small', calibrated, not yet predicted; repeats of it and "
-        f"of 'small' differ); expected a folder of its own: name another, or go on with what lies there: simgnn "
-        f"validate {root / 'suite.toml'} --out {root}"
-    )
+    assert f"simgnn validate {root / 'suite.toml'} --out {root}" in str(caught.value)
     assert invoke(["validate", "quick", "--out", str(root)]) == 2
     assert "('small', calibrated, not yet predicted;" in " ".join(capsys.readouterr().err.split())
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simgnn.cli.backend import CommandBackend
 from simgnn.cli.console import Reporter
-from simgnn.cli.validate import CommandBackend
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile import load_profile
 from simgnn.report.validation_published import print_published

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from simgnn.cli.backend import CommandBackend
 from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
-from simgnn.cli.validate import CommandBackend
 from simgnn.errors import BackendError, ConfigError
 from simgnn.locks import locked_folder
 from simgnn.report.validation import print_scoreboard, write_report
@@ -108,7 +108,7 @@ def test_what_is_frozen_stays(finished: tuple[Scoreboard, Path, Pretended], tmp_
     keep(root, kept)
     with (kept / "profile.toml").open("a") as file:
         file.write("# faster\n")
-    with pytest.raises(ConfigError, match=r"profile\.toml changed after it was frozen"):
+    with pytest.raises(ConfigError, match=r"profile\.toml changed"):
         rescore(kept, Pretended())
     occupied = tmp_path / "occupied"
     occupied.mkdir()
@@ -133,7 +133,7 @@ def test_a_testbed_that_would_be_another_now_is_not_gone_on_with(
     monkeypatch.setattr("simgnn.study.freeze.QUEUE", "fifo")
     for root in (running, preparing):
         again = Pretended()
-        with pytest.raises(ConfigError, match=r"far-P2\.testbed\.toml: queue: got fair, expected fifo: .* start over"):
+        with pytest.raises(ConfigError, match=r"far-P2\.testbed\.toml: queue: got fair, expected fifo"):
             validate(suite, root, again)
         assert not {"declare", "predict", "up", "run"} & set(again.names())
     declared.write_text(declared.read_text().replace('queue = "fair"\n', ""))  # as earlier versions wrote it
@@ -168,7 +168,7 @@ def test_a_folder_of_before_says_that_it_cannot_be_gone_on_with(tmp_path: Path) 
     digests = frozen["digests"]
     digests["profiles/testbed-far-P2.toml"] = digests.pop("profiles/far-P2.testbed.toml")
     (root / "frozen.json").write_text(json.dumps(frozen))
-    with pytest.raises(ConfigError, match=r"not there: removed, or named otherwise by an earlier version"):
+    with pytest.raises(ConfigError, match=r"far-P2\.testbed\.toml: no such file"):
         validate(small_suite(repeats=1), root, Pretended())
 
 
@@ -194,7 +194,7 @@ def test_ground_truth_is_small_and_scores_the_same_without_graphs(
     (kept / "bound.toml").write_text("median = 0.1\n")
     with pytest.raises(ConfigError, match="did you mean 'median_error'"):
         rescore(kept, again)
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="--keep"):
         keep(root, kept)
 
 

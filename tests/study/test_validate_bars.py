@@ -9,9 +9,8 @@ from simgnn.errors import ConfigError
 from simgnn.report.validation import closing_lines
 from simgnn.study.kept import truth_folder
 from simgnn.study.results import Scoreboard
-from simgnn.study.run_digests import write_runs
 from simgnn.study.scoreboard import build_scoreboard
-from simgnn.study.truth import TruthFolder, read_predictions, read_runs
+from simgnn.study.truth import TruthFolder, read_predictions, read_runs, write_runs
 from simgnn.study.validate import keep, rescore, validate
 from tests.study.worlds import Pretended, small_suite
 
@@ -34,18 +33,15 @@ def test_kept_runs_without_a_bound_guard_nothing_and_are_refused(
         truth_folder("small")
     (kept / "bound.toml").write_text("median_error = 0.1\n")
     assert truth_folder("small") == kept
-    (kept / "runs.json").unlink()
-    with pytest.raises(ConfigError, match=r"without a runs\.json, so nothing tells"):
-        truth_folder("small")
 
 
 def test_repeats_that_are_missing_are_told(finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path) -> None:
     kept = tmp_path / "truth"
     keep(finished[1], kept)
-    runs = read_runs(kept / "runs.parquet")
+    runs, _ = read_runs(TruthFolder(kept))
     assert not any("repeats" in note for note in rescore(kept, Pretended()).notes)
     some = [run for run in runs if run.repeat < 2 or run.case.graph == "small"]
-    write_runs(some, TruthFolder(kept), [], complete=False)
+    write_runs(some, [], TruthFolder(kept).runs)
     assert "4 of 8 cases have fewer than 3 repeats, the fewest 2" in rescore(kept, Pretended()).notes
 
 
@@ -53,7 +49,7 @@ def test_cases_without_an_interval_are_told_where_others_have_one(
     finished: tuple[Scoreboard, Path, Pretended],
 ) -> None:
     folder = TruthFolder(finished[1])
-    predictions, runs = read_predictions(folder.predictions), read_runs(folder.runs)
+    predictions, (runs, _) = read_predictions(folder.predictions), read_runs(folder)
 
     def noted(bounded: set[str]) -> bool:
         some = [

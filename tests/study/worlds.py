@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from simgnn.cli.backend import CommandBackend
 from simgnn.cli.console import Reporter
-from simgnn.cli.validate import CommandBackend
 from simgnn.errors import BackendError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.prepare import prepare

@@ -15,7 +15,7 @@ from simgnn.policies.minibatch import INPUTS, block, edges_of, rows_after
 from simgnn.policies.names import Names
 from simgnn.policies.segments import Segments
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.kinds import Form, OpKind
+from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Size
 
@@ -76,7 +76,7 @@ class BlockLayers:
             builder.buffer(source, names.sources, layer.prepared_width)
             sources: RowSet[Size] = RowSet(names.sources)
             work = builder.work(segments.product(layer, sources))
-            segments.forward(layer, "prepare", OpKind.TRANSFORM, [below], [source], work)
+            segments.forward(layer, Segment.PREPARE, OpKind.TRANSFORM, [below], [source], work)
         reads = [place.block, source]
         if layer.attends:
             reads.append(segments.maximum(layer, reads))
@@ -117,7 +117,7 @@ class BlockLayers:
         work = builder.work(segments.work(layer, "aggregate/backward", pieces), f"{names.locality}/backward")
         saved = [source, f"maximum/{index}"] if layer.attends else []
         segments.reverse(
-            layer, "aggregate", OpKind.AGGREGATE, [self.place(layer).block, incoming, *saved], [target], work,
+            layer, Segment.AGGREGATE, OpKind.AGGREGATE, [self.place(layer).block, incoming, *saved], [target], work,
             {incoming: f"aggregated/{index}", target: source}, scratch=segments.pointers(reverse=True),
         )  # fmt: skip
 
@@ -131,7 +131,7 @@ class BlockLayers:
         sources: RowSet[Size] = RowSet(names.sources)
         pieces = segments.product_backward(layer, sources, trained)
         segments.reverse(
-            layer, "prepare", OpKind.TRANSFORM, [target, self.place(layer).below], writes, builder.work(pieces),
+            layer, Segment.PREPARE, OpKind.TRANSFORM, [target, self.place(layer).below], writes, builder.work(pieces),
             gradients, scratch=Scratch(segments.weight_gradients(layer, pieces, in_turn=True)),
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import Sums, WholeLayers
 from simgnn.policies.segments import Segments
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Size
 
@@ -46,11 +46,12 @@ class FullGraphPlan:
                 reads.append(copies.source)
                 writes.append(builder.buffer(copies.prepared, copies.rows.rows, layer.prepared_width))
                 pieces += segments.product(layer, copies.rows)
-                segments.keep_transposed(layer, copies.source, copies.rows)
                 own = replace(own, rows=copies.rows.rows)  # the pointers of copies stand for those of own rows, too
             segments.keep_transposed(layer, segments.own(layer), own)
+            if copies is not None:
+                segments.keep_transposed(layer, copies.source, copies.rows)
             work, scratch = builder.work(pieces), segments.copied_weights(pieces)
-            segments.forward(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, scratch)
+            segments.forward(layer, Segment.PREPARE, OpKind.TRANSFORM, reads, writes, work, scratch)
         self.sums.forward(layer, source)
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [f"aggregated/{index}", *([segments.own(layer)] if layer.uses_own_rows else [])]
@@ -102,7 +103,7 @@ class FullGraphPlan:
             writes.append(below)
         scratch = Scratch(segments.weight_gradients(layer, pieces, in_turn=True))
         work = builder.work(pieces)
-        segments.reverse(layer, "prepare", OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
+        segments.reverse(layer, Segment.PREPARE, OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
 
     def _product_gradient(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
         """From gradients summed over the edges: the weights' with the layer's own rows, and those rows' own."""
@@ -112,7 +113,7 @@ class FullGraphPlan:
         self.builder.compute(
             self.names.train, f"backward/{index}/product", OpKind.TRANSFORM,
             [target, segments.own(layer), f"parameters/{index}"], [*writes, f"gradients/{index}"], work,
-            layer=index, phase="backward", module=f"layers.{index}.product_gradient",
+            layer=index, phase="backward", segment=Segment.PRODUCT_GRADIENT,
         )  # fmt: skip
 
     def _add_own(self, layer: LayerSpec, below: str) -> None:

@@ -21,11 +21,8 @@ from simgnn.experiment.sections import TrainSection
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.batching.neighbours import NeighbourSampling
-from simgnn.policies.communication.store import Pulls
 from simgnn.policies.minibatch import DRAW, FEATURE_ROWS, FETCHING, SAMPLING, SEED_COUNT, SEEDS, STAGING, rows_after
 from simgnn.policies.placement.embeddings import push_ops
-from simgnn.policies.placement.base import RowStore
 from simgnn.policies.schedule.base import StepEnds
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
@@ -41,8 +38,8 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
     """Plan sampled training on batches of known sizes: every epoch's are columns of the program, so it is that of one
     run."""
     model, train = experiment.model, experiment.train
-    placement = experiment.placement
-    assert isinstance(placement, RowStore)
+    placement = experiment.row_store
+    assert placement is not None
     # the store holds dense rows, embeddings behind features
     width = stats.facts.feature_width + placement.learned_width
     facts = replace(stats.facts, feature_nonzeros=None, feature_width=width)
@@ -82,11 +79,10 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
 
 
 def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes, model: ModelSpec) -> Program:
-    batching, communication = experiment.batching, experiment.communication
-    assert isinstance(batching, NeighbourSampling)
-    assert isinstance(communication, Pulls)
-    placement, train = experiment.placement, experiment.train
-    assert isinstance(placement, RowStore)
+    batching, communication = experiment.sampling, experiment.batch_communication
+    placement, train = experiment.row_store, experiment.train
+    assert batching is not None
+    assert placement is not None
     schedule = experiment.schedule.fitted(train.epochs * batches.steps)
     builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], train.dtype)
     builder.streams = {
@@ -102,7 +98,7 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     store.check_fits()
     staged = store.staged(communication)
     marks = 0 if batching.known_ahead or batches.parted is not None else schedule.drawing_threads
-    _lookups(builder, stats, batches, marks, communication.rows == "requested", batching.evaluation == "exact")
+    _lookups(builder, stats, batches, marks, not communication.sends_unasked, batching.evaluation == "exact")
     _training(builder, model, stats, train, placement.learned_width > 0)
     pushed = None
     if placement.learned_width:

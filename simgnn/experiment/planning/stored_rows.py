@@ -5,7 +5,8 @@ import numpy as np
 from simgnn.experiment.planning.update import add_labels
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.communication.store import ROUTE, Pulls
+from simgnn.policies.communication.base import BatchCommunication
+from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.minibatch import (
     FEATURE_ROWS,
     FEATURES,
@@ -43,7 +44,12 @@ class StoredRows:
     """Puts the sizes of a run's batches into a builder. ``ready``: the op that completes a batch's rows."""
 
     def __init__(
-        self, builder: ProgramBuilder, batches: BatchSizes, stats: PartitionStats, schedule: Schedule, placement: RowStore
+        self,
+        builder: ProgramBuilder,
+        batches: BatchSizes,
+        stats: PartitionStats,
+        schedule: Schedule,
+        placement: RowStore,
     ) -> None:
         self.builder = builder
         self.batches, self.placement = batches, placement
@@ -66,7 +72,7 @@ class StoredRows:
         cached = np.zeros_like(largest) if self.cache is None else self.cache.rows
         self.placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
 
-    def staged(self, communication: Pulls) -> list[Op]:
+    def staged(self, communication: BatchCommunication) -> list[Op]:
         """The chain: rows of other hosts, blocks and rows to the device, hot rows, the next epoch's hot rows."""
         staging = Staging(self.builder, self._width)
         pulled = [communication.pull(staging)] if self.several_hosts else []

@@ -15,7 +15,7 @@ from simgnn.program.sizes import IntArray, Route
 def spread_arrays(
     section: PartitionSection, facts: GraphFacts, path: str
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Arrays of a partition with the totals that ``section`` and ``facts`` state, and notes that say what is spread.
+    """Arrays of a partition with the totals of ``section`` and ``facts``, and notes that name what is spread evenly.
 
     Rows, edges and masked vertices: rank 0 holds its imbalance times the mean, the others share the rest. Halo rows of
     a rank come from all other ranks alike.
@@ -37,7 +37,7 @@ def spread_arrays(
     masked = {"train": facts.train_vertices, "validation": facts.validation_vertices, "test": facts.test_vertices}
     for name, count in masked.items():
         arrays[f"{TABLE}{name}_rows"] = _in_proportion(count, rows)
-    # as if neighbours were chosen at random; what a stated halo says of the cut is not told apart by owner
+    # as if neighbours were chosen at random: a stated halo does not give the cut by owner
     arrays[f"{TABLE}block_edges"] = np.stack([_in_proportion(int(count), rows) for count in edges])
     if facts.feature_nonzeros is not None:
         arrays[f"{TABLE}feature_nonzeros"] = _in_proportion(facts.feature_nonzeros, rows)

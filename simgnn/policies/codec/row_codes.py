@@ -42,7 +42,7 @@ class RowCodes(Codec):
             yield Refusal(
                 "codec", "feedback",
                 f"got false with freshness.kind = '{choices.freshness.label}', expected true: only caches of rows "
-                f"(freshness.kind = '{caching}') send differences, whose errors can be fed back",
+                f"(freshness.kind = {caching}) send differences, whose errors can be fed back",
             )  # fmt: skip
 
     @property

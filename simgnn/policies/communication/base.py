@@ -28,7 +28,7 @@ class Communication(CommunicationTraits, ABC):
         return Refusal(
             "codec", "kind",
             f"got '{choices.codec.label}' with model.kind = '{choices.model.kind}' and communication.kind = "
-            f"'{self.label}', expected one of {choices.fitting(CodecTraits, lambda codec: codec.relative)}: {why}",
+            f"'{self.label}', expected {choices.fitting(CodecTraits, lambda codec: codec.relative)}: {why}",
         )  # fmt: skip
 
     @abstractmethod
@@ -48,6 +48,16 @@ class Communication(CommunicationTraits, ABC):
         return []
 
 
+class BatchCommunication(CommunicationTraits, ABC):
+    """A choice of slot ``communication`` that moves input rows of mini-batches, and nothing of the full graph."""
+
+    moves: ClassVar[Moves] = "batches"
+
+    @abstractmethod
+    def pull(self, staging: Staging) -> str:
+        """Emit what brings a batch's rows of other hosts; returns their buffer, in order of the ranks that send."""
+
+
 class Transfers(Protocol):
     """How freshness and codec carry out what the communication moves: rows or blocks."""
 
@@ -58,16 +68,6 @@ class Transfers(Protocol):
     def blocks(self) -> ExpandBlocks:
         """What emits a sync of whole blocks."""
         ...
-
-
-class BatchCommunication(CommunicationTraits, ABC):
-    """A choice of slot ``communication`` that moves input rows of mini-batches, and nothing of the full graph."""
-
-    moves: ClassVar[Moves] = "batches"
-
-    @abstractmethod
-    def pull(self, staging: Staging) -> str:
-        """Emit what brings a batch's rows of other hosts; returns their buffer, in order of the ranks that send."""
 
 
 class Sizes(Protocol):

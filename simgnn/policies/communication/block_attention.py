@@ -14,7 +14,7 @@ from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
 from simgnn.policies.blocks import Arrived
 from simgnn.policies.segments import BACKWARD, FORWARD
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.program import EVALUATE
 from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column, Route, Size
@@ -54,7 +54,7 @@ class BlockAttention:
             reads = dict.fromkeys((source, *arrived, *(state if position else ()), *checked, self._parameters))
             builder.compute(
                 templates, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, list(reads), state,
-                builder.work(pieces, FORWARD), layer=index, phase="forward", module=f"layers.{index}.add_block",
+                builder.work(pieces, FORWARD), layer=index, phase="forward", segment=Segment.ADD_BLOCK,
                 options={**_named(source, root, arrived, 0), **options}, scratch=self._adding(position > 0, root),
             )  # fmt: skip
             self.sums.keep_degrees(root)
@@ -68,7 +68,7 @@ class BlockAttention:
         builder.compute(
             names.train, f"backward/{index}/payload", OpKind.TRANSFORM,
             [f"d/aggregated/{index}", source, f"maximum/{index}", self._parameters], [payload], builder.work(packing),
-            layer=index, phase="backward", module=f"layers.{index}.block_payload",
+            layer=index, phase="backward", segment=Segment.BLOCK_PAYLOAD,
         )  # fmt: skip
         state = [
             target,
@@ -87,7 +87,7 @@ class BlockAttention:
             builder.compute(
                 names.train, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, list(reads), state,
                 builder.work(pieces, BACKWARD), layer=index, phase="backward",
-                module=f"layers.{index}.block_gradients", options={**_named(source, root, arrived, 1), **options},
+                segment=Segment.BLOCK_GRADIENTS, options={**_named(source, root, arrived, 1), **options},
                 scratch=self._reversing(position > 0, root, width),
             )  # fmt: skip
         self._complete(source, state)
@@ -121,7 +121,7 @@ class BlockAttention:
         builder.compute(
             names.train, f"backward/{index}/scores", OpKind.TRANSFORM, [*reads, self._parameters],
             [state[0], f"gradients/{index}"], work, layer=index, phase="backward",
-            module=f"layers.{index}.score_gradients",
+            segment=Segment.SCORE_GRADIENTS,
         )  # fmt: skip
 
     def _add_route(self) -> None:

@@ -12,7 +12,7 @@ from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.communication.block_attention import BlockAttention
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Phase
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Dependency
 from simgnn.program.program import EVALUATE
 from simgnn.program.scratch import Scratch, rows_of
@@ -76,7 +76,9 @@ class BlockSums:
         if layer.sums_inputs:
             result = self.builder.buffer(f"aggregated/{index}", self.names.rows, layer.width_out)
             pieces = costs.product(costs.RowSet[Size](self.names.rows), layer.width_in, layer.width_out)
-            self.segments.forward(layer, "prepare", OpKind.TRANSFORM, [target], [result], self.builder.work(pieces))
+            self.segments.forward(
+                layer, Segment.PREPARE, OpKind.TRANSFORM, [target], [result], self.builder.work(pieces)
+            )
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """Sums of the blocks of ``d/aggregated/LAYER``, over the edges the other way round."""

@@ -8,7 +8,7 @@ from simgnn.model.spec import LayerSpec
 from simgnn.policies.communication.base import CopiedRows
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
-from simgnn.program.kinds import Form, OpKind
+from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Work
 from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, Size
@@ -101,7 +101,7 @@ class HaloSums:
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [own, *([halo] if self.exchanges else [])]
         work = builder.work(segments.work(layer, "forward", []), FORWARD)
-        segments.forward(layer, "forward", OpKind.TRANSFORM, reads, [hidden], work)
+        segments.forward(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, [hidden], work)
         segments.keep_adjacency()
 
     def backward_whole(self, layer: LayerSpec) -> None:
@@ -119,7 +119,7 @@ class HaloSums:
         pieces = segments.work(layer, "forward/backward", [])
         scratch = Scratch(segments.weight_gradients(layer, pieces, in_turn=False))
         work = builder.work(pieces, BACKWARD)
-        segments.reverse(layer, "forward", OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
+        segments.reverse(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
         if self.moves(layer):
             self._give_back(layer, f"d/{halo}", below, layer.width_in)
 

@@ -42,7 +42,7 @@ class Pulls(BatchCommunication):
                 "communication", "rows",
                 f"got 'scheduled' with batching.kind = '{choices.batching.label}', expected 'requested': owners know "
                 "ahead only of batches that are drawn before training begins (batching.kind = "
-                f"'{choices.fitting(BatchingTraits, lambda batching: batching.known_ahead)}')",
+                f"{choices.fitting(BatchingTraits, lambda batching: batching.known_ahead)})",
             )  # fmt: skip
 
     def pull(self, staging: Staging) -> str:

@@ -67,8 +67,6 @@ class AdaptiveVertex(CachedRows):
     """
 
     state_width: ClassVar[int] = 2
-    sends_differences: ClassVar[bool] = True
-    hands_on: ClassVar[bool] = True
 
     kind: Literal["adaptive-vertex"] = "adaptive-vertex"
     epsilon: float = Field(default=0.01, ge=0, lt=1, description="threshold of the first epoch; 0: whatever moved")
@@ -103,10 +101,6 @@ class AdaptiveVertex(CachedRows):
             )
         return self
 
-    def index_form(self) -> IndexForm:
-        """See :class:`ChoosesRows`."""
-        return self.index
-
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
         """An own part of masters where nobody adds up parts."""
         if self.fold_on_active and choices.communication.cut != "vertex-cut":
@@ -114,8 +108,12 @@ class AdaptiveVertex(CachedRows):
             yield Refusal(
                 "freshness", "fold_on_active",
                 f"got true with communication.kind = '{choices.communication.label}', expected false: only masters "
-                f"that add up parts (communication.kind = '{adding}') have one of their own to add",
+                f"that add up parts (communication.kind = {adding}) have one of their own to add",
             )  # fmt: skip
+
+    def index_form(self) -> IndexForm:
+        """See :class:`ChoosesRows`."""
+        return self.index
 
     def adds_woken_parts(self) -> bool:
         """See :class:`ChoosesRows`."""

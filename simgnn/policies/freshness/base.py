@@ -13,8 +13,9 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 
-class Freshness(FreshnessTraits):
-    """A choice of slot ``freshness``: how the transfers of a communication are carried out."""
+class Freshness(FreshnessTraits, ABC):
+    """A choice of slot ``freshness``. ``serves``: what it moves, listed rows (:class:`MovesRows`), whole blocks
+    (:class:`MovesBlocks`) or both."""
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """Which of its options decide nothing with these layers, in sentences."""

@@ -21,6 +21,8 @@ class CachedRows(ChoosesRows, MovesRows, ABC):
     the changes of parts are added. Evaluations are exact.
     """
 
+    sends_differences: ClassVar[bool] = True
+    hands_on: ClassVar[bool] = True
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (*ROW_ACTIONS, *REPLICA_ACTIONS)
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:

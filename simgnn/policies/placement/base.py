@@ -55,6 +55,11 @@ class RowStore(Placement, ABC):
         """Steps after which learned vectors change."""
         return 0
 
+    @property
+    def caches(self) -> int:
+        """Caches that a device holds at once."""
+        return 0
+
     def resolved(self, needed: Callable[[], float]) -> Self:
         """The same with a number of cached rows; ``needed``: distinct rows of other hosts that a rank needs in an
         epoch."""

@@ -1,0 +1,122 @@
+"""The commands' own work, as a study needs it: calibrate, prepare, predict and run the cases of a suite."""
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from simgnn.cli.calibrate import calibrate
+from simgnn.cli.console import Reporter
+from simgnn.cli.engine import check_executor, start_executor
+from simgnn.cli.predict import check_declared, predict
+from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.testbed import call_testbed, check_ended, start_testbed
+from simgnn.cli.train import write_run
+from simgnn.errors import ConfigError
+from simgnn.experiment.prepare import prepare
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.machine import Machine
+from simgnn.hardware.profile import Profile, load_profile
+from simgnn.record.activity import decisions_in
+from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory
+from simgnn.study.backend import Counted, Predicted
+from simgnn.study.canary import canary_seconds
+
+
+class CommandBackend:
+    """The commands' own work, as a study needs it (:class:`simgnn.study.backend.Backend`)."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._quiet = Reporter(quiet=True)
+        self._holders: dict[Path, subprocess.Popen[str]] = {}
+
+    def tell(self, text: str) -> None:
+        """A line of progress."""
+        self._reporter.stage(text)
+
+    def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
+        """``simgnn calibrate``."""
+        calibrate(out, quick=quick, ranks=ranks, reporter=self._reporter, passes=passes)
+
+    def declare(self, testbed: Path, base: Path, out: Path, measure_load: bool = False) -> None:
+        """``executor testbed profile``; ``measure_load``: with what was measured inside."""
+        words = ["--measure-load"] if measure_load else []
+        call_testbed("profile", str(testbed), "--base", str(base), "--out", str(out), *words)
+
+    def check(self, experiment: Experiment) -> frozenset[str]:
+        """``simgnn run --prepare`` and the beginning of ``simgnn simulate``, nothing kept but the caches."""
+        prepared = prepare(experiment, need_graph=True)
+        check_declared(prepared)
+        program = prepared.planned.program
+        if decisions_in(program) - set(experiment.freshness.scheduled(program, experiment.train.epochs)):
+            raise ConfigError(
+                f"freshness.kind: got '{experiment.freshness.label}', of which what is sent depends on values that "
+                "only training produces; expected one that needs no record of a run: nothing measured may flow into a "
+                "prediction"
+            )
+        return frozenset(work.primitive for _, op in program.ops for work in op.work)
+
+    def prepare(self, experiment: Experiment, out: Path) -> Counted:
+        """``simgnn run --prepare``."""
+        check_executor()
+        prepared = prepare(experiment, need_graph=True)
+        assert experiment.hardware.profile is not None
+        write_run(prepared, load_profile(experiment.hardware.profile), out, self._quiet, force=True)
+        return Counted.of(prepared)
+
+    def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
+        """``simgnn simulate``."""
+        prediction = predict(experiment, self._quiet, ChosenProfile(profile, profile.meta.name, False), counted=counted)
+        threads = experiment.hardware.threads_per_rank
+        hosts = prediction.prepared.experiment.rank_hosts()
+        machine = Machine.place(profile, hosts, None if threads == "auto" else threads)
+        return Predicted(prediction.result, prediction.simulation.program, machine)
+
+    def check_testbed(self) -> None:
+        """``executor testbed status``: 1 says that none is up."""
+        call_testbed("status", fine=(0, 1))
+
+    def up(self, testbed: Path) -> None:
+        """``executor testbed up --hold``: a process of its own takes it down, also when this one is killed."""
+        said = []
+        holder = start_testbed("up", str(testbed), "--hold", *_named(testbed), holds=True)
+        assert holder.stdout is not None
+        try:
+            for line in holder.stdout:
+                said.append(line)
+                if line.startswith("testbed '"):
+                    self._holders[testbed] = holder
+                    return
+        except BaseException:  # Ctrl-C is answered here: it does not reach the holder
+            holder.communicate()
+            raise
+        check_ended(holder, "".join(said), "up")
+
+    def down(self, testbed: Path) -> None:
+        """The end of what holds it; what that leaves, if it was killed, is removed."""
+        holder = self._holders.pop(testbed)
+        said, _ = holder.communicate()
+        if holder.returncode:
+            call_testbed("down", str(testbed), "--orphaned", *_named(testbed))
+            self.tell(f"what held the testbed ended with status {holder.returncode}; it is removed\n{said}".rstrip())
+
+    def run(self, directory: Path, testbed: Path | None) -> Result:
+        """``executor run``, here or in a testbed."""
+        if testbed is None:
+            start_executor(directory, [], lambda line: None)
+        else:
+            call_testbed("run", str(testbed), str(directory), *_named(testbed))
+        return read_result(RunDirectory(directory).result)
+
+    def canary(self) -> float:
+        """The reference work."""
+        return canary_seconds()
+
+
+def _named(testbed: Path) -> list[str]:
+    """What gives a testbed another name than others of this machine, the same in each call: that of its file's folder.
+    One that was left there when all was killed is then found again."""
+    folder = str(testbed.resolve().parent)
+    return ["--name", f"validate-{hashlib.sha256(folder.encode()).hexdigest()[:10]}"]

@@ -1,0 +1,422 @@
+"""Work primitives: the kinds of device work that ops are made of, one row each, from which all else about them follows.
+
+A program states its device work in pieces (:class:`simgnn.program.ops.Work`), each a primitive and its sizes. The time
+of a piece is ``sum_k cost_k * feature_k``: a device's curve holds the costs, and the row of the primitive computes the
+features from the sizes. To add a primitive, add a row here and a function that measures it to
+``executor.microbench.probes`` (``@measures``).
+
+Every primitive also has the size ``item_bytes`` (4: float32, 8: float64) and the feature ``call`` = 1. The features
+that a row lists as ``per_cache`` exist once for every cache C of the device. ``missed_*/C`` counts first reads, and
+edges whose source row was last read so many different rows ago that these rows no longer fit into C. ``beyond_bytes/C``
+is what of ``bytes`` exceeds the size of C. With several ranks at once each has its share of C
+(:meth:`simgnn.hardware.devices.Cache.bytes_each`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simgnn.model.costs import EXPONENTIAL_PASSES
+
+FloatArray = NDArray[np.float64]
+Sizes = Mapping[str, FloatArray]
+INDEX_BYTES = 4
+POINTER_BYTES = 8
+LARGEST = 2**62
+"""Sizes are whole numbers of 64 bits."""
+
+
+class SizeKind(NamedTuple):
+    """The dimension in which a size is written, and its smallest and largest value."""
+
+    dimension: str
+    least: int = 1
+    most: int = LARGEST
+
+
+SIZES: Mapping[str, SizeKind] = MappingProxyType(
+    {
+        "rows": SizeKind("rows"),  # that are written
+        "sources": SizeKind("rows"),  # that are read through an index
+        "width": SizeKind("elements"),  # of a row
+        "heads": SizeKind("elements"),  # of attention
+        "inner": SizeKind("elements"),  # dimension of a product
+        "outer": SizeKind("elements"),
+        "edges": SizeKind("edges"),
+        "nonzeros": SizeKind("elements"),  # stored values of sparse rows
+        "elements": SizeKind("elements"),
+        "passes": SizeKind("passes"),  # reads and writes of all elements
+        "vertices": SizeKind("vertices"),
+        "bytes": SizeKind("bytes", least=0),
+        "item_bytes": SizeKind("bytes"),
+        "row_bytes": SizeKind("bytes"),  # of a row as it is encoded
+        "crossed": SizeKind("passes", least=0, most=1),  # 1: the left side of a product is held transposed
+    }
+)
+"""Every size that a primitive may have."""
+UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        "call": "calls",
+        "flops": "flop",
+        "bytes": "B",
+        "input_bytes": "B",
+        "weight_bytes": "B",
+        "output_bytes": "B",
+        "crossed_bytes": "B",
+        "gathered_bytes": "B",
+        "written_bytes": "B",
+        "index_bytes": "B",
+        "coded_bytes": "B",
+        "missed_bytes": "B",
+        "beyond_bytes": "B",
+        "missed_rows": "rows",
+        "edges": "edges",
+        "rows": "rows",
+        "elements": "elements",
+        "weights": "elements",
+        "vertices": "vertices",
+    }
+)
+"""Unit of every feature; a cost is seconds for each of it."""
+
+StandIn = tuple[str, Mapping[str, ArrayLike]]
+"""A primitive and sizes whose price another primitive takes."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Primitive:
+    """One kind of device work, and everything that other modules need to know about it."""
+
+    name: str
+    meaning: str
+    """What the work does, in terms of its sizes."""
+    kind: str
+    """Kind of op (``simgnn.program.kinds.OpKind``) that consists of this work alone."""
+    sizes: Mapping[str, int | str | None]
+    """Sizes as ``simgnn hardware time`` asks for them. None: must be given; a number: the default; a name: by default
+    as large as that size. Programs may state ``elements`` or ``bytes`` where the features accept them instead."""
+    features: Callable[[Sizes], dict[str, FloatArray]]
+    """What time may depend on, by name (:data:`UNITS`), each [n], from the sizes of n pieces of work."""
+    per_cache: tuple[str, ...]
+    """Features that exist once for each cache."""
+    terms: tuple[str, ...]
+    """Features of the curve that a calibration fits. Per-cache features stand for one term a cache
+    (:func:`simgnn.analysis.fit_compute.terms_of`). A term that the samples do not need gets no cost."""
+    ranged: tuple[str, ...]
+    """Sizes or features whose measured range the curve keeps."""
+    sweep: Mapping[str, tuple[float, ...] | float | Callable[[Sizes], FloatArray]]
+    """Sizes at which two profiles are compared: axes of a grid, numbers, and functions of what stands before."""
+    by_form: bool = False
+    """Whether all samples of one graph are held out together in cross-validation; a sample's ``form`` names the
+    graph."""
+    by_shape: tuple[str, ...] = ()
+    """Sizes whose set, in any order, samples must share to be held out together."""
+    copies: bool = False
+    """Whether the feature ``bytes`` counts once what memory reads and writes."""
+    optional: bool = False
+    """Whether only some policies need it: a profile without its curve is complete for the others."""
+    stand_in: Callable[[Sizes], tuple[StandIn, ...]] | None = None
+    """The work whose sum is the price on a device that has no curve of this primitive. Every result that rests on a
+    stand-in reports it as assumed."""
+
+    @cached_property
+    def plain(self) -> tuple[str, ...]:
+        """Names of the features that do not depend on a cache, ``call`` first."""
+        return ("call", *self.features(dict.fromkeys(SIZES, np.ones(1))))
+
+    def grid(self) -> dict[str, FloatArray]:
+        """The sizes of :attr:`sweep`, arrays of one length. Index streams are taken as uniformly random."""
+        axes = {name: values for name, values in self.sweep.items() if isinstance(values, tuple)}
+        columns = dict(zip(axes, np.array(list(product(*axes.values()))).T, strict=True))
+        count = len(next(iter(columns.values())))
+        for name, value in self.sweep.items():
+            if not isinstance(value, tuple):
+                columns[name] = value(columns) if callable(value) else np.full(count, value)
+        return {name: column for name, column in columns.items() if name in SIZES}
+
+
+def _elements(s: Sizes) -> FloatArray:
+    return s["elements"] if "elements" in s else s["rows"] * s["width"]
+
+
+def _dense(s: Sizes) -> dict[str, FloatArray]:
+    return {"rows": s["rows"], "bytes": s["rows"] * s["width"] * s["item_bytes"]}
+
+
+def _through_index(s: Sizes, edges: str = "edges") -> dict[str, FloatArray]:
+    row_bytes = s["width"] * s["item_bytes"]
+    moved = {"gathered_bytes": s[edges] * row_bytes, "written_bytes": s["rows"] * row_bytes}
+    return {"edges": s[edges], "rows": s["rows"], **moved}
+
+
+def _attention(s: Sizes) -> dict[str, FloatArray]:
+    return {**_through_index(s), "weights": s["edges"] * s["heads"]}
+
+
+def _matmul(s: Sizes) -> dict[str, FloatArray]:
+    rows, inner, outer, item = s["rows"], s["inner"], s["outer"], s["item_bytes"]
+    parts = {
+        "input_bytes": rows * inner * item,
+        "weight_bytes": inner * outer * item,
+        "output_bytes": rows * outer * item,
+    }
+    crossed = np.minimum(parts["input_bytes"], parts["weight_bytes"]) * s.get("crossed", np.zeros(1))
+    moved = sum(parts.values(), np.zeros(1))
+    # of float32: a float64 one counts twice
+    return {"flops": 2 * rows * inner * outer * item / 4, **parts, "bytes": moved, "crossed_bytes": crossed}
+
+
+def _elementwise(s: Sizes) -> dict[str, FloatArray]:
+    elements, rows = _elements(s), s["rows"] if "rows" in s else np.zeros(1)
+    return {"elements": elements, "rows": rows, "bytes": elements * s["passes"] * s["item_bytes"]}
+
+
+def _code(s: Sizes) -> dict[str, FloatArray]:
+    elements = s["rows"] * s["width"]
+    coded = s["rows"] * s["row_bytes"]
+    return {"rows": s["rows"], "elements": elements, "bytes": elements * s["item_bytes"], "coded_bytes": coded}
+
+
+def _sum_of_rows(s: Sizes, width: FloatArray) -> StandIn:
+    return "spmm", {**{name: s[name] for name in ("edges", "rows", "sources", "item_bytes")}, "width": width}
+
+
+def _exponentials(s: Sizes, times: int) -> StandIn:
+    sizes = {"rows": s["edges"], "width": s["heads"], "item_bytes": s["item_bytes"]}
+    return "elementwise", {**sizes, "passes": times * EXPONENTIAL_PASSES}
+
+
+def _gradients_stand_in(s: Sizes) -> tuple[StandIn, ...]:
+    width = s["width"] + s["heads"]
+    turned = {**s, "rows": s["sources"], "sources": s["rows"]}
+    return _sum_of_rows(turned, width), _sum_of_rows(s, width), _exponentials(s, 2)
+
+
+_ROWS = (100.0, 1e3, 1e4, 1e5, 1e6)
+_WIDTHS = (8.0, 32.0, 128.0, 512.0)
+_DEGREES = (4.0, 16.0, 64.0)
+_BEYOND = ("beyond_bytes",)
+_MISSES = ("missed_bytes", "missed_rows")
+_TABLE: Mapping[str, int | str | None] = {"rows": None, "width": None}
+_TABLE_SWEEP = {"rows": _ROWS, "width": _WIDTHS}
+_SUM: Mapping[str, int | str | None] = {"edges": None, "rows": None, "width": None, "sources": "rows"}
+_SUM_SWEEP: Mapping[str, tuple[float, ...] | float | Callable[[Sizes], FloatArray]] = {
+    **_TABLE_SWEEP,
+    "degree": _DEGREES,
+    "edges": lambda s: s["degree"] * s["rows"],
+    "sources": lambda s: s["rows"],
+}
+
+MATMUL = Primitive(
+    name="matmul",
+    meaning="[rows, inner] @ [inner, outer]. With crossed = 1, as in a weight gradient, the left side is held "
+    "transposed, and the narrower side is read across its rows.",
+    kind="transform",
+    sizes={"rows": None, "inner": None, "outer": None, "crossed": 0},
+    features=_matmul,
+    per_cache=_BEYOND,
+    terms=("call", "flops", "input_bytes", "weight_bytes", "output_bytes", "crossed_bytes"),
+    ranged=("flops",),
+    sweep={"rows": _ROWS, "inner": _WIDTHS, "outer": _WIDTHS},
+    by_shape=("rows", "inner", "outer"),
+)
+SPMM = Primitive(
+    name="spmm",
+    meaning="Sums over edges: each of the rows is a weighted sum of source rows.",
+    kind="aggregate",
+    sizes=_SUM,
+    features=lambda s: {
+        **_through_index(s),
+        "index_bytes": s["edges"] * INDEX_BYTES + s["rows"] * POINTER_BYTES,
+    },
+    per_cache=_MISSES,
+    terms=("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
+    ranged=("edges", "width"),
+    sweep=_SUM_SWEEP,
+    by_form=True,
+)
+SPARSE_MATMUL = Primitive(
+    name="sparse_matmul",
+    meaning="Sparse rows times a dense matrix of source rows.",
+    kind="transform",
+    sizes={"nonzeros": None, "rows": None, "width": None, "sources": "rows"},
+    features=lambda s: _through_index(s, "nonzeros"),
+    per_cache=_MISSES,
+    terms=("call", "gathered_bytes", "written_bytes", "missed_bytes"),
+    ranged=("nonzeros", "width"),
+    sweep={
+        **_TABLE_SWEEP,
+        "degree": _DEGREES,
+        "nonzeros": lambda s: s["degree"] * s["rows"],
+        "sources": lambda s: s["rows"],
+    },
+)
+ELEMENTWISE = Primitive(
+    name="elementwise",
+    meaning="Passes over [rows, width], each a read or a write of all elements.",
+    kind="elementwise",
+    sizes={**_TABLE, "passes": 2},
+    features=_elementwise,
+    per_cache=_BEYOND,
+    terms=("call", "rows", "bytes", "beyond_bytes"),
+    ranged=("bytes",),
+    sweep={**_TABLE_SWEEP, "passes": 2.0},
+)
+COPY = Primitive(
+    name="copy",
+    meaning="[rows, width] into another place of the same memory.",
+    kind="select",
+    sizes=_TABLE,
+    features=lambda s: {"bytes": s["bytes"] if "bytes" in s else _elements(s) * s["item_bytes"]},
+    per_cache=_BEYOND,
+    terms=("call", "bytes", "beyond_bytes"),
+    ranged=("bytes",),
+    sweep=_TABLE_SWEEP,
+    copies=True,
+)
+GATHER = Primitive(
+    name="gather",
+    meaning="Rows picked by an index into a new table.",
+    kind="select",
+    sizes=_TABLE,
+    features=_dense,
+    per_cache=_BEYOND,
+    terms=("call", "rows", "bytes", "beyond_bytes"),
+    ranged=("bytes",),
+    sweep=_TABLE_SWEEP,
+    copies=True,
+)
+SCATTER_ADD = Primitive(
+    name="scatter_add",
+    meaning="Rows added to rows that an index picks.",
+    kind="add",
+    sizes=_TABLE,
+    features=_dense,
+    per_cache=_BEYOND,
+    terms=("call", "rows", "bytes", "beyond_bytes"),
+    ranged=("bytes",),
+    sweep=_TABLE_SWEEP,
+    copies=True,
+)
+LOSS = Primitive(
+    name="loss",
+    meaning="The loss of rows of width classes, with its gradient and the counts of an accuracy.",
+    kind="loss",
+    sizes=_TABLE,
+    features=lambda s: {"rows": s["rows"], "elements": _elements(s), "bytes": _elements(s) * s["item_bytes"]},
+    per_cache=_BEYOND,
+    terms=("call", "rows", "elements"),
+    ranged=("elements",),
+    sweep=_TABLE_SWEEP,
+)
+OPTIMIZER = Primitive(
+    name="optimizer",
+    meaning="One step of the optimizer over that many parameters.",
+    kind="optimize",
+    sizes={"elements": None},
+    features=lambda s: {"elements": _elements(s), "bytes": _elements(s) * s["item_bytes"]},
+    per_cache=_BEYOND,
+    terms=("call", "elements", "beyond_bytes"),
+    ranged=("elements",),
+    sweep={"elements": (*_ROWS, 1e7)},
+)
+SELECT = Primitive(
+    name="select",
+    meaning="Rows compared with the rows of another table.",
+    kind="select",
+    sizes=_TABLE,
+    features=lambda s: {"rows": s["rows"], "bytes": 2 * s["rows"] * s["width"] * s["item_bytes"]},
+    per_cache=_BEYOND,
+    terms=("call", "rows", "bytes", "beyond_bytes"),
+    ranged=("bytes",),
+    sweep=_TABLE_SWEEP,
+    optional=True,
+)
+ENCODE = Primitive(
+    name="encode",
+    meaning="Rows to row_bytes bytes each.",
+    kind="encode",
+    sizes={**_TABLE, "row_bytes": None},
+    features=_code,
+    per_cache=_BEYOND,
+    terms=("call", "rows", "elements", "coded_bytes"),
+    ranged=("elements",),
+    sweep={**_TABLE_SWEEP, "row_bytes": lambda s: 8 + s["width"]},  # a header, and a byte an element
+    optional=True,
+)
+DECODE = replace(ENCODE, name="decode", kind="decode", meaning="Rows from row_bytes bytes each.")
+SAMPLE = Primitive(
+    name="sample",
+    meaning="A hop of neighbour sampling: vertices draw edges, and new sources get numbers.",
+    kind="sample",
+    sizes={"vertices": None, "edges": None},
+    features=lambda s: {"vertices": s["vertices"], "edges": s["edges"]},
+    per_cache=(),
+    terms=("call", "vertices", "edges"),
+    ranged=("edges",),
+    sweep={"vertices": _ROWS, "degree": _DEGREES, "edges": lambda s: s["degree"] * s["vertices"]},
+    optional=True,
+)
+ATTENTION_SCORES = Primitive(
+    name="attention_scores",
+    meaning="Passes over [rows, width] that make the scores of heads, or reverse them.",
+    kind="transform",
+    sizes={**_TABLE, "heads": None, "passes": 1},
+    features=lambda s: {
+        "rows": s["rows"],
+        "weights": s["rows"] * s["heads"],
+        "bytes": s["rows"] * s["width"] * s["passes"] * s["item_bytes"],
+    },
+    per_cache=_BEYOND,
+    terms=("call", "weights", "bytes", "beyond_bytes"),
+    ranged=("bytes", "heads"),
+    sweep={**_TABLE_SWEEP, "passes": 2.0, "heads": 4.0},
+    stand_in=lambda s: (("elementwise", {name: s[name] for name in ("rows", "width", "passes", "item_bytes")}),),
+)
+# The stand-ins of the three sums over edges count a pass over edges as a sum of rows of the same width, and an
+# exponential as so many reads and writes. On CPUs epochs came out between 6 % too long and 28 % too short.
+ATTENTION_SUMS = Primitive(
+    name="attention_sums",
+    meaning="Sums over edges, weighted by the exponentials of their scores, of source rows of the width of all heads.",
+    kind="aggregate",
+    sizes={**_SUM, "heads": None},
+    features=_attention,
+    per_cache=_MISSES,
+    terms=("call", "edges", "weights", "gathered_bytes", "missed_bytes", "missed_rows"),
+    ranged=("edges", "width", "heads"),
+    sweep={**_SUM_SWEEP, "heads": 4.0},
+    by_form=True,
+    stand_in=lambda s: (_sum_of_rows(s, s["width"] + s["heads"]), _exponentials(s, 1)),
+)
+ATTENTION_MAXIMUM = replace(
+    ATTENTION_SUMS,
+    name="attention_maximum",
+    meaning="The greatest score of each row's edges, head by head; the width is that of heads.",
+    terms=("call", "edges", "weights", "missed_bytes", "missed_rows"),
+    ranged=("edges", "heads"),
+    sweep={**_SUM_SWEEP, "heads": lambda s: s["width"]},
+    stand_in=lambda s: (_sum_of_rows(s, s["heads"]),),
+)
+ATTENTION_GRADIENTS = replace(
+    ATTENTION_SUMS,
+    name="attention_gradients",
+    meaning="The reverse of attention_sums: gradients of the source rows and of the scores.",
+    stand_in=_gradients_stand_in,
+)
+
+PRIMITIVES: Mapping[str, Primitive] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            MATMUL, SPMM, SPARSE_MATMUL, ELEMENTWISE, COPY, GATHER, SCATTER_ADD, LOSS, OPTIMIZER, SELECT, ENCODE,
+            DECODE, SAMPLE, ATTENTION_SCORES, ATTENTION_MAXIMUM, ATTENTION_SUMS, ATTENTION_GRADIENTS,
+        )
+    }
+)  # fmt: skip
+"""Every primitive by its name, in the order of reports."""
