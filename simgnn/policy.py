@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from simgnn.errors import BackendError
-from simgnn.graph.graph import Graph
+from simgnn.graph.graph import Graph as Graph
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
 from simgnn.program.scratch import Terms
@@ -189,8 +189,7 @@ class EncodeRows(Action["Codec"]):
         xp, names = array_namespace(rows), context.gathered
         if names is None:
             names = xp.arange(rows.shape[0], dtype=xp.int64, device=device(rows))
-        found = self.owner.encode(context, rows, names)
-        return (expect(self.owner, "encode", found, (rows.shape[0], context.width), "uint8"),)
+        return (encoded(self.owner, context, rows, names),)
 
 
 class DecodeRows(Action["Codec"]):
@@ -198,8 +197,7 @@ class DecodeRows(Action["Codec"]):
 
     def run(self, context: PolicyContext, packed: Array) -> tuple[Array, ...]:
         """``packed`` uint8 [n, row_bytes] -> rows [n, F]."""
-        found = self.owner.decode(context, packed, context.width, context.dtype)
-        return (expect(self.owner, "decode", found, (packed.shape[0], context.width), context.dtype),)
+        return (decoded(self.owner, context, packed, context.width, context.dtype),)
 
 
 class Serving(Policy):
@@ -258,9 +256,20 @@ class Codec(CodecTraits, ABC):
         return self.encode_work(rows, width, dtype)
 
 
+def encoded(codec: Codec, context: PolicyContext, rows: Array, names: Array) -> Array:
+    """What a codec makes of rows. Raises :class:`PolicyError` where it is not what :class:`Codec` promises."""
+    row_bytes = codec.row_bytes(rows.shape[1], _dtype(rows))
+    return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8")
+
+
+def decoded(codec: Codec, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
+    """The rows that a codec reads from bytes; see :func:`encoded`."""
+    return expect(codec, "decode", codec.decode(context, packed, width, dtype), (packed.shape[0], width), dtype)
+
+
 def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dtype: str) -> Array:
     """What a method of a policy returned. Raises :class:`PolicyError` where its shape or type is another."""
-    got = tuple(getattr(found, "shape", ())), str(getattr(found, "dtype", type(found).__name__)).removeprefix("torch.")
+    got = tuple(getattr(found, "shape", ())), _dtype(found)
     if got == (shape, dtype):
         return found
     kind = type(policy)
@@ -268,6 +277,11 @@ def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dt
         f"{kind.__module__}.{kind.__qualname__}.{method} returned {got[1]} {list(got[0])}, expected {dtype} "
         f"{list(shape)} ({sys.modules[kind.__module__].__file__})"
     )
+
+
+def _dtype(found: Array) -> str:
+    """The element type of an array as programs spell it; of anything else, its class."""
+    return str(getattr(found, "dtype", type(found).__name__)).removeprefix("torch.")
 
 
 class Refusal(NamedTuple):

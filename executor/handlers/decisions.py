@@ -4,6 +4,7 @@ State is a buffer that the op reads and writes: it is donated, so an action may 
 first write it reads as zeros, which are made before the run, so that the first epoch holds what all others do.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from simgnn.errors import BackendError
 from simgnn.policy import Action, PolicyError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
+from simgnn.user_code import blamed
 
 BEFORE = Now(0, 0, 0)
 """A turn that has all that persists."""
@@ -47,6 +49,11 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
             written = action.run(here, *read)
         except PolicyError as error:
             raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
+        except Exception as error:
+            told = blamed(context.policies.values(), error)
+            if told is None:
+                raise
+            raise BackendError(f"{place_of(context.rank, now, op.name)}: {told}") from error
         for put, value in zip(setters, written, strict=True):
             put(now, value)
         decided = action.decided(here, read, written)
@@ -71,7 +78,8 @@ def check_agreement(control: GroupHandle, action: Action[Any], guards: Mapping[s
         raise BackendError(
             f"{kind.__module__}.{kind.__qualname__} decided differently in {action.label}: rank {control.members[0]} "
             f"{found[0].tolist()}, rank {differing[0]} {found[differing[0]].tolist()} for {', '.join(sorted(guards))}; "
-            "expected the same on all ranks: decide by nothing but the arguments"
+            "expected the same on all ranks: decide by nothing but the arguments "
+            f"({sys.modules[kind.__module__].__file__})"
         )
 
 

@@ -48,7 +48,7 @@ def tell_fetches(
         reporter.stage("of fetches there is nothing to tell until the batches of all ranks are there")
         return {}
     wanted, only_new, refills = set(sizes), False, True
-    learned = 0 if placement is None else placement.sparse_embedding
+    learned = 0 if placement is None else placement.learned_width
     if learned:
         reporter.stage("gradients of learned vectors, which ranks push to one another, are not in the table of fetches")
     if placement is not None:
@@ -86,14 +86,14 @@ def tell_fetches(
 def check_caches(experiment: "Experiment", sizes: Sequence[int]) -> None:
     """Raise :class:`ConfigError` for caches of rows that training changes, which no run may have."""
     placement = experiment.row_store
-    if placement is None or not placement.sparse_embedding:
+    if placement is None or not placement.learns_rows:
         return
     asked = (
         ("--hot-rows", max(sizes, default=0), "leave --hot-rows out"),
-        ("placement.hot_rows", placement.hot_rows, "set placement.hot_rows = 0"),
+        ("placement.hot_rows", placement.wanted_rows, "set placement.hot_rows = 0"),
     )
     problems = [
-        f"{key}: got {rows} with placement.sparse_embedding = {placement.sparse_embedding}, expected 0: rows that hold "
+        f"{key}: got {rows} with {placement.learns_rows}, expected 0: rows that hold "
         f"learned vectors change in every step, so none are cached; {remedy}"
         for key, rows, remedy in asked
         if rows

@@ -38,8 +38,10 @@ def from_bytes(packed: Array, dtype: str) -> Array:
     kind = getattr(xp, dtype)
     if not packed.shape[0]:
         return xp.empty((0, packed.shape[1] // np.dtype(dtype).itemsize), dtype=kind, device=device(packed))
-    flat = xp.reshape(packed, (-1,)).view(kind)  # as one line: torch sees no wider items in rows of odd strides
-    return xp.reshape(flat, (packed.shape[0], -1))
+    flat = xp.reshape(packed, (-1,))  # as one line: torch sees no wider items in rows of odd strides
+    if is_torch_array(flat) and flat.storage_offset() % kind.itemsize:
+        flat = xp.asarray(flat, copy=True)  # nor where they do not begin at a multiple of an item
+    return xp.reshape(flat.view(kind), (packed.shape[0], -1))
 
 
 def signed(number: int) -> int:

@@ -12,7 +12,7 @@ from array_api_compat import array_namespace, device
 from simgnn.emit.arrays import add_rows, counted, dtype_name, pick_rows, places_of, put_rows
 from simgnn.emit.masks import received_mask, sent_mask
 from simgnn.emit.row_cache import ChoosesRows, coded_change, move_on, moved_rows, take_arrived
-from simgnn.policy import Action, Array, PolicyContext
+from simgnn.policy import Action, Array, PolicyContext, decoded, encoded
 from simgnn.program.publications import counted_as
 
 LARGEST_SHIFT = 5.0
@@ -92,7 +92,7 @@ class AddParts(Action[ChoosesRows]):
         woken = places_in_shared(context, context.arriving)[layout.unpack(mask)]
         parts = arrived
         if self.codec.encodes:
-            parts = self.codec.decode(context, arrived, sums.shape[1], dtype_name(sums))
+            parts = decoded(self.codec, context, arrived, sums.shape[1], dtype_name(sums))
         sums = self.add(sums, woken, parts, layout.chosen_of_peers(mask))
         active = xp.zeros((sums.shape[0], 1), dtype=xp.bool, device=device(sums))
         active[woken] = True
@@ -165,7 +165,7 @@ class EncodeSums(Action[ChoosesRows]):
             return picked
         old = pick_rows(published, chosen)
         picked -= old
-        packed = self.codec.encode(context, picked, pick_rows(shared_rows(context), chosen))
+        packed = encoded(self.codec, context, picked, pick_rows(shared_rows(context), chosen))
         del picked
         move_on(self.codec, context, packed, chosen, old, published)
         return packed

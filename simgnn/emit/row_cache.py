@@ -12,7 +12,7 @@ from array_api_compat import array_namespace, device
 
 from simgnn.emit.arrays import dtype_name, pick_rows, places_of, put_rows
 from simgnn.emit.masks import received_mask, sent_mask
-from simgnn.policy import Action, Array, Codec, Metrics, Policy, PolicyContext, expect
+from simgnn.policy import Action, Array, Codec, Metrics, Policy, PolicyContext, decoded, encoded, expect
 
 IndexForm = Literal["bitmap", "ids"]
 State = tuple[float, ...]
@@ -142,9 +142,9 @@ def coded_change(
     named = chosen if names is None else pick_rows(names, chosen)
     if codec.keeps_exact_rows:
         change = array_namespace(rows).subtract(picked, old, out=old)
-        return codec.encode(context, change, named), put_rows(cached, chosen, picked)
+        return encoded(codec, context, change, named), put_rows(cached, chosen, picked)
     picked -= old
-    packed = codec.encode(context, picked, named)
+    packed = encoded(codec, context, picked, named)
     del picked  # two such arrays at once are the most that any op of a cache holds
     return packed, move_on(codec, context, packed, chosen, old, cached)
 
@@ -152,7 +152,7 @@ def coded_change(
 def move_on(codec: Codec, context: PolicyContext, packed: Array, chosen: Array, old: Array, cached: Array) -> Array:
     """The cache with decoded differences added: one expression on both ends, so that they hold the same bits. ``old``:
     the chosen rows of the cache, which is made the new ones."""
-    old += codec.decode(context, packed, cached.shape[1], dtype_name(cached))
+    old += decoded(codec, context, packed, cached.shape[1], dtype_name(cached))
     return put_rows(cached, chosen, old)
 
 

@@ -11,6 +11,7 @@ from simgnn.experiment.planning.mini_batch import plan_mini_batches
 from simgnn.experiment.planning.planned import Planned, undeclared
 from simgnn.experiment.planning.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import SLOTS
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policies.blocks import ExpandBlocks
@@ -25,6 +26,7 @@ from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.sizes import BatchSizes
+from simgnn.user_code import reported
 
 __all__ = ["Planned", "check_trains", "plan"]
 
@@ -42,7 +44,8 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
             "statistics file cannot be, as it holds no edges"
         )
     check_trains(experiment, stats)
-    return _full_graph(experiment, stats) if batches is None else plan_mini_batches(experiment, stats, batches)
+    with reported(getattr(experiment, slot) for slot in SLOTS):
+        return _full_graph(experiment, stats) if batches is None else plan_mini_batches(experiment, stats, batches)
 
 
 def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:

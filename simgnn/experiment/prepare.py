@@ -180,7 +180,9 @@ def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) 
             f"{counted}: sizes of batches of {of[0]} ranks in {of[1]} epochs, expected {wanted[0]} and {wanted[1]}: "
             "prepare the experiment again"
         )
-    placement = experiment.placement.model_copy(update={"hot_rows": hot_rows})
+    store = experiment.row_store
+    assert store is not None, "mini-batches have a store of rows"
+    placement = store.caching(hot_rows)
     resolved = experiment.model_copy(update={"placement": placement})
     stats = replace(stats, tables={**stats.tables, **sizes.locality})
     return Prepared(experiment, stats, plan(resolved, stats, sizes))

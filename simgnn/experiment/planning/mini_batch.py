@@ -41,7 +41,7 @@ def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: Ba
     placement = experiment.row_store
     assert placement is not None
     # the store holds dense rows, embeddings behind features
-    width = stats.facts.feature_width + placement.sparse_embedding
+    width = stats.facts.feature_width + placement.learned_width
     facts = replace(stats.facts, feature_nonzeros=None, feature_width=width)
     stats = replace(stats, facts=facts)
     planned = plan_layers(
@@ -92,12 +92,12 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     staged = store.staged(communication)
     marks = 0 if batching.known_ahead or batches.parted is not None else schedule.drawing_threads
     _lookups(builder, stats, batches, marks, not communication.sends_unasked, batching.evaluation == "exact")
-    _training(builder, model, stats, train, placement.sparse_embedding > 0)
+    _training(builder, model, stats, train, placement.learned_width > 0)
     pushed = None
-    if placement.sparse_embedding:
+    if placement.learned_width:
         host_rows = builder.columns[FEATURE_ROWS.name]
-        pushed = push_ops(builder, batches, host_rows, placement.sparse_embedding, placement.sparse_delay)
-    trained = training_ops(builder.templates.pop(STEP), pushed, placement.sparse_delay, schedule)
+        pushed = push_ops(builder, batches, host_rows, placement.learned_width, placement.learned_delay)
+    trained = training_ops(builder.templates.pop(STEP), pushed, placement.learned_delay, schedule)
     released = next(op.name for op in reversed(trained.chain) if op.phase == "backward")
     ends = StepEnds(staged=staged[-1].name, released=released, trained=trained.trained)
     drawing = after(batching.ops(builder, batches, store.drawn()), schedule.before_draw(ends))

@@ -1,11 +1,12 @@
 """What every choice of slot ``placement`` is, and what mini-batches ask of it: rows that they share, pull and keep."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from simgnn.policies.staging import Staging
-from simgnn.policy import Moves, PlacementTraits
+from simgnn.errors import ConfigError
+from simgnn.policies.staging import LocateRows, ServeRows, StageInputs, Staging
+from simgnn.policy import Action, Moves, PlacementTraits
 from simgnn.program.sizes import IntArray
 
 
@@ -16,58 +17,74 @@ class Placement(PlacementTraits):
 
 
 class RowStore(Placement, ABC):
-    """A placement of input rows for mini-batches: hosts keep them, batches pull them, devices may cache some.
+    """A placement of input rows for mini-batches: hosts keep them, batches pull them.
 
-    ``hot_rows``: rows of other hosts that a device keeps. ``sparse_embedding``, ``sparse_delay``: width of the vector
-    that is learned of each vertex, 0: none; and the steps after which it changes.
+    By itself it keeps no rows of other hosts and learns none; a policy that does overrides what describes it.
     """
 
     serves: ClassVar[tuple[Moves, ...]] = ("batches",)
-
-    hot_rows: int | Literal["auto"]
-    sparse_embedding: int
-    sparse_delay: int
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (LocateRows, ServeRows, StageInputs)
 
     @property
-    @abstractmethod
     def cached_rows(self) -> int:
         """Rows of other hosts that a device keeps, once :meth:`resolved`."""
+        return 0
 
     @property
-    @abstractmethod
+    def wanted_rows(self) -> int | Literal["auto"]:
+        """The same as the experiment states it."""
+        return self.cached_rows
+
+    @property
     def pulls_new_rows(self) -> bool:
         """Whether rows that are in the cache already are kept when it is filled again."""
+        return False
 
     @property
-    @abstractmethod
     def refills(self) -> bool:
         """Whether each epoch has a cache of its own."""
+        return True
 
     @property
-    @abstractmethod
+    def learned_width(self) -> int:
+        """Elements of the vector that is learned of each vertex; 0: none."""
+        return 0
+
+    @property
+    def learned_delay(self) -> int:
+        """Steps after which learned vectors change."""
+        return 0
+
+    @property
     def caches(self) -> int:
         """Caches that a device holds at once."""
+        return 0
 
-    @abstractmethod
     def resolved(self, needed: Callable[[], float]) -> Self:
         """The same with a number of cached rows; ``needed``: distinct rows of other hosts that a rank needs in an
         epoch."""
+        return self
 
-    @abstractmethod
+    def caching(self, rows: int) -> Self:
+        """The same with so many cached rows. Raises :class:`~simgnn.errors.ConfigError` where it keeps none."""
+        if rows:
+            raise ConfigError(
+                f"placement.kind: got '{self.label}', which keeps no rows of other hosts, with sizes of batches that "
+                f"were counted for {rows} of them; expected sizes that were counted for none"
+            )
+        return self
+
     def check_fits(self, cached: IntArray, largest: IntArray, window: int, row_bytes: int) -> None:
         """Raise :class:`~simgnn.errors.ConfigError` where a device cannot hold caches and ``window`` staged batches.
 
         ``cached``, ``largest`` int64 [P]: rows of each rank's largest cache, input rows of its largest batch.
         """
 
-    @abstractmethod
     def take(self, staging: Staging) -> None:
         """Emit: rows of a batch that are in the cache."""
 
-    @abstractmethod
     def fill_next(self, staging: Staging) -> None:
         """Emit: a step's piece of the next epoch's cache."""
 
-    @abstractmethod
     def fill_first(self, staging: Staging) -> None:
         """Emit: the cache of the first epoch, before it begins."""

@@ -12,7 +12,7 @@ from simgnn.errors import ConfigError
 from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
 from simgnn.policies.placement.base import RowStore
 from simgnn.policies.placement.embeddings import ApplyGradients, PickGradients, SumGradients
-from simgnn.policies.staging import LocateRows, ServeRows, StageInputs, Staging, received
+from simgnn.policies.staging import Staging, received
 from simgnn.policy import Action, Choices, Refusal, chosen
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
@@ -63,7 +63,7 @@ class Store(RowStore):
     """
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (
-        *(LocateRows, ServeRows, StageInputs),
+        *RowStore.actions,
         *(TakeHotRows, ServeHotRows, FillHotRows, KeepHotRows, ServeFirstHotRows, FillFirstHotRows),
         *(PickGradients, SumGradients, ApplyGradients),
     )
@@ -169,6 +169,25 @@ class Store(RowStore):
         """``hot_rows`` as a number, once it is resolved."""
         assert isinstance(self.hot_rows, int), "resolve it first"
         return self.hot_rows
+
+    def caching(self, rows: int) -> Self:
+        """The same with so many hot rows."""
+        return self.model_copy(update={"hot_rows": rows})
+
+    @property
+    def wanted_rows(self) -> int | Literal["auto"]:
+        """``hot_rows``."""
+        return self.hot_rows
+
+    @property
+    def learned_width(self) -> int:
+        """``sparse_embedding``."""
+        return self.sparse_embedding
+
+    @property
+    def learned_delay(self) -> int:
+        """``sparse_delay``."""
+        return self.sparse_delay
 
     def check_fits(self, cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, row_bytes: int) -> None:
         """Raise :class:`ConfigError` where ``device_bytes`` cannot hold the caches and ``window`` staged batches.

@@ -1,0 +1,95 @@
+"""Toy policies of a user's own, one file each outside of the tree: simulated, run, replayed and compared."""
+
+import numpy as np
+import pytest
+
+from simgnn.analysis.replay import read_recording, replay
+from simgnn.record.activity import decisions_in
+from tests.extension.worlds import ALLOWED, POLICIES, Trained, differing, imported, outside, payload, train_all
+
+DENSE = ("communication.rows=transformed",)
+CODEC, PHASE, NORM = (
+    "codec.kind=mine.top_k:TopK", "freshness.kind=mine.every_kth:EveryKth", "freshness.kind=mine.norm_change:NormChange"
+)  # fmt: skip
+CASES = {
+    "vanilla": (*DENSE,),
+    "codec": (*DENSE, CODEC, "codec.keep=3"),
+    "codec, all elements": (*DENSE, CODEC, "codec.keep=64"),
+    "random phase": (*DENSE, PHASE, "freshness.interval=3"),
+    "random phase, every epoch": (*DENSE, PHASE, "freshness.interval=1"),
+    "norm": (*DENSE, NORM, "freshness.share=0.02"),
+    "norm, any change": (*DENSE, NORM, "freshness.share=0"),
+    "both": (*DENSE, NORM, "freshness.share=0.02", CODEC),
+    "stripes": (*DENSE, "partition.kind=mine.stripes:Stripes", "partition.height=7"),
+}
+IDENTITIES = ("codec, all elements", "random phase, every epoch", "norm, any change")
+LOSSY = ("codec", "random phase", "norm", "both")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Trained]:
+    """Every case on 2 and on 3 ranks."""
+    folder = tmp_path_factory.mktemp("user")
+    outside(folder)
+    return {
+        (name, ranks): run for ranks in (2, 3) for name, run in train_all(folder / str(ranks), ranks, CASES).items()
+    }
+
+
+def test_a_policy_imports_what_authors_are_promised() -> None:
+    for path in POLICIES.glob("*.py"):
+        assert {
+            name for name in imported(path) if not f"{name}.".startswith(tuple(f"{room}." for room in ALLOWED))
+        } == set()
+        assert {name for name in imported(path) if name.startswith(("simgnn.emit.", "simgnn.policy."))} == set()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_program_simulation_and_run_count_the_same_bytes(
+    runs: dict[tuple[str, int], Trained], name: str, ranks: int
+) -> None:
+    assert differing(runs[name, ranks]) == []
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_identity_settings_give_the_losses_of_vanilla(
+    runs: dict[tuple[str, int], Trained], name: str, ranks: int
+) -> None:
+    assert runs[name, ranks].losses == runs["vanilla", ranks].losses
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", LOSSY)
+def test_other_settings_send_less_and_learn_something_else(
+    runs: dict[tuple[str, int], Trained], name: str, ranks: int
+) -> None:
+    lossy, exact = runs[name, ranks], runs["vanilla", ranks]
+    assert payload(lossy) < payload(exact)
+    assert lossy.losses != exact.losses
+    assert lossy.losses[-1] < lossy.losses[0]
+
+
+@pytest.mark.parametrize("name", ["random phase", "norm", "both"])
+def test_decisions_are_replayed_on_another_partition(runs: dict[tuple[str, int], Trained], name: str) -> None:
+    two, three = runs[name, 2], runs[name, 3]
+    again = replay(read_recording(two.folder), two.program, decisions_in(two.program), two_digests(two), 5, 0, None)
+    assert not again.transferred
+    found = replay(
+        read_recording(two.folder), three.program, decisions_in(three.program), frozenset({"another"}), 5, 0, None
+    )
+    assert found.transferred
+    assert set(found.activity) == decisions_in(three.program)
+    for decision, values in found.activity.items():
+        if values.ndim == 4 and decision in two.decided:
+            shares = [
+                decided[decision][..., 1:, 0].sum() / decided[decision][..., 0, 0].sum() / 4
+                for decided in (two.decided, found.activity)
+            ]
+            assert np.isclose(*shares, atol=0.02), decision
+
+
+def two_digests(run: Trained) -> frozenset[str]:
+    """What names the partition of a run."""
+    return read_recording(run.folder).digests
