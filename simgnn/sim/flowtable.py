@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from simgnn.sim.crossings import FITS, LINK_FULL, Bools, Crossings, Floats, Ints, Paths, build, fits, join, remove
+from simgnn.sim.maxmin import Flows
 
 
 class PathTable:
@@ -94,6 +95,7 @@ class FlowTable:
             kind = np.bool_ if name == "ended" else np.float64 if name in _FLOATS else np.int64
             setattr(self, name, np.zeros(0, dtype=kind))
         self.crossings: Crossings
+        self.columns: Flows
         self._lay_out(0)
 
     def join(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats, owner: int, low: Ints) -> None:
@@ -142,6 +144,7 @@ class FlowTable:
             fresh = np.zeros(room, dtype=column.dtype)
             fresh[: len(rows)] = column[rows]
             setattr(self, name, fresh)
+        self.columns = Flows(*(getattr(self, name) for name in Flows._fields))
         self._used, self._count = len(self.order), len(rows)
         self.order = np.arange(self._used)
         # Links of dirty components stay dirty, whatever their component is called now.

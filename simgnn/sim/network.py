@@ -28,7 +28,7 @@ from simgnn.sim.crossings import Floats, Ints, Paths
 from simgnn.sim.device import HostCores
 from simgnn.sim.flowtable import FlowTable
 from simgnn.sim.loads import Loads
-from simgnn.sim.maxmin import patience, solve
+from simgnn.sim.maxmin import Links, patience, solve
 from simgnn.sim.messagebatch import Batch, OnEnd, Tag
 
 WINDOW = 0.03
@@ -276,12 +276,10 @@ class Network:
         self._joining, self._crowd, self._admission = [], 0, FOREVER_PS
         dirty = flows.settle()
         self.solves += 1
-        starved, self._first_end, gone, rows, release = solve(
-            now, flows.order, dirty, flows.ended, flows.weight, flows.cap, flows.rate, flows.remaining, flows.since,
-            flows.born, flows.end, flows.owner, flows.low, flows.high, self._capacity, self._reach, flows.crossings,
-            self._window, PART,
-        )  # fmt: skip
-        self._release, self._batch = FOREVER_PS, (gone, rows, release)
+        links = Links(self._capacity, dirty, self._reach)
+        found = solve(now, flows.order, flows.columns, links, flows.crossings, self._window, PART)
+        starved, self._first_end = found.starved, found.first_end
+        self._release, self._batch = FOREVER_PS, (found.gone, found.rows, found.release)
         if self._loads is not None:
             self._loads.share(now)
         if starved >= 0:

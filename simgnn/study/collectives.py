@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool, StrictFloat, StrictStr, ValidationError
 
-from simgnn.analysis.fit_nccl_score import Score, interpolation, left_out
-from simgnn.analysis.fit_nccl_tables import find_tables, read_tables
+from simgnn.analysis.nccl.held_out import Score, interpolation, left_out
+from simgnn.analysis.nccl.measured_tables import find_tables, read_tables
 from simgnn.errors import ConfigError
 from simgnn.hardware.problems import sentences
 from simgnn.hardware.profile import load_profile

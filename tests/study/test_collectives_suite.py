@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.analysis.fit_nccl_tables import find_tables
+from simgnn.analysis.nccl.measured_tables import find_tables
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.report.validation_published import print_collectives

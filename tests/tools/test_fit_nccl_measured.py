@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.fit_nccl import fit_machine, fit_messages, predict_left_out
-from simgnn.analysis.fit_nccl_law import ROUND_BYTES
-from simgnn.analysis.fit_nccl_score import interpolation, left_out
-from simgnn.analysis.fit_nccl_tables import Table, find_tables, read_tables
+from simgnn.analysis.nccl.held_out import interpolation, left_out
+from simgnn.analysis.nccl.law import ROUND_BYTES
+from simgnn.analysis.nccl.measured_tables import Table, find_tables, read_tables
 from simgnn.hardware.links import Collective
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile, load_profile
+from tools.fit_nccl import fit_machine, fit_messages, predict_left_out
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from simgnn.analysis.fit_nccl_choice import LARGE_BYTES
-from simgnn.analysis.fit_nccl_curve import FLOOR_SHARE, Curve, mean_curve, read, smooth_curve, straight_line
-from simgnn.analysis.fit_nccl_law import ROUND_BYTES, Law
-from simgnn.analysis.fit_nccl_spread import rounded, spread_of, spread_steps
-from simgnn.analysis.fit_nccl_tables import Floats, Table
+from simgnn.analysis.nccl.curves import (
+    FLOOR_SHARE,
+    Curve,
+    mean_curve,
+    read,
+    rounded,
+    smooth_curve,
+    spread_of,
+    spread_steps,
+    straight_line,
+)
+from simgnn.analysis.nccl.law import LARGE_BYTES, ROUND_BYTES, Law
+from simgnn.analysis.nccl.measured_tables import Floats, Table
 from simgnn.errors import HardwareError
 from simgnn.hardware.links import Algorithm, Choice, Collective
 from simgnn.hardware.quantities import Bandwidth, Duration, Points

@@ -6,17 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.fit_nccl import fit_machine
-from simgnn.analysis.fit_nccl_choice import choice_of, fit_choice, taken
-from simgnn.analysis.fit_nccl_command import main
-from simgnn.analysis.fit_nccl_entries import Fitted, fit_scope, switches
-from simgnn.analysis.fit_nccl_law import ROUND_BYTES, fit_law
-from simgnn.analysis.fit_nccl_score import interpolation, left_out, predict
-from simgnn.analysis.fit_nccl_tables import COLUMNS, Table, read_tables
+from simgnn.analysis.nccl.held_out import interpolation, left_out, predict
+from simgnn.analysis.nccl.law import ROUND_BYTES, choice_of, fit_choice, fit_law, taken
+from simgnn.analysis.nccl.measured_tables import COLUMNS, Table, read_tables
+from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope, switches
 from simgnn.errors import HardwareError
 from simgnn.hardware.collectives import FIRST_ROUND, choose_collective, joined
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile, load_profile
+from tools.fit_nccl import fit_machine, main
 
 SIZES = np.unique(np.concatenate([np.arange(8192, 2**20, 16384), np.arange(2**20, 2**26 + 1, 2**18)])).astype(float)
 HOP, CHUNK, FLOOR, BUS, RAIL, LINK = 3e-6, 3.0 * 2**20, 20e-6, 150e9, 6e9, 200e9

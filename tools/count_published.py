@@ -1,4 +1,4 @@
-"""``python -m simgnn.study.published_counts``: what a ``published`` suite assumes of graphs that are not here, counted
+"""``python -m tools.count_published``: what a ``published`` suite assumes of graphs that are not here, counted
 on graphs that are: reuse of rows, balance of METIS partitions; and partitions of a graph that it names.
 """
 
@@ -28,7 +28,7 @@ SMALLEST_SHARE = 10
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print TOML for a suite's file; exit status 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m simgnn.study.published_counts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.count_published", description=__doc__)
     parser.add_argument("graphs", type=Path, nargs="+", help="graphs to count; of balance, medians over them")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4], help="rank counts")
     parser.add_argument("--partition", type=Path, help="a graph whose METIS partitions are written out")

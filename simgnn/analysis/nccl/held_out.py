@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simgnn.analysis.fit_nccl_choice import LARGE_BYTES
-from simgnn.analysis.fit_nccl_entries import Fitted, fit_scope
-from simgnn.analysis.fit_nccl_law import fit_law
-from simgnn.analysis.fit_nccl_tables import Floats, Table
+from simgnn.analysis.nccl.law import LARGE_BYTES, fit_law
+from simgnn.analysis.nccl.measured_tables import Floats, Table
+from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope
 from simgnn.errors import HardwareError
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.profile import Profile
