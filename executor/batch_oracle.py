@@ -35,7 +35,7 @@ class BatchReference:
 @dataclass
 class LearnedRows:
     """A table of all vertices' vectors [V, D] and Adagrad over the whole of it, whatever was in a batch; with ``delay``
-    1 a gradient changes them one step late (specs/distdgl.md 5.6)."""
+    1 a gradient changes them one step late (docs/systems/distdgl.md)."""
 
     vectors: torch.Tensor
     delay: int

@@ -54,7 +54,7 @@ class Task:
         """As :meth:`loss` for a mini-batch: ``scores`` [b, classes] of the rows ``seeds`` int64 [b].
 
         The gradient is that of the sum over these rows, which is divided by their number when it is known of all ranks
-        (specs/minibatch_common.md C8); metrics are divided as those of a full graph: over an epoch they add up.
+        (docs/systems/mini-batches.md); metrics are divided as those of a full graph: over an epoch they add up.
         """
         labels = self.labels.index_select(0, seeds)
         gradient = self._gradient(scores, labels)

@@ -24,7 +24,7 @@ class BlockAdjacency:
     ``forward[j]``: rows n, columns m_j, which number the rows of rank j in its local order; ``backward[j]``: the same
     shape, for the edges the other way round. The two are one object where they are equal, as in an undirected graph.
     ``degrees[j]`` int64 [m_j]: in-degrees in the full graph. Blocks are summed in the order of ranks from ``start``,
-    the first rank that has rows. Source: CAGNET, 1D; specs/cagnet.md section 3.
+    the first rank that has rows. Source: CAGNET, 1D; docs/systems/cagnet.md.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from executor.kernels.views import array, compiled_for
 from simgnn.errors import ConfigError
 
 SCALINGS = ("gcn", "mean", "sum")
-"""Weights of sampled edges, from the sampled in-degrees c (specs/minibatch_common.md C10):
+"""Weights of sampled edges, from the sampled in-degrees c (docs/systems/mini-batches.md):
 
 - ``gcn``: mean over the row itself and its sampled in-neighbours, divided by c + 1. Our decision: weights by degrees of
   the full graph would be biased, since neighbours are drawn;

@@ -81,7 +81,7 @@ class DrawnBatches:
 
     ``seeds`` int64 [n], ascending: the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows
     of each batch after each hop, as the program has them. Where it has none for the worker all is empty: every rank
-    takes part in every step (specs/minibatch_common.md C8).
+    takes part in every step (docs/systems/mini-batches.md).
     """
 
     def __init__(self, source: BatchSource, seeds: NDArray[np.int64], planned: NDArray[np.int64]) -> None:

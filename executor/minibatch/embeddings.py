@@ -29,7 +29,7 @@ from simgnn.sampling.remote import rows_on_hosts
 
 Rows = torch.Tensor
 EPSILON = 1e-10
-"""Added to the root of Adagrad's sum (specs/distdgl.md 5.6)."""
+"""Added to the root of Adagrad's sum (docs/systems/distdgl.md)."""
 
 
 def initial_embeddings(seed: int, vertices: NDArray[Any], width: int) -> NDArray[np.float64]:

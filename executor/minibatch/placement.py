@@ -2,7 +2,7 @@
 
 The functions of :class:`StagedRows` carry out the staging ops of a program. A staged batch lies in one of ``window``
 buffers of ``largest`` rows, made once, the cache of hot rows in one of two, or in the only one of a run: while it
-trains, a rank's device holds no other input rows (RapidGNN's bound, specs/rapidgnn.md 6).
+trains, a rank's device holds no other input rows (RapidGNN's bound, docs/systems/rapidgnn.md).
 """
 
 from collections.abc import Callable, Sequence

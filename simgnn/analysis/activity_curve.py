@@ -3,7 +3,7 @@ reach.
 
 A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs where it
 drifts, after (epsilon / r)**2 where it walks at random; so of all rows about (r / epsilon)**kappa are sent, kappa in
-1..2. Source: specs/cdfgnn.md, section 7 (our own model; the paper has none). Deviation: fractions are of the rows that
+1..2. Source: docs/systems/cdfgnn.md (our own model; the paper has none). Deviation: fractions are of the rows that
 are not zero, and the first epoch is left out of the fit.
 """
 

@@ -1,6 +1,6 @@
 """Recorded guards on another partition, or past the end of their record: shares of blocks that were sent.
 
-Source: specs/sancus.md section 7. The share of each epoch and sync point is carried over, and each root sends whenever
+Source: docs/systems/sancus.md. The share of each epoch and sync point is carried over, and each root sends whenever
 its running sum of shares reaches one; roots begin apart, so that what is sent is spread over them. Past the record
 shares follow a curve: a block that moves by r of its bound an epoch is sent every r**-kappa epochs, and r settles
 (:mod:`simgnn.analysis.activity_curve`). Deviation: the curve is fitted to the shares, since changes are not recorded.

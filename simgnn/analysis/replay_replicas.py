@@ -4,7 +4,7 @@ Of vertices with as many replicas r as the record has seen, the recorded share i
 a master publishes a vertex in epochs in which any of its r copies moved. Were they to move by themselves, each with the
 probability f with which mirrors send, that would happen with probability 1 - (1 - f)**r. They move together, more or
 less: r**c stands for r, with the c of each epoch for which the record's own numbers of replicas give the rows that it
-published. Source: specs/cdfgnn.md section 7 (our own model; there c is 1). Deviation: what mirrors send is one share,
+published. Source: docs/systems/cdfgnn.md (our own model; there c is 1). Deviation: what mirrors send is one share,
 whatever their number; nobody records it by replicas. Where hosts add up their mirrors first, hosts stand for replicas:
 a host's part moves, and a row a host is published.
 """

@@ -40,7 +40,7 @@ def vertex_types(graph: Graph) -> NDArray[np.int8]:
 def type_balances(graph: Graph, owner: NDArray[np.int32], ranks: int) -> tuple[TypeBalance, ...]:
     """Balance of every type that the graph has, in an edge-cut: a rank holds the edges that end in its vertices.
 
-    ``owner`` int32 [V], of ``ranks`` = P. Source: DistDGL, Zheng et al., IA3 2020 (specs/distdgl.md 5.1 and 13.12).
+    ``owner`` int32 [V], of ``ranks`` = P. Source: DistDGL, Zheng et al., IA3 2020 (docs/systems/distdgl.md).
     """
     bins = vertex_types(graph).astype(np.int64) * ranks + np.asarray(owner)
     cells = len(TYPES) * ranks

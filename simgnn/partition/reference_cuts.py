@@ -8,7 +8,7 @@
   the fewest edges, then the lowest. Source: Petroni et al., CIKM 2015, with exact degrees instead of those seen so far.
 
 What follows from the ranks of edges (isolated vertices, masters, local graphs, measures) is the same for every
-vertex-cut: specs/cagnet.md part B, B2. Edges are read in pieces, as by :mod:`simgnn.partition.ebv`.
+vertex-cut. Edges are read in pieces, as by :mod:`simgnn.partition.ebv`.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ class ReplicaGraph:
     this rank's mirrors, the slice of local rows. ``levels``, where ranks lie on several hosts: rows of the routes
     "mirrors/across" and "mirrors/within", by which hosts add up first: from masters to one mirror on each other host,
     and from the replica that stands for a host to its other ones; ascending by global id.
-    Source: CDFGNN, sections 3 and 4 (section 3 of our spec); that hosts add up first is our own.
+    Source: CDFGNN, sections 3 and 4; that hosts add up first is our own.
     """
 
     rank: int

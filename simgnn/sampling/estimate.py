@@ -2,7 +2,7 @@
 
 Vertices of one degree and owner are alike. Draws fall on owners as the partition's edges do, and on an owner's vertices
 in proportion to their degrees; a vertex is in a batch unless every draw missed it (independent draws: Poisson). Source:
-the degree estimator of specs/minibatch_common.md C9(b), which knows each vertex; here a class of vertices stands for
+the degree estimator of docs/systems/mini-batches.md, which knows each vertex; here a class of vertices stands for
 each, since a statistics file holds no edges. All batches of a rank are equal, its last one too.
 """
 

@@ -52,7 +52,7 @@ def gather(
 
     ``rows`` [V]: row of each vertex on its host.
 
-    Source: RapidGNN (specs/rapidgnn.md 5.3). Deviation: rows are in order of the rank that sends them, which is the
+    Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in order of the rank that sends them, which is the
     owner where a host has one rank.
     """
     senders = sources.of(vertices)

@@ -58,7 +58,7 @@ class SamplingPlan:
 
     ``batch_size``: seed vertices of a full batch, of every worker or of each, a number where all are equal. ``last``:
     "keep", each worker's last batch may be short, or missing; "drop", all workers have as many batches, all of them
-    full (specs/minibatch_common.md C8).
+    full (docs/systems/mini-batches.md).
     """
 
     csr: CSR

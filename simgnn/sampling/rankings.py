@@ -13,7 +13,7 @@ class Rankings:
     """The rankings of a worker whose batches of ``epochs`` epochs ``part_of`` opens: one for each epoch, or with
     ``whole_run`` one for all, which is counted when it is first asked for.
 
-    Source: RapidGNN, hot set (specs/rapidgnn.md 5.2; which of the two the paper means is open, 7.1).
+    Source: RapidGNN, hot set (docs/systems/rapidgnn.md; which of the two the paper means is open).
     """
 
     part_of: Callable[[int], Part]

@@ -1,6 +1,6 @@
 """How the cache of hot rows of the next epoch is filled while an epoch runs: a piece of its slots in each step.
 
-The lists of RapidGNN's vectorised pull (specs/rapidgnn.md 5.4), whose pieces are those of :class:`Pieces`.
+The lists of RapidGNN's vectorised pull (docs/systems/rapidgnn.md), whose pieces are those of :class:`Pieces`.
 """
 
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ IntArray = NDArray[np.int64]
 @dataclass(frozen=True)
 class Pieces:
     """What each step brings of a cache, by slot. ``step`` int64 [n]: the step that fills it; ``kept`` bool [n]: its row
-    lies in the cache before too, and is copied from there. Source: RapidGNN, VectorPull (specs/rapidgnn.md 5.4)."""
+    lies in the cache before too, and is copied from there. Source: RapidGNN, VectorPull (docs/systems/rapidgnn.md)."""
 
     step: IntArray
     kept: NDArray[np.bool_]

@@ -60,7 +60,7 @@ class Ranking:
 
     ``vertices`` [U], ascending; ``counts`` int32 [U]: batches that need each. The *order* is by falling count, ties by
     id (the smaller first); a cache of n hot rows holds the first n of it, each in the slot that is its place.
-    Source: RapidGNN, hot set (specs/rapidgnn.md 5.2); ties are our decision.
+    Source: RapidGNN, hot set (docs/systems/rapidgnn.md); ties are our decision.
     """
 
     vertices: IndexArray

@@ -43,8 +43,8 @@ class SampleRequests:
     def payload_bytes(self) -> IntArray:
         """Bytes from each rank (row) to each other in each step, int64 [P, P, epochs, steps].
 
-        Source: specs/distdgl.md 8, its sampling part. Counts go ahead beside them: 8 bytes a pair and hop, as control.
-        """
+        Source: docs/systems/distdgl.md, its sampling part. Counts go ahead beside them: 8 bytes a pair and hop, as
+        control."""
         ids, replies = ID_BYTES * self.asked, DEGREE_BYTES * self.asked + NEIGHBOUR_BYTES * self.returned
         total: IntArray = (ids + np.swapaxes(replies, 1, 2)).sum(axis=0)
         ranks = np.arange(total.shape[0])

@@ -26,7 +26,7 @@ def batch_seed(seed: int, worker: int, epoch: int, batch: int) -> int:
 
 def dropout_seed(seed: int, epoch: int, batch: tuple[int, int] | None = None) -> int:
     """Seed of what dropout draws: in an epoch on the full graph, for all ranks alike, or for a ``batch`` (worker,
-    number) of it, as specs/minibatch_common.md C3 has it."""
+    number) of it, as docs/systems/mini-batches.md has it."""
     return hash64("drop", seed, epoch) if batch is None else hash64("drop", seed, batch[0], epoch, batch[1])
 
 

@@ -25,7 +25,7 @@ WHAT = "serve lists"
 def write_served(gathers: Sequence[GatherPart], sender: int, steps: int, writer: ArtifactWriter) -> Mapping[str, int]:
     """Write what ``sender`` sends, from the plans of every rank of the epoch, in rank order; returns sums of rows.
 
-    Source: RapidGNN (specs/rapidgnn.md 5.3): the union of all serve lists is the union of what plans pull.
+    Source: RapidGNN (docs/systems/rapidgnn.md): the union of all serve lists is the union of what plans pull.
     """
     index = np.zeros((steps, len(gathers)), np.int64)
     exchanged = np.zeros(steps, np.bool_)

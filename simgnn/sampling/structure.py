@@ -132,7 +132,7 @@ class HostStructure:
 
 def structure_size(core: IntArray, edges: IntArray, halo: IntArray, vertices: int) -> IntArray:
     """Bytes of the structure of every host, int64 [M], from its numbers of core vertices, in-edges and halo vertices,
-    int64 [M] each, and the graph's vertices. Source: specs/distdgl.md 11, and the tables of ids."""
+    int64 [M] each, and the graph's vertices. Source: docs/systems/distdgl.md, and the tables of ids."""
     lid_bytes = np.where(core + halo <= 2**31, 4, 8)
     return 8 * (core + 1) + lid_bytes * edges + 8 * halo + 8 * (core + halo) + 8 * (len(core) + 1) + 16 * vertices
 

@@ -35,7 +35,7 @@ def block_case(model: str, ranks: int, *extra: str, graph: str = "communities", 
 
 
 def example(*extra: str) -> Case:
-    """V = 1000, P = 4, widths 32, 16, 5: specs/cagnet.md section 6."""
+    """V = 1000, P = 4, widths 32, 16, 5: docs/systems/cagnet.md."""
     return Case("thousand", "gcn", "block-row", 4, "float32-adam", (*BLOCKS, FIRST, "train.epochs=4", *extra))
 
 

@@ -101,7 +101,8 @@ def elsewhere_notes(folder: Path) -> list[str]:
 
 
 def staging_bytes(program: Program, rank: int) -> int:
-    """Two caches (one, of a whole run) and a window of the largest batch: RapidGNN's bound (specs/rapidgnn.md 6)."""
+    """Two caches (one, of a whole run) and a window of the largest batch: RapidGNN's bound
+    (docs/systems/rapidgnn.md)."""
     inputs, hot = program.buffers[INPUTS], program.buffers.get(HOT)
     rows = inputs.depth * int(program.sizes.per_rank(inputs.rows, 0, 0)[rank])
     if hot is not None:

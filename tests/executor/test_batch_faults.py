@@ -1,5 +1,5 @@
 """A lane that fails, or does not go on, ends a mini-batch run on all ranks, with the reason, and leaves nothing in
-shared memory (specs/minibatch_common.md C13.7, C13.8)."""
+shared memory (docs/systems/mini-batches.md)."""
 
 import os
 import time

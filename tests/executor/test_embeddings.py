@@ -1,5 +1,5 @@
 """Learned vectors of vertices: ranks change them as one process does that keeps the whole table, at once or a step
-late, whoever needs a vertex and however often (specs/distdgl.md 5.6, 8, 13.4)."""
+late, whoever needs a vertex and however often (docs/systems/distdgl.md)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,8 +134,8 @@ def _assert_as_one_process(found: Mapping[str, Found]) -> None:
 
 
 def _assert_pushed_bytes(folder: Path) -> None:
-    """Ids and rows of each pair are those of the vertices in the batches, 8 + 8 D bytes in float64 (specs/distdgl.md
-    8); some vertex is in batches of several ranks."""
+    """Ids and rows of each pair are those of the vertices in the batches, 8 + 8 D bytes in float64
+    (docs/systems/distdgl.md); some vertex is in batches of several ranks."""
     run, sampling = RunPlan.open(folder), sampling_of(folder)
     serving, sampler = Serving(run.program.hosts), Sampler(sampling.csr, sampling.fanouts)
     ranks, at = serving.ranks, np.array(run.program.hosts)[np.asarray(sampling.owner)]

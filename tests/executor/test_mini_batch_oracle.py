@@ -1,6 +1,6 @@
 """Mini-batch training on ranks is what one process does on the union of the same batches: all layers, and edges, which
 are hosts that serve only, hosts that share nothing, one host, seeds without neighbours, fewer training vertices
-than ranks (specs/minibatch_common.md C8, C13, distdgl.md 15, rapidgnn.md 15)."""
+than ranks (docs/systems/mini-batches.md)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -171,7 +171,7 @@ def test_a_run_tells_what_a_full_graph_run_tells(trained: Trained) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_batch_is_told_of(trained: Trained, name: str) -> None:
     """A row a rank, epoch and step: what the batch held adds up, and no more batches are staged than there are buffers
-    (specs/minibatch_common.md C12)."""
+    (docs/systems/mini-batches.md)."""
     program, sampling = trained.program(name), sampling_of(trained.folders[name])
     table = pq.read_table(RunDirectory(trained.folders[name]).batches).to_pylist()
     assert len(table) == 4 * EPOCHS * program.calendar.steps
@@ -191,7 +191,7 @@ def test_every_batch_is_told_of(trained: Trained, name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_rows_come_from_where_the_program_says(trained: Trained, name: str) -> None:
     """From the memory of the host, the cache, other hosts, and into the cache: counted by the ranks as they move rows
-    (specs/rapidgnn.md 13.3, 13.4)."""
+    (docs/systems/rapidgnn.md)."""
     program, run = trained.program(name), RunDirectory(trained.folders[name])
     counted, planned = pq.read_table(run.batches), batch_table(program, pq.read_table(run.trace))
     assert batches_that_differ(counted, planned) == 0
@@ -206,7 +206,7 @@ def test_rows_come_from_where_the_program_says(trained: Trained, name: str) -> N
 @pytest.mark.parametrize("name", VARIANTS)
 def test_counters_of_a_batch_add_up(trained: Trained, name: str) -> None:
     """Rows of the host, of the cache and of each other rank are the input rows; losses of batches, those of epochs
-    (specs/minibatch_common.md C12)."""
+    (docs/systems/mini-batches.md)."""
     sampling, run = sampling_of(trained.folders[name]), RunDirectory(trained.folders[name])
     losses = [0.0] * EPOCHS
     for row in pq.read_table(run.batches).to_pylist():

@@ -1,6 +1,6 @@
-"""Rounds of the adaptive cache over masters and mirrors, rank by rank in one process: specs/cdfgnn.md section 10, items
-6 to 8. After every round all copies hold the same bits, sums are those of the parts that count, and what is published
-is no further from the exact sum than threshold and codec allow."""
+"""Rounds of the adaptive cache over masters and mirrors, rank by rank in one process: docs/systems/cdfgnn.md. After
+every round all copies hold the same bits, sums are those of the parts that count, and what is published is no further
+from the exact sum than threshold and codec allow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Programs of block broadcasts: valid for every choice, and the bytes and ops of specs/cagnet.md sections 6 and 7."""
+"""Programs of block broadcasts: valid for every choice, and the bytes and ops of docs/systems/cagnet.md."""
 
 from dataclasses import replace
 
@@ -151,7 +151,7 @@ def test_what_has_no_meaning_is_refused() -> None:
 
 
 def test_bytes_of_attention() -> None:
-    """specs/cagnet.md section 11, less the scores that receivers compute: rows of width H d forward, gradients with
+    """docs/systems/cagnet.md, less the scores that receivers compute: rows of width H d forward, gradients with
     three numbers a head backward, and parts of the gradients of targets' scores."""
     result = planned(
         blocks(4, [250] * 4, width=32), "model.kind=gat", "model.order=auto", "model.hidden=16", "model.heads=2"

@@ -59,7 +59,7 @@ def test_every_plan_is_valid(kind: str, ranks: int, layers: int, index: str, fol
 
 
 def test_the_system_is_that_of_the_paper() -> None:
-    """specs/cdfgnn.md section 5.3: a sync of every layer in both directions; none is hoisted."""
+    """docs/systems/cdfgnn.md: a sync of every layer in both directions; none is hoisted."""
     program = planned(3)
     ops = {op.name for op in program.templates["steady"].ops}
     for layer in (1, 2):

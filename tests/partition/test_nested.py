@@ -111,7 +111,7 @@ def test_what_cannot_be_nested_is_refused() -> None:
 
 @pytest.mark.parametrize("system", ["distdgl", "rapidgnn"])
 def test_systems_with_a_store_divide_among_machines(system: str) -> None:
-    """Ranks of a host share its rows, so that only what crosses hosts costs anything (specs/minibatch_common.md C1)."""
+    """Ranks of a host share its rows, so that only what crosses hosts costs anything (docs/systems/mini-batches.md)."""
     policy = load_experiment(system).partition
     assert isinstance(policy, Metis)
     assert policy.across == "hosts"

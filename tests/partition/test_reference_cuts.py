@@ -1,4 +1,4 @@
-"""Vertex-cuts to measure EBV against: their definitions, read slowly, and what specs/cagnet.md part B asks of all."""
+"""Vertex-cuts to measure EBV against: their definitions, read slowly, and what every vertex-cut must hold."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A batch of all ranks together: divided by P, the rest to the first ranks (specs/distdgl.md 6, 15.2)."""
+"""A batch of all ranks together: divided by P, the rest to the first ranks (docs/systems/distdgl.md)."""
 
 from dataclasses import replace
 from pathlib import Path

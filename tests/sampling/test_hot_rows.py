@@ -212,7 +212,7 @@ def test_one_host_pulls_nothing(case: Case) -> None:
 def test_buffers_stay_within_the_published_bound(
     hot_rows: int, window: int, needed: int, largest: int, caches: int
 ) -> None:
-    """A cache alone where it serves the whole run (specs/rapidgnn.md 7.1)."""
+    """A cache alone where it serves the whole run (docs/systems/rapidgnn.md)."""
     held = staged_rows(np.array([min(hot_rows, needed)]), np.array([largest]), window, caches)
     assert held.tolist() == [caches * min(hot_rows, needed) + window * largest]
     assert held[0] <= 2 * hot_rows + window * largest

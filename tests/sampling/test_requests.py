@@ -70,7 +70,7 @@ def test_a_host_holds_its_own_rows_only() -> None:
         n, edges, halo = len(core), int(degrees[core].sum()), len(set().union(*sources) - set(core.tolist()))
         assert structure.host == host
         assert structure.part.oid[:n].tolist() == core.tolist()
-        # specs/distdgl.md 11, and both tables of ids
+        # docs/systems/distdgl.md, and both tables of ids
         assert structure.size_bytes == 8 * (n + 1) + 4 * edges + 8 * halo + 8 * (n + halo) + 8 * 4 + 16 * 300
         assert structure_bytes(csr, owner, serving)[host] == structure.size_bytes
         again = HostStructure.from_arrays(host, structure.arrays())

@@ -2,7 +2,7 @@
 lead to, which come first among them.
 
 In a mini-batch, layer l of L sums over the block of hop L - l + 1, from the rows after that hop to those before.
-Source: the common plan of sampled systems (specs/minibatch_common.md C9, C10).
+Source: the common plan of sampled systems (docs/systems/mini-batches.md).
 """
 
 from collections.abc import Callable

@@ -36,7 +36,7 @@ def training_ops(
 ) -> TrainingOps:
     """``training``: from the first layer to the optimizer.
 
-    What is pushed is applied at the end of its step, as specs/distdgl.md 5.6 has it. With a ``delay`` a step applies
+    What is pushed is applied at the end of its step, as docs/systems/distdgl.md has it. With a ``delay`` a step applies
     what the one before pushed, when all ranks of its host have their rows. Where the schedule lets ops run beside
     training, gradients travel and rows change beside it; ranks meet in the sum of gradients after that, so that rows of
     the step that follows are pulled from what has changed on every host.

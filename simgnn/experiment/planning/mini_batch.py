@@ -3,8 +3,8 @@
 *Drawing* makes blocks. *Staging* brings rows: local ones, hot ones, those of other hosts, and a piece of the next
 epoch's cache. *Training* is one chain from the first layer to the optimizer. The schedule says how far ahead of the
 third the first two run, as dependencies on earlier steps. Where embeddings are learned, what changes them is at the end
-of the third, or beside it (:mod:`simgnn.experiment.planning.embeddings`). Sources: specs/distdgl.md 5.7,
-specs/rapidgnn.md 5.6.
+of the third, or beside it (:mod:`simgnn.experiment.planning.embeddings`). Sources: docs/systems/distdgl.md,
+docs/systems/rapidgnn.md.
 """
 
 from dataclasses import replace

@@ -40,9 +40,9 @@ class NeighbourSampling(Batching, ABC):
 
     ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
     -1 for all. ``global_batch`` divides a batch of all ranks evenly, the first ones getting one vertex more where
-    that leaves a rest (specs/distdgl.md 6). ``split``: ``even`` gives all ranks equally many training vertices,
+    that leaves a rest (docs/systems/distdgl.md). ``split``: ``even`` gives all ranks equally many training vertices,
     ``local`` those that they own.
-    ``last``: ``drop`` ends an epoch where the first rank has no full batch left (specs/minibatch_common.md C8).
+    ``last``: ``drop`` ends an epoch where the first rank has no full batch left (docs/systems/mini-batches.md).
     ``storage``: where batches are kept: decides nothing about them.
     ``evaluation``: ``exact``, each layer on all in-edges of every rank's own vertices, which needs memory for the rows
     of two layers; ``none`` leaves it out.

@@ -13,8 +13,8 @@ class Sampled(NeighbourSampling):
     """Online neighbour sampling. It draws what ``seeded`` draws, so that the two train on equal batches.
 
     ``structure``: ``partitioned``, a host holds the in-edges of its own vertices, and draws from them for others on
-    request (specs/distdgl.md 5.5); ``replicated``, it holds the whole graph's, and a rank draws all of a batch itself.
-    """
+    request (docs/systems/distdgl.md); ``replicated``, it holds the whole graph's, and a rank draws all of a batch
+    itself."""
 
     known_ahead: ClassVar[bool] = False
 

@@ -19,5 +19,5 @@ class Seeded(NeighbourSampling):
     )
 
     def drawing(self, hops: int) -> tuple[Work, ...]:
-        """Nothing: batches are read ahead from disk, which no profile prices (specs/rapidgnn.md 10)."""
+        """Nothing: batches are read ahead from disk, which no profile prices (docs/systems/rapidgnn.md)."""
         return ()

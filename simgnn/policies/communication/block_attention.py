@@ -1,7 +1,7 @@
 """Attention over blocks: a running softmax as blocks of prepared rows arrive; backward, each rank reverses the sums
 over the rows that it broadcast, from the gradients of all rows that attended to them.
 
-Source: specs/cagnet.md section 11 (ours; neither CAGNET nor SANCUS has attention). Deviations: scores of sources are
+Source: docs/systems/cagnet.md (ours; neither CAGNET nor SANCUS has attention). Deviations: scores of sources are
 computed where rows arrive, so rows alone travel; gradients of sums and of weights stand for <G, Z> and D. Backward, a
 row whose score is above the maximum that its target knew, since that had an older copy of it, weighs as that maximum.
 """

@@ -30,7 +30,7 @@ class BlockBroadcast(Communication):
     the first too; ``saved-sum``: the kept sum of rows times own gradients, which spares the first layer's. It matters
     where rows are aggregated first; that of GIN's perceptron, and that of a sum that is kept for good, is always own.
     ``blocks_ahead``: how many blocks may arrive while one is multiplied.
-    Source: CAGNET's 1D algorithm (specs/cagnet.md part A). Deviation: with ``saved-sum`` gradients travel as wide as
+    Source: CAGNET's 1D algorithm (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients travel as wide as
     a layer's input, as they do for GIN.
     """
 

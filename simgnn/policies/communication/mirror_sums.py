@@ -42,7 +42,7 @@ class MirrorSums:
     vertex has a mirror. ``by_replicas``: rows that masters send by the first hop, see :class:`Stage`.
 
     y = S x, where S adds the rows of a vertex up over its copies and gives all of them the sum, is its own adjoint, so
-    the gradient of a sum is completed by the same sync. Source: section 5.3 of our spec of CDFGNN.
+    the gradient of a sum is completed by the same sync. See docs/systems/cdfgnn.md.
     """
 
     def __init__(

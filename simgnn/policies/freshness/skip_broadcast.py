@@ -45,7 +45,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     sent. ``warmup_epochs``: all send in so many first epochs. ``skip``: ``embeddings`` (forward), or ``gradients``:
     forward is fresh and backward follows the rule.
 
-    Source: SANCUS, Algorithms 3 to 6, as read in specs/sancus.md section 9, which lists where the text is ambiguous.
+    Source: SANCUS, Algorithms 3 to 6, as read in docs/systems/sancus.md, which lists where the text is ambiguous.
     Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any other.
     """
 

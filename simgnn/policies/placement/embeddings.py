@@ -1,7 +1,7 @@
 """Learned vectors of vertices, which lie behind the features in the rows of the store: what a step does with them.
 
 A batch pulls them as it pulls features. Their gradients go to the ranks that write the rows (DistDGL: Zheng et al.,
-IA3 2020, section 5.4; specs/distdgl.md 5.3, 5.6): ids, then rows, to the first rank of the host that holds a row. That
+IA3 2020, section 5.4; docs/systems/distdgl.md): ids, then rows, to the first rank of the host that holds a row. That
 rank sums them by vertex in the order of the ranks that sent them, divides by the seeds of all ranks' batches and steps
 by Adagrad. Deviation: rows of the own host go there at once too, not over the rank that serves them.
 """
