@@ -8,6 +8,7 @@ import torch
 from executor.buffers import Now
 from executor.handlers import handler_of
 from executor.handlers.context import Handler, RankContext, Sent
+from simgnn.program.dispatch import Order
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program, Template
 from simgnn.program.stops import in_one_thread
@@ -20,29 +21,25 @@ class Step:
     """An op that is ready to run on this rank.
 
     ``guard``: decision that must not be zero. ``free``: slots that nobody reads after it in program order. ``touched``:
-    all slots that it uses and that die within the turn. ``after``: positions of predecessors in the same turn.
-    ``earlier``: predecessors in earlier turns, as (turns back, op name).
+    all slots that it uses and that die within the turn.
     """
 
     op_id: int
     name: str
-    stream: str
     run: Handler
     guard: str | None
     free: tuple[int, ...]
     touched: tuple[int, ...]
-    after: tuple[int, ...]
-    earlier: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """The steps of a template on this rank, in program order. ``position``: op name to step. ``serial``: see
+    """The steps of a template on this rank, in program order. ``order``: what each of them waits for. ``serial``: see
     :func:`simgnn.program.stops.in_one_thread`."""
 
     name: str
     steps: tuple[Step, ...]
-    position: Mapping[str, int]
+    order: Order
     serial: bool
 
 
@@ -59,39 +56,29 @@ def _compile(
     free = context.store.free_after(template)
     dying = {slot for slots in free for slot in slots}
     last_write = {access.buffer: op.name for op in template.ops for access in op.writes}
-    kept = [op for op in template.ops if program.has(op, context.rank)]
-    position = {op.name: index for index, op in enumerate(kept)}
-    steps_per_epoch = program.calendar.steps
+    order = Order.of(program, template, [program.has(op, context.rank) for op in template.ops])
     steps, pending_free = [], set[int]()
     for op in template.ops:
         pending_free.update(free[template.index[op.name]])
-        if op.name not in position:
+        if op.name not in order.position:
             continue
         run = handler_of(op, template, context)
         for access in op.writes:
             if access.buffer in observers and last_write[access.buffer] == op.name:
                 run = _observed(run, context.store.getter(access), observers[access.buffer])
         slots = {context.store.slot(access.buffer) for access in op.reads + op.writes}
-        here = [d for d in op.after if not d.steps_back and not d.epochs_back]
         steps.append(
             Step(
                 op_id=program.op_ids[template.name, op.name],
                 name=op.name,
-                stream=op.stream,
                 run=run,
                 guard=None if op.guard is None else op.guard.decision,
                 free=tuple(sorted(pending_free)),
                 touched=tuple(sorted(slots & dying)),
-                after=tuple(position[d.op] for d in here if d.op in position),
-                earlier=tuple(
-                    (d.steps_back + d.epochs_back * steps_per_epoch, d.op)
-                    for d in op.after
-                    if d.steps_back or d.epochs_back
-                ),
             )
         )
         pending_free.clear()
-    return CompiledTemplate(template.name, tuple(steps), position, in_one_thread(program, template, context.rank))
+    return CompiledTemplate(template.name, tuple(steps), order, in_one_thread(program, template, context.rank))
 
 
 def _observed(run: Handler, read: Callable[[Now], torch.Tensor], observe: Observe) -> Handler:

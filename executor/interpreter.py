@@ -2,13 +2,13 @@
 
 Where the ops of every template form one total order (bulk synchronous programs) the main thread runs them one after
 another. Otherwise each stream has a thread (``executor.lanes``), and only dependencies, the order of communicating
-streams and ``pick`` decide what runs when. Both paths run the same compiled steps on the same buffers.
+streams and what the schedule picks decide what runs when. Both paths run the same compiled steps on the same buffers.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -19,7 +19,7 @@ from executor.handlers.context import NOTHING, RankContext, Sent
 from executor.lanes import Lanes
 from executor.workers import Workers
 from simgnn.errors import BackendError
-from simgnn.policies.schedule.pick import Pick, ProgramOrder
+from simgnn.program.dispatch import Picks
 from simgnn.program.program import EVALUATE, Program
 
 SPAN = 512
@@ -34,11 +34,18 @@ class Record(Protocol):
         ...
 
 
+class Coming(NamedTuple):
+    """A turn that has not begun."""
+
+    template: CompiledTemplate
+    now: Now
+
+
 class Interpreter:
     """One rank's run of a program.
 
-    ``observers``: buffer name -> function called after its last write of a turn. ``pick`` chooses among ready ops of a
-    stream that does not communicate; anything but program order takes the threaded path, in threads of ``workers``.
+    ``observers``: buffer name -> function called after its last write of a turn. ``schedule`` None: ready ops run in
+    program order. One that picks takes the threaded path, in threads of ``workers``.
     """
 
     def __init__(
@@ -47,7 +54,7 @@ class Interpreter:
         context: RankContext,
         record: Record,
         observers: Mapping[str, Observe] | None = None,
-        pick: Pick | None = None,
+        schedule: Picks | None = None,
         workers: Workers | None = None,
     ) -> None:
         self.program = program
@@ -56,8 +63,9 @@ class Interpreter:
         self.clock = clock_of(context.device)
         self.templates = compile_program(program, context, observers or {})
         used = {name for name in self.templates if name != EVALUATE}
-        self.serial = pick is None and all(self.templates[name].serial for name in used)
-        self._lanes = None if self.serial else Lanes(self, pick or ProgramOrder(), workers or Workers(0))
+        picks = schedule is not None and schedule.picks
+        self.serial = not picks and all(self.templates[name].serial for name in used)
+        self._lanes = None if self.serial else Lanes(self, schedule, workers or Workers(0))
 
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
         """Run all turns of consecutive epochs; all ops have ended when this returns.
@@ -71,28 +79,29 @@ class Interpreter:
             return
         with torch.no_grad():
             while turns := list(islice(work, every)):
-                for template, now in turns:
-                    self._run(template, now)
+                for turn in turns:
+                    self._run(turn)
                 if between is not None and len(turns) == every:
                     between()
 
-    def _turns(self, epochs: Iterable[int]) -> Iterator[tuple[CompiledTemplate, Now]]:
+    def _turns(self, epochs: Iterable[int]) -> Iterator[Coming]:
         calendar = self.program.calendar
         for epoch in epochs:
             for step in range(calendar.steps):
-                yield self.templates[calendar.template(epoch, step)], Now(epoch, step, epoch * calendar.steps + step)
+                now = Now(epoch, step, epoch * calendar.steps + step)
+                yield Coming(self.templates[calendar.template(epoch, step)], now)
 
     def evaluate(self, epoch: int) -> bool:
         """Run the evaluation after an epoch, where the program has one. Every training op must have ended."""
         template = self.templates.get(EVALUATE)
         if template is None:
             return False
-        now = Now(epoch, -1, (epoch + 1) * self.program.calendar.steps - 1)
+        turn = Coming(template, Now(epoch, -1, (epoch + 1) * self.program.calendar.steps - 1))
         if template.serial or self._lanes is None:
             with torch.no_grad():
-                self._run(template, now)
+                self._run(turn)
         else:
-            self._lanes.run(iter([(template, now)]))
+            self._lanes.run(iter([turn]))
         return True
 
     def close(self) -> None:
@@ -100,13 +109,14 @@ class Interpreter:
         if self._lanes is not None:
             self._lanes.close()
 
-    def _run(self, template: CompiledTemplate, now: Now) -> None:
+    def _run(self, turn: Coming) -> None:
         """One turn in program order in this thread. The hot loop: per-op overhead counts here."""
+        now = turn.now
         clock, add, values = self.clock, self.record.add, self.context.store.values
         decisions = self.context.decisions
         step: Step | None = None
         try:
-            for step in template.steps:
+            for step in turn.template.steps:
                 if step.guard is None or decisions.get(step.guard):
                     issued = clock()
                     sent = step.run(now)

@@ -1,12 +1,12 @@
 """Streams as threads: several turns in flight, ordered by dependencies alone.
 
-The main thread runs the first stream that does not communicate (``compute``), every other stream has a thread a server.
-A communicating stream issues strictly in program order; of the others ``pick`` chooses among the ready ops.
+The main thread runs the first stream that does not communicate, every other stream has a thread a server. Which op a
+stream runs next is what the dispatcher says (:mod:`simgnn.program.dispatch`).
 """
 
 import sys
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,78 +20,64 @@ from executor.failure import op_failure
 from executor.handlers.context import NOTHING
 from executor.workers import Workers
 from simgnn.errors import BackendError
-from simgnn.policies.schedule.pick import Observed, Pick, Ready
-from simgnn.program.ops import Stream
+from simgnn.program.dispatch import Dispatcher, Job, Lane, OpenTurn, Picks
 
 if TYPE_CHECKING:
-    from executor.interpreter import Interpreter
+    from executor.interpreter import Coming, Interpreter
 
 
-@dataclass
-class _TurnState:
-    """A turn in flight. ``waiting``: unfinished predecessors of each step. ``followers``: who waits for each step.
-    ``uses``: how many steps will still touch a slot that dies with the turn. ``events``: CUDA ends of steps."""
+@dataclass(eq=False, slots=True)
+class Running:
+    """What the executor keeps of a turn in flight. ``uses``: how many steps will still touch a slot that dies with the
+    turn. ``ends``: step -> CUDA events of the ends of what it waited for."""
 
     template: CompiledTemplate
     now: Now
-    waiting: list[int]
-    followers: list[list[tuple["_TurnState", int]]]
-    done: list[bool]
-    left: int
-    uses: dict[int, int]
-    before: list[list[Any]] = field(default_factory=list)
+    uses: Counter[int]
+    ends: dict[int, list[Any]] = field(default_factory=dict)
 
-
-@dataclass
-class _Lane:
-    """A stream: its queue (program order) or its ready ops, and its CUDA stream where there is one."""
-
-    stream: Stream
-    ordered: bool
-    queue: deque[tuple[_TurnState, int]] = field(default_factory=deque)
-    ready: list[tuple[int, int, _TurnState]] = field(default_factory=list)
-    state: Any = None
-    ended: int = 0
-    cuda: Any = None
+    def step(self, position: int) -> Step:
+        """An op of the turn."""
+        return self.template.steps[position]
 
 
 class Lanes:
     """Runs turns as they come, in threads of ``workers`` that are kept until :meth:`close`."""
 
-    def __init__(self, interpreter: "Interpreter", pick: Pick, workers: Workers) -> None:
-        program = interpreter.program
+    def __init__(self, interpreter: "Interpreter", schedule: Picks | None, workers: Workers) -> None:
+        program, context = interpreter.program, interpreter.context
         self.interpreter = interpreter
-        self.pick = pick
         self.window = 1 + max(
             [0]
-            + [back for t in interpreter.templates.values() for step in t.steps for back, _ in step.earlier]
+            + [back for template in interpreter.templates.values() for _, back, _ in template.order.earlier]
             + [buffer.depth - 1 for buffer in program.buffers.values()]
         )
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
-        self._coming: Iterator[tuple[CompiledTemplate, Now]] = iter(())
-        self._next_turn: tuple[CompiledTemplate, Now] | None = None
+        self._coming: Iterator[Coming] = iter(())
+        self._next_turn: Coming | None = None
         self._ended, self._every = 0, sys.maxsize
-        self._active: dict[int, _TurnState] = {}
-        cuda = interpreter.context.device.type == "cuda"
-        self._lanes = {
-            stream.name: _Lane(
-                stream, stream.group is not None, state=pick.init(), cuda=_cuda_stream() if cuda else None
-            )
-            for stream in program.streams.values()
-        }
-        free = [lane for lane in self._lanes.values() if not lane.ordered]
-        self._main = next((lane for lane in free if lane.stream.name == "compute"), free[0] if free else None)
+        self._active: dict[int, OpenTurn[Running]] = {}
+        self._dispatcher = Dispatcher[Running](
+            context.rank,
+            {name: Lane(stream) for name, stream in program.streams.items()},
+            schedule,
+            lambda turn, name: context.decisions.get(name),
+        )
+        lanes = self._dispatcher.lanes
+        on_gpu = context.device.type == "cuda"
+        self._cuda = {name: _cuda_stream() for name in lanes} if on_gpu else {}
+        self._main = next((lane for lane in lanes.values() if not lane.ordered), None)
         self._served = [
-            workers.run(f"stream-{lane.stream.name}", partial(self._serve, lane))
-            for lane in self._lanes.values()
+            workers.run(f"stream-{name}", partial(self._serve, lane))
+            for name, lane in lanes.items()
             for _ in range(lane.stream.servers - (1 if lane is self._main else 0))
         ]
 
     def run(
         self,
-        work: Iterator[tuple[CompiledTemplate, Now]],
+        work: "Iterator[Coming]",
         between: Callable[[], None] | None = None,
         every: int = sys.maxsize,
     ) -> None:
@@ -130,7 +116,7 @@ class Lanes:
         for ended in self._served:
             ended.wait(timeout=1.0)
 
-    def _serve(self, lane: _Lane) -> None:
+    def _serve(self, lane: Lane[Running]) -> None:
         with torch.no_grad():
             try:
                 while self._take_and_run(lane, until_idle=False):
@@ -144,7 +130,7 @@ class Lanes:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def _take_and_run(self, lane: _Lane | None, until_idle: bool) -> bool:
+    def _take_and_run(self, lane: Lane[Running] | None, until_idle: bool) -> bool:
         """Wait for an op of a stream and run it; the main thread comes back without one when so many turns have ended.
         False when nothing is left (main thread) or the run is over."""
         with self._changed:
@@ -153,54 +139,40 @@ class Lanes:
                     return False
                 if until_idle and self._ended >= self._every:
                     return True
-                job = None if lane is None else self._next(lane)
+                job = None if lane is None else self._dispatcher.take(lane)
                 if job is not None:
                     break
                 if until_idle and not self._active and self._next_turn is None:
                     return False
                 self._changed.wait()
-        assert lane is not None
-        state, index = job
         try:
-            self._execute(lane, state, index)
+            self._execute(job)
         except BaseException as error:
-            self._fail(self._failure(state, index, error))
+            self._fail(self._failure(job, error))
             return False
         return True
 
-    def _next(self, lane: _Lane) -> tuple[_TurnState, int] | None:
-        if lane.ordered:
-            if lane.queue and not lane.queue[0][0].waiting[lane.queue[0][1]]:
-                return lane.queue.popleft()
-            return None
-        if not lane.ready:
-            return None
-        lane.ready.sort(key=lambda entry: entry[:2])
-        steps = [(s.now, s.template.steps[i]) for _, i, s in lane.ready]
-        choices = [Ready(now.epoch, now.step, step.op_id, step.name) for now, step in steps]
-        seen = Observed(self.interpreter.context.decisions, {k: v.ended for k, v in self._lanes.items()})
-        choice, lane.state = self.pick.pick(choices, seen, lane.state)
-        _, index, state = lane.ready.pop(choice)
-        return state, index
-
-    def _execute(self, lane: _Lane, state: _TurnState, index: int) -> None:
-        step, context = state.template.steps[index], self.interpreter.context
+    def _execute(self, job: Job[Running]) -> None:
+        running = job.turn.what
+        step, context = running.step(job.position), self.interpreter.context
+        runs = step.guard is None or bool(context.decisions.get(step.guard))
         end: Any = None
-        if step.guard is None or context.decisions.get(step.guard):
-            if lane.cuda is None:
-                end = self._timed(step, state.now)
+        if runs:
+            cuda = self._cuda.get(job.turn.order.ops[job.position].stream)
+            if cuda is None:
+                self._timed(step, running.now)
             else:
-                with torch.cuda.stream(lane.cuda):
-                    for event in state.before[index]:
-                        lane.cuda.wait_event(event)
+                with torch.cuda.stream(cuda):
+                    for event in running.ends.pop(job.position, ()):
+                        cuda.wait_event(event)
                     for slot in step.touched:
                         value = context.store.values[slot]
                         for part in value if isinstance(value, tuple) else (value,):
                             if part is not None and part.is_cuda:
-                                part.record_stream(lane.cuda)
-                    end = self._timed(step, state.now)
+                                part.record_stream(cuda)
+                    end = self._timed(step, running.now)
         with self._changed:
-            self._finish(lane, state, index, end)
+            self._finish(job, runs, end)
             self._changed.notify_all()
 
     def _timed(self, step: Step, now: Now) -> Any:
@@ -211,28 +183,21 @@ class Lanes:
         self.interpreter.record.add(now, step.op_id, issued, ended, sent or NOTHING)
         return ended
 
-    def _finish(self, lane: _Lane, state: _TurnState, index: int, end: Any) -> None:
-        lane.ended += 1
-        state.done[index] = True
-        state.left -= 1
-        for slot in state.template.steps[index].touched:
-            state.uses[slot] -= 1
-            if not state.uses[slot]:
+    def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:
+        """``end``: the CUDA event of the op's end; None on a CPU, and where a guard skipped the op."""
+        turn, running = job.turn, job.turn.what
+        for slot in running.step(job.position).touched:
+            running.uses[slot] -= 1
+            if not running.uses[slot]:
                 self.interpreter.context.store.values[slot] = None
-        for follower, position in state.followers[index]:
-            if lane.cuda is not None and end is not None:
-                follower.before[position].append(end)
-            self._release(follower, position)
-        if not state.left:
+        if end is not None:
+            for follower in self._dispatcher.followers(turn, job.position):
+                follower.turn.what.ends.setdefault(follower.position, []).append(end)
+        self._dispatcher.finish(turn, job.position, ran)
+        if not turn.left:
             self._ended += 1
-            del self._active[state.now.count]
+            del self._active[job.number]
             self._open_turns()
-
-    def _release(self, state: _TurnState, index: int) -> None:
-        state.waiting[index] -= 1
-        lane = self._lanes[state.template.steps[index].stream]
-        if not state.waiting[index] and not lane.ordered:
-            lane.ready.append((state.now.count, index, state))
 
     def _open_turns(self) -> None:
         """Open turns as long as no older turn than the window is in flight."""
@@ -241,41 +206,23 @@ class Lanes:
             if self._active and now.count - min(self._active) >= self.window:
                 return
             self._next_turn = next(self._coming, None)
-            count = len(template.steps)
-            uses: dict[int, int] = {}
-            for step in template.steps:
-                for slot in step.touched:
-                    uses[slot] = uses.get(slot, 0) + 1
-            state = _TurnState(
-                template, now, [0] * count, [[] for _ in range(count)], [False] * count, count, uses,
-                [[] for _ in range(count)],
-            )  # fmt: skip
-            if count:
-                self._active[now.count] = state
-            for index, step in enumerate(template.steps):
-                self._enter(state, index, step)
+            uses = Counter(slot for step in template.steps for slot in step.touched)
+            turn = OpenTurn(
+                self._dispatcher, now.count, now.epoch, now.step, template.order, Running(template, now, uses)
+            )
+            if turn.left:
+                self._active[now.count] = turn
+            self._dispatcher.open(turn, self._before)
 
-    def _enter(self, state: _TurnState, index: int, step: Step) -> None:
-        for parent in step.after:
-            state.followers[parent].append((state, index))
-            state.waiting[index] += 1
-        for back, name in step.earlier:
-            other = self._active.get(state.now.count - back)
-            place = None if other is None else other.template.position.get(name)
-            if other is not None and place is not None and not other.done[place]:
-                other.followers[place].append((state, index))
-                state.waiting[index] += 1
-        lane = self._lanes[step.stream]
-        if lane.ordered:
-            lane.queue.append((state, index))
-        elif not state.waiting[index]:
-            lane.ready.append((state.now.count, index, state))
+    def _before(self, turn: OpenTurn[Running], position: int, back: int, name: str) -> list[OpenTurn[Running]]:
+        other = self._active.get(turn.number - back)
+        return [] if other is None else [other]
 
-    def _failure(self, state: _TurnState, index: int, error: BaseException) -> BaseException:
+    def _failure(self, job: Job[Running], error: BaseException) -> BaseException:
         if isinstance(error, BackendError) or not isinstance(error, Exception):
             return error
-        step, context = state.template.steps[index], self.interpreter.context
-        return op_failure(self.interpreter.program, step, state.now, context.rank, error)
+        running, context = job.turn.what, self.interpreter.context
+        return op_failure(self.interpreter.program, running.step(job.position), running.now, context.rank, error)
 
 
 def _cuda_stream() -> Any:

@@ -11,6 +11,7 @@ from simgnn.model.spec import LayerSpec
 from simgnn.policies.batching.base import Batching
 from simgnn.policy import Policy
 from simgnn.program.digest import program_digest
+from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
 from simgnn.record.plan import BatchesTable, read_plan
@@ -128,6 +129,11 @@ class RunPlan:
     def timeout(self) -> float:
         """Seconds after which a silent rank counts as lost."""
         return float(self.train["timeout"])
+
+    @property
+    def schedule(self) -> Picks | None:
+        """The schedule that picks among ready ops; None in a plan that names none."""
+        return cast("Picks | None", self.policies.get("schedule"))
 
     @cached_property
     def program(self) -> Program:

@@ -33,7 +33,7 @@ from executor.trace import Recorder, put_aside, warm_up_writer
 from executor.workers import Workers, stream_threads
 from executor.world import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
-from simgnn.policies.schedule.pick import Pick
+from simgnn.program.dispatch import Picks
 from simgnn.program.program import EVALUATE
 from simgnn.program.stops import Stops
 from simgnn.record.rundir import RunDirectory
@@ -42,14 +42,14 @@ from simgnn.record.summary import payload_epochs
 PROGRESS_S = 1.0
 
 
-def run_rank(root: Path, device: str = "auto", resume: bool = False, pick: Pick | None = None) -> int:
+def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
     """Run this process's rank to the end; the exit status. The environment says which rank it is."""
     rank = int(os.environ["RANK"])
     session: Session | None = None
     try:
         plan = RunPlan.open(root)
         plan.check_unfinished()
-        session = Session(plan, device, resume, pick)
+        session = Session(plan, device, resume)
         session.run()
         return 0
     except Exception as fault:
@@ -71,9 +71,12 @@ def _tell(root: Path, rank: int, error: Exception) -> None:
 
 
 class Session:
-    """Everything that one rank holds during a run. ``span``: turns after which what was noted is written."""
+    """Everything that one rank holds during a run. ``schedule`` None: the plan's. ``span``: turns after which what was
+    noted is written."""
 
-    def __init__(self, plan: RunPlan, device: str, resume: bool, pick: Pick | None, span: int = SPAN) -> None:
+    def __init__(
+        self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
+    ) -> None:
         self.plan, self.span = plan, span
         torch.set_num_threads(
             threads_per_rank(plan.threads_per_rank, int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks)))
@@ -105,10 +108,10 @@ class Session:
         self.notes = Notes(plan, self.context, self.start, resume)
         training, evaluation = metrics_buffers(plan.program)
         observers = {training: self._trained, evaluation: self.history.observe_evaluation}
+        observed = {name: observe for name, observe in observers.items() if name is not None}
         self.interpreter = Interpreter(
-            plan.program, self.context, self.recorder,
-            {name: observe for name, observe in observers.items() if name is not None}, pick, self._workers,
-        )  # fmt: skip
+            plan.program, self.context, self.recorder, observed, schedule or plan.schedule, self._workers
+        )
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
 

@@ -6,7 +6,7 @@ A policy of a user imports this module, :mod:`simgnn.emit` and the nouns of :mod
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph as Graph
-from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.dispatch import Observed, Ready
+from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
 from simgnn.program.scratch import Terms
 from simgnn.program.sizes import IntArray, Size
 
@@ -407,18 +408,112 @@ class PlacementTraits(Serving):
         return ""
 
 
-class ScheduleTraits(Serving):
-    """What other choices may ask of a schedule."""
+class Schedule(Serving):
+    """A choice of slot ``schedule``: on which stream each op runs, what it waits for, and which ready op runs next.
+
+    A subclass overrides what it changes; as it is, ops of one nature share a stream, wait for what their buffers demand
+    and run in program order.
+    """
 
     slot: ClassVar[str] = "schedule"
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
+
+    @property
+    def mini_batches(self) -> "MiniBatchSchedule | None":
+        """How far ahead batches are staged; None: it serves the full graph alone."""
+        return None
+
+    def stream(self, nature: Nature, op: Op) -> Stream:
+        """The stream of an op of a plan. Streams beside :attr:`Nature.stream` are made as ops need them: one with a
+        ``group`` has a process group of its own, which no other stream may use, and issues its ops in program order."""
+        return nature.stream
+
+    def after(self, nature: Nature, op: Op, before: Sequence[Op]) -> Sequence[Dependency]:
+        """What an op waits for besides what its buffers demand. ``before``: the ops before it in its turn."""
+        return ()
+
+    @property
+    def picks(self) -> bool:
+        """Whether :meth:`pick` is overridden. Otherwise a rank whose ops form one chain runs them in one thread."""
+        return type(self).pick is not Schedule.pick
+
+    def init_pick(self) -> Any:
+        """The state of a stream before its first choice; each stream of a rank has its own."""
+        return None
+
+    def pick(self, ready: Sequence[Ready], observed: Observed, state: Any) -> tuple[int, Any]:
+        """Position among ``ready`` of the op that runs next, and the new state of the stream. Simulator and executor
+        ask whenever a stream that does not communicate is free and has ops whose dependencies have ended."""
+        return 0, state
+
+
+@dataclass(frozen=True)
+class StepEnds:
+    """Ops of a step by name. ``staged``: the last that brings rows; ``released``: the last that reads a batch;
+    ``trained``: the last of all."""
+
+    staged: str
+    released: str
+    trained: str
+
+
+class MiniBatchSchedule(Schedule, ABC):
+    """A schedule that serves mini-batches too: how many are drawn and staged ahead of the one in training."""
+
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
+
+    @property
+    def mini_batches(self) -> "MiniBatchSchedule":
+        """The schedule itself."""
+        return self
+
+    def stream(self, nature: Nature, op: Op) -> Stream:
+        """The stream of the op's nature; that of drawing runs as many ops at once as batches are drawn at once."""
+        found = super().stream(nature, op)
+        return replace(found, servers=self.drawing_threads) if nature is Nature.DRAWING else found
+
+    @abstractmethod
+    def fitted(self, batches: int) -> "MiniBatchSchedule":
+        """The same for a run of so many batches: it neither waits for more nor keeps memory for them."""
+
+    @property
+    @abstractmethod
+    def drawing_threads(self) -> int:
+        """Batches that are drawn at once."""
+
+    @property
+    @abstractmethod
+    def drawn_batches(self) -> int:
+        """Batches whose blocks are held at once, the one in training included."""
+
+    @abstractmethod
+    def staged_batches(self, steps: int) -> int:
+        """Batches whose input rows are held on the device at once, the one in training included, where an epoch has so
+        many ``steps``."""
+
+    @property
+    @abstractmethod
+    def pushes_beside(self) -> bool:
+        """Whether what a step pushes may travel while the next step runs."""
+
+    @abstractmethod
+    def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """What a batch's blocks wait for."""
+
+    @abstractmethod
+    def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """What a batch's rows wait for, besides its blocks."""
+
+    @abstractmethod
+    def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
+        """What the rows of an epoch's first batch wait for besides; nothing where epochs are like steps."""
 
 
 SLOTS: Mapping[str, type[Policy]] = MappingProxyType(
     {
         each.slot: each
         for each in (
-            Partitioner, CommunicationTraits, BatchingTraits, FreshnessTraits, Codec, PlacementTraits, ScheduleTraits,
+            Partitioner, CommunicationTraits, BatchingTraits, FreshnessTraits, Codec, PlacementTraits, Schedule,
         )
     }
 )  # fmt: skip
@@ -511,7 +606,7 @@ class Choices:
     freshness: FreshnessTraits
     codec: CodecTraits
     placement: PlacementTraits
-    schedule: ScheduleTraits
+    schedule: Schedule
     model: ModelChoices
     train: TrainChoices
     graph: GraphChoices

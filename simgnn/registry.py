@@ -48,6 +48,11 @@ def available(slot: str) -> list[str]:
     return [*shipped(slot), *sorted(installed - shipped(slot).keys())]
 
 
+def is_kind(slot: str, kind: object) -> bool:
+    """Whether something may be the ``kind`` of a slot, as far as can be told without importing code of a user's own."""
+    return isinstance(kind, str) and (kind in shipped(slot) or ":" in kind or kind in available(slot))
+
+
 def policy_class(slot: str, kind: object) -> type[Policy]:
     """The class of a policy. Imports its module, so ``kind`` must come from what a user asked to run.
 

@@ -33,12 +33,12 @@ from simgnn.policies.minibatch import (
     HOT,
     INPUTS,
     OWN_LABELS,
-    SAMPLING,
     SEED_COUNT,
     SERVED_ROWS,
     rows_after,
 )
 from simgnn.policies.placement.store import KeepHotRows
+from simgnn.program.kinds import OpKind
 from simgnn.sampling.fetchplan import FetchPlan
 from simgnn.sampling.plan import SamplingPlan
 from simgnn.sampling.planfile import open_plan
@@ -60,7 +60,8 @@ def batch_context(
 def _batch_source(plan: RunPlan, folders: BatchFolders, sampling: SamplingPlan, rank: int) -> BatchSource:
     if plan.batching.known_ahead:
         return PresampledBatches(folders.presampled, sampling, plan.artifact.digest, rank, plan.epochs)
-    return SampledBatches(sampling, rank, plan.program.streams[SAMPLING].servers)
+    drawing = {op.stream for _, op in plan.program.ops if op.kind is OpKind.SAMPLE}
+    return SampledBatches(sampling, rank, sum(plan.program.streams[name].servers for name in drawing))
 
 
 def _context(

@@ -68,6 +68,7 @@ def predict(
         activity=found.activity,
         evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
         stops=Stops(experiment.train.epochs, checkpoint_every=experiment.train.checkpoint_every),
+        schedule=prepared.experiment.schedule,
     )
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
     result = prediction_result(prepared, chosen, simulation, spread, found)

@@ -77,7 +77,8 @@ def tell_fetches(
     if not width:
         reporter.stage("the graph has no features, so rows have no bytes; for random ones: graph.stand_in_features")
     row_bytes = width * np.dtype(experiment.train.dtype).itemsize or None
-    schedule = experiment.schedule.fitted(epochs * plan.steps)
+    assert experiment.schedule.mini_batches is not None, "other schedules are rejected when an experiment is loaded"
+    schedule = experiment.schedule.mini_batches.fitted(epochs * plan.steps)
     fetches = fetch_report(found, row_bytes, schedule.staged_batches(plan.steps))
     return told | {"fetches": fetches | {"enough_hot_rows": None} if learned else fetches}
 

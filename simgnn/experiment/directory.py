@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
 PLAN_FORMAT = 1
-RUN_TIME_SLOTS = ("freshness", "codec")
+RUN_TIME_SLOTS = ("freshness", "codec", "schedule")
 """Slots whose policies act while training."""
-BATCH_SLOTS = ("batching", "communication", "placement", "schedule")
+BATCH_SLOTS = ("batching", "communication", "placement")
 """Those that act besides where training draws mini-batches."""
 
 

@@ -22,7 +22,7 @@ from simgnn.policies.segments import Segments
 from simgnn.policies.sync import Reference, Sync
 from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.ops import ITEM_BYTES, Group, Stream
+from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.sizes import BatchSizes
@@ -122,9 +122,8 @@ def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
 
 
 def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLayers, sizes: Sizes) -> Program:
-    builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], experiment.train.dtype)
-    builder.streams = {"compute": Stream("compute"), "comm": Stream("comm", group="world")}
-    builder.groups = {"world": Group("world")}
+    hosts = [int(host) for host in stats.hosts]
+    builder = ProgramBuilder(experiment.name, hosts, experiment.train.dtype, experiment.schedule)
     layers = planned.model.layers
     resends = experiment.communication.resends_inputs()
     once = (sizes.fetches_inputs and planned.rows == "input" and not resends) or layers[0].hoisted

@@ -22,8 +22,7 @@ from simgnn.policies.batching.neighbours import NeighbourSampling
 from simgnn.policies.communication.base import BatchCommunication, Communication
 from simgnn.policies.freshness.base import Freshness
 from simgnn.policies.placement.base import Placement, RowStore
-from simgnn.policies.schedule.base import Schedule
-from simgnn.policy import Codec, CommunicationTraits, Partitioner
+from simgnn.policy import Codec, CommunicationTraits, Partitioner, Schedule
 from simgnn.registry import policy_class
 
 SECTIONS: Mapping[str, type[Section]] = {

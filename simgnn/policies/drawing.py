@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from simgnn.emit.on_rank import OfOne, RankAction
-from simgnn.policies.minibatch import BATCHES, DRAW, FEATURE_ROWS, SAMPLING, edges_of, rows_after
+from simgnn.policies.minibatch import BATCHES, DRAW, FEATURE_ROWS, edges_of, rows_after
 from simgnn.policies.staging import add_route, received, sent
 from simgnn.policy import Action, Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import Access, Dependency, Group, Op, Stream, Transfer, Work
+from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column
 from simgnn.sampling.requests import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
 from simgnn.sampling.sizes import PartedSizes
 
-REQUESTING = "requests"
-"""Stream and process group of what travels; one thread of a rank draws, so there is one."""
 DEGREES, STRUCTURE = "degrees", "structure"
 
 
@@ -77,8 +75,7 @@ def returned(hop: int) -> str:
 def drawn_over_hosts(builder: ProgramBuilder, parted: PartedSizes, written: Iterable[Access]) -> list[Op]:
     """The chain that writes ``written``, what drawing a batch leaves; its last op is ``DRAW``. It holds what one batch
     needs: a batch's chain begins when the one before has ended."""
-    builder.streams[REQUESTING] = Stream(REQUESTING, group=REQUESTING)
-    builder.groups[REQUESTING] = Group(REQUESTING, backend="gloo")
+    builder.natures.append(Nature.REQUESTING)
     builder.buffer(DEGREES, FEATURE_ROWS, 1, "int32", space="host-shared", persistent=True)
     size = builder.column("structure/bytes", parted.structure_bytes)
     builder.buffer(STRUCTURE, size, 1, "uint8", space="host-shared", persistent=True)
@@ -105,32 +102,32 @@ def _hop(
     after = (Dependency(f"{name}/ask"),)
     return [
         Op(
-            f"{name}/ask", OpKind.COPY, SAMPLING, accesses(frontier), accesses([asked(hop)]), (before,),
+            f"{name}/ask", OpKind.COPY, Nature.DRAWING, accesses(frontier), accesses([asked(hop)]), (before,),
             _picked(rows_after(hop - 1)), module=BATCHES, action=AskHosts.label,
             options=options,
         ),
         Op(
-            f"{name}/request", OpKind.FETCH, REQUESTING, accesses([asked(hop), DEGREES]), accesses([kept, wanted]),
-            after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES,
+            f"{name}/request", OpKind.FETCH, Nature.REQUESTING, accesses([asked(hop), DEGREES]),
+            accesses([kept, wanted]), after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES,
             action=LocateVertices.label, category="comm", form=Form.REMOTE_ROWS, options=options,
             scratch=Scratch(rows_of(sent(asked(hop)), DEGREE_BYTES)),
         ),
         Op(
-            f"{name}/here", OpKind.SAMPLE, SAMPLING, accesses([asked(hop)]), accesses([here]), after,
+            f"{name}/here", OpKind.SAMPLE, Nature.DRAWING, accesses([asked(hop)]), accesses([here]), after,
             _drawing(Column(f"{here}/vertices"), Column(f"{here}/edges")), module=BATCHES,
             action=DrawHere.label, options=options,
         ),
         Op(
-            f"{name}/serve", OpKind.SAMPLE, SAMPLING, accesses([wanted]), accesses([served]),
+            f"{name}/serve", OpKind.SAMPLE, Nature.DRAWING, accesses([wanted]), accesses([served]),
             (Dependency(f"{name}/request"),), _drawing(sent(asked(hop)), sent(returned(hop))), module=BATCHES,
             action=DrawForOthers.label, options=options,
         ),
         Op(
-            f"{name}/return", OpKind.EXCHANGE, REQUESTING, accesses([served]), accesses([returned(hop)]),
+            f"{name}/return", OpKind.EXCHANGE, Nature.REQUESTING, accesses([served]), accesses([returned(hop)]),
             (Dependency(f"{name}/serve"),), transfer=Transfer(NEIGHBOUR_BYTES), route=returned(hop), category="comm",
         ),
         Op(
-            last, OpKind.COPY, SAMPLING, accesses([asked(hop), here, kept, returned(hop)]), written,
+            last, OpKind.COPY, Nature.DRAWING, accesses([asked(hop), here, kept, returned(hop)]), written,
             (Dependency(f"{name}/here"), Dependency(f"{name}/return")), _picked(edges_of(hop)), module=BATCHES,
             action=action, options=options,
         ),

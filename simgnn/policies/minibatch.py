@@ -15,8 +15,6 @@ FEATURE_ROWS = Column("features/rows")
 PULLED_ROWS, SERVED_ROWS = "rows/pulled", "rows/served"
 """Buffers of a batch's rows that other hosts send, and of those that a rank sends them unasked."""
 DRAW, STAGE_BLOCKS, STAGE_ROWS, TAKE_HOT = "batch/draw", "batch/stage", "rows/stage", "hot/take"
-STAGING, SAMPLING, FETCHING, PUSHING = "staging", "sampling", "fetch", "push"
-"""Streams."""
 PLACES, BATCHES = "placement", "batching"
 """Modules of ops: the slots whose policies act."""
 EMBEDDINGS = "embeddings"

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from simgnn.emit.on_rank import OfOne, RankAction
-from simgnn.policies.minibatch import FEATURES, FETCHING, PLACES, STAGING
+from simgnn.policies.minibatch import FEATURES, PLACES
 from simgnn.policy import Action, Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Access, Dependency, Op, Transfer, Work
+from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.sizes import Column, Route
 
 Phase = Literal["forward", "setup"]
@@ -84,7 +84,7 @@ class Staging:
             Op(
                 f"{name}/serve",
                 OpKind.COPY,
-                STAGING,
+                Nature.STAGING,
                 accesses([FEATURES]),
                 accesses([served]),
                 work=self.gathered(sent(route)),
@@ -100,7 +100,7 @@ class Staging:
             Op(
                 f"{name}/exchange",
                 OpKind.EXCHANGE,
-                FETCHING,
+                Nature.FETCHING,
                 accesses([served]),
                 accesses([pulled]),
                 transfer=Transfer(self.row_bytes),
@@ -120,7 +120,7 @@ class Staging:
             Op(
                 name,
                 OpKind.H2D,
-                STAGING,
+                Nature.STAGING,
                 tuple(reads),
                 (writes,),
                 work=self.gathered(rows),
@@ -140,7 +140,7 @@ class Staging:
             Op(
                 name,
                 OpKind.SELECT,
-                STAGING,
+                Nature.STAGING,
                 tuple(reads),
                 (writes,),
                 work=self.gathered(rows),

@@ -1,6 +1,7 @@
 """Collects the parts of a program while a plan is written down."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +10,21 @@ from numpy.typing import NDArray
 from simgnn.model.costs import Piece
 from simgnn.program.derive import derive_dependencies
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, Access, Buffer, Group, Op, Ring, Space, Stream, Transfer, Work
+from simgnn.program.ops import (
+    ITEM_BYTES,
+    WORLD,
+    Access,
+    Buffer,
+    Dependency,
+    Group,
+    Nature,
+    Op,
+    Ring,
+    Space,
+    Stream,
+    Transfer,
+    Work,
+)
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.publications import Publication
 from simgnn.program.scratch import Scratch, Term
@@ -25,22 +40,35 @@ class Labelled(Protocol):
         ...
 
 
+class Scheduling(Protocol):
+    """What a builder asks of a schedule, see :class:`simgnn.policy.Schedule`."""
+
+    def stream(self, nature: Nature, op: Op) -> Stream:
+        """The stream that an op runs on."""
+        ...
+
+    def after(self, nature: Nature, op: Op, before: Sequence[Op]) -> Sequence[Dependency]:
+        """What an op waits for besides what its buffers demand."""
+        ...
+
+
 class ProgramBuilder:
     """Buffers, columns, routes and ops by name, turned into a program at the end.
 
-    Ops are emitted once and put into every template that is named; program order is the order of emission.
+    Ops are emitted once and put into every template that is named; program order is the order of emission. They name
+    their nature; ``schedule`` gives them streams (None: those of their natures). ``natures``: those that the plan has.
     """
 
-    def __init__(self, name: str, hosts: Sequence[int], dtype: str) -> None:
+    def __init__(self, name: str, hosts: Sequence[int], dtype: str, schedule: Scheduling | None = None) -> None:
         self.name = name
+        self.schedule = schedule
         self.hosts = tuple(int(host) for host in hosts)
         self.dtype = dtype
         self.item_bytes = ITEM_BYTES[dtype]
         self.buffers: dict[str, Buffer] = {}
         self.columns: dict[str, IntArray] = {}
         self.routes: dict[str, Route] = {}
-        self.streams: dict[str, Stream] = {}
-        self.groups: dict[str, Group] = {}
+        self.natures: list[Nature] = [Nature.COMPUTE, Nature.COMMUNICATION]
         self.templates: dict[str, list[Op]] = {}
         self.publications: list[Publication] = []
         self.kept: dict[str, Scratch] = {}
@@ -107,10 +135,10 @@ class ProgramBuilder:
         action: Labelled | None = None,
         **fields: Any,
     ) -> None:
-        """Emit an op on the compute stream. ``action``: what the policy of slot ``module`` does in it."""
+        """Emit an op that computes. ``action``: what the policy of slot ``module`` does in it."""
         label = None if action is None else action.label
         read, written = accesses(reads), accesses(writes)
-        self.emit(templates, Op(name, kind, "compute", read, written, work=work, action=label, **fields))
+        self.emit(templates, Op(name, kind, Nature.COMPUTE, read, written, work=work, action=label, **fields))
 
     def exchange(
         self, templates: Sequence[str], name: str, route: str, reads: Sequence[str], writes: str, row_bytes: int, *,
@@ -146,9 +174,9 @@ class ProgramBuilder:
         self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         transfer: Transfer, **fields: Any,
     ) -> None:  # fmt: skip
-        """Emit an op on the communicating stream."""
+        """Emit an op that communicates."""
         op = Op(
-            name, kind, "comm", reads=accesses(reads), writes=accesses(writes), transfer=transfer, category="comm",
+            name, kind, Nature.COMMUNICATION, accesses(reads), accesses(writes), transfer=transfer, category="comm",
             **fields,
         )  # fmt: skip
         self.emit(templates, op)
@@ -164,18 +192,32 @@ class ProgramBuilder:
 
     def stated(self, calendar: Calendar) -> Program:
         """The program, with the dependencies that its ops state."""
+        streams = {nature.value: nature.stream for nature in self.natures}
+        templates = {name: Template(name, tuple(self._scheduled(ops, streams))) for name, ops in self.templates.items()}
+        groups = dict.fromkeys(stream.group for stream in streams.values() if stream.group is not None)
         return Program(
             name=self.name,
-            templates={name: Template(name, tuple(ops)) for name, ops in self.templates.items()},
+            templates=templates,
             calendar=calendar,
             buffers=self._used(),
-            streams=self.streams,
-            groups=self.groups,
+            streams=streams,
+            groups={name: Group(name, backend="default" if name == WORLD else "gloo") for name in groups},
             sizes=SizeTable(len(self.hosts), self.columns, self.routes),
             hosts=self.hosts,
             publications=tuple(self.publications),
             kept=self.kept,
         )
+
+    def _scheduled(self, ops: Sequence[Op], streams: dict[str, Stream]) -> Iterator[Op]:
+        """Ops of a template with their streams, which are added to ``streams``, and what they wait for besides."""
+        for place, op in enumerate(ops):
+            nature = Nature(op.stream)
+            if self.schedule is None:
+                yield replace(op, stream=nature.stream.name)
+                continue
+            stream = self.schedule.stream(nature, op)
+            streams[stream.name] = stream
+            yield replace(op, stream=stream.name, after=(*op.after, *self.schedule.after(nature, op, ops[:place])))
 
     def _used(self) -> Mapping[str, Buffer]:
         names = {access.buffer for ops in self.templates.values() for op in ops for access in op.reads + op.writes}

@@ -89,7 +89,8 @@ def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[i
     """The wanted predecessors that nothing else implies, and a bit set of all that has then ended before this node."""
     bits, needed = 0, []
     for parent in graph.parents[index]:
-        bits |= _through(graph, ancestors, parent, index)
+        if parent < index:  # the validator reports a dependency on a later op, such as one that a schedule adds
+            bits |= _through(graph, ancestors, parent, index)
     for other in sorted(wanted, reverse=True):
         if not bits >> other & 1:
             needed.append(other)

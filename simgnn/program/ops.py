@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from simgnn.program.kinds import Form, OpKind, Segment
@@ -114,6 +115,36 @@ class Stream:
     group: str | None = None
 
 
+class Nature(StrEnum):
+    """What an op of a plan is for. A schedule says on which stream it runs; by default one that is named after it.
+
+    Those of mini-batches: batches are drawn, with requests to other hosts; rows are staged, and fetched from hosts;
+    embeddings are learned, and their gradients pushed to hosts.
+    """
+
+    COMPUTE = "compute"
+    COMMUNICATION = "comm"
+    DRAWING = "sampling"
+    REQUESTING = "requests"
+    STAGING = "staging"
+    FETCHING = "fetch"
+    LEARNING = "embeddings"
+    PUSHING = "push"
+
+    @property
+    def stream(self) -> Stream:
+        """The stream of ops of this nature where a schedule names no other."""
+        if self is Nature.COMMUNICATION:
+            return Stream(self.value, group=WORLD)
+        communicates = self in (Nature.REQUESTING, Nature.FETCHING, Nature.PUSHING)
+        return Stream(self.value, group=self.value if communicates else None)
+
+
+WORLD = "world"
+"""The process group that has the fastest backend; others go through the memory of hosts, so that they may run beside
+it (NCCL bears one group at a time)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A process group: ``members`` = "world", "host" (one a host) or the name of a column of group ids, one a rank."""
@@ -127,6 +158,7 @@ class Group:
 class Op:
     """One op of a template. Handlers see buffers, routes and modules by name, never a system.
 
+    ``stream``: name of its stream; in a plan that is being written down, its :class:`Nature`.
     ``name`` is unique in its template. ``reverses`` names the forward op whose autograd segment this op runs backward.
     ``gradients`` then says which forward buffer each gradient buffer belongs to, read (the output's) or written (the
     inputs'). ``segment``: the part of ``layer`` that the op computes. ``module``: the slot of the policy that acts, and

@@ -72,7 +72,7 @@ def batch_table(
     """
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS
-    first = next(op for op in steady.ops if op.stream == "compute")
+    first = next(op for op in steady.ops if op.layer)
     releases = next(op.name for op in reversed(steady.ops) if op.phase == "backward")
     names = ("rank", "epoch", "step", "op_id", "issued_s", "started_s", "ended_s")
     # what training a batch ends with: ops that run beside the next one may come after it

@@ -15,7 +15,7 @@ from simgnn.hardware.problems import sentences
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Policy
-from simgnn.registry import add_to_path, available, policy_class, shipped
+from simgnn.registry import add_to_path, is_kind, policy_class, shipped
 
 MOST_FAULTS = 3
 """A message names at most so many faults of a file: one that is damaged may have as many as keys."""
@@ -80,9 +80,9 @@ class PlanFile(_Table):
         found = {}
         for slot, table in value.items():
             kind = table.get("kind")
-            if slot not in SLOTS or not isinstance(kind, str) or not (":" in kind or kind in available(slot)):
+            if slot not in SLOTS or not is_kind(slot, kind):
                 raise ValueError(f"{slot}: expected a policy of one of the slots {', '.join(SLOTS)}, with its kind")
-            policy = shipped(slot).get(kind)
+            policy = shipped(slot).get(str(kind))
             found[slot] = table if policy is None else _read(slot, policy, table).model_dump(mode="json")
         return found
 

@@ -6,12 +6,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.program.dispatch import Order
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Op
 from simgnn.program.program import EVALUATE, Program, Template, Turn
-
-Node = tuple[int, int]
-"""(rank, position of the op in its template): one op on one rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +33,12 @@ class CompiledOp:
 
 @dataclass(frozen=True)
 class CompiledTemplate:
-    """The ops of a turn in program order, and the position of each by name. ``nodes``: how many ops each rank runs."""
+    """The ops of a turn in program order, and the position of each by name. ``orders`` [P]: what each rank runs."""
 
     name: str
     ops: tuple[CompiledOp, ...]
     index: dict[str, int]
-    nodes: tuple[int, ...]
+    orders: tuple[Order, ...]
 
 
 @dataclass(frozen=True)
@@ -109,8 +107,17 @@ def _compile_template(program: Program, template: Template, leader: tuple[int, .
         backend = "default" if group is None else group.backend
         op_id = program.op_ids[template.name, op.name]
         ops.append(CompiledOp(op_id, index, op, by_host, runs, parents, team, members, backend))
-    nodes = tuple(sum(int(compiled.runs[rank]) for compiled in ops) for rank in range(program.ranks))
-    return CompiledTemplate(template.name, tuple(ops), dict(template.index), nodes)
+    return CompiledTemplate(template.name, tuple(ops), dict(template.index), _orders(program, template, ops))
+
+
+def _orders(program: Program, template: Template, ops: list[CompiledOp]) -> tuple[Order, ...]:
+    """What each rank runs of a template, [P]; one value for ranks that run the same ops."""
+    runs = np.array([compiled.runs for compiled in ops], dtype=np.bool_).reshape(len(ops), program.ranks).T
+    keys = [row.tobytes() for row in runs]
+    made = {
+        key: Order.of(program, template, np.frombuffer(key, dtype=np.bool_).tolist()) for key in dict.fromkeys(keys)
+    }
+    return tuple(made[key] for key in keys)
 
 
 def _team(program: Program, op: Op) -> NDArray[np.int64]:

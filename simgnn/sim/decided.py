@@ -40,7 +40,7 @@ class Sizes:
 
     def pairs(self, decision: Decision, epoch: int, step: int, asked_by: str) -> IntArray:
         """A decision of every (sender, receiver), int64 [P, P]."""
-        values = self._turn(decision.name, epoch, step, asked_by)
+        values = self.recorded(decision.name, epoch, step, asked_by)
         if values.ndim != 2:
             raise BackendError(
                 f"decision '{decision.name}' of op '{asked_by}' needs a number of each rank pair, but the activity has "
@@ -70,11 +70,11 @@ class Sizes:
         return not isinstance(size, Column) or self.program.sizes.columns[size.name].ndim == 1
 
     def _ranks_of(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
-        values = self._turn(name, epoch, step, asked_by)
+        values = self.recorded(name, epoch, step, asked_by)
         return values.sum(axis=1) if values.ndim == 2 else values
 
-    def _turn(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
-        """Values of one turn, [P] or [P, P]."""
+    def recorded(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
+        """Values of a decision in one turn, [P] or [P, P]."""
         if name not in self.activity:
             known = ", ".join(sorted(self.activity)) or "none"
             raise BackendError(

@@ -14,8 +14,8 @@ from simgnn.errors import BackendError
 from simgnn.hardware.machine import Machine
 from simgnn.hardware.pricing import stand_in_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.schedule.pick import Pick
 from simgnn.program.digest import program_digest
+from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
 from simgnn.program.stops import Stops
 from simgnn.record.energy import EnergyFigure
@@ -135,7 +135,7 @@ def simulate(
     stops: Stops | None = None,
     window: float = WINDOW,
     bundle_above: int = BUNDLED_ABOVE,
-    pick: Pick | None = None,
+    schedule: Picks | None = None,
 ) -> Simulation:
     """Simulate ``epochs`` epochs of a program on a machine.
 
@@ -143,7 +143,8 @@ def simulate(
     ``activity``: values of decisions and guards (:mod:`simgnn.sim.decided`). ``evaluate_every``: evaluate after each so
     many epochs and the last (0: never); never part of ``epoch_s``. ``stops``: where ranks wait for all their ops, too.
     ``window``: span of a batch of messages that begin or end close together (:mod:`simgnn.sim.network`); 0 is exact.
-    ``bundle_above``: rounds of more messages than this flow in bundles.
+    ``bundle_above``: rounds of more messages than this flow in bundles. ``schedule``: picks among ready ops (None: they
+    run in program order).
 
     Raises :class:`BackendError` for a decision that no activity tells, a program that waits for ever or a message that
     gets no bandwidth, :class:`HardwareError` for a price that the profile lacks.
@@ -158,10 +159,12 @@ def simulate(
     compiled = compile_program(program)
     sizes = Sizes(program, {} if activity is None else activity)
     engine = Engine(
-        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, stops=stops, pick=pick,
+        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, stops=stops,
+        schedule=schedule,
         window=window, bundle_above=bundle_above,
     )  # fmt: skip
-    forward = FastForward(engine) if fast_forward else None
+    picks = schedule is not None and schedule.picks
+    forward = FastForward(engine) if fast_forward and not picks else None
     engine.run()
     return _collect(engine, machine, epochs, () if forward is None else tuple(forward.copied))
 

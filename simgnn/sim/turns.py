@@ -1,57 +1,46 @@
-"""Turns in flight and streams at work: what the engine keeps while it runs."""
+"""What the engine keeps of turns in flight and of streams at work, beside the bookkeeping of the dispatcher."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import simpy
 
-from simgnn.program.ops import Stream
+from simgnn.program.dispatch import DONE, Lane, OpenTurn
 from simgnn.program.program import Turn
 from simgnn.sim.compiled import CompiledTemplate
 
-ABSENT, DONE = -2, -1
-"""In ``TurnState.waiting``: a rank has not opened the turn, or does not run the op; the op has ended."""
-
 
 @dataclass(eq=False)
-class TurnState:
-    """A turn in flight. ``sized``: the turn with the epoch that its sizes are looked up with.
+class SharedTurn:
+    """What all ranks share of a turn in flight. ``sized``: the turn with the epoch that its sizes are looked up with;
+    ``ranks``: how many ranks have ops left in it."""
 
-    ``waiting`` [P][ops]: how many predecessors of each op on each rank have not ended. ``left`` [P]: ops of each rank
-    that have not ended. ``followers``: (rank, op) -> who waits for it, as (turn, rank, op).
-    """
-
-    number: int
     sized: Turn
     template: CompiledTemplate
-    waiting: list[list[int]]
-    left: list[int]
-    followers: dict[tuple[int, int], list[tuple["TurnState", int, int]]] = field(default_factory=dict)
+    ranks: int
 
 
 @dataclass(eq=False)
-class Lane:
-    """A stream of one rank or host. ``queue``: its ops in program order, where it communicates; ``ready``: ops that
-    wait for nothing, as (turn number, op, rank, turn), where it does not. ``asleep``: servers without work."""
+class ServedLane(Lane[SharedTurn]):
+    """A stream of one rank or host. ``asleep``: its servers without work."""
 
-    stream: Stream
-    queue: deque[tuple[TurnState, int, int]] = field(default_factory=deque)
-    ready: list[tuple[int, int, int, TurnState]] = field(default_factory=list)
     asleep: deque[simpy.Event] = field(default_factory=deque)
-    state: Any = None
-    ended: int = 0
+
+    def wake(self) -> None:
+        """Let a server that sleeps look for work."""
+        if self.asleep:
+            self.asleep.popleft().succeed()
 
 
-def describe_stuck(turns: Mapping[int, TurnState]) -> str:
+def describe_stuck(turns: Mapping[int, Sequence[OpenTurn[SharedTurn]]]) -> str:
     """What a program that waits for ever waits for."""
     waiting = [
-        f"'{state.template.ops[index].op.name}' of epoch {state.sized.epoch + 1} on rank {rank}"
-        for _, state in sorted(turns.items())
-        for rank, row in enumerate(state.waiting)
-        for index, count in enumerate(row)
-        if count >= 0
+        f"'{op.name}' of epoch {turn.epoch + 1} on rank {turn.on.rank}"
+        for _, ranks in sorted(turns.items())
+        for turn in ranks
+        for op, count in zip(turn.order.ops, turn.waiting, strict=True)
+        if turn.opened and count != DONE
     ]
     return (
         f"the program waits for ever: {len(waiting)} ops cannot end, the first of them {', '.join(waiting[:3])}; "

@@ -93,7 +93,7 @@ def rank_main(rank: int, ranks: int, folder: str, rounds: int) -> None:
     here = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
     os.environ.update({key: str(value) for key, value in here.items()})
     os.environ[RENDEZVOUS] = f"{folder}/rendezvous"
-    session = Session(RunPlan.open(Path(folder)), "cpu", False, None)
+    session = Session(RunPlan.open(Path(folder)), "cpu", False)
     session.recorder.start(time.perf_counter())
     session.interpreter.train(range(2))
     plain = PlainProgram(session)

@@ -154,7 +154,7 @@ def run_every_kind(rank: int, ranks: int, backend: str, seed: int | None) -> dic
     group = dist.new_group(list(range(ranks)), backend=backend, timeout=timedelta(seconds=60))
     context.groups = {"world": GroupHandle(group, tuple(range(ranks)), device)}
     notes = Notes()
-    interpreter = Interpreter(program, context, notes, pick=None if seed is None else SeededRandom(seed))
+    interpreter = Interpreter(program, context, notes, schedule=None if seed is None else SeededRandom(seed))
     interpreter.train(range(2))
     interpreter.close()
     if device.type == "cuda":

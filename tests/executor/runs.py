@@ -25,6 +25,7 @@ from simgnn.partition.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
 from simgnn.policies.minibatch import HOT, INPUTS
 from simgnn.policies.staging import StageInputs
+from simgnn.policy import Schedule
 from tests.executor.schedules import SeededRandom
 
 
@@ -56,8 +57,13 @@ def small_graph(
     )
 
 
-def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: int = 1) -> Path:
-    """A run directory for ``graph`` with ``ranks`` ranks on ``hosts``; float64 and 5 epochs unless set otherwise."""
+def prepared_run(
+    graph: Graph, folder: Path, ranks: int, *settings: str, hosts: int = 1, schedule: Schedule | None = None
+) -> Path:
+    """A run directory for ``graph`` with ``ranks`` ranks on ``hosts``; float64 and 5 epochs unless set otherwise.
+
+    ``schedule``: the program is planned with this one, in place of the one that the settings name.
+    """
     experiment = load_experiment(
         "vanilla", ["train.epochs=5", "train.dtype=float64", "model.hidden=8", "partition.kind=random", *settings]
     ).with_cluster(hosts, ranks // hosts)
@@ -65,7 +71,8 @@ def prepared_run(graph: Graph, folder: Path, ranks: int, *settings: str, hosts: 
     cache = folder.parent / "cache"
     artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
-    prepared = Prepared(experiment, artifact.stats, plan(experiment, artifact.stats), graph, artifact)
+    scheduled = experiment if schedule is None else experiment.model_copy(update={"schedule": schedule})
+    prepared = Prepared(experiment, artifact.stats, plan(scheduled, artifact.stats), graph, artifact)
     return write_run_directory(prepared, folder, None, shards=shards.path)
 
 
@@ -117,8 +124,8 @@ def train_in_process(
         here = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
         os.environ.update({key: str(value) for key, value in here.items()})
         os.environ[RENDEZVOUS] = str(Path(folder) / f"rendezvous-{position}-{resume}-{pick_seed}")
-        pick = None if pick_seed is None else SeededRandom(pick_seed + rank)
-        session = Session(RunPlan.open(Path(folder)), "cpu", resume, pick, span)
+        schedule = None if pick_seed is None else SeededRandom(pick_seed + rank)
+        session = Session(RunPlan.open(Path(folder)), "cpu", resume, schedule, span)
         optimizer = session.context.optimizer
         assert optimizer is not None
         first: list[torch.Tensor] = []

@@ -3,16 +3,18 @@
 import random
 from collections.abc import Sequence
 
-from simgnn.policies.schedule.pick import Observed, Ready
+from simgnn.program.dispatch import Observed, Ready
 
 
 class SeededRandom:
     """Any ready op, by a seeded draw."""
 
+    picks = True
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def init(self) -> random.Random:
+    def init_pick(self) -> random.Random:
         """A generator of its own."""
         return random.Random(self.seed)
 

@@ -23,9 +23,9 @@ from simgnn.partition.simple import random_owner
 from simgnn.policies.batching.sampled import Sampled
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.drawing import DEGREES, drawn_over_hosts
-from simgnn.policies.minibatch import BATCHES, FEATURE_ROWS, SAMPLING, VERTICES, edges_of, rows_after
+from simgnn.policies.minibatch import BATCHES, FEATURE_ROWS, VERTICES, edges_of, rows_after
 from simgnn.program.builder import ProgramBuilder, accesses
-from simgnn.program.ops import Stream
+from simgnn.program.ops import Nature
 from simgnn.program.program import Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.plan import SamplingPlan
@@ -88,7 +88,7 @@ def drawing_program(case: str, plan: SamplingPlan, requests: SampleRequests) -> 
     """Nothing but the ops that draw; every batch of the run is kept."""
     hosts = CASES[case][0]
     builder = ProgramBuilder(case, hosts, "float32")
-    builder.streams = {SAMPLING: Stream(SAMPLING)}
+    builder.natures = [Nature.DRAWING]
     for hop in HOPS:
         builder.column(rows_after(hop - 1).name, requests.asked[hop - 1].sum(axis=1))
         builder.column(edges_of(hop).name, requests.returned[hop - 1].sum(axis=1))

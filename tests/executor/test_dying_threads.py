@@ -9,7 +9,7 @@ import torch
 from executor.interpreter import Interpreter
 from executor.workers import Workers
 from simgnn.errors import BackendError
-from simgnn.policies.schedule.pick import Observed, Ready
+from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op, Stream
 from tests.executor.harness import Notes, reads, tiny_program, world_context
@@ -35,10 +35,12 @@ def _error_of(job: Callable[[], object]) -> BaseException | None:
 class _Refusing:
     """Chooses nothing where an op of a given name is ready."""
 
+    picks = True
+
     def __init__(self, refused: str) -> None:
         self.refused = refused
 
-    def init(self) -> None:
+    def init_pick(self) -> None:
         """No state."""
 
     def pick(self, ready: Sequence[Ready], observed: Observed, state: None) -> tuple[int, None]:
@@ -55,7 +57,7 @@ def test_a_pick_that_fails_ends_the_run_whichever_stream_it_chooses_for(stream: 
     buffers = [Buffer("rows", 1, 1, persistent=True), Buffer("out/compute", 1, 1), Buffer("out/cpu", 1, 1)]
     program = tiny_program(1, {"steady": ops}, buffers, streams=[Stream("compute"), Stream("cpu")], groups=[])
     context = world_context(program, 0, {"rows": torch.ones(1, 1)})
-    interpreter = Interpreter(program, context, Notes(), pick=_Refusing(stream))
+    interpreter = Interpreter(program, context, Notes(), schedule=_Refusing(stream))
     error = _error_of(lambda: interpreter.train(range(3)))
     assert isinstance(error, LookupError)
     assert str(error) == f"no choice for {stream}"

@@ -191,7 +191,7 @@ def test_a_guard_skips_its_op(seed: int | None) -> None:
     )  # fmt: skip
     context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"send": _script(send)})
     notes = Notes()
-    interpreter = Interpreter(program, context, notes, pick=None if seed is None else SeededRandom(seed))
+    interpreter = Interpreter(program, context, notes, schedule=None if seed is None else SeededRandom(seed))
     for epoch in range(4):
         context.decisions["changed"] = epoch % 2
         interpreter.train(range(epoch, epoch + 1))
@@ -237,7 +237,7 @@ def test_an_error_tells_rank_epoch_and_op(seed: int | None) -> None:
         [Buffer("rows", 1, 1, persistent=True), Buffer("sent", 1, 1)],
     )  # fmt: skip
     context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"fail": _script(fail)})
-    interpreter = Interpreter(program, context, Notes(), pick=None if seed is None else SeededRandom(seed))
+    interpreter = Interpreter(program, context, Notes(), schedule=None if seed is None else SeededRandom(seed))
     with pytest.raises(BackendError, match="rank 0, epoch 3, op 'pack': ValueError: no such row"):
         interpreter.train(range(5))
     interpreter.close()
@@ -255,7 +255,7 @@ def test_buffers_die_with_their_last_reader(seed: int | None) -> None:
         1, {"steady": ops}, [Buffer("rows", 1, 1, persistent=True), *(Buffer(n, 1, 1) for n in chain)]
     )
     context = world_context(program, 0, {"rows": torch.ones(1, 1)}, policies={"same": same})
-    interpreter = Interpreter(program, context, Notes(), pick=None if seed is None else SeededRandom(seed))
+    interpreter = Interpreter(program, context, Notes(), schedule=None if seed is None else SeededRandom(seed))
     interpreter.train(range(2))
     interpreter.close()
     alive = [value for value in context.store.values if value is not None]

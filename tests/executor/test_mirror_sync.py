@@ -21,7 +21,6 @@ from simgnn.policies.codec.linear import Linear
 from simgnn.policies.encoded import emit_encoded
 from simgnn.policies.sync import Stage, Sync, emit_plainly
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.ops import Group, Stream
 from simgnn.program.program import Calendar, Program
 from tests.executor.harness import Notes, run_ranks, world_context
 from tests.executor.runs import small_graph
@@ -57,8 +56,6 @@ def sync_program(ranks: int, graph: Graph, partition: Partition, bits: int | Non
     """Gather and scatter of a buffer, in place, as they are or in codes of so many bits."""
     stats = partition_stats(graph, partition, np.zeros(ranks, dtype=np.int64))
     builder = ProgramBuilder("sync", [0] * ranks, "float32")
-    builder.streams = {"compute": Stream("compute"), "comm": Stream("comm", group="world")}
-    builder.groups = {"world": Group("world")}
     builder.route("mirrors", stats.halo)
     mirrors = builder.column("mirrors", stats.halo_rows())
     mirrored = builder.column("mirrored", np.bincount(stats.halo.source, stats.halo.rows, minlength=ranks))

@@ -67,7 +67,7 @@ def _message(rank: int, ranks: int, folder: str) -> str:
     os.environ.update({key: str(value) for key, value in here.items()})
     os.environ[RENDEZVOUS] = f"{folder}/rendezvous"
     try:
-        Session(RunPlan.open(Path(folder)), "cpu", False, None).run()
+        Session(RunPlan.open(Path(folder)), "cpu", False).run()
     except BackendError as error:
         return str(error)
     return "no error"

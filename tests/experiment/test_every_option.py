@@ -87,7 +87,8 @@ def decided(experiment: Experiment) -> Any:
         for accuracy in ACCURACIES:
             state = freshness.adjusted(state, float(accuracy))
             found.append(state)
-        found.append(freshness.moved(HERE, ROWS, OTHER, (0.1, 0.0)).tolist())
+        for part in (slice(None), *(slice(column, column + 1) for column in range(ROWS.shape[1]))):
+            found.append(freshness.moved(HERE, ROWS[:, part], OTHER[:, part], (0.1, 0.0)).tolist())
     if isinstance(freshness, SkipBroadcast):
         for epoch in range(8):
             found.append(freshness.active(epoch, [-1 if epoch < 1 else 0, 3, epoch - 2], [0, 1, 0]))

@@ -83,7 +83,9 @@ def cache_rounds(policy: CachedRows, codec: Codec, like: Any, fast: bool) -> lis
     return found
 
 
-@pytest.mark.parametrize("policy", [AdaptiveVertex(epsilon=0.05, adapt=False), NormMoved()], ids=["ours", "own"])
+@pytest.mark.parametrize(
+    "policy", [AdaptiveVertex(epsilon=0.05, adapt=False), NormMoved(share=0.01)], ids=["ours", "own"]
+)
 @pytest.mark.parametrize(
     "codec", [Plain(), Linear(bits=4), Linear(bits=8, feedback=False), Stochastic(bits=4)], ids=str
 )

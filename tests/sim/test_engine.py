@@ -171,7 +171,9 @@ def test_a_stream_that_does_not_communicate_runs_what_is_ready() -> None:
 class Last:
     """A schedule that takes the last ready op, and counts its choices."""
 
-    def init(self) -> int:
+    picks = True
+
+    def init_pick(self) -> int:
         return 0
 
     def pick(self, ready, observed, state: int) -> tuple[int, int]:
@@ -182,7 +184,7 @@ class Last:
 
 def test_a_schedule_chooses_among_ready_ops() -> None:
     prog = one(*(work(f"w{k}", 1.0) for k in range(3)))
-    found = run(prog, machine((0, 0)), pick=Last())
+    found = run(prog, machine((0, 0)), schedule=Last())
     assert [times(found, f"w{k}")[0] for k in range(3)] == pytest.approx([2.0, 1.0, 0.0])
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from simgnn.policies.placement.embeddings import APPLY, PICK, SUM, PushOps
-from simgnn.policies.schedule.base import Schedule
+from simgnn.policy import MiniBatchSchedule
 from simgnn.program.ops import Dependency, Op
 
 
@@ -31,7 +31,9 @@ class TrainingOps:
         return [*beside, *chain, *self.aside]
 
 
-def training_ops(training: Sequence[Op], pushed: PushOps | None, delay: int, schedule: Schedule) -> TrainingOps:
+def training_ops(
+    training: Sequence[Op], pushed: PushOps | None, delay: int, schedule: MiniBatchSchedule
+) -> TrainingOps:
     """``training``: from the first layer to the optimizer.
 
     What is pushed is applied at the end of its step, as specs/distdgl.md 5.6 has it. With a ``delay`` a step applies

@@ -14,12 +14,12 @@ from simgnn.experiment.planning.update import EVALUATION, add_labels, emit_evalu
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.minibatch import BATCHES, EVALUATING, FEATURES, HALO, OWN_BLOCK, OWN_LABELS, STAGING
+from simgnn.policies.minibatch import BATCHES, EVALUATING, FEATURES, HALO, OWN_BLOCK, OWN_LABELS
 from simgnn.policies.names import Names
 from simgnn.policies.staging import add_route, received, sent
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Op, Transfer, Work
+from simgnn.program.ops import Nature, Op, Transfer, Work
 from simgnn.program.program import EVALUATE
 
 POINTER_BYTES, SOURCE_BYTES = 8, 4
@@ -79,7 +79,7 @@ class _Inference:
         self.builder.emit(
             (EVALUATE,),
             Op(
-                f"{EVALUATING}inputs", OpKind.H2D, STAGING, accesses([FEATURES]), accesses([target]), work=work,
+                f"{EVALUATING}inputs", OpKind.H2D, Nature.STAGING, accesses([FEATURES]), accesses([target]), work=work,
                 transfer=Transfer(width * item_bytes, rows), module=BATCHES, action=TakeOwnRows.label,
                 phase="evaluate", category="comm_overhead",
             ),

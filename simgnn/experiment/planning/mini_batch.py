@@ -21,12 +21,12 @@ from simgnn.experiment.sections import TrainSection
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.minibatch import DRAW, FEATURE_ROWS, FETCHING, SAMPLING, SEED_COUNT, SEEDS, STAGING, rows_after
+from simgnn.policies.minibatch import DRAW, FEATURE_ROWS, SEED_COUNT, SEEDS, rows_after
 from simgnn.policies.placement.embeddings import push_ops
-from simgnn.policies.schedule.base import StepEnds
+from simgnn.policy import StepEnds
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import ITEM_BYTES, Dependency, Group, Stream, Work
+from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Work
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.sizes import BatchSizes
@@ -83,17 +83,10 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     placement, train = experiment.row_store, experiment.train
     assert batching is not None
     assert placement is not None
-    schedule = experiment.schedule.fitted(train.epochs * batches.steps)
-    builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], train.dtype)
-    builder.streams = {
-        "compute": Stream("compute"),
-        "comm": Stream("comm", group="world"),
-        SAMPLING: Stream(SAMPLING, servers=schedule.drawing_threads),
-        STAGING: Stream(STAGING),
-        FETCHING: Stream(FETCHING, group=FETCHING),
-    }
-    # rows and ids of the store lie in the host's memory
-    builder.groups = {"world": Group("world"), FETCHING: Group(FETCHING, backend="gloo")}
+    assert experiment.schedule.mini_batches is not None, "other schedules are rejected when an experiment is loaded"
+    schedule = experiment.schedule.mini_batches.fitted(train.epochs * batches.steps)
+    builder = ProgramBuilder(experiment.name, [int(host) for host in stats.hosts], train.dtype, schedule)
+    builder.natures += [Nature.DRAWING, Nature.STAGING, Nature.FETCHING]
     store = StoredRows(builder, batches, stats, schedule, placement)
     store.check_fits()
     staged = store.staged(communication)

@@ -15,7 +15,6 @@ from simgnn.policies.minibatch import (
     SEEDS,
     STAGE_BLOCKS,
     STAGE_ROWS,
-    STAGING,
     TAKE_HOT,
     VERTICES,
     block,
@@ -25,11 +24,11 @@ from simgnn.policies.minibatch import (
 )
 from simgnn.policies.placement.base import RowStore
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
-from simgnn.policies.schedule.base import Schedule
 from simgnn.policies.staging import StageInputs, Staging, add_route, received
+from simgnn.policy import MiniBatchSchedule
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Access, Op, Transfer, Work
+from simgnn.program.ops import Access, Nature, Op, Transfer, Work
 from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, IntArray
 from simgnn.sampling.sizes import BatchSizes
@@ -48,7 +47,7 @@ class StoredRows:
         builder: ProgramBuilder,
         batches: BatchSizes,
         stats: PartitionStats,
-        schedule: Schedule,
+        schedule: MiniBatchSchedule,
         placement: RowStore,
     ) -> None:
         self.builder = builder
@@ -81,7 +80,7 @@ class StoredRows:
             Op(
                 STAGE_BLOCKS,
                 OpKind.H2D,
-                STAGING,
+                Nature.STAGING,
                 accesses([DRAWN_SEEDS, *map(drawn, hops)]),
                 accesses([SEEDS, *map(block, hops)]),
                 work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
@@ -135,7 +134,7 @@ class StoredRows:
         words: IntArray = rows + (rows > 0) + self.batches.edges[hop - 1]
         return words
 
-    def _buffers(self, facts: GraphFacts, schedule: Schedule) -> None:
+    def _buffers(self, facts: GraphFacts, schedule: MiniBatchSchedule) -> None:
         """Rings of batches. A ring's copies are as large as the run's largest batch of the rank."""
         builder, held = self.builder, schedule.drawn_batches
         staged = schedule.staged_batches(self.batches.steps)

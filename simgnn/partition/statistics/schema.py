@@ -12,7 +12,7 @@ from simgnn.hardware.problems import sentences
 from simgnn.names import nearest
 from simgnn.partition.statistics.partition_stats import Origin
 from simgnn.policy import Partitioner
-from simgnn.registry import available, shipped
+from simgnn.registry import available, is_kind, shipped
 
 LARGEST_RANKS = 2**14
 """Tables of pairs of ranks have to fit into memory."""
@@ -96,10 +96,10 @@ class PartitionSection(_Table):
         if not isinstance(table, dict):
             raise ValueError("expected a table: kind and options of the policy that made the partition")
         kind = table.get("kind")
-        if not isinstance(kind, str) or not (kind in available("partition") or ":" in kind):
+        if not is_kind("partition", kind):
             known = available("partition")
             raise ValueError(f"kind: got {kind!r}, expected one of {', '.join(known)}{nearest(str(kind), known)}")
-        policy = shipped("partition").get(kind)
+        policy = shipped("partition").get(str(kind))
         if policy is None:
             return table
         try:

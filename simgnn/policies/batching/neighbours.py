@@ -12,11 +12,11 @@ from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.policies.batching.base import Batching
 from simgnn.policies.drawing import DRAWING, drawn_over_hosts
-from simgnn.policies.minibatch import BATCHES, DRAW, SAMPLING
+from simgnn.policies.minibatch import BATCHES, DRAW
 from simgnn.policy import Action, Array, Choices, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Access, Op, Work
+from simgnn.program.ops import Access, Nature, Op, Work
 
 if TYPE_CHECKING:
     import numpy as np
@@ -157,7 +157,9 @@ class NeighbourSampling(Batching, ABC):
         if batches.parted is not None:
             return drawn_over_hosts(builder, batches.parted, written)
         work = self.drawing(len(batches.edges))
-        return [Op(DRAW, OpKind.SAMPLE, SAMPLING, writes=written, work=work, module=BATCHES, action=DrawBatch.label)]
+        return [
+            Op(DRAW, OpKind.SAMPLE, Nature.DRAWING, writes=written, work=work, module=BATCHES, action=DrawBatch.label)
+        ]
 
     def plan(
         self,

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simgnn.policies.communication.base import BatchCommunication
-from simgnn.policies.minibatch import FEATURES, FETCHING, INPUTS, PLACES, PULLED_ROWS, VERTICES
+from simgnn.policies.minibatch import FEATURES, INPUTS, PLACES, PULLED_ROWS, VERTICES
 from simgnn.policies.staging import LocateRows, ServeRows, Staging, received, sent
 from simgnn.policy import BatchingTraits, Choices, Cut, Refusal
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import Op, Transfer
+from simgnn.program.ops import Nature, Op, Transfer
 from simgnn.program.scratch import Scratch, rows_of
 
 ROUTE = "rows"
@@ -56,7 +56,7 @@ class Pulls(BatchCommunication):
             Op(
                 "rows/fetch",
                 OpKind.FETCH,
-                FETCHING,
+                Nature.FETCHING,
                 accesses([VERTICES, FEATURES]),
                 accesses([pulled]),
                 transfer=Transfer(staging.row_bytes),

@@ -14,11 +14,9 @@ import numpy as np
 from simgnn.emit.on_rank import RankAction
 from simgnn.partition.serving import Serving
 from simgnn.policies.minibatch import (
-    EMBEDDINGS,
     FEATURES,
     INPUT_GRADIENT,
     PLACES,
-    PUSHING,
     SEED_COUNT,
     VERTICES,
     rows_after,
@@ -27,7 +25,7 @@ from simgnn.policies.staging import add_route, received, sent
 from simgnn.policy import Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Group, Op, Stream, Transfer, Work
+from simgnn.program.ops import Nature, Op, Transfer, Work
 from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column, IntArray, Route
 from simgnn.sampling.sizes import BatchSizes
@@ -84,16 +82,14 @@ class PushOps:
 def push_ops(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, width: int, delay: int) -> PushOps:
     """Sizes, buffers and ops of embeddings of ``width``. ``host_rows`` int64 [P]: rows in the memory of each rank's
     host. ``delay`` 0: a step applies what it pushed; 1: the next one does, when it has pulled its own rows."""
-    builder.streams |= {EMBEDDINGS: Stream(EMBEDDINGS), PUSHING: Stream(PUSHING, group=PUSHING)}
-    # what is pushed lies in the host's memory
-    builder.groups[PUSHING] = Group(PUSHING, backend="gloo")
+    builder.natures += [Nature.LEARNING, Nature.PUSHING]
     _sizes(builder, batches, host_rows, width, delay)
     _buffers(builder, width, delay)
     several = len(builder.hosts) > 1
     exchanges = _exchanges(builder, width) if several else ()
     apply = [_apply(builder, width)]
     if len(set(builder.hosts)) < len(builder.hosts):
-        settled = Op(SETTLED, OpKind.BARRIER, PUSHING, phase="update", category="comm")
+        settled = Op(SETTLED, OpKind.BARRIER, Nature.PUSHING, phase="update", category="comm")
         apply.insert(0 if delay else 1, settled)
     pick = _pick(builder, rows_after(len(batches.edges)), width, several)
     return PushOps(pick, (*exchanges, _sum(builder, width, several)), tuple(apply))
@@ -140,8 +136,8 @@ def _pick(builder: ProgramBuilder, rows: Column, width: int, several: bool) -> O
     written = [*(_pushed("sent") if several else ()), *_pushed("own"), COUNT]
     work = Work("gather", {"rows": rows, "width": width, "item_bytes": builder.item_bytes})
     return Op(
-        PICK, OpKind.D2H, EMBEDDINGS, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written), work=(work,),
-        transfer=Transfer(width * builder.item_bytes, rows), module=PLACES, action=PickGradients.label,
+        PICK, OpKind.D2H, Nature.LEARNING, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written),
+        work=(work,), transfer=Transfer(width * builder.item_bytes, rows), module=PLACES, action=PickGradients.label,
         phase="backward", category="comm_overhead",
     )  # fmt: skip
 
@@ -150,7 +146,7 @@ def _exchanges(builder: ProgramBuilder, width: int) -> tuple[Op, ...]:
     sizes = (ID_BYTES, width * builder.item_bytes)
     return tuple(
         Op(
-            f"embeddings/{leaving}", OpKind.EXCHANGE, PUSHING, accesses([leaving]), accesses([arriving]),
+            f"embeddings/{leaving}", OpKind.EXCHANGE, Nature.PUSHING, accesses([leaving]), accesses([arriving]),
             transfer=Transfer(row_bytes), route=PUSH, phase="update", category="comm",
         )
         for leaving, arriving, row_bytes in zip(_pushed("sent"), _pushed("arrived"), sizes, strict=True)
@@ -162,7 +158,7 @@ def _sum(builder: ProgramBuilder, width: int, several: bool) -> Op:
     read = [*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]
     work = Work("scatter_add", {"rows": SUMMED, "width": width, "item_bytes": builder.item_bytes})
     return Op(
-        SUM, OpKind.ADD, EMBEDDINGS, accesses(read), accesses(PENDING), work=(work,), module=PLACES,
+        SUM, OpKind.ADD, Nature.LEARNING, accesses(read), accesses(PENDING), work=(work,), module=PLACES,
         action=SumGradients.label, phase="update", category="update",
         scratch=Scratch(rows_of(SUMMED, width * builder.item_bytes + ORDER_BYTES)),
     )  # fmt: skip
@@ -172,7 +168,7 @@ def _apply(builder: ProgramBuilder, width: int) -> Op:
     """Adagrad's step, which makes two tensors of what it changes."""
     work = Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes})
     return Op(
-        APPLY, OpKind.OPTIMIZE, EMBEDDINGS, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
+        APPLY, OpKind.OPTIMIZE, Nature.LEARNING, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
         work=(work,), module=PLACES, action=ApplyGradients.label, phase="update", category="update",
         scratch=Scratch(rows_of(MOST_SUMMED, 2 * width * builder.item_bytes)),
     )  # fmt: skip

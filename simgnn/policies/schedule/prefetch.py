@@ -5,14 +5,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from simgnn.policies.schedule.base import Schedule, StepEnds
-from simgnn.policy import Choices, Moves, Refusal
+from simgnn.policy import Choices, MiniBatchSchedule, Moves, Refusal, StepEnds
 from simgnn.program.ops import Dependency
 
 Count = Annotated[int, Field(ge=1, le=65_536)]
 
 
-class Prefetch(Schedule):
+class Prefetch(MiniBatchSchedule):
     """A window of batches, filled in the background (DistDGL: Zheng et al., IA3 2020; RapidGNN).
 
     ``window``: batches that are held, the one in training included; 1 stages nothing ahead. ``staged``: what of later
@@ -60,48 +59,46 @@ class Prefetch(Schedule):
             )  # fmt: skip
 
     def fitted(self, batches: int) -> "Prefetch":
-        """See :class:`Schedule`."""
+        """The same schedule with a window no longer than the run."""
         window = min(self.window, max(batches, 1))
         return self.model_copy(update={"window": window, "lanes": min(self.lanes, window)})
 
     @property
     def drawing_threads(self) -> int:
-        """See :class:`Schedule`."""
+        """Threads that draw, at most one a batch of the window."""
         return self.lanes
 
     @property
     def drawn_batches(self) -> int:
-        """See :class:`Schedule`."""
+        """The window."""
         return self.window
 
     def staged_batches(self, steps: int) -> int:
-        """See :class:`Schedule`. An epoch that nothing is staged beyond needs no more buffers than it has steps
-        (specs/rapidgnn.md 15.5)."""
+        """The window, where rows are staged. An epoch that nothing is staged beyond needs no more buffers than it has
+        steps."""
         if self.staged == "blocks":
             return 1
         return self.window if self.across_epochs else min(self.window, steps)
 
     @property
     def pushes_beside(self) -> bool:
-        """See :class:`Schedule`."""
+        """True: what a step pushes travels beside the next one."""
         return True
 
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """See :class:`Schedule`."""
+        """The release of the batch whose place in the window it takes."""
         return (Dependency(ends.released, steps_back=self.window),)
 
     def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """A free buffer, and an end of the batch before: batches are staged one after the other. See :class:`Schedule`.
-
-        Source: RapidGNN's prefetcher (specs/rapidgnn.md 5.5), DistDGL's trainer (specs/distdgl.md 5.6).
-        """
+        """A free buffer, and the end of staging the batch before: batches are staged one after the other, as RapidGNN's
+        prefetcher and DistDGL's trainer do."""
         free = Dependency(ends.trained, steps_back=1)
         if self.staged == "rows":
             free = Dependency(ends.released, steps_back=self.window)
         return (free, Dependency(ends.staged, steps_back=1))
 
     def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """See :class:`Schedule`."""
+        """The end of the epoch before, unless rows are staged across epochs."""
         if self.staged == "blocks" or self.across_epochs:
             return ()
         return (Dependency(ends.trained, steps_back=1),)
