@@ -28,6 +28,9 @@ def local_routes(program: Program, local: RankGraph, device: torch.device) -> di
             result[name] = _with_rows(result[name], lists, device)
         if name + REVERSE in result:
             result[name + REVERSE] = result[name].reversed()
+    for name, route in program.sizes.routes.items():
+        if route.part_of:
+            result[name] = _part(result[route.part_of], result[name])
     return result
 
 
@@ -50,6 +53,19 @@ def packed_routes(program: Program, rank: int) -> dict[str, LocalRoute]:
 def _with_rows(route: LocalRoute, lists: RowLists, device: torch.device) -> LocalRoute:
     scatter = None if lists.arriving is None else _joined(lists.arriving, device)
     return LocalRoute(_joined(lists.leaving, device), scatter, route.send, route.receive, route.empty)
+
+
+def _part(whole: LocalRoute, part: LocalRoute) -> LocalRoute:
+    """A route of some pairs of another, with the rows that the other names for these."""
+
+    def rows_of(rows: torch.Tensor | None, counts: tuple[int, ...], chosen: tuple[int, ...]) -> torch.Tensor | None:
+        if rows is None:
+            return None
+        kept = torch.tensor([bool(count) for count in chosen]).repeat_interleave(torch.tensor(counts))
+        return rows[kept.to(rows.device)]
+
+    gather, scatter = rows_of(whole.gather, whole.send, part.send), rows_of(whole.scatter, whole.receive, part.receive)
+    return LocalRoute(gather, scatter, part.send, part.receive, part.empty)
 
 
 def _joined(rows: Mapping[int, NDArray[np.int32]], device: torch.device) -> torch.Tensor:

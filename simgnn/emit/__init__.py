@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from simgnn.emit.row_cache import ChoosesRows as ChoosesRows
     from simgnn.emit.row_cache import State as State
     from simgnn.graph.hashing import stream_key as stream_key
+    from simgnn.model.spec import LayerSpec as LayerSpec
+    from simgnn.partition.statistics.partition_stats import PartitionStats as PartitionStats
     from simgnn.policies.batching.base import Batching as Batching
     from simgnn.policies.blocks import BlockSync as BlockSync
     from simgnn.policies.blocks import BlockTransfer as BlockTransfer
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from simgnn.policies.communication.base import Transfers as Transfers
     from simgnn.policies.communication.base import WholeLayers as WholeLayers
     from simgnn.policies.communication.halo_sums import HaloNames as HaloNames
+    from simgnn.policies.communication.halo_sums import HaloSizes as HaloSizes
     from simgnn.policies.communication.halo_sums import HaloSums as HaloSums
     from simgnn.policies.encoded import emit_encoded as emit_encoded
     from simgnn.policies.encoded import training_part as training_part
@@ -63,11 +66,13 @@ HOMES: Mapping[str, str] = {
         "simgnn.emit.guards": "Change ComparesBlocks",
         "simgnn.emit.row_cache": "ChoosesRows State",
         "simgnn.graph.hashing": "stream_key",
+        "simgnn.model.spec": "LayerSpec",
+        "simgnn.partition.statistics.partition_stats": "PartitionStats",
         "simgnn.policies.batching.base": "Batching",
         "simgnn.policies.blocks": "BlockSync BlockTransfer PlainBlocks",
         "simgnn.policies.communication.base": "BatchCommunication Communication CopiedRows Sizes Sums Transfers "
         "WholeLayers",
-        "simgnn.policies.communication.halo_sums": "HaloNames HaloSums",
+        "simgnn.policies.communication.halo_sums": "HaloNames HaloSizes HaloSums",
         "simgnn.policies.encoded": "emit_encoded training_part",
         "simgnn.policies.freshness.base": "Freshness MovesBlocks MovesRows",
         "simgnn.policies.freshness.cached_rows": "CachedRows",

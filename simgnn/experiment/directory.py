@@ -13,7 +13,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.prepare import Prepared, with_default_cluster
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
-from simgnn.experiment.slots import kinds_in
+from simgnn.experiment.slots import SLOTS, kinds_in
 from simgnn.hardware.profile import Profile, save_profile
 from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder
@@ -128,7 +128,9 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
 
 def _acting(prepared: Prepared) -> Mapping[str, Policy]:
     """Slot -> the policy that acts while training, with every choice resolved."""
-    slots = RUN_TIME_SLOTS if prepared.batches is None else RUN_TIME_SLOTS + BATCH_SLOTS
+    acting = {op.module for _, op in prepared.planned.program.ops if op.action is not None}
+    slots = [*RUN_TIME_SLOTS, *BATCH_SLOTS] if prepared.batches is not None else list(RUN_TIME_SLOTS)
+    slots += [slot for slot in SLOTS if slot in acting and slot not in slots]
     policies = {slot: getattr(prepared.experiment, slot) for slot in slots}
     return policies if prepared.batches is None else {**policies, "placement": prepared.batches.placement}
 

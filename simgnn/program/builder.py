@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.model.costs import Piece
 from simgnn.program.derive import derive_dependencies
@@ -82,6 +83,16 @@ class ProgramBuilder:
         self.routes[name] = route
         self.routes[f"{name}/reverse"] = route.reversed()
         return name
+
+    def part(self, name: str, whole: str, chosen: NDArray[np.bool_]) -> str:
+        """Add a route of some pairs of the route ``whole``: those of which bool [P, P], by sender and receiver, is
+        set. Adds the columns ``NAME/leaving`` and ``NAME/arriving``, rows of each rank."""
+        route, ranks = self.routes[whole], len(self.hosts)
+        kept = chosen[route.source, route.target]
+        source, target, rows = route.source[kept], route.target[kept], route.rows[kept]
+        for column, ends in (("leaving", source), ("arriving", target)):
+            self.column(f"{name}/{column}", np.bincount(ends, rows, minlength=ranks))
+        return self.route(name, Route(source, target, rows, whole))
 
     def buffer(
         self, name: str, rows: Size, width: int, dtype: str | None = None, persistent: bool = False,

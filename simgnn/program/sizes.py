@@ -36,12 +36,14 @@ class Route:
     """How many rows travel from which rank to which: the sizes of a named list of indices that the partition keeps.
 
     ``source``, ``target``: int32 [pairs], sorted by (source, target), no pair twice, no rank to itself.
-    ``rows``: int64 [pairs], or [pairs, steps], or [pairs, epochs, steps].
+    ``rows``: int64 [pairs], or [pairs, steps], or [pairs, epochs, steps]. ``part_of``: the route of whose pairs these
+    are some, with the same rows; "": the list has this route's own name.
     """
 
     source: NDArray[np.int32]
     target: NDArray[np.int32]
     rows: IntArray
+    part_of: str = ""
 
     def at(self, epoch: int, step: int) -> IntArray:
         """Rows of every pair in one turn, int64 [pairs]."""
@@ -50,7 +52,8 @@ class Route:
     def reversed(self) -> "Route":
         """The same rows the other way round."""
         order = np.lexsort((self.source, self.target))
-        return Route(self.target[order], self.source[order], self.rows[order])
+        part_of = self.part_of and f"{self.part_of}/reverse"
+        return Route(self.target[order], self.source[order], self.rows[order], part_of)
 
     def matrix(self, ranks: int, epoch: int = 0, step: int = 0) -> IntArray:
         """Dense int64 [P, P], element [i, j] = rows from i to j."""

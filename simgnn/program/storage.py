@@ -42,6 +42,9 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
         ],
         "kept": _encode(program.kept),
     }
+    parts = {name: route.part_of for name, route in program.sizes.routes.items() if route.part_of}
+    if parts:
+        document["parts"] = parts
     arrays: dict[str, NDArray[Any]] = {f"column/{name}": column for name, column in program.sizes.columns.items()}
     for name, route in program.sizes.routes.items():
         arrays[f"route/{name}/source"] = route.source
@@ -81,11 +84,12 @@ def load_program(folder: Path) -> Program:
 
 
 def _program_of(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Program:
-    routes = {}
+    routes, parts = {}, document.get("parts", {})
     for key in arrays:
         if key.startswith("route/") and key.endswith("/rows"):
             name = key[len("route/") : -len("/rows")]
-            routes[name] = Route(arrays[f"route/{name}/source"], arrays[f"route/{name}/target"], arrays[key])
+            ends = arrays[f"route/{name}/source"], arrays[f"route/{name}/target"]
+            routes[name] = Route(*ends, arrays[key], parts.get(name, ""))
     columns = {key[len("column/") :]: array for key, array in arrays.items() if key.startswith("column/")}
     templates = {
         item["name"]: Template(item["name"], tuple(_decode(Op, op) for op in item["ops"]))

@@ -8,9 +8,8 @@ from simgnn.record.activity import decisions_in
 from tests.extension.worlds import ALLOWED, POLICIES, Trained, differing, imported, outside, payload, train_all
 
 DENSE = ("communication.rows=transformed",)
-CODEC, PHASE, NORM = (
-    "codec.kind=mine.top_k:TopK", "freshness.kind=mine.every_kth:EveryKth", "freshness.kind=mine.norm_change:NormChange"
-)  # fmt: skip
+CODEC = "codec.kind=my_policies.top_k:TopK"
+PHASE, NORM = "freshness.kind=my_policies.every_kth:EveryKth", "freshness.kind=my_policies.norm_change:NormChange"
 CASES = {
     "vanilla": (*DENSE,),
     "codec": (*DENSE, CODEC, "codec.keep=3"),
@@ -20,10 +19,12 @@ CASES = {
     "norm": (*DENSE, NORM, "freshness.share=0.02"),
     "norm, any change": (*DENSE, NORM, "freshness.share=0"),
     "both": (*DENSE, NORM, "freshness.share=0.02", CODEC),
-    "stripes": (*DENSE, "partition.kind=mine.stripes:Stripes", "partition.height=7"),
+    "two rounds": ("communication.kind=my_policies.two_rounds:TwoRounds",),
+    "two rounds, norm": ("communication.kind=my_policies.two_rounds:TwoRounds", NORM, "freshness.share=0.02", CODEC),
+    "stripes": (*DENSE, "partition.kind=my_policies.stripes:Stripes", "partition.height=7"),
 }
-IDENTITIES = ("codec, all elements", "random phase, every epoch", "norm, any change")
-LOSSY = ("codec", "random phase", "norm", "both")
+IDENTITIES = ("codec, all elements", "random phase, every epoch", "norm, any change", "two rounds")
+LOSSY = ("codec", "random phase", "norm", "both", "two rounds, norm")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_other_settings_send_less_and_learn_something_else(
     assert lossy.losses[-1] < lossy.losses[0]
 
 
-@pytest.mark.parametrize("name", ["random phase", "norm", "both"])
+@pytest.mark.parametrize("name", ["random phase", "norm", "both", "two rounds, norm"])
 def test_decisions_are_replayed_on_another_partition(runs: dict[tuple[str, int], Trained], name: str) -> None:
     two, three = runs[name, 2], runs[name, 3]
     again = replay(read_recording(two.folder), two.program, decisions_in(two.program), two_digests(two), 5, 0, None)

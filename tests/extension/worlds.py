@@ -28,7 +28,7 @@ ALLOWED = ("simgnn.policy", "simgnn.emit", "simgnn.program")
 
 def outside(folder: Path) -> Path:
     """A copy of the toy policies in a folder of a user's own, where modules are found."""
-    copied = shutil.copytree(POLICIES, folder / "mine", ignore=shutil.ignore_patterns("__pycache__"))
+    copied = shutil.copytree(POLICIES, folder / "my_policies", ignore=shutil.ignore_patterns("__pycache__"))
     add_to_path(str(folder))
     return copied
 

@@ -2,16 +2,23 @@
 arrive before a layer aggregates, and their gradients go back the same way."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.communication.base import CopiedRows
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.policies.communication.base import CopiedRows, Sums, Transfers
 from simgnn.policies.segments import BACKWARD, FORWARD, Segments
 from simgnn.policies.sync import Expand, Stage, Sync, emit_plainly
+from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Work
 from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Column, Size
+from simgnn.program.sizes import Column, IntArray, Route, Size
+
+SPARSE = "sparse input features"
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class HaloSums:
         """The halo of ``source`` arrives, then rows are summed."""
         halo = self._halo(layer)
         if self.moves(layer):
-            self._arrive(layer, source, halo, layer.prepared_width)
+            self.arrive(layer, source, halo, layer.prepared_width)
         if not layer.hoisted:
             reads = [source, halo] if self.exchanges else [source]
             if layer.attends:
@@ -85,7 +92,7 @@ class HaloSums:
             writes.append(f"d/{halo}")
         self.segments.aggregate_backward(layer, writes, gradients)
         if self.moves(layer):
-            self._give_back(layer, f"d/{halo}", target, layer.prepared_width)
+            self.give_back(layer, f"d/{halo}", target, layer.prepared_width)
 
     @property
     def whole(self) -> "HaloSums":
@@ -97,7 +104,7 @@ class HaloSums:
         segments, builder, index = self.segments, self.segments.builder, layer.index
         own, halo = segments.own(layer), f"halo/{index - 1}"
         if self.moves(layer):
-            self._arrive(layer, own, halo, layer.width_in)
+            self.arrive(layer, own, halo, layer.width_in)
         hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
         reads = [own, *([halo] if self.exchanges else [])]
         work = builder.work(segments.work(layer, "forward", []), FORWARD)
@@ -121,7 +128,7 @@ class HaloSums:
         work = builder.work(pieces, BACKWARD)
         segments.reverse(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
         if self.moves(layer):
-            self._give_back(layer, f"d/{halo}", below, layer.width_in)
+            self.give_back(layer, f"d/{halo}", below, layer.width_in)
 
     # -- transfers -------------------------------------------------------------------------------------------------
 
@@ -134,11 +141,13 @@ class HaloSums:
             picked="halo", kept=kept,
         )  # fmt: skip
 
-    def _arrive(self, layer: LayerSpec, source: str, halo: str, width: int) -> None:
+    def arrive(self, layer: LayerSpec, source: str, halo: str, width: int) -> None:
+        """Emit what brings the halo rows of ``source`` into the buffer ``halo``."""
         stage = self._publish(source, halo, f"send/{layer.index}")
         self.expand(Sync(self.names.forward, layer.index, "forward", width, (stage,)))
 
-    def _give_back(self, layer: LayerSpec, gradient: str, target: str, width: int) -> None:
+    def give_back(self, layer: LayerSpec, gradient: str, target: str, width: int) -> None:
+        """Emit what adds gradients of halo rows to those of the rows in ``target``, on their owners."""
         stage = Stage(
             "fold", "halo/reverse", gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient, "add",
             arrived=f"receive/{layer.index}", landed="halo",
@@ -172,3 +181,70 @@ class HaloSums:
             category="comm_overhead", form=Form.SPARSE_ROWS,
         )  # fmt: skip
         self.segments.builder.keep_rows_of("halo", self.halo.send_rows)
+
+
+@dataclass(frozen=True)
+class HaloSizes:
+    """Per-rank numbers. Of sparse features: stored values of each rank's own rows [P], and of the halo rows of each
+    pair [owner, rank]."""
+
+    stats: PartitionStats
+    item_bytes: int
+    feature_nonzeros: IntArray | None = None
+    halo_nonzeros: IntArray | None = None
+
+    @property
+    def fetches_inputs(self) -> bool:
+        """Whether any rank has a halo."""
+        return self.stats.ranks > 1 and len(self.stats.halo.source) > 0
+
+    @property
+    def copied_rows(self) -> int:
+        """Halo rows over all ranks."""
+        return int(self.stats.halo_rows().sum())
+
+    @property
+    def input_bytes(self) -> int:
+        """Payload of all halo input rows: dense rows, or lengths, column ids and values of sparse ones."""
+        if self.halo_nonzeros is None:
+            return self.copied_rows * self.stats.facts.feature_width * self.item_bytes
+        return self.copied_rows * 4 + int(self.halo_nonzeros.sum()) * (4 + self.item_bytes)
+
+    def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
+        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        stats = self.stats
+        halo_rows = stats.halo_rows()
+        builder.route("halo", stats.halo)
+        send_rows = np.bincount(stats.halo.source, stats.halo.rows, minlength=stats.ranks).astype(np.int64)
+        fields: dict[str, Any] = {
+            "rows": builder.column("rows", stats.rows),
+            "sources": builder.column("sources", stats.rows + halo_rows),
+            "edges": builder.column("edges", stats.edges),
+            "train_rows": builder.column("train_rows", stats.table("train_rows", "the loss")),
+            "feature_nonzeros": None,
+            "aggregated_nonzeros": None,
+        }
+        builder.column("halo_rows", halo_rows)
+        builder.column("send_rows", send_rows)
+        if self.feature_nonzeros is None or self.halo_nonzeros is None:
+            return fields
+        encoded = stats.halo.matrix(stats.ranks) * 4 + self.halo_nonzeros * (4 + self.item_bytes)
+        builder.route("halo_feature_bytes", Route.from_matrix(encoded))
+        builder.column("send_feature_bytes", encoded.sum(axis=1))
+        builder.column("halo_feature_bytes", encoded.sum(axis=0))
+        builder.column("halo_nonzeros", self.halo_nonzeros.sum(axis=0))
+        fields["feature_nonzeros"] = builder.column("feature_nonzeros", self.feature_nonzeros)
+        if aggregated:
+            table = stats.table("aggregated_feature_nonzeros", "the sum of sparse input features")
+            fields["aggregated_nonzeros"] = builder.column("aggregated_nonzeros", table)
+        return fields
+
+    def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        return HaloSums(segments, self.names, transfers.rows(), self.fetches_inputs, rows, fetched_in)
+
+    @property
+    def names(self) -> HaloNames:
+        """The columns that :meth:`add_to` adds."""
+        nonzeros = None if self.halo_nonzeros is None else Column("halo_nonzeros")
+        return HaloNames(Column("halo_rows"), Column("send_rows"), nonzeros)
