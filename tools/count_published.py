@@ -15,10 +15,10 @@ from simgnn.errors import SimgnnError
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.graph.locality import reuse_profile
-from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.partition import partitioned
-from simgnn.partition.quality import over_mean
+from simgnn.partition.statistics.edge_cut import partition_stats
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.partition.statistics.quality import over_mean
 from simgnn.policy import Partitioner
 from simgnn.registry import shipped
 

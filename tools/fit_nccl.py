@@ -1,7 +1,7 @@
 """``python -m tools.fit_nccl GPU``: measured NCCL tables in, collectives of a profile or held-out errors out.
 
-The entries have the form of :class:`simgnn.hardware.links.Collective`. What holds for all rank counts is a law, the
-rest is one curve a table. Rank counts that were not measured are carried over from the mean of the tables' curves;
+The entries have the form of :class:`simgnn.hardware.profile.links.Collective`. What holds for all rank counts is a law,
+the rest is one curve a table. Rank counts that were not measured are carried over from the mean of the tables' curves;
 tables whose rank count is left out show how far that misses.
 """
 
@@ -19,10 +19,10 @@ from simgnn.analysis.nccl.law import LARGE_BYTES, fit_law
 from simgnn.analysis.nccl.measured_tables import Floats, Table, find_tables, read_tables
 from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope, points
 from simgnn.errors import HardwareError, SimgnnError
-from simgnn.hardware.collectives import bus_seconds, choose_collective, hops, joined
-from simgnn.hardware.links import Backend, Choice, Collective, Message
-from simgnn.hardware.profile import load_profile
-from simgnn.hardware.quantities import Bandwidth, Duration, Points, Strict
+from simgnn.hardware.price.collectives import bus_seconds, choose_collective, hops, joined
+from simgnn.hardware.profile.links import Backend, Choice, Collective, Message
+from simgnn.hardware.profile.profile import load_profile
+from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points, Strict
 
 
 def fit_machine(tables: Sequence[Table], gpu: str, across_hosts: bool) -> Fitted:

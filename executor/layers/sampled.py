@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from executor.kernels.attention import Attention
 from executor.kernels.balance import default_threads
-from executor.kernels.spmm import spmm
-from executor.kernels.structure import Scaling, Structure
+from executor.kernels.edges.attention import Attention
+from executor.kernels.edges.spmm import spmm
+from executor.kernels.edges.structure import Scaling, Structure
 from executor.kernels.views import array, compiled_for
 from simgnn.errors import ConfigError
 

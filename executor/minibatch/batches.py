@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.buffers import Value
-from simgnn.emit.on_rank import Functions, carried_out
+from executor.state.buffers import Value
+from simgnn.emit.batches.neighbours import DrawBatch
+from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.errors import BackendError, ConfigError
-from simgnn.policies.batching.neighbours import DrawBatch
 from simgnn.policy import PolicyContext
-from simgnn.sampling.part import Part
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.presample import open_part, settings_of
-from simgnn.sampling.sampler import Batch, Sampler
+from simgnn.sampling.batches.epoch_file import Part
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.presample import open_part, settings_of
+from simgnn.sampling.draw.sampler import Batch, Sampler
 
 
 class BatchSource(Protocol):

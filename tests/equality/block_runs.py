@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.program.sizes import IntArray

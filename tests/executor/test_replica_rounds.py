@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from executor.handlers.context import LocalRoute
-from executor.routes import local_routes
-from simgnn.emit.replica_cache import AddParts, Announce, EncodeChange, EncodeSums, FoldOwn, TakeSums
-from simgnn.emit.row_cache import SelectMoved
+from executor.state.context import LocalRoute
+from executor.state.routes import local_routes
+from simgnn.emit.caches.replica_cache import AddParts, Announce, EncodeChange, EncodeSums, FoldOwn, TakeSums
+from simgnn.emit.caches.row_cache import SelectMoved
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from simgnn.emit.batches.names import VERTICES, rows_after
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned
 from simgnn.model.costs import EXPONENTIAL_PASSES
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.minibatch import VERTICES, rows_after
+from simgnn.planner.make_plan import Planned
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.program import EVALUATE
 from tests.experiment import test_master_mirror as mirrors_plan

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from simgnn.emit.batches.names import EVALUATING
 from simgnn.errors import ConfigError
-from simgnn.policies.minibatch import EVALUATING
 from tests.sim.mini_batches import WIDTH, made_sizes, planned
 
 TWO = [0, 1]

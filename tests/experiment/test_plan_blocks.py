@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned, plan
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.program.validate import validate
@@ -140,7 +140,7 @@ def test_order_and_kind_are_told() -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     stats = blocks(2)
     with pytest.raises(ConfigError, match="cannot be cut into blocks"):
-        planned(stats, "model.kind=tests.executor.own_layers:Drop")
+        planned(stats, "model.kind=tests.executor.layers.own_layers:Drop")
     with pytest.raises(ConfigError, match=r"train\.clip_norm: got 1\.0 with model\.kind = 'a:B', expected 0"):
         planned(stats, "model.kind=a:B", "train.clip_norm=1.0")
     with pytest.raises(ConfigError, match=r"partition\.kind: got 'ebv' with communication\.kind = 'block-broadcast'"):

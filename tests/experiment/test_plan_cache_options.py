@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import Route

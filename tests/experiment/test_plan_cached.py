@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned, plan
+from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE

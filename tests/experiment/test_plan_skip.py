@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
-from simgnn.hardware.machine import Machine
+from simgnn.hardware.price.machine import Machine
+from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simgnn.analysis.replay import read_recording, replay
+from simgnn.analysis.replay.activity import read_recording, replay
 from simgnn.record.activity import decisions_in
 from tests.extension.worlds import ALLOWED, POLICIES, Trained, differing, imported, outside, payload, train_all
 

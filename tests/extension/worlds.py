@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
 from simgnn.record.activity import decisions_in, decisions_of, read_activity

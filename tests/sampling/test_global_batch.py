@@ -13,9 +13,9 @@ from sampling_graphs import hubs, owners
 from simgnn.errors import ConfigError
 from simgnn.partition.partition import Partition
 from simgnn.policies.batching.sampled import Sampled
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.planfile import PLAN, open_plan, save_plan
-from simgnn.sampling.presample import open_part, presample, settings_of
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.plan_file import PLAN, open_plan, save_plan
+from simgnn.sampling.batches.presample import open_part, presample, settings_of
 
 HOSTS = np.arange(3)
 TRAIN = np.sort(np.random.default_rng(3).permutation(300)[:110])

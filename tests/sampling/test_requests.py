@@ -12,13 +12,13 @@ from sampling_graphs import csr_of, hubs, owners
 
 from simgnn.errors import ConfigError, GraphError
 from simgnn.graph.csr import CSR
-from simgnn.partition.serving import Serving
-from simgnn.sampling.remote import Sources
-from simgnn.sampling.request_counts import requests_of, sample_requests
-from simgnn.sampling.requester import Requester
-from simgnn.sampling.requests import SampleRequests
-from simgnn.sampling.sampler import Sampler
-from simgnn.sampling.structure import HostStructure, structure_bytes
+from simgnn.partition.local.serving import Serving
+from simgnn.sampling.draw.host_structure import HostStructure, structure_bytes
+from simgnn.sampling.draw.request_sizes import SampleRequests
+from simgnn.sampling.draw.requester import Requester
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.fetches.remote_rows import Sources
+from simgnn.sampling.fetches.request_counts import requests_of, sample_requests
 
 HOSTS = [(0,), (0, 0), (0, 1), (0, 0, 1), (0, 1, 1, 2), (0, 1, 2, 3), (0, 0, 1, 1, 2)]
 FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 5, 70]), min_size=1, max_size=3).map(tuple)

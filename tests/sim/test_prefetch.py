@@ -8,10 +8,10 @@ import pytest
 from sim.mini_batches import WIDTH, constant, made_sizes, planned
 from sim.planned import shipped
 from sim.worlds import machine, run, seconds_of_work
-from simgnn.hardware.machine import Machine
+from simgnn.hardware.price.machine import Machine
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
-from simgnn.sampling.sizes import BatchSizes
+from simgnn.sampling.batches.sizes import BatchSizes
 from simgnn.sim.simulate import Simulation
 
 GATHERED = ("batch/stage", "rows/stage", "hot/take")

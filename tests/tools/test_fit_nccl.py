@@ -11,9 +11,9 @@ from simgnn.analysis.nccl.law import ROUND_BYTES, choice_of, fit_choice, fit_law
 from simgnn.analysis.nccl.measured_tables import COLUMNS, Table, read_tables
 from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope, switches
 from simgnn.errors import HardwareError
-from simgnn.hardware.collectives import FIRST_ROUND, choose_collective, joined
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.price.collectives import FIRST_ROUND, choose_collective, joined
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import Profile, load_profile
 from tools.fit_nccl import fit_machine, main
 
 SIZES = np.unique(np.concatenate([np.arange(8192, 2**20, 16384), np.arange(2**20, 2**26 + 1, 2**18)])).astype(float)

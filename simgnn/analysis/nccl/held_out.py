@@ -1,6 +1,6 @@
 """How well fitted collectives predict times that they were not fitted on: sizes held out, and rank counts held out.
 
-Predictions go through :meth:`simgnn.hardware.machine.Machine.collective`, as those of a simulation do.
+Predictions go through :meth:`simgnn.hardware.price.machine.Machine.collective`, as those of a simulation do.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from simgnn.analysis.nccl.law import LARGE_BYTES, fit_law
 from simgnn.analysis.nccl.measured_tables import Floats, Table
 from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope
 from simgnn.errors import HardwareError
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import Profile
 
 FOLDS = 5
 

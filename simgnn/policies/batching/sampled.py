@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from simgnn.policies.batching.neighbours import NeighbourSampling
-from simgnn.policies.minibatch import edges_of, rows_after
+from simgnn.emit.batches.names import edges_of, rows_after
+from simgnn.emit.batches.neighbours import NeighbourSampling
 from simgnn.program.ops import Work
 
 

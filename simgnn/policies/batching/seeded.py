@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.emit.batches.neighbours import NeighbourSampling
 from simgnn.program.ops import Work
 
 

@@ -6,8 +6,8 @@ from array_api_compat import array_namespace
 from pydantic import Field
 
 from simgnn.emit.arrays import draws, signed, units
+from simgnn.emit.row_codes import RowCodes, grid
 from simgnn.graph.hashing import stream_key
-from simgnn.policies.codec.row_codes import RowCodes, grid
 from simgnn.policy import Array, PolicyContext
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.scratch import Terms, rows_of

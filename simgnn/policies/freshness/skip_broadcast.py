@@ -9,10 +9,10 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.emit.guarded_blocks import GuardsBlocks
 from simgnn.emit.guards import NEVER, Change, ComparesBlocks
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
-from simgnn.policies.freshness.guarded_blocks import GuardsBlocks
 from simgnn.policy import Array, Choices, Codec, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from simgnn.emit.on_rank import OfOne, OfTwo, RankAction
+from simgnn.emit.batches.embeddings import ApplyGradients, PickGradients, SumGradients
+from simgnn.emit.batches.names import HOT, INPUTS, TAKE_HOT
+from simgnn.emit.batches.on_rank import OfOne, OfTwo, RankAction
+from simgnn.emit.batches.placement import RowStore
+from simgnn.emit.batches.staging import Staging, received
 from simgnn.errors import ConfigError
-from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
-from simgnn.policies.placement.base import RowStore
-from simgnn.policies.placement.embeddings import ApplyGradients, PickGradients, SumGradients
-from simgnn.policies.staging import Staging, received
 from simgnn.policy import Action, Choices, Refusal, chosen
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
