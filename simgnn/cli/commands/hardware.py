@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from simgnn.hardware.profile.profile import Profile
-    from simgnn.hardware.show.describe import Node
+    from simgnn.hardware.show.node import Node
 
 app = typer.Typer(
     add_completion=False,

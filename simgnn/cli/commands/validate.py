@@ -46,7 +46,7 @@ def command(
     from simgnn.report.validation import print_scoreboard, write_report
     from simgnn.study.validate.ground_truth import TruthFolder
     from simgnn.study.validate.shipped_truth import truth_folder
-    from simgnn.study.validate.suite import find_suite, load_suite
+    from simgnn.study.validate.suite_file import find_suite, load_suite
     from simgnn.study.validate.suite_runs import check_keep, check_stored, validate
     from simgnn.study.validate.suite_runs import keep as keep_truth
     from simgnn.study.validate.suite_runs import rescore as score_again
