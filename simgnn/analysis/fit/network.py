@@ -28,7 +28,8 @@ from simgnn.analysis.fit.calls import (
 from simgnn.analysis.fit.errors import Errors, Predictor, held_out, without
 from simgnn.analysis.fit.samples import Sample
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.links import Backend, LinkType, Message, Ports
+from simgnn.hardware.profile.libraries import Backend, Message, Ports
+from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.quantities import Bandwidth, Duration
 
 

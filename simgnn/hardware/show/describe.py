@@ -16,7 +16,8 @@ from simgnn.units import cost_of, format_quantity
 
 if TYPE_CHECKING:
     from simgnn.hardware.profile.devices import Curve, Device
-    from simgnn.hardware.profile.links import Collective, Load
+    from simgnn.hardware.profile.libraries import Collective
+    from simgnn.hardware.profile.links import Load
     from simgnn.hardware.profile.profile import Profile
 
 
