@@ -25,6 +25,7 @@ from simgnn.partition.local.vertex_cut import RankGraph
 def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
     """Open what the rank holds, as files that are mapped until they are copied; what is returned makes its context."""
     if plan.batches is not None:
+        # mini-batches: half a hundred modules that a run on the full graph does not need
         from executor.minibatch.setup import batch_context
 
         return batch_context(plan, plan.batches, world, groups)
@@ -69,6 +70,7 @@ def warm_up_for(plan: RunPlan, device: torch.device) -> None:
     if plan.batches is None:
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
         return
+    # mini-batches: half a hundred modules that a run on the full graph does not need
     from executor.minibatch.warmup import warm_up_batches
 
     warm_up_batches(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)

@@ -127,6 +127,7 @@ def _best(host: int, pairs: Mapping[tuple[int, int], Pair]) -> Pair:
 
 def _latencies(hosts: int, beyond: Mapping[tuple[int, int], float]) -> list[float]:
     """Seconds of each host's link, so that those of two add up to what their messages take beyond the floor."""
+    # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 
     columns = np.zeros((len(beyond), hosts))

@@ -125,6 +125,7 @@ def _fit_limits(
     Largest sizes stand in where no message of 1 MiB was measured. A limit that never binds keeps its starting value,
     the highest rate that was seen of its kind, which is a lower bound of the truth.
     """
+    # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 
     reach = min(LARGE_BYTES, max(sample.sizes["bytes"] for sample in exchanges))
