@@ -4,14 +4,27 @@ import numpy as np
 import pytest
 
 from simgnn.analysis.replay import read_recording, replay
+from simgnn.program.digest import program_digest
 from simgnn.record.activity import decisions_in
-from tests.extension.worlds import ALLOWED, POLICIES, Trained, differing, imported, outside, payload, train_all
+from tests.extension.worlds import (
+    ALLOWED,
+    POLICIES,
+    Trained,
+    differing,
+    imported,
+    outside,
+    payload,
+    simulated,
+    train_all,
+)
 
 DENSE = ("communication.rows=transformed",)
 CODEC = "codec.kind=my_policies.top_k:TopK"
 PHASE, NORM = "freshness.kind=my_policies.every_kth:EveryKth", "freshness.kind=my_policies.norm_change:NormChange"
+ROUNDS, BESIDE = "communication.kind=my_policies.two_rounds:TwoRounds", "schedule.kind=my_policies.beside:Beside"
+BATCHES, AHEAD = ("batching.structure=replicated", "schedule.kind=bsp"), "schedule.kind=my_policies.ahead:Ahead"
 CASES = {
-    "vanilla": (*DENSE,),
+    "vanilla": DENSE,
     "codec": (*DENSE, CODEC, "codec.keep=3"),
     "codec, all elements": (*DENSE, CODEC, "codec.keep=64"),
     "random phase": (*DENSE, PHASE, "freshness.interval=3"),
@@ -19,16 +32,30 @@ CASES = {
     "norm": (*DENSE, NORM, "freshness.share=0.02"),
     "norm, any change": (*DENSE, NORM, "freshness.share=0"),
     "both": (*DENSE, NORM, "freshness.share=0.02", CODEC),
-    "two rounds": ("communication.kind=my_policies.two_rounds:TwoRounds",),
-    "two rounds, norm": ("communication.kind=my_policies.two_rounds:TwoRounds", NORM, "freshness.share=0.02", CODEC),
+    "two rounds": (ROUNDS,),
+    "two rounds, norm": (ROUNDS, NORM, "freshness.share=0.02", CODEC),
     "stripes": (*DENSE, "partition.kind=my_policies.stripes:Stripes", "partition.height=7"),
+    "beside": (*DENSE, BESIDE),
+    "beside, in order": (*DENSE, BESIDE, "schedule.chained=true"),
+    "beside, as ever": (*DENSE, BESIDE, "schedule.apart=false", "schedule.latest=false"),
+    "batches": BATCHES,
+    "ahead": (*BATCHES, AHEAD),
+    "ahead, one batch": (*BATCHES, AHEAD, "schedule.window=1"),
+    "bounded store": (*BATCHES, "placement.kind=my_policies.bounded_store:BoundedStore"),
 }
-IDENTITIES = ("codec, all elements", "random phase, every epoch", "norm, any change", "two rounds")
+SAME_LOSSES = {
+    **dict.fromkeys(("codec, all elements", "random phase, every epoch", "norm, any change", "two rounds"), "vanilla"),
+    **dict.fromkeys(("beside", "beside, in order", "beside, as ever"), "vanilla"),
+    **dict.fromkeys(("ahead", "ahead, one batch", "bounded store"), "batches"),
+}
+SAME_PROGRAM = {"beside, as ever": "vanilla", "ahead, one batch": "batches", "bounded store": "batches"}
+FASTER = {"beside": "vanilla", "ahead": "batches"}
 LOSSY = ("codec", "random phase", "norm", "both", "two rounds, norm")
+Runs = dict[tuple[str, int], Trained]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Trained]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Every case on 2 and on 3 ranks."""
     folder = tmp_path_factory.mktemp("user")
     outside(folder)
@@ -47,25 +74,26 @@ def test_a_policy_imports_what_authors_are_promised() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_program_simulation_and_run_count_the_same_bytes(
-    runs: dict[tuple[str, int], Trained], name: str, ranks: int
-) -> None:
+def test_program_simulation_and_run_count_the_same_bytes(runs: Runs, name: str, ranks: int) -> None:
     assert differing(runs[name, ranks]) == []
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("name", IDENTITIES)
-def test_identity_settings_give_the_losses_of_vanilla(
-    runs: dict[tuple[str, int], Trained], name: str, ranks: int
-) -> None:
-    assert runs[name, ranks].losses == runs["vanilla", ranks].losses
+def test_settings_that_change_no_value_give_the_same_losses(runs: Runs, ranks: int) -> None:
+    for name, plain in SAME_LOSSES.items():
+        assert runs[name, ranks].losses == runs[plain, ranks].losses, name
+    for name, plain in SAME_PROGRAM.items():
+        assert program_digest(runs[name, ranks].program) == program_digest(runs[plain, ranks].program), name
+
+
+@pytest.mark.parametrize("name", FASTER)
+def test_a_schedule_lets_ops_run_beside_one_another(runs: Runs, name: str) -> None:
+    assert sum(simulated(runs[name, 2]).epoch_s) < sum(simulated(runs[FASTER[name], 2]).epoch_s)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", LOSSY)
-def test_other_settings_send_less_and_learn_something_else(
-    runs: dict[tuple[str, int], Trained], name: str, ranks: int
-) -> None:
+def test_other_settings_send_less_and_learn_something_else(runs: Runs, name: str, ranks: int) -> None:
     lossy, exact = runs[name, ranks], runs["vanilla", ranks]
     assert payload(lossy) < payload(exact)
     assert lossy.losses != exact.losses
@@ -73,7 +101,7 @@ def test_other_settings_send_less_and_learn_something_else(
 
 
 @pytest.mark.parametrize("name", ["random phase", "norm", "both", "two rounds, norm"])
-def test_decisions_are_replayed_on_another_partition(runs: dict[tuple[str, int], Trained], name: str) -> None:
+def test_decisions_are_replayed_on_another_partition(runs: Runs, name: str) -> None:
     two, three = runs[name, 2], runs[name, 3]
     again = replay(read_recording(two.folder), two.program, decisions_in(two.program), two_digests(two), 5, 0, None)
     assert not again.transferred
