@@ -46,24 +46,27 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+OFF = """
+class Off({base}):
+    def encode(self, *given): ...
+    decode = moved = encode
+    def {method}(self, *given):
+        return 1 / 0
+"""
 RAISING = {
-    "codec": ("class Off(Codec):\n    encode = decode = None\n    def row_bytes(self, width, dtype):", "Off.row_bytes"),
-    "freshness": (
-        "class Off(CachedRows):\n    moved = None\n    def expand(self, builder, sync, codec):", "Off.expand"
-    ),
-    "placement": (
-        "class Off(RowStore):\n    serves = ('rows',)\n    def refuses(self, choices):", "Off.refuses"
-    ),
+    "codec": ("Codec", "row_bytes"), "freshness": ("CachedRows", "expand"), "placement": ("RowStore", "refuses"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("slot", RAISING)
 def test_a_policy_that_raises_before_the_run(folder: Path, capsys: pytest.CaptureFixture[str], slot: str) -> None:
-    text, method = RAISING[slot]
-    text += "\n        return 1 / 0\n"
+    base, method = RAISING[slot]
+    text = OFF.format(base=base, method=method)
     status, message = told(folder, capsys, text, "simulate", "--set", f"{slot}.kind=MODULE:Off", *ROWS)
     assert status == 2
-    assert all(word in message for word in (f"{slot}.kind", method, "ZeroDivisionError", f"{folder.name}.py:")), message
+    assert all(
+        word in message for word in (f"{slot}.kind", f"Off.{method}", "ZeroDivisionError", f"{folder.name}.py:")
+    ), message
     assert not (folder / "out").exists()
 
 

@@ -1,22 +1,17 @@
 """Toy policies of a user's own, one file each outside of the tree: simulated, run, replayed and compared."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from simgnn.analysis.replay import read_recording, replay
+from simgnn.cli.main import invoke
 from simgnn.program.digest import program_digest
 from simgnn.record.activity import decisions_in
-from tests.extension.worlds import (
-    ALLOWED,
-    POLICIES,
-    Trained,
-    differing,
-    imported,
-    outside,
-    payload,
-    simulated,
-    train_all,
-)
+from tests.extension.worlds import PAGE, Trained, differing, imported, outside, payload, policies, simulated, train_all
 
 DENSE = ("communication.rows=transformed",)
 CODEC = "codec.kind=my_policies.top_k:TopK"
@@ -64,12 +59,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     }
 
 
-def test_a_policy_imports_what_authors_are_promised() -> None:
-    for path in POLICIES.glob("*.py"):
-        assert {
-            name for name in imported(path) if not f"{name}.".startswith(tuple(f"{room}." for room in ALLOWED))
-        } == set()
-        assert {name for name in imported(path) if name.startswith(("simgnn.emit.", "simgnn.policy."))} == set()
+def test_the_page_is_complete_and_imports_what_authors_are_promised() -> None:
+    named = {word.partition(":")[0] for case in CASES.values() for word in " ".join(case).split("my_policies.")[1:]}
+    assert set(policies()) == named, "every file of the page is run"
+    for name, text in policies().items():
+        found = {module for module in imported(text) if not module.startswith("simgnn.program.")}
+        assert found <= {"simgnn.policy", "simgnn.emit"}, name
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -122,3 +117,18 @@ def test_decisions_are_replayed_on_another_partition(runs: Runs, name: str) -> N
 def two_digests(run: Trained) -> frozenset[str]:
     """What names the partition of a run."""
     return read_recording(run.folder).digests
+
+
+def test_the_first_example_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a reader types it, on a smaller graph."""
+    (tmp_path / "top_k.py").write_text(policies()["top_k"])
+    (tmp_path / "mine.toml").write_text(re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)[0])
+    small = ("graph.vertices=400", "graph.edges=2500", "graph.feature_width=16", "model.hidden=8", "train.epochs=3")
+    given = [str(tmp_path / "mine.toml"), "--ranks", "2", *(word for one in small for word in ("--set", one))]
+    predicted, measured = str(tmp_path / "predicted"), str(tmp_path / "measured")
+    assert invoke(["simulate", *given, "--out", predicted]) == 0
+    assert invoke(["run", *given, "--out", measured]) == 0
+    capsys.readouterr()
+    assert invoke(["compare", predicted, measured, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["bytes_differ"], found["messages_differ"], found["ops_unmatched"]) == (0, 0, 0)
