@@ -19,7 +19,7 @@ python -m executor testbed --help: a cluster of shaped network namespaces on thi
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run; the exit status."""
-    from simgnn.lifeline import follow_starter
+    from simgnn.parent_watch import follow_starter
 
     follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _rank(options.directory, options.device, options.resume)
-    from executor.launcher import launch
+    from executor.launch.launcher import launch
 
     passed = ["--device", options.device, *(["--resume"] if options.resume else [])]
     try:
@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:
-    from executor.allocator import tune_allocator
-    from executor.environment import LAUNCHER, follow_launcher
-    from executor.imports import lasting_imports
+    from executor.launch.imports import lasting_imports
+    from executor.memory.allocator import tune_allocator
+    from executor.world.environment import LAUNCHER, follow_launcher
 
     tune_allocator()  # first: importing pyarrow starts a thread, and its heap would then be that of others, too
     if LAUNCHER in os.environ:
@@ -59,7 +59,7 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         follow_launcher(int(os.environ[LAUNCHER]))
     with lasting_imports():
-        from executor.train import end_process, run_rank
+        from executor.rank.session import end_process, run_rank
 
     # torch says so once a process; the few functions that are used are covered by tests
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -70,6 +70,6 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
 
 
 if __name__ == "__main__":
-    from simgnn.reader import ended_quietly
+    from simgnn.closed_output import ended_quietly
 
     sys.exit(ended_quietly(main))

@@ -18,8 +18,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.names import nearest
 from simgnn.policy import SLOTS, Policy
+from simgnn.spelling import nearest
 
 GROUP = "simgnn.policies"
 """Group of the entry points that add policies."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.names import nearest
+from simgnn.spelling import nearest
 
 Table = dict[str, Any]
 

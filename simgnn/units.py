@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.names import nearest
+from simgnn.spelling import nearest
 
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}

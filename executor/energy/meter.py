@@ -13,7 +13,7 @@ from executor.energy.gauges import Gauge
 from executor.energy.nvml import gpu_gauge, load_library
 from executor.energy.rapl import processor_gauges
 from executor.energy.series import Series
-from executor.world import World
+from executor.world.member import World
 from simgnn.errors import BackendError
 from simgnn.record.energy import Part
 

@@ -16,7 +16,7 @@ from executor.handlers import (
     tensors,
     training,
 )
-from executor.handlers.context import Factory, Handler, RankContext
+from executor.state.context import Factory, Handler, RankContext
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op
 from simgnn.program.program import Template

@@ -1,9 +1,9 @@
 """Attention over one block of edges at a time: a running softmax as blocks arrive, and gradients by source rows."""
 
-from executor.buffers import Now
 from executor.handlers.block_ages import age_check
-from executor.handlers.context import Handler, RankContext
 from executor.layers.blocks import BlockAdjacency
+from executor.state.buffers import Now
+from executor.state.context import Handler, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template

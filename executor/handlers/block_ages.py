@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from executor.handlers.context import Handler, RankContext
+from executor.state.context import Handler, RankContext
 from simgnn.emit.guards import check_ages
 from simgnn.program.ops import Op
 

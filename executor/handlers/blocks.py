@@ -1,10 +1,10 @@
 """Sums over one block of edges at a time, as blocks of rows arrive."""
 
-from executor.buffers import Now
 from executor.handlers.attended_blocks import attend
 from executor.handlers.block_ages import age_check
-from executor.handlers.context import Handler, RankContext
 from executor.handlers.segments import segment
+from executor.state.buffers import Now
+from executor.state.context import Handler, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template

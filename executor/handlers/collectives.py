@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from executor.buffers import TORCH_TYPES, Now
-from executor.handlers.context import Handler, RankContext, Sent
+from executor.state.buffers import TORCH_TYPES, Now
+from executor.state.context import Handler, RankContext, Sent
 from simgnn.errors import BackendError
 from simgnn.program.lifetimes import same_as_constants
 from simgnn.program.ops import Op

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.buffers import Getter, Now, Setter, Value
-from executor.handlers.context import Handler, RankContext
 from executor.handlers.sparse_rows import pack_rows, unpack_rows
 from executor.kernels.rows import gather_rows, put_rows
+from executor.state.buffers import Getter, Now, Setter, Value
+from executor.state.context import Handler, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 import simgnn
-from executor.buffers import Now
-from executor.failure import place_of
-from executor.handlers.context import GroupHandle, Handler, RankContext, policy_context
+from executor.recording.failure import place_of
+from executor.state.buffers import Now
+from executor.state.context import GroupHandle, Handler, RankContext, policy_context
 from simgnn.errors import BackendError
 from simgnn.policy import Action, PolicyError
 from simgnn.program.ops import Access, Op

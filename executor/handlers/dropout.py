@@ -2,12 +2,12 @@
 
 import torch
 
-from executor.buffers import Now
-from executor.handlers.context import Handler, RankContext
 from executor.kernels.dropout import drop_out
+from executor.state.buffers import Now
+from executor.state.context import Handler, RankContext
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
-from simgnn.sampling.seeds import dropout_seed, layer_key
+from simgnn.sampling.draw.seeds import dropout_seed, layer_key
 
 
 def dropout(op: Op, template: Template, context: RankContext) -> Handler:

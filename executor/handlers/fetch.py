@@ -2,10 +2,10 @@
 
 import torch
 
-from executor.buffers import Now
-from executor.handlers.context import Handler, RankContext, Sent, policy_context
 from executor.handlers.request import request_rows
 from executor.handlers.wire import count_pairs, counts_of
+from executor.state.buffers import Now
+from executor.state.context import Handler, RankContext, Sent, policy_context
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from executor.buffers import Now
-from executor.handlers.context import GroupHandle, Handler, LocalRoute, RankContext, Sent
 from executor.handlers.wire import all_to_all, count_pairs, counts_of, row_bytes
-from simgnn.emit.masks import WireMask
+from executor.state.buffers import Now
+from executor.state.context import GroupHandle, Handler, LocalRoute, RankContext, Sent
+from simgnn.emit.caches.masks import WireMask
 from simgnn.errors import BackendError
 from simgnn.policy import derive
 from simgnn.program.ops import Op

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.handlers.context import GroupHandle
 from executor.handlers.wire import all_to_all, counts_of, row_bytes
+from executor.state.context import GroupHandle
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from executor.buffers import Now
-from executor.handlers.context import Handler, Kept, RankContext, Reversible
 from executor.layers.tape import Tape
+from executor.state.buffers import Now
+from executor.state.context import Handler, Kept, RankContext, Reversible
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -111,7 +111,7 @@ class _Graph:
     outputs: Outputs
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """See :class:`executor.handlers.context.Reversible`."""
+        """See :class:`executor.state.context.Reversible`."""
         pairs = [
             (output, gradient)
             for output, gradient in zip(self.outputs, gradients, strict=True)

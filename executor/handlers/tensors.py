@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.buffers import Now
-from executor.handlers.context import Handler, RankContext
 from executor.kernels.rows import add_rows, max_rows
+from executor.state.buffers import Now
+from executor.state.context import Handler, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template

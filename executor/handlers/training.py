@@ -1,7 +1,7 @@
 """Loss and optimizer step."""
 
-from executor.buffers import Now
-from executor.handlers.context import Handler, RankContext
+from executor.state.buffers import Now
+from executor.state.context import Handler, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from executor.buffers import Now
-from executor.handlers.context import GroupHandle, RankContext
+from executor.state.buffers import Now
+from executor.state.context import GroupHandle, RankContext
 
 
 def row_bytes(rows: torch.Tensor) -> int:

@@ -4,7 +4,7 @@ Which ones is a pure function of a key, the vertex of the row and the column: wh
 computed, the same of its elements are dropped, and backward draws the mask again in place of keeping it. Element c of
 vertex v takes 16 bits, at place c % 4, of number c // 4 of the stream that number v of the stream ``key`` starts
 (:func:`simgnn.graph.hashing.splitmix`), and is dropped where they are below ``dropped``.
-Source: Srivastava et al., JMLR 2014, with inverted scaling; the counters are those of specs/cdfgnn.md and hongtu.md.
+Source: Srivastava et al., JMLR 2014, with inverted scaling.
 """
 
 import numpy as np

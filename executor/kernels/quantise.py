@@ -1,7 +1,7 @@
 """Linear quantisation of rows on the CPU, in Numba: one pass for a row's range, one for its codes.
 
 A coded row is its smallest value and its step, in the type of the rows, then B bits an element, little-endian, padded
-to a byte (:class:`simgnn.policies.codec.row_codes.RowCodes`). Each kernel has a serial form (rows first..last) and a
+to a byte (:class:`simgnn.emit.row_codes.RowCodes`). Each kernel has a serial form (rows first..last) and a
 parallel one, for :func:`executor.kernels.launch.launch`.
 """
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from executor.kernels.edges.sparse import SparseRows
 from executor.kernels.epilogue import activation_backward, bias_activation
-from executor.kernels.sparse import SparseRows
 from executor.layers.tape import Call, autograd
 from simgnn.model.spec import Activation
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from executor.kernels.attention import Attention, Scores, quotient, quotient_backward, scores_of
+from executor.kernels.edges.attention import Attention, Scores, quotient, quotient_backward, scores_of
 from executor.layers.builtin import Functions, Layer
 from executor.layers.local import LocalAdjacency
 from executor.layers.sampled import SampledBlock
@@ -227,13 +227,13 @@ class _AttendSources(torch.autograd.Function):
 
 
 def gradient_of_vectors(gradient: torch.Tensor, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Gradient of the vectors of :func:`~executor.kernels.attention.scores_of`, [H, d]."""
+    """Gradient of the vectors of :func:`~executor.kernels.edges.attention.scores_of`, [H, d]."""
     heads, part = vectors.shape
     return torch.einsum("nh,nhd->hd", gradient, rows.view(len(rows), heads, part))
 
 
 def add_through(into: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor) -> None:
-    """Add the gradient of the rows of :func:`~executor.kernels.attention.scores_of`."""
+    """Add the gradient of the rows of :func:`~executor.kernels.edges.attention.scores_of`."""
     heads, part = vectors.shape
     into.view(len(into), heads, part).addcmul_(gradient[:, :, None], vectors)
 

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.kernels.aggregation import kernel_named
-from executor.kernels.attention import Attention
-from executor.kernels.blocks import VERTEX_SCALINGS, Block, BlockEdges, NumbaBlock, TorchBlock
-from executor.kernels.structure import Structure
+from executor.kernels.edges.aggregation import kernel_named
+from executor.kernels.edges.attention import Attention
+from executor.kernels.edges.blocks import VERTEX_SCALINGS, Block, BlockEdges, NumbaBlock, TorchBlock
+from executor.kernels.edges.structure import Structure
 from simgnn.errors import BackendError
 from simgnn.graph.csr import CSR
-from simgnn.partition.local import LocalGraph
+from simgnn.partition.local.edge_cut import LocalGraph
 
 Ints = NDArray[np.int64]
 
@@ -24,7 +24,7 @@ class BlockAdjacency:
     ``forward[j]``: rows n, columns m_j, which number the rows of rank j in its local order; ``backward[j]``: the same
     shape, for the edges the other way round. The two are one object where they are equal, as in an undirected graph.
     ``degrees[j]`` int64 [m_j]: in-degrees in the full graph. Blocks are summed in the order of ranks from ``start``,
-    the first rank that has rows. Source: CAGNET, 1D; specs/cagnet.md section 3.
+    the first rank that has rows. Source: CAGNET, 1D; docs/systems/cagnet.md.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class BlockAdjacency:
         self._transposes: dict[int, Structure] = {}
 
     def block(self, scaling: str, root: int, transposed: bool) -> Block:
-        """The block of a source rank under a scaling of :data:`executor.kernels.blocks.VERTEX_SCALINGS`; made once."""
+        """The block of a source rank under a scaling of :data:`executor.kernels.edges.blocks.VERTEX_SCALINGS`; made
+        once."""
         key = (scaling, root, transposed)
         if key not in self._made:
             self._made[key] = self._make(*key)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from executor.kernels.sparse import SparseRows, from_scipy, to_scipy
+from executor.kernels.edges.sparse import SparseRows, from_scipy, to_scipy
 from executor.layers.affine import Rows, affine, product, transposed_product
 from executor.layers.local import LocalAdjacency, aggregate
 from executor.layers.sampled import SampledBlock, SumOverBlock

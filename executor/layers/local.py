@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from executor.kernels.aggregation import Aggregation, kernel_named
-from executor.kernels.attention import Attention
-from executor.kernels.sparse import diagonal, from_scipy, to_scipy
-from executor.kernels.structure import Scaling, Structure
+from executor.kernels.edges.aggregation import Aggregation, kernel_named
+from executor.kernels.edges.attention import Attention
+from executor.kernels.edges.sparse import diagonal, from_scipy, to_scipy
+from executor.kernels.edges.structure import Scaling, Structure
 from executor.layers.tape import Call, autograd
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.transpose import is_symmetric
-from simgnn.partition.replicas import RankGraph
+from simgnn.partition.local.vertex_cut import RankGraph
 
 
 def _gcn(degree: torch.Tensor, rows: int, looped: int) -> Scaling:

@@ -5,15 +5,15 @@ from typing import Any
 
 import torch
 
-from executor.kernels.attention import Attention
 from executor.kernels.balance import default_threads
-from executor.kernels.spmm import spmm
-from executor.kernels.structure import Scaling, Structure
+from executor.kernels.edges.attention import Attention
+from executor.kernels.edges.spmm import spmm
+from executor.kernels.edges.structure import Scaling, Structure
 from executor.kernels.views import array, compiled_for
 from simgnn.errors import ConfigError
 
 SCALINGS = ("gcn", "mean", "sum")
-"""Weights of sampled edges, from the sampled in-degrees c (specs/minibatch_common.md C10):
+"""Weights of sampled edges, from the sampled in-degrees c (docs/systems/mini-batches.md):
 
 - ``gcn``: mean over the row itself and its sampled in-neighbours, divided by c + 1. Our decision: weights by degrees of
   the full graph would be biased, since neighbours are drawn;

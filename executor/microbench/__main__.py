@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from executor.allocator import tune_allocator
-from executor.environment import LAUNCHER, follow_launcher
-from executor.imports import lasting_imports
-from executor.launcher import INTERRUPTED, ended_together, environment_of, watch
-from simgnn.lifeline import follow_starter
+from executor.launch.imports import lasting_imports
+from executor.launch.launcher import INTERRUPTED, ended_together, environment_of, watch
+from executor.memory.allocator import tune_allocator
+from executor.world.environment import LAUNCHER, follow_launcher
+from simgnn.parent_watch import follow_starter
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

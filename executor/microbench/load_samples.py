@@ -9,7 +9,7 @@ from typing import Any
 
 from executor.microbench.sample import write_document
 from simgnn.errors import BackendError
-from simgnn.hardware.links import Load
+from simgnn.hardware.profile.links import Load
 from simgnn.units import format_quantity
 
 FORMAT = "simgnn-link-load"

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.environment import LAUNCHER, follow_launcher
 from executor.microbench.bulk import ITEM_BYTES, Bulk, Way, connect
 from executor.microbench.load_samples import LoadSamples, Waiting, Work, write_load
 from executor.microbench.world import World, join
+from executor.world.environment import LAUNCHER, follow_launcher
 from simgnn.errors import BackendError
 
 BULK_BYTES = 1_000_000

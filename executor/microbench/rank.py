@@ -10,10 +10,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from executor.allocator import tune_allocator
+from executor.memory.allocator import tune_allocator
+from executor.microbench.affordable_sizes import affordable, slowest_pair_s
 from executor.microbench.facts import read_facts
-from executor.microbench.kept import Kept, stage_key
-from executor.microbench.pilot import affordable, slowest_pair_s
+from executor.microbench.finished_stages import Kept, stage_key
 from executor.microbench.probes.bench import Bench
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.suite import FULL, QUICK, Suite, cluster_probes, host_probes, pair_probes

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from executor.microbench import aggregation, attention, coding, dense, sampling
-from executor.microbench.network import Circle, collective_probes, exchange_probes, pair_exchange_probes, send_probes
+from executor.microbench.probes import aggregation, attention, coding, dense, sampling
 from executor.microbench.probes.bench import Bench
+from executor.microbench.probes.network import (
+    Circle,
+    collective_probes,
+    exchange_probes,
+    pair_exchange_probes,
+    send_probes,
+)
 from executor.microbench.timing import Plan, Probe
 from executor.microbench.world import World
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.clock import clock_offset, kernel_identity
-from executor.handlers.context import GroupHandle
-from executor.hosts import host_identity, host_numbers
 from executor.kernels.balance import available_cores, threads_per_rank
+from executor.state.context import GroupHandle
+from executor.world.clock import clock_offset, kernel_identity
+from executor.world.hosts import host_identity, host_numbers
 
 TIMEOUT = timedelta(seconds=120)
 

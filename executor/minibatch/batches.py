@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.buffers import Value
-from simgnn.emit.on_rank import Functions, carried_out
+from executor.state.buffers import Value
+from simgnn.emit.batches.neighbours import DrawBatch
+from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.errors import BackendError, ConfigError
-from simgnn.policies.batching.neighbours import DrawBatch
 from simgnn.policy import PolicyContext
-from simgnn.sampling.part import Part
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.presample import open_part, settings_of
-from simgnn.sampling.sampler import Batch, Sampler
+from simgnn.sampling.batches.epoch_file import Part
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.presample import open_part, settings_of
+from simgnn.sampling.draw.sampler import Batch, Sampler
 
 
 class BatchSource(Protocol):
@@ -81,7 +81,7 @@ class DrawnBatches:
 
     ``seeds`` int64 [n], ascending: the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows
     of each batch after each hop, as the program has them. Where it has none for the worker all is empty: every rank
-    takes part in every step (specs/minibatch_common.md C8).
+    takes part in every step (docs/systems/mini-batches.md).
     """
 
     def __init__(self, source: BatchSource, seeds: NDArray[np.int64], planned: NDArray[np.int64]) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.plan import RunPlan
+from executor.state.plan import RunPlan
+from executor.state.task import Task
 from executor.store.features import FeatureStore
-from executor.task import Task
-from simgnn.partition.shards import Shard, ShardArtifact
-from simgnn.policies.minibatch import FEATURES
+from simgnn.emit.batches.names import FEATURES
+from simgnn.partition.local.shards import Shard, ShardArtifact
 from simgnn.program.program import EVALUATE
-from simgnn.sampling.plan import SamplingPlan
+from simgnn.sampling.batches.plan import SamplingPlan
 
 LABELS = "labels"
 BLOCK_ROWS = 4096

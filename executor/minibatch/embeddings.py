@@ -12,24 +12,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.plan import RunPlan
+from executor.state.plan import RunPlan
 from executor.store.features import FeatureStore
 from executor.store.sums import sum_by_id
-from simgnn.emit.on_rank import Functions, carried_out
+from simgnn.emit.batches.embeddings import PUSH, STATE, ApplyGradients, PickGradients, SumGradients
+from simgnn.emit.batches.names import EMBEDDINGS, FEATURES
+from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.graph.csr import IndexArray
 from simgnn.graph.hashing import stream_key, uniform_at
-from simgnn.partition.serving import Serving
-from simgnn.policies.minibatch import EMBEDDINGS, FEATURES
-from simgnn.policies.placement.embeddings import PUSH, STATE, ApplyGradients, PickGradients, SumGradients
+from simgnn.partition.local.serving import Serving
 from simgnn.policy import PolicyContext
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.remote import rows_on_hosts
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.fetches.remote_rows import rows_on_hosts
 
 Rows = torch.Tensor
 EPSILON = 1e-10
-"""Added to the root of Adagrad's sum (specs/distdgl.md 5.6)."""
+"""Added to the root of Adagrad's sum (docs/systems/distdgl.md)."""
 
 
 def initial_embeddings(seed: int, vertices: NDArray[Any], width: int) -> NDArray[np.float64]:

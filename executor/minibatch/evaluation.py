@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from executor.buffers import Value
-from executor.handlers.context import LocalRoute
-from executor.plan import RunPlan
-from executor.routes import local_routes, packed_routes
+from executor.state.buffers import Value
+from executor.state.context import LocalRoute
+from executor.state.plan import RunPlan
+from executor.state.routes import local_routes, packed_routes
 from executor.store.places import Places
-from simgnn.emit.on_rank import Functions, carried_out
-from simgnn.emit.own_rows import TakeOwnRows
+from simgnn.emit.batches.names import OWN_BLOCK
+from simgnn.emit.batches.on_rank import Functions, carried_out
+from simgnn.emit.batches.own_rows import TakeOwnRows
 from simgnn.graph.csr import CSR
-from simgnn.policies.minibatch import OWN_BLOCK
 from simgnn.policy import PolicyContext
 from simgnn.program.program import EVALUATE
 

@@ -7,43 +7,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.assemble import learned_values
-from executor.buffers import TORCH_TYPES, BufferStore, Value
-from executor.handlers.context import GroupHandle, RankContext
 from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
+from executor.minibatch.batches_over_hosts import PartedBatches
 from executor.minibatch.data import host_rows, load_seed_task
 from executor.minibatch.embeddings import learned_width, load_embeddings, rows_with_embeddings
 from executor.minibatch.evaluation import load_evaluation
-from executor.minibatch.parted import PartedBatches
-from executor.minibatch.placement import FoundOrigins, ScheduledRows, StagedRows, Staging
-from executor.network import SampledNetwork
-from executor.optimizer import FlatOptimizer
-from executor.plan import BatchFolders, RunPlan
+from executor.minibatch.input_rows import FoundOrigins, ScheduledRows, StagedRows, Staging
 from executor.policies.accelerated import accelerated
+from executor.rank.assemble import learned_values
+from executor.state.buffers import TORCH_TYPES, BufferStore, Value
+from executor.state.context import GroupHandle, RankContext
+from executor.state.model import SampledNetwork
+from executor.state.optimizer import FlatOptimizer
+from executor.state.plan import BatchFolders, RunPlan
 from executor.store.features import FeatureStore
 from executor.store.places import Places
 from executor.store.structure import share_structure
-from executor.world import World
+from executor.world.member import World
+from simgnn.emit.batches.drawing import DEGREES
+from simgnn.emit.batches.names import FEATURES, HOT, INPUTS, OWN_LABELS, SEED_COUNT, SERVED_ROWS, rows_after
 from simgnn.errors import BackendError
-from simgnn.partition.relabel import IdMaps
-from simgnn.partition.serving import Serving
-from simgnn.policies.drawing import DEGREES
-from simgnn.policies.minibatch import (
-    FEATURES,
-    HOT,
-    INPUTS,
-    OWN_LABELS,
-    SEED_COUNT,
-    SERVED_ROWS,
-    rows_after,
-)
+from simgnn.partition.local.contiguous_ids import IdMaps
+from simgnn.partition.local.serving import Serving
 from simgnn.policies.placement.store import KeepHotRows
 from simgnn.program.kinds import OpKind
-from simgnn.sampling.fetchplan import FetchPlan
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.planfile import open_plan
-from simgnn.sampling.remote import Sources, rows_on_hosts
-from simgnn.sampling.structure import HostStructure
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.plan_file import open_plan
+from simgnn.sampling.draw.host_structure import HostStructure
+from simgnn.sampling.fetches.fetch_plan import FetchPlan
+from simgnn.sampling.fetches.remote_rows import Sources, rows_on_hosts
 
 
 def batch_context(

@@ -1,4 +1,4 @@
-"""Every kernel of a mini-batch run once, on a handful of rows: see :mod:`executor.warmup`."""
+"""Every kernel of a mini-batch run once, on a handful of rows: see :mod:`executor.state.warmup`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,18 +8,18 @@ import torch
 
 from executor.handlers.segments import run_on_tape
 from executor.kernels.rows import move_rows
-from executor.network import SampledNetwork
-from executor.optimizer import FlatOptimizer
-from executor.task import Task
-from executor.warmup import pack_buffers, ring, run_dropout
+from executor.state.model import SampledNetwork
+from executor.state.optimizer import FlatOptimizer
+from executor.state.task import Task
+from executor.state.warmup import pack_buffers, ring, run_dropout
 from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.serving import Serving
+from simgnn.partition.local.serving import Serving
 from simgnn.program.kinds import Segment
-from simgnn.sampling.requester import Requester
-from simgnn.sampling.sampler import Sampler
-from simgnn.sampling.seeds import epoch_order
-from simgnn.sampling.structure import HostStructure
+from simgnn.sampling.draw.host_structure import HostStructure
+from simgnn.sampling.draw.requester import Requester
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.draw.seeds import epoch_order
 
 VERTICES = 6
 

@@ -9,8 +9,8 @@ from executor.kernels.launch import even_parts, launch
 from executor.kernels.views import array, compiled_for
 from executor.policies.kernel import Kernel, Kernels
 from simgnn.emit.arrays import dtype_name
+from simgnn.emit.row_codes import RowCodes, refuse
 from simgnn.policies.codec.bfloat16 import Bfloat16
-from simgnn.policies.codec.row_codes import RowCodes, refuse
 from simgnn.policies.codec.stochastic import Stochastic
 from simgnn.policy import PolicyContext
 

@@ -10,8 +10,8 @@ from executor.kernels.launch import even_parts, launch
 from executor.kernels.rows import add_rows
 from executor.kernels.views import array, compiled_for
 from executor.policies.kernel import Kernel, Kernels
-from simgnn.emit.replica_cache import AddParts
-from simgnn.emit.row_cache import State
+from simgnn.emit.caches.replica_cache import AddParts
+from simgnn.emit.caches.row_cache import State
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policy import PolicyContext
 

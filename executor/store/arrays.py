@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.handlers.context import GroupHandle
+from executor.state.context import GroupHandle
 from executor.store.shared import agree, rank_of, shared_rows
 
 ALIGNED_TO = 64

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.buffers import TORCH_TYPES
-from executor.handlers.context import GroupHandle
 from executor.handlers.request import request_rows
+from executor.state.buffers import TORCH_TYPES
+from executor.state.context import GroupHandle
 from executor.store.places import Places
 from executor.store.shared import shared_rows
 from simgnn.errors import BackendError, GraphError

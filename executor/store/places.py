@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 
 from simgnn.errors import BackendError, GraphError
-from simgnn.partition.relabel import IdMaps
-from simgnn.partition.serving import Serving
+from simgnn.partition.local.contiguous_ids import IdMaps
+from simgnn.partition.local.serving import Serving
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from executor.clock import gather_words
-from executor.handlers.context import GroupHandle
+from executor.state.context import GroupHandle
+from executor.world.clock import gather_words
 from simgnn.errors import BackendError
 from simgnn.units import format_quantity
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from executor.handlers.context import GroupHandle
+from executor.state.context import GroupHandle
 from executor.store.arrays import shared_arrays
-from simgnn.partition.serving import Serving
-from simgnn.sampling.structure import HostStructure
+from simgnn.partition.local.serving import Serving
+from simgnn.sampling.draw.host_structure import HostStructure
 
 
 def share_structure(

@@ -1,8 +1,8 @@
 """What a communication library costs on a declared testbed, from what it costs on the machine below."""
 
 from executor.testbed.declaration import Declaration
-from simgnn.hardware.links import Backend, Collective, Ports
-from simgnn.hardware.quantities import Bandwidth, Duration
+from simgnn.hardware.profile.links import Backend, Collective, Ports
+from simgnn.hardware.profile.quantities import Bandwidth, Duration
 
 
 def declared_backend(declared: Declaration, backend: Backend, slowest: float) -> Backend:

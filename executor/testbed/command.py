@@ -152,8 +152,8 @@ def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool
     from executor.testbed.load import check_measurable, measure_load
     from executor.testbed.profile import WIRE, describe
     from simgnn.errors import HardwareError
-    from simgnn.hardware.library import calibration_path
-    from simgnn.hardware.profile import load_profile, save_profile
+    from simgnn.hardware.profile.library import calibration_path
+    from simgnn.hardware.profile.profile import load_profile, save_profile
     from simgnn.outputs import check_output_file, make_parent
 
     check_output_file(out, "--out")

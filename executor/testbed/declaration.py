@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, StrictStr, ValidationError, ValidationInfo, field_validator
 
 from simgnn.errors import ConfigError
-from simgnn.hardware.problems import sentences
-from simgnn.hardware.quantities import Bytes, BytesPerSecond, Strict
+from simgnn.hardware.profile.quantities import Bytes, BytesPerSecond, Strict
+from simgnn.schema_faults import sentences
 from simgnn.tomlfile import load_toml, without_none
 from simgnn.units import format_quantity
 

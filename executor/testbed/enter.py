@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from executor.environment import follow_launcher
 from executor.testbed.network import NAMESPACES
+from executor.world.environment import follow_launcher
 
 CLONE_NEWNET = 0x40000000
 

@@ -4,13 +4,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from executor.launcher import INTERRUPTED
+from executor.launch.launcher import INTERRUPTED
 from executor.microbench.load_samples import load_of, read_load
 from executor.testbed.declaration import Declaration
 from executor.testbed.network import require_tools
 from executor.testbed.runs import execute
 from simgnn.errors import BackendError, ConfigError
-from simgnn.hardware.links import Load
+from simgnn.hardware.profile.links import Load
 
 LEAST_RATE = 1e6
 """Bytes per second: of a slower link, the messages that fill it would take minutes."""

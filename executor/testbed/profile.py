@@ -16,10 +16,10 @@ from executor.testbed.declaration import (
 )
 from executor.testbed.places import RankPlace, rank_places
 from simgnn.errors import HardwareError
-from simgnn.hardware.devices import Cache, Curve, Device
-from simgnn.hardware.links import LinkType, Load
-from simgnn.hardware.profile import Profile, parse_profile
-from simgnn.hardware.quantities import Bandwidth, CoreCount, Duration, Size
+from simgnn.hardware.profile.devices import Cache, Curve, Device
+from simgnn.hardware.profile.links import LinkType, Load
+from simgnn.hardware.profile.profile import Profile, parse_profile
+from simgnn.hardware.profile.quantities import Bandwidth, CoreCount, Duration, Size
 from simgnn.tomlfile import without_none
 from simgnn.units import format_quantity
 

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from executor.environment import LAUNCHER, TESTBED, threads_per_rank
-from executor.launcher import INTERRUPTED, Seat, ended_together, environment_of, launch, watch
-from executor.plan import RunPlan
+from executor.launch.launcher import INTERRUPTED, Seat, ended_together, environment_of, launch, watch
+from executor.state.plan import RunPlan
 from executor.testbed import lifecycle, network
 from executor.testbed.declaration import Declaration
 from executor.testbed.places import RankPlace, rank_places, usable_cores
 from executor.testbed.state import Record, locked
+from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
 from simgnn.errors import ConfigError
 from simgnn.tomlfile import write_toml
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from simgnn.analysis.activity_curve import Thresholds
-from simgnn.analysis.recorded_accuracy import recorded_result
-from simgnn.analysis.recorded_plan import (
+from simgnn.analysis.replay.activity import Replay, read_recording, replay
+from simgnn.analysis.replay.extrapolation import Thresholds
+from simgnn.analysis.replay.recorded_accuracy import recorded_result
+from simgnn.analysis.replay.recorded_plan import (
     HOIST,
     WHOLE,
     RecordedPlan,
@@ -14,11 +15,10 @@ from simgnn.analysis.recorded_plan import (
     recorded_plan,
     stated_differences,
 )
-from simgnn.analysis.replay import Replay, read_recording, replay
 from simgnn.errors import ConfigError
-from simgnn.experiment.directory import differences
-from simgnn.experiment.prepare import Prepared
 from simgnn.experiment.schema import Experiment
+from simgnn.planner.directory import differences
+from simgnn.planner.prepare import Prepared
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import Accuracy
 from simgnn.tomlfile import leaves

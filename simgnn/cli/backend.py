@@ -5,23 +5,23 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from simgnn.cli.calibrate import calibrate
-from simgnn.cli.console import Reporter
-from simgnn.cli.engine import check_executor, start_executor
+from simgnn.cli.commands.calibrate import calibrate
+from simgnn.cli.executor_process import check_executor, start_executor
 from simgnn.cli.predict import check_declared, predict
 from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.tables.console import Reporter
 from simgnn.cli.testbed import call_testbed, check_ended, start_testbed
 from simgnn.cli.train import write_run
 from simgnn.errors import ConfigError
-from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.planner.prepare import prepare
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.study.backend import Counted, Predicted
-from simgnn.study.canary import canary_seconds
+from simgnn.study.validate.drift_check import canary_seconds
 
 
 class CommandBackend:

@@ -11,13 +11,13 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from simgnn.cli.console import Counter, Reporter
-from simgnn.cli.engine import check_executor, end_session, start_session
+from simgnn.cli.executor_process import check_executor, end_session, start_session
+from simgnn.cli.tables.console import Counter, Reporter
 from simgnn.errors import BackendError, ConfigError
 from simgnn.locks import locked_folder, scratch_folder
 
 if TYPE_CHECKING:
-    from simgnn.analysis.fit_samples import SampleFile
+    from simgnn.analysis.fit.samples import SampleFile
 
 QUICK_RANKS = (2,)
 FULL_RANKS = (1, 2, 4)
@@ -50,7 +50,7 @@ def torchrun_place(environment: Mapping[str, str] | None = None) -> Place | None
 def kept_folder() -> Path:
     """Where the samples of an interrupted calibration wait for the next one."""
     # loaded when the command runs: its help starts fast
-    from simgnn.hardware.library import calibration_path
+    from simgnn.hardware.profile.library import calibration_path
 
     return calibration_path().parent / "calibrating"
 
@@ -58,7 +58,7 @@ def kept_folder() -> Path:
 def one_at_a_time() -> AbstractContextManager[None]:
     """Two calibrations would take one another's work for slowness of the machine, and mix what they keep."""
     # loaded when the command runs: its help starts fast
-    from simgnn.hardware.library import CACHE_NAME
+    from simgnn.hardware.profile.library import CACHE_NAME
 
     otherwise = f"end it; if it is another machine's, name another folder ({CACHE_NAME})"
     return locked_folder(kept_folder().parent, "calibrate", otherwise)
@@ -77,7 +77,7 @@ def forget_kept(quick: bool) -> None:
 def kept_stages(quick: bool, ranks: Sequence[int] | None, passes: int) -> dict[Path, int]:
     """Kept stages that such a calibration goes on from, unless they are refused, and when each was written (ns)."""
     # loaded when the command runs: its help starts fast
-    from simgnn.hardware.library import KEPT_FOR
+    from simgnn.hardware.profile.library import KEPT_FOR
 
     size, youngest = "quick" if quick else "full", time.time_ns() - KEPT_FOR // timedelta(microseconds=1) * 1000
     found = {
@@ -119,7 +119,7 @@ def measure_groups(
     a probe are pooled. Raises :class:`BackendError` when a measurement fails.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.pool_passes import pool_passes
+    from simgnn.analysis.fit.pooled_passes import pool_passes
 
     check_executor()
     if passes < 1:
@@ -170,7 +170,7 @@ def kept_samples(folders: Sequence[Path]) -> "list[SampleFile]":
     cannot be read or are of different machines, versions or probes.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.pool_passes import pool_passes
+    from simgnn.analysis.fit.pooled_passes import pool_passes
 
     files, seen = [], set[Path]()
     for folder in folders:
@@ -200,7 +200,7 @@ def check_counts(groups: Sequence[int], key: str = "--ranks") -> None:
 
 def _read(path: Path) -> "SampleFile":
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.fit_samples import read_samples
+    from simgnn.analysis.fit.samples import read_samples
 
     return read_samples(path)
 

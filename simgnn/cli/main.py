@@ -12,10 +12,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from simgnn import __version__
+from simgnn.closed_output import READER_GONE, ended_quietly
 from simgnn.errors import SimgnnError
-from simgnn.names import nearest
 from simgnn.outputs import PATH_FAULTS
-from simgnn.reader import READER_GONE, ended_quietly
+from simgnn.spelling import nearest
 
 STATUSES = (0, 1, 2, 3)
 """Ok, anything else, bad input, out of memory predicted."""
@@ -32,20 +32,26 @@ class Entry(NamedTuple):
 
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
-        "demo": Entry("simgnn.cli.demo", "Calibrate, simulate and train a small experiment, and compare: one minute."),
-        "simulate": Entry("simgnn.cli.simulate", "Predict how long an experiment takes on a hardware profile."),
-        "run": Entry("simgnn.cli.run", "Train an experiment for real, with one process a rank."),
-        "calibrate": Entry("simgnn.cli.calibrate", "Measure this machine and write its hardware profile."),
-        "compare": Entry("simgnn.cli.compare", "Show, op by op, where a prediction and a run differ."),
-        "validate": Entry("simgnn.cli.validate", "Predict and run a suite of experiments, and score the predictions."),
+        "demo": Entry(
+            "simgnn.cli.commands.demo", "Calibrate, simulate and train a small experiment, and compare: one minute."
+        ),
+        "simulate": Entry(
+            "simgnn.cli.commands.simulate", "Predict how long an experiment takes on a hardware profile."
+        ),
+        "run": Entry("simgnn.cli.commands.run", "Train an experiment for real, with one process a rank."),
+        "calibrate": Entry("simgnn.cli.commands.calibrate", "Measure this machine and write its hardware profile."),
+        "compare": Entry("simgnn.cli.commands.compare", "Show, op by op, where a prediction and a run differ."),
+        "validate": Entry(
+            "simgnn.cli.commands.validate", "Predict and run a suite of experiments, and score the predictions."
+        ),
         "partition": Entry(
-            "simgnn.cli.partition", "Partition an experiment's graph and tell how good the partition is."
+            "simgnn.cli.commands.partition", "Partition an experiment's graph and tell how good the partition is."
         ),
         "sample": Entry(
-            "simgnn.cli.sample", "Sample an experiment's mini-batches ahead of time, and tell their sizes."
+            "simgnn.cli.commands.sample", "Sample an experiment's mini-batches ahead of time, and tell their sizes."
         ),
-        "hardware": Entry("simgnn.cli.hardware", "List, show and check hardware profiles."),
-        "systems": Entry("simgnn.cli.systems", "List and show the shipped systems."),
+        "hardware": Entry("simgnn.cli.commands.hardware", "List, show and check hardware profiles."),
+        "systems": Entry("simgnn.cli.commands.systems", "List and show the shipped systems."),
     }
 )
 

@@ -4,22 +4,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simgnn.cli.activity import check_run, find_activity
-from simgnn.cli.console import Reporter
 from simgnn.cli.prediction_result import prediction_result
 from simgnn.cli.profiles import ChosenProfile, choose_profile, default_cluster
+from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
-from simgnn.experiment.directory import write_run_directory
-from simgnn.experiment.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.pricing import choose_level
-from simgnn.program.stops import Stops
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.work import choose_level
+from simgnn.planner.directory import write_run_directory
+from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
+from simgnn.program.drain_points import Stops
 from simgnn.record.batches import batch_table, draws_batches
 from simgnn.record.result import Result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.report.perfetto import write_perfetto
 from simgnn.sim.simulate import Simulation, simulate
-from simgnn.sim.spread import Spread, estimate_spread
+from simgnn.sim.spread.intervals import Spread, estimate_spread
 
 TRACE_EPOCHS = 10
 """Epochs that ``trace.perfetto.json`` holds: enough to see, small enough to load at once."""

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from simgnn.analysis.recorded_accuracy import on_clock
-from simgnn.analysis.replay import Replay
+from simgnn.analysis.replay.activity import Replay
+from simgnn.analysis.replay.recorded_accuracy import on_clock
 from simgnn.cli.profiles import ChosenProfile
-from simgnn.experiment.prepare import Prepared
-from simgnn.hardware.profile import Profile
+from simgnn.hardware.profile.profile import Profile
+from simgnn.planner.prepare import Prepared
 from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.record.batches import batch_table, draws_batches, input_rows
@@ -16,9 +16,9 @@ from simgnn.record.energy import sum_of
 from simgnn.record.provenance import environment, versions
 from simgnn.record.result import JitterCorrection, RankTimes, Result
 from simgnn.record.summary import buffer_bytes
-from simgnn.sim.memory import Memory
+from simgnn.sim.memory.timeline import Memory
 from simgnn.sim.simulate import Simulation
-from simgnn.sim.spread import Spread
+from simgnn.sim.spread.intervals import Spread
 
 NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
 BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"

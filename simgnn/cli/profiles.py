@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.library import calibration_path
-from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.profile.library import calibration_path
+from simgnn.hardware.profile.profile import Profile, load_profile
 
 FALLBACK_PROFILE = "cpu-100gbe-8"
 """Shipped profile that stands in for a machine that was never calibrated; its result says uncalibrated."""

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from simgnn.cli.engine import check_executor
+from simgnn.cli.executor_process import check_executor
 from simgnn.errors import BackendError, ConfigError
-from simgnn.lifeline import with_lifeline
+from simgnn.parent_watch import with_lifeline
 
 
 def call_testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from simgnn.cli.console import Reporter
-from simgnn.cli.engine import check_executor, epoch_of, start_executor
+from simgnn.cli.executor_process import check_executor, epoch_of, start_executor
 from simgnn.cli.predict import TRACE_EPOCHS
 from simgnn.cli.profiles import default_cluster, known_profile
+from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
-from simgnn.experiment.directory import check_free, write_run_directory
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import Prepared, prepare
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.profile import Profile
+from simgnn.hardware.profile.profile import Profile
 from simgnn.locks import locked_folder
-from simgnn.partition.shards import shard_artifact
+from simgnn.partition.local.shards import shard_artifact
+from simgnn.planner.directory import check_free, write_run_directory
+from simgnn.planner.prepare import Prepared, prepare
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.report.perfetto import write_perfetto

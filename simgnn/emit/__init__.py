@@ -19,44 +19,44 @@ if TYPE_CHECKING:
     from simgnn.emit.arrays import signed as signed
     from simgnn.emit.arrays import to_bytes as to_bytes
     from simgnn.emit.arrays import units as units
+    from simgnn.emit.batches.batching import Batching as Batching
+    from simgnn.emit.batches.placement import Placement as Placement
+    from simgnn.emit.batches.placement import RowStore as RowStore
+    from simgnn.emit.batches.staging import Staging as Staging
+    from simgnn.emit.blocks import BlockSync as BlockSync
+    from simgnn.emit.blocks import BlockTransfer as BlockTransfer
+    from simgnn.emit.blocks import PlainBlocks as PlainBlocks
+    from simgnn.emit.caches.cached_rows import CachedRows as CachedRows
+    from simgnn.emit.caches.row_cache import ChoosesRows as ChoosesRows
+    from simgnn.emit.caches.row_cache import State as State
+    from simgnn.emit.communication import BatchCommunication as BatchCommunication
+    from simgnn.emit.communication import Communication as Communication
+    from simgnn.emit.communication import CopiedRows as CopiedRows
+    from simgnn.emit.communication import Sizes as Sizes
+    from simgnn.emit.communication import Sums as Sums
+    from simgnn.emit.communication import Transfers as Transfers
+    from simgnn.emit.communication import WholeLayers as WholeLayers
+    from simgnn.emit.encoded import emit_encoded as emit_encoded
+    from simgnn.emit.encoded import training_part as training_part
+    from simgnn.emit.freshness import Freshness as Freshness
+    from simgnn.emit.freshness import MovesBlocks as MovesBlocks
+    from simgnn.emit.freshness import MovesRows as MovesRows
+    from simgnn.emit.guarded_blocks import GuardsBlocks as GuardsBlocks
     from simgnn.emit.guards import Change as Change
     from simgnn.emit.guards import ComparesBlocks as ComparesBlocks
-    from simgnn.emit.row_cache import ChoosesRows as ChoosesRows
-    from simgnn.emit.row_cache import State as State
+    from simgnn.emit.names import Names as Names
+    from simgnn.emit.segments import Segments as Segments
+    from simgnn.emit.sums.halo import HaloNames as HaloNames
+    from simgnn.emit.sums.halo import HaloSizes as HaloSizes
+    from simgnn.emit.sums.halo import HaloSums as HaloSums
+    from simgnn.emit.sync import Expand as Expand
+    from simgnn.emit.sync import Reference as Reference
+    from simgnn.emit.sync import Stage as Stage
+    from simgnn.emit.sync import Sync as Sync
+    from simgnn.emit.sync import emit_plainly as emit_plainly
     from simgnn.graph.hashing import stream_key as stream_key
     from simgnn.model.spec import LayerSpec as LayerSpec
     from simgnn.partition.statistics.partition_stats import PartitionStats as PartitionStats
-    from simgnn.policies.batching.base import Batching as Batching
-    from simgnn.policies.blocks import BlockSync as BlockSync
-    from simgnn.policies.blocks import BlockTransfer as BlockTransfer
-    from simgnn.policies.blocks import PlainBlocks as PlainBlocks
-    from simgnn.policies.communication.base import BatchCommunication as BatchCommunication
-    from simgnn.policies.communication.base import Communication as Communication
-    from simgnn.policies.communication.base import CopiedRows as CopiedRows
-    from simgnn.policies.communication.base import Sizes as Sizes
-    from simgnn.policies.communication.base import Sums as Sums
-    from simgnn.policies.communication.base import Transfers as Transfers
-    from simgnn.policies.communication.base import WholeLayers as WholeLayers
-    from simgnn.policies.communication.halo_sums import HaloNames as HaloNames
-    from simgnn.policies.communication.halo_sums import HaloSizes as HaloSizes
-    from simgnn.policies.communication.halo_sums import HaloSums as HaloSums
-    from simgnn.policies.encoded import emit_encoded as emit_encoded
-    from simgnn.policies.encoded import training_part as training_part
-    from simgnn.policies.freshness.base import Freshness as Freshness
-    from simgnn.policies.freshness.base import MovesBlocks as MovesBlocks
-    from simgnn.policies.freshness.base import MovesRows as MovesRows
-    from simgnn.policies.freshness.cached_rows import CachedRows as CachedRows
-    from simgnn.policies.freshness.guarded_blocks import GuardsBlocks as GuardsBlocks
-    from simgnn.policies.names import Names as Names
-    from simgnn.policies.placement.base import Placement as Placement
-    from simgnn.policies.placement.base import RowStore as RowStore
-    from simgnn.policies.segments import Segments as Segments
-    from simgnn.policies.staging import Staging as Staging
-    from simgnn.policies.sync import Expand as Expand
-    from simgnn.policies.sync import Reference as Reference
-    from simgnn.policies.sync import Stage as Stage
-    from simgnn.policies.sync import Sync as Sync
-    from simgnn.policies.sync import emit_plainly as emit_plainly
 
 HOMES: Mapping[str, str] = {
     name: module
@@ -64,24 +64,23 @@ HOMES: Mapping[str, str] = {
         "simgnn.emit.arrays": "add_rows counted draws dtype_name from_bytes pick_rows places_of put_rows signed "
         "to_bytes units",
         "simgnn.emit.guards": "Change ComparesBlocks",
-        "simgnn.emit.row_cache": "ChoosesRows State",
+        "simgnn.emit.caches.row_cache": "ChoosesRows State",
         "simgnn.graph.hashing": "stream_key",
         "simgnn.model.spec": "LayerSpec",
         "simgnn.partition.statistics.partition_stats": "PartitionStats",
-        "simgnn.policies.batching.base": "Batching",
-        "simgnn.policies.blocks": "BlockSync BlockTransfer PlainBlocks",
-        "simgnn.policies.communication.base": "BatchCommunication Communication CopiedRows Sizes Sums Transfers "
-        "WholeLayers",
-        "simgnn.policies.communication.halo_sums": "HaloNames HaloSizes HaloSums",
-        "simgnn.policies.encoded": "emit_encoded training_part",
-        "simgnn.policies.freshness.base": "Freshness MovesBlocks MovesRows",
-        "simgnn.policies.freshness.cached_rows": "CachedRows",
-        "simgnn.policies.freshness.guarded_blocks": "GuardsBlocks",
-        "simgnn.policies.names": "Names",
-        "simgnn.policies.placement.base": "Placement RowStore",
-        "simgnn.policies.segments": "Segments",
-        "simgnn.policies.staging": "Staging",
-        "simgnn.policies.sync": "Expand Reference Stage Sync emit_plainly",
+        "simgnn.emit.batches.batching": "Batching",
+        "simgnn.emit.blocks": "BlockSync BlockTransfer PlainBlocks",
+        "simgnn.emit.communication": "BatchCommunication Communication CopiedRows Sizes Sums Transfers WholeLayers",
+        "simgnn.emit.sums.halo": "HaloNames HaloSizes HaloSums",
+        "simgnn.emit.encoded": "emit_encoded training_part",
+        "simgnn.emit.freshness": "Freshness MovesBlocks MovesRows",
+        "simgnn.emit.caches.cached_rows": "CachedRows",
+        "simgnn.emit.guarded_blocks": "GuardsBlocks",
+        "simgnn.emit.names": "Names",
+        "simgnn.emit.batches.placement": "Placement RowStore",
+        "simgnn.emit.segments": "Segments",
+        "simgnn.emit.batches.staging": "Staging",
+        "simgnn.emit.sync": "Expand Reference Stage Sync emit_plainly",
     }.items()
     for name in names.split()
 }

@@ -10,8 +10,8 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import Stated
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS, kinds_in
-from simgnn.names import nearest
 from simgnn.registry import add_to_path
+from simgnn.spelling import nearest
 from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, parse_override
 
 

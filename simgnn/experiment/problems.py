@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from simgnn.names import nearest
+from simgnn.spelling import nearest
 
 Origin = Callable[[tuple[str, ...]], str]
 Model = TypeVar("Model", bound=BaseModel)

@@ -5,6 +5,11 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
+from simgnn.emit.batches.batching import Batching
+from simgnn.emit.batches.neighbours import NeighbourSampling
+from simgnn.emit.batches.placement import Placement, RowStore
+from simgnn.emit.communication import BatchCommunication, Communication
+from simgnn.emit.freshness import Freshness
 from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import Stated, settled
 from simgnn.experiment.problems import check_top_level, line, parse_table
@@ -17,11 +22,6 @@ from simgnn.experiment.sections import (
     TrainSection,
 )
 from simgnn.experiment.slots import DEFAULT_KIND, SLOTS
-from simgnn.policies.batching.base import Batching
-from simgnn.policies.batching.neighbours import NeighbourSampling
-from simgnn.policies.communication.base import BatchCommunication, Communication
-from simgnn.policies.freshness.base import Freshness
-from simgnn.policies.placement.base import Placement, RowStore
 from simgnn.policy import Codec, CommunicationTraits, Partitioner, Schedule
 from simgnn.registry import policy_class
 
@@ -141,7 +141,7 @@ class Experiment(BaseModel):
 
     @property
     def ranks(self) -> int:
-        """P; hosts and ranks per host must be known (``simgnn.experiment.prepare`` asks the profile)."""
+        """P; hosts and ranks per host must be known (``simgnn.planner.prepare`` asks the profile)."""
         return len(self.rank_hosts())
 
     def rank_hosts(self) -> tuple[int, ...]:

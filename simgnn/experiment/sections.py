@@ -207,7 +207,7 @@ class ModelSection(Section):
 
     def function(self, sampled: bool) -> Literal["relu", "elu"]:
         """What ``activation`` stands for, on ``sampled`` mini-batches or the full graph. Source: on mini-batches
-        specs/minibatch_common.md C10; the full graph's relu is ours."""
+        docs/systems/mini-batches.md; the full graph's relu is ours."""
         if self.activation == "auto":
             return "elu" if sampled and self.kind == "gat" else "relu"
         return self.activation
@@ -305,7 +305,7 @@ class TrainSection(Section):
 
     def gradient_limit(self, ranks: int) -> float:
         """What one of P ranks clips its gradient rows to; 0: nothing. Source: SANCUS, local clipping; its derivation
-        divides by the root of P, its conclusion multiplies (specs/sancus.md section 9 i)."""
+        divides by the root of P, its conclusion multiplies (docs/systems/sancus.md)."""
         share = math.sqrt(ranks)
         return self.clip_norm / share if self.clip_scale == "inverse-sqrt" else self.clip_norm * share
 

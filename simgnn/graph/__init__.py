@@ -1,0 +1,1 @@
+"""Graphs: how they are read, generated, stored and measured."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from simgnn.errors import GraphError
 from simgnn.graph.graph import Graph
-from simgnn.names import nearest
+from simgnn.spelling import nearest
 
 GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_width")
 OPTIONS = (*GENERATOR_OPTIONS, "stand_in_features", "centre", "symmetrise", "root")
@@ -120,7 +120,7 @@ def _table(suffix: str, path: Path, vertices: int | None, symmetrise: bool) -> G
 
 
 def _synthetic(kind: str, given: Mapping[str, Any], seed: int) -> Graph:
-    from simgnn.graph.generate import generated, recipe_of
+    from simgnn.graph.generators.generate import generated, recipe_of
 
     shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
     return generated(recipe_of(kind, shape, seed), symmetrise=bool(given.get("symmetrise", True)))
@@ -128,7 +128,7 @@ def _synthetic(kind: str, given: Mapping[str, Any], seed: int) -> Graph:
 
 def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
     """Add the stand-ins that were asked for, and masks where a graph has labels and no split."""
-    from simgnn.graph.generate import split_masks
+    from simgnn.graph.generators.generate import split_masks
 
     width = given.get("stand_in_features")
     if width is not None:

@@ -9,7 +9,7 @@ Every primitive also has the size ``item_bytes`` (4: float32, 8: float64) and th
 that a row lists as ``per_cache`` exist once for every cache C of the device. ``missed_*/C`` counts first reads, and
 edges whose source row was last read so many different rows ago that these rows no longer fit into C. ``beyond_bytes/C``
 is what of ``bytes`` exceeds the size of C. With several ranks at once each has its share of C
-(:meth:`simgnn.hardware.devices.Cache.bytes_each`).
+(:meth:`simgnn.hardware.profile.devices.Cache.bytes_each`).
 """
 
 from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ class Primitive:
     """Features that exist once for each cache."""
     terms: tuple[str, ...]
     """Features of the curve that a calibration fits. Per-cache features stand for one term a cache
-    (:func:`simgnn.analysis.fit_compute.terms_of`). A term that the samples do not need gets no cost."""
+    (:func:`simgnn.analysis.fit.compute.terms_of`). A term that the samples do not need gets no cost."""
     ranged: tuple[str, ...]
     """Sizes or features whose measured range the curve keeps."""
     sweep: Mapping[str, tuple[float, ...] | float | Callable[[Sizes], FloatArray]]

@@ -1,0 +1,1 @@
+"""A graph neural network as layers, shapes and costs; no torch."""

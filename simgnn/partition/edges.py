@@ -13,7 +13,7 @@ from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR, IndexArray
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import release_pages
-from simgnn.graph.workers import in_order
+from simgnn.graph.thread_pool import in_order
 
 T = TypeVar("T")
 PIECE_ARCS = 1 << 21  # stored edges read at once, 8 or 16 MiB of sources; a row is never divided

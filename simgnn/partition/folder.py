@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from simgnn.errors import BackendError, ConfigError
-from simgnn.graph.buckets import npy_header
-from simgnn.hardware.library import CACHE_NAME
+from simgnn.graph.disk_buckets import npy_header
+from simgnn.hardware.profile.library import CACHE_NAME
 from simgnn.npzfile import read_npy
 from simgnn.outputs import check_output_folder
 from simgnn.seal import file_digest, json_digest

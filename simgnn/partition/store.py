@@ -13,14 +13,14 @@ from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.digest import graph_digest
 from simgnn.graph.graph import Graph, GraphFacts
-from simgnn.partition.build_stats import edge_cut_stats, locality_profiles, rank_numbers, stats_digest
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
-from simgnn.partition.local import LocalGraph, RowLists, build_local_graphs
+from simgnn.partition.local.edge_cut import LocalGraph, RowLists, build_local_graphs
+from simgnn.partition.local.vertex_cut import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.partition import Partition, digest_of, partitioned
-from simgnn.partition.quality import Quality, measure
-from simgnn.partition.replicas import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
+from simgnn.partition.statistics.edge_cut import edge_cut_stats, locality_profiles, rank_numbers, stats_digest
 from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_from_parts, stats_to_parts
-from simgnn.partition.vertex_stats import LevelRows, vertex_cut_stats
+from simgnn.partition.statistics.quality import Quality, measure
+from simgnn.partition.statistics.vertex_cut import LevelRows, vertex_cut_stats
 from simgnn.policy import Partitioner
 from simgnn.program.sizes import IntArray
 from simgnn.registry import source_digest

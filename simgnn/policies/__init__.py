@@ -1,0 +1,1 @@
+"""The policies, one folder a slot and one file a policy."""

@@ -1,0 +1,1 @@
+"""Programs: ops on named buffers, with streams, dependencies and sizes."""

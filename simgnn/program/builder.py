@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.model.costs import Piece
-from simgnn.program.derive import derive_dependencies
+from simgnn.program.derived_dependencies import derive_dependencies
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import (
     ITEM_BYTES,

@@ -1,0 +1,1 @@
+"""What simulations and runs leave behind: trace, activity, result, run directory."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from simgnn.emit.row_cache import EndEpoch
+from simgnn.emit.caches.row_cache import EndEpoch
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, IntArray, Size

@@ -1,6 +1,6 @@
 """What each mini-batch held and how long training waited for it: from a program's sizes and a trace of either backend.
 
-Where its rows came from is what the program plans; in a run, what the ranks counted (:mod:`simgnn.record.taken`).
+Where its rows came from is what the program plans; in a run, what the ranks counted (:mod:`simgnn.record.row_origins`).
 Other counters are elsewhere: times, bytes and control bytes of a batch's ops in the trace, by rank, epoch, step and op;
 payload by rank pair and op in ``traffic.parquet``; rows of caches, and bytes of every pair in every step, in the
 program's size table (``plan/``).
@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simgnn.emit.batches.drawing import asked
+from simgnn.emit.batches.names import DRAW, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
 from simgnn.errors import ConfigError
 from simgnn.policies.communication.store import ROUTE
-from simgnn.policies.drawing import asked
-from simgnn.policies.minibatch import DRAW, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
 from simgnn.record.result import InputRows
-from simgnn.record.taken import CACHED, HIT, LOCAL, PULLED, TakenRows
+from simgnn.record.row_origins import CACHED, HIT, LOCAL, PULLED, TakenRows
 
 COUNTS = pa.list_(pa.int64())
 BATCHES_SCHEMA = pa.schema(
@@ -68,7 +68,7 @@ def batch_table(
     """``batches.parquet`` of the turns that ended in a ``trace`` (:data:`simgnn.record.trace.TRACE_SCHEMA`).
 
     Of a run, in any order: ``losses`` (:data:`LOSSES_SCHEMA`), and ``taken``, what its ranks counted
-    (:data:`simgnn.record.taken.TAKEN_SCHEMA`); without it all sizes are the program's.
+    (:data:`simgnn.record.row_origins.TAKEN_SCHEMA`); without it all sizes are the program's.
     """
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS

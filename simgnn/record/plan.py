@@ -1,4 +1,4 @@
-"""``plan/plan.json``: what was planned, as :mod:`simgnn.experiment.directory` writes it."""
+"""``plan/plan.json``: what was planned, as :mod:`simgnn.planner.directory` writes it."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.directory import PLAN_FORMAT
 from simgnn.experiment.sections import TrainSection
 from simgnn.experiment.slots import SLOTS
 from simgnn.graph.graph import GraphFacts
-from simgnn.hardware.problems import sentences
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
+from simgnn.planner.directory import PLAN_FORMAT
 from simgnn.policy import Policy
 from simgnn.registry import add_to_path, is_kind, policy_class, shipped
+from simgnn.schema_faults import sentences
 
 MOST_FAULTS = 3
 """A message names at most so many faults of a file: one that is damaged may have as many as keys."""

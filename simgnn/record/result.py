@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simgnn.errors import ConfigError
-from simgnn.hardware.problems import sentences
 from simgnn.record.energy import EnergyFigure
+from simgnn.schema_faults import sentences
 from simgnn.tomlfile import write_atomically
 
 SCHEMA_VERSION = 1

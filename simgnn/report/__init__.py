@@ -1,0 +1,1 @@
+"""Results as text, as HTML pages and as traces for Perfetto."""

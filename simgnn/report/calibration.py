@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.pricing import price_work
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.work import price_work
 from simgnn.tomlfile import write_atomically
 
 if TYPE_CHECKING:
-    from simgnn.analysis.fit import Calibration
-    from simgnn.analysis.fit_samples import Sample, SampleFile
+    from simgnn.analysis.fit.profile import Calibration
+    from simgnn.analysis.fit.samples import Sample, SampleFile
 
 RULES = (
     "Of a probe's repeats the slowest twentieth (at least one of three) is left out as far as it lies more than 10 "

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import PAIRWISE_KINDS
 from simgnn.program.storage import load_program
 from simgnn.record.rundir import RunDirectory, read_table

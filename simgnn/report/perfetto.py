@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from simgnn.analysis.metrics import op_times
+from simgnn.analysis.compare.metrics import op_times
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.tomlfile import write_atomically
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simgnn.report.terminal import print_table, terminal
-from simgnn.study.results import Scoreboard, Verdict
-from simgnn.study.scoreboard import SIMULATOR
+from simgnn.study.validate.results import Scoreboard, Verdict
+from simgnn.study.validate.scoreboard import SIMULATOR
 from simgnn.tomlfile import write_atomically
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from simgnn.report.terminal import print_table, terminal
 from simgnn.study.collectives import CollectiveBoard
-from simgnn.study.published_score import PublishedBoard
+from simgnn.study.published.score import PublishedBoard
 
 
 def print_published(board: PublishedBoard) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from simgnn.hardware.machine import Machine
+from simgnn.hardware.price.machine import Machine
 from simgnn.record.energy import EnergyFigure, Floats, energy_over
 from simgnn.sim.clock import PICOSECONDS
-from simgnn.sim.maxmin import Bools, Ints
+from simgnn.sim.network.max_min import Bools, Ints
 
 
 def track_energy(

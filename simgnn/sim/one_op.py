@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.operation_numbers import Told, numbers_behind
-from simgnn.hardware.operations import Question
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.operation_numbers import Told, numbers_behind
+from simgnn.hardware.price.operations import Question
 from simgnn.limits import MAX_PAIRED_RANKS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import Route, SizeTable
-from simgnn.sim.device import ranks_at_work
-from simgnn.sim.hostpath import host_path
+from simgnn.sim.network.host_path import host_path
+from simgnn.sim.shared_processors import ranks_at_work
 from simgnn.sim.simulate import simulate
 
 NORMAL_90 = 1.6448536269514722

@@ -11,28 +11,28 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.errors import BackendError
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.pricing import stand_in_of
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.work import stand_in_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.digest import program_digest
 from simgnn.program.dispatch import Picks
+from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
-from simgnn.program.stops import Stops
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.summary import payload_epochs
 from simgnn.record.trace import TRACE_SCHEMA
-from simgnn.sim.accounting import Traffic, count_traffic
-from simgnn.sim.bundles import BUNDLED_ABOVE
 from simgnn.sim.clock import PICOSECONDS
-from simgnn.sim.compiled import Compiled, compile_program
-from simgnn.sim.decided import Activity, Sizes
 from simgnn.sim.energy import track_energy
-from simgnn.sim.engine import Engine
-from simgnn.sim.fastforward import FastForward
-from simgnn.sim.measures import computing_ops, epoch_windows, rank_ticks
-from simgnn.sim.memory import Memory, track_memory
-from simgnn.sim.network import WINDOW
-from simgnn.sim.recorder import start_ticks, trace_columns
+from simgnn.sim.engine.compiled import Compiled, compile_program
+from simgnn.sim.engine.driver import Engine
+from simgnn.sim.engine.fast_forward import FastForward
+from simgnn.sim.engine.recorder import start_ticks, trace_columns
+from simgnn.sim.engine.sent_bytes import Traffic, count_traffic
+from simgnn.sim.engine.turn_sizes import Activity, Sizes
+from simgnn.sim.memory.timeline import Memory, track_memory
+from simgnn.sim.network.message_bundles import BUNDLED_ABOVE
+from simgnn.sim.network.network import WINDOW
+from simgnn.sim.times import computing_ops, epoch_windows, rank_ticks
 
 Floats = NDArray[np.float64]
 
@@ -43,11 +43,11 @@ class Simulation:
 
     ``columns``: the trace, one array a column of ``TRACE_SCHEMA``, sorted by (epoch, step, op_id, rank). ``epoch_s``:
     training time of each epoch. ``compute_s``, ``wait_s``, ``comm_total_s``, ``comm_exposed_s`` float64 [epochs, P]:
-    formulas in :func:`simgnn.sim.measures.rank_ticks`. ``status``: "oom" when ``memory.out_of_memory`` says where
+    formulas in :func:`simgnn.sim.times.rank_ticks`. ``status``: "oom" when ``memory.out_of_memory`` says where
     memory runs out; the times are then those of a machine with enough. Names of ops that were priced outside what was
-    measured: ``extrapolated``; whose messages flowed in bundles (:mod:`simgnn.sim.bundles`): ``bundled``. ``assumed``:
-    primitives for which others stood in (``stand_in`` of :mod:`simgnn.hardware.primitives`). ``copied``: (first epoch,
-    how many) that were fast-forwarded.
+    measured: ``extrapolated``; whose messages flowed in bundles (:mod:`simgnn.sim.network.message_bundles`):
+    ``bundled``. ``assumed``: primitives for which others stood in (``stand_in`` of :mod:`simgnn.hardware.primitives`).
+    ``copied``: (first epoch, how many) that were fast-forwarded.
     """
 
     compiled: Compiled
@@ -140,11 +140,11 @@ def simulate(
     """Simulate ``epochs`` epochs of a program on a machine.
 
     ``stats`` supply the locality tables that work names; without them aggregation is priced without, and flagged.
-    ``activity``: values of decisions and guards (:mod:`simgnn.sim.decided`). ``evaluate_every``: evaluate after each so
-    many epochs and the last (0: never); never part of ``epoch_s``. ``stops``: where ranks wait for all their ops, too.
-    ``window``: span of a batch of messages that begin or end close together (:mod:`simgnn.sim.network`); 0 is exact.
-    ``bundle_above``: rounds of more messages than this flow in bundles. ``schedule``: picks among ready ops (None: they
-    run in program order).
+    ``activity``: values of decisions and guards (:mod:`simgnn.sim.engine.turn_sizes`). ``evaluate_every``: evaluate
+    after each so many epochs and the last (0: never); never part of ``epoch_s``. ``stops``: where ranks wait for all
+    their ops, too. ``window``: span of a batch of messages that begin or end close together
+    (:mod:`simgnn.sim.network.network`); 0 is exact. ``bundle_above``: rounds of more messages than this flow in
+    bundles. ``schedule``: picks among ready ops (None: they run in program order).
 
     Raises :class:`BackendError` for a decision that no activity tells, a program that waits for ever or a message that
     gets no bandwidth, :class:`HardwareError` for a price that the profile lacks.

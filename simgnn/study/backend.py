@@ -1,18 +1,19 @@
-"""What a study needs of the commands: to calibrate, prepare, predict and run. ``simgnn.cli.validate`` supplies it."""
+"""What a study needs of the commands: to calibrate, prepare, predict and run. ``simgnn.cli.commands.validate`` supplies
+it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from simgnn.experiment.prepare import Prepared
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import Profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.prepare import Prepared
 from simgnn.program.program import Program
 from simgnn.record.result import Result
-from simgnn.sampling.sizes import BatchSizes
+from simgnn.sampling.batches.sizes import BatchSizes
 
 
 @dataclass(frozen=True)

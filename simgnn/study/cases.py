@@ -9,7 +9,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import stated_in, system_names, system_path
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
-from simgnn.names import nearest
+from simgnn.spelling import nearest
 from simgnn.tomlfile import Table, deep_merge, inherited
 
 Axis = Literal["graph", "partition", "ranks", "topology", "experiment"]

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool, StrictFloat, StrictStr, ValidationError
 
-from simgnn.analysis.fit_nccl_score import Score, interpolation, left_out
-from simgnn.analysis.fit_nccl_tables import find_tables, read_tables
+from simgnn.analysis.nccl.held_out import Score, interpolation, left_out
+from simgnn.analysis.nccl.measured_tables import find_tables, read_tables
 from simgnn.errors import ConfigError
-from simgnn.hardware.problems import sentences
-from simgnn.hardware.profile import load_profile
-from simgnn.hardware.quantities import Strict
-from simgnn.hardware.topology import Name
-from simgnn.study.score import forgiven
+from simgnn.hardware.profile.profile import load_profile
+from simgnn.hardware.profile.quantities import Strict
+from simgnn.hardware.topology.topology import Name
+from simgnn.schema_faults import sentences
+from simgnn.study.error_measures import forgiven
 from simgnn.tomlfile import load_toml
 
 Share = Annotated[StrictFloat, Field(gt=0.0)]

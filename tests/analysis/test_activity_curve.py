@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simgnn.analysis.activity_curve import FEWEST, LAST, Curve, continue_fractions, epsilons, way_on
+from simgnn.analysis.replay.extrapolation import FEWEST, LAST, Curve, continue_fractions, epsilons, way_on
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 
 FIXED = AdaptiveVertex(epsilon=0.01, adapt=False)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from simgnn.analysis.fit import fit_profile
-from simgnn.analysis.fit_samples import Facts, MeasuredHost, Sample, SampleFile
+from simgnn.analysis.fit.profile import fit_profile
+from simgnn.analysis.fit.samples import Facts, MeasuredHost, Sample, SampleFile
 from simgnn.errors import HardwareError
-from simgnn.hardware.check import TRAINING_PRIMITIVES, price_problems
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile, load_profile, save_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.check import TRAINING_PRIMITIVES, price_problems
+from simgnn.hardware.profile.profile import Profile, load_profile, save_profile
 
 FACTS = Facts(
     host="node.example", system="Linux", cpu_model="test", cores=1, memory_bytes=1 << 34, caches=(), python="3.11",

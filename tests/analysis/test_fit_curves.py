@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.fit import fit_profile
-from simgnn.analysis.fit_compute import TERMS, fit_curves, profile_caches
-from simgnn.analysis.fit_network import fit_network
-from simgnn.analysis.fit_samples import Cache, Facts, MeasuredHost, Sample, SampleFile
+from simgnn.analysis.fit.compute import TERMS, fit_curves, profile_caches
+from simgnn.analysis.fit.network import fit_network
+from simgnn.analysis.fit.profile import fit_profile
+from simgnn.analysis.fit.samples import Cache, Facts, MeasuredHost, Sample, SampleFile
 from simgnn.errors import HardwareError
-from simgnn.hardware.features import features
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile, save_profile
+from simgnn.hardware.price.features import features
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile, save_profile
 
 CACHES = (
     Cache(level=1, size_bytes=1 << 15, sharers=1, source="test"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgnn.analysis.fit_solver import solve
+from simgnn.analysis.fit.solver import solve
 from simgnn.errors import HardwareError
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.analysis.fit_samples import Facts, MeasuredHost, Sample, SampleFile
-from simgnn.analysis.pool_passes import pool_passes
+from simgnn.analysis.fit.pooled_passes import pool_passes
+from simgnn.analysis.fit.samples import Facts, MeasuredHost, Sample, SampleFile
 from simgnn.errors import HardwareError
 
 FACTS = Facts(

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from simgnn.analysis.activity_curve import Thresholds
-from simgnn.analysis.recorded_plan import different_experiment
-from simgnn.analysis.replay import Recording, Replay, replay
-from simgnn.analysis.replay_rows import shared_out, whole
+from simgnn.analysis.replay.activity import Recording, Replay, replay
+from simgnn.analysis.replay.extrapolation import Thresholds
+from simgnn.analysis.replay.recorded_plan import different_experiment
+from simgnn.analysis.replay.row_fractions import shared_out, whole
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
+from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simgnn.analysis.replay_guards import carried_guards
+from simgnn.analysis.replay.guards import carried_guards
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
+from simgnn.planner.make_plan import plan
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from tests.experiment.test_plan_blocks import blocks

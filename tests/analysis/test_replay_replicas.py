@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.analysis.replay import Recording, Replay, replay
-from simgnn.analysis.replay_replicas import fitted_exponents, woken_share
-from simgnn.analysis.replay_rows import limits
+from simgnn.analysis.replay.activity import Recording, Replay, replay
+from simgnn.analysis.replay.replica_publications import fitted_exponents, woken_share
+from simgnn.analysis.replay.row_fractions import limits
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.graph.graph import GraphFacts
-from simgnn.partition.replicas import BY_HOSTS, LEVELS
+from simgnn.partition.local.vertex_cut import BY_HOSTS, LEVELS
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray, Route
 from simgnn.record.activity import decisions_in

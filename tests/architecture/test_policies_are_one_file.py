@@ -28,20 +28,20 @@ ROOMS = (
     "simgnn/program", "simgnn/emit", "simgnn/policies", "simgnn/planner", "simgnn/experiment/planning", "simgnn/sim",
     "simgnn/analysis", "simgnn/record", "simgnn/report", "executor",
 )  # fmt: skip
-OTHER_NAMES = ("executor/energy/", "executor/network.py", "executor/testbed/")
+OTHER_NAMES = ("executor/energy/", "executor/state/model.py", "executor/testbed/")
 """Files whose names are of other things: counters, parameters of modules, network devices."""
 FILES = {"path", "file", "folder", "entry", "root", "made"}
 """Variables whose attribute ``name`` is that of a file."""
 
 KNOWN = frozenset(
     {
-        "executor/microbench/coding.py: names AdaptiveVertex",
-        "executor/microbench/coding.py: names Linear",
-        "simgnn/analysis/replay_guards.py: cuts op.guard.decision.rpartition",
+        "executor/microbench/probes/coding.py: names AdaptiveVertex",
+        "executor/microbench/probes/coding.py: names Linear",
+        "simgnn/analysis/replay/guards.py: cuts op.guard.decision.rpartition",
         "simgnn/cli/activity.py: calls isinstance(experiment.freshness, Thresholds)",
-        "simgnn/policies/chosen_rows.py: cuts route.endswith",
-        "simgnn/policies/chosen_rows.py: cuts route.removesuffix",
-        "simgnn/policies/replicas.py: cuts name.removeprefix",
+        "simgnn/emit/caches/chosen_rows.py: cuts route.endswith",
+        "simgnn/emit/caches/chosen_rows.py: cuts route.removesuffix",
+        "simgnn/emit/caches/replica_sync.py: cuts name.removeprefix",
         "simgnn/program/check_communication.py: cuts op.guard.decision.startswith",
         "simgnn/record/activity.py: cuts decision.split",
         "simgnn/sim/memory_work.py: cuts (op.module or '').endswith",

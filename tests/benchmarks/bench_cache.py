@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from executor.launcher import launch
+from executor.launch.launcher import launch
 from simgnn.cli.activity import find_activity
-from simgnn.cli.console import Reporter
+from simgnn.cli.tables.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import Prepared, prepare
 from simgnn.experiment.schema import Experiment
+from simgnn.planner.prepare import Prepared, prepare
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.record.activity import parts_of, read_activity

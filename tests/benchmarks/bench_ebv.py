@@ -22,16 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from simgnn.graph.buckets import npy_header
+from simgnn.graph.disk_buckets import npy_header
+from simgnn.graph.generators.rmat import RMat
 from simgnn.graph.readers.npy import read_npy
-from simgnn.graph.rmat import RMat
 from simgnn.graph.store import open_graph
-from simgnn.graph.workers import in_order
+from simgnn.graph.thread_pool import in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.quality import measure
-from simgnn.partition.vertex_stats import vertex_cut_stats
+from simgnn.partition.statistics.quality import measure
+from simgnn.partition.statistics.vertex_cut import vertex_cut_stats
 
 CHUNK = 1 << 20
 SURPLUS = 1.04  # of draws over different edges wanted: R-MAT repeats itself

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from simgnn.graph.generate import generate
+from simgnn.graph.generators.generate import generate
+from simgnn.graph.generators.rmat import RMat
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
-from simgnn.graph.rmat import RMat
-from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.quality import Quality, measure
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.quality import Quality, measure
 
 HOSTS = np.arange(8) // 4
 FEWER_BARS = {"ogbn_arxiv": 0.12, "rmat": 0.15}

@@ -20,17 +20,17 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from executor.handlers.context import GroupHandle
 from executor.handlers.wire import all_to_all
-from executor.launcher import threads_per_rank
-from executor.optimizer import FlatOptimizer
-from executor.plan import RunPlan
-from executor.train import Session
-from executor.world import RENDEZVOUS
-from simgnn.experiment.directory import write_run_directory
+from executor.launch.launcher import threads_per_rank
+from executor.rank.session import Session
+from executor.state.context import GroupHandle
+from executor.state.optimizer import FlatOptimizer
+from executor.state.plan import RunPlan
+from executor.world.member import RENDEZVOUS
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import prepare
-from simgnn.partition.shards import shard_artifact
+from simgnn.partition.local.shards import shard_artifact
+from simgnn.planner.directory import write_run_directory
+from simgnn.planner.prepare import prepare
 
 SMALL = ["graph.source=synthetic:communities", "graph.vertices=2000", "graph.edges=10000", "model.hidden=16"]
 LARGE = ["graph.source={data}/ogbn_arxiv.npz", "graph.stand_in_features=128", "model.hidden=256"]

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from executor.launcher import launch
+from executor.launch.launcher import launch
 from simgnn.cli.activity import find_activity
-from simgnn.cli.console import Reporter
+from simgnn.cli.tables.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import prepare
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile, load_profile, parse_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
+from simgnn.planner.prepare import prepare
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.sim.simulate import simulate

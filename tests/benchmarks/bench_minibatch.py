@@ -25,14 +25,14 @@ from bench_speedups import report
 from numpy.typing import NDArray
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.console import Reporter
 from simgnn.cli.predict import predict
 from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.tables.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.planner.prepare import prepare
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
 from simgnn.record.result import Result

@@ -22,8 +22,8 @@ from arxiv import CLASSES, Task, load, scipy_adjacency
 from paired import alternate, ratio
 from torch.nn import functional
 
-from executor.allocator import tune_allocator
 from executor.layers import LocalAdjacency, build_layers
+from executor.memory.allocator import tune_allocator
 from simgnn.model.spec import LayerSpec
 
 WIDTHS = (128, 256, 256, CLASSES)

@@ -21,10 +21,10 @@ import psutil
 from arxiv import load
 
 from simgnn.graph.csr import CSR
-from simgnn.sampling.fetchplan import plan_fetches
-from simgnn.sampling.forecast import forecast
-from simgnn.sampling.plan import SamplingPlan, local_split
-from simgnn.sampling.presample import presample
+from simgnn.sampling.batches.plan import SamplingPlan, local_split
+from simgnn.sampling.batches.presample import presample
+from simgnn.sampling.fetches.fetch_plan import plan_fetches
+from simgnn.sampling.fetches.forecast import forecast
 
 GIB_BAR = 1.0
 

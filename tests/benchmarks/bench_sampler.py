@@ -18,9 +18,9 @@ import torch
 from arxiv import load, scipy_adjacency
 from paired import ratio
 
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.sampler import Sampler
-from simgnn.sampling.seeds import batch_seed
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.draw.seeds import batch_seed
 
 BAR = 1.5
 

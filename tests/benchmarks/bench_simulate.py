@@ -21,15 +21,15 @@ from statistics import median
 import numpy as np
 
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.graph.graph import GraphFacts
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
 from simgnn.program.program import Program
 from simgnn.program.sizes import Route
 from simgnn.sim.simulate import Simulation, simulate
-from simgnn.sim.spread import estimate_spread
+from simgnn.sim.spread.intervals import estimate_spread
 
 PROFILE = Path(__file__).resolve().parent.parent / "hardware" / "data" / "invented-8x8.toml"
 HOSTS = {8: 1, 16: 2, 64: 8, 256: 32, 320: 40, 1024: 128}

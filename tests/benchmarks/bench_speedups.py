@@ -39,17 +39,17 @@ from numpy.typing import NDArray
 from paired import between, over_neighbours
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.console import Reporter
 from simgnn.cli.predict import predict
 from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.tables.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.planner.prepare import prepare
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
-from simgnn.study.score import NOISE_FACTOR, median_noise
+from simgnn.study.error_measures import NOISE_FACTOR, median_noise
 from simgnn.tomlfile import write_toml
 
 BAR = 0.10

@@ -17,8 +17,8 @@ import torch
 from arxiv import Task, load, scipy_adjacency
 from paired import alternate
 
-from executor.allocator import tune_allocator
 from executor.layers import LocalAdjacency, aggregate
+from executor.memory.allocator import tune_allocator
 
 
 def contenders(task: Task, rows: torch.Tensor) -> dict[str, Callable[[], object]]:

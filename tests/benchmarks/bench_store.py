@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 from paired import alternate, ratio
 
-from executor.allocator import tune_allocator
-from executor.handlers.context import GroupHandle
 from executor.handlers.request import member_counts
 from executor.handlers.wire import all_to_all, counts_of
+from executor.memory.allocator import tune_allocator
+from executor.state.context import GroupHandle
 from executor.store.features import FeatureStore
 from executor.store.places import Places
-from simgnn.partition.relabel import IdMaps
-from simgnn.partition.serving import Serving
+from simgnn.partition.local.contiguous_ids import IdMaps
+from simgnn.partition.local.serving import Serving
 from tests.executor.harness import run_ranks
 
 RANKS = 2

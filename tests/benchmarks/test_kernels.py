@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from executor.kernels.aggregation import KERNELS
 from executor.kernels.dropout import drop_out
+from executor.kernels.edges.aggregation import KERNELS
 from executor.layers import LocalAdjacency
 from executor.layers.affine import affine
 from executor.layers.tape import Tape

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simgnn.graph.load import load_graph
-from simgnn.partition.local import build_local_graphs
+from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.metis import Metis

@@ -10,7 +10,7 @@ import pytest
 
 from simgnn.cli.main import invoke
 from simgnn.hardware.primitives import PRIMITIVES
-from simgnn.hardware.profile import parse_profile, save_profile
+from simgnn.hardware.profile.profile import parse_profile, save_profile
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
 

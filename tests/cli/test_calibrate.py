@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli import calibrate_measure, engine
-from simgnn.cli.calibrate import calibrate, parse_ranks
-from simgnn.cli.console import Reporter
+from simgnn.cli import calibrate_measure, executor_process
+from simgnn.cli.commands.calibrate import calibrate, parse_ranks
 from simgnn.cli.main import invoke
+from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError, ConfigError
-from simgnn.hardware.library import calibration_path
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.library import calibration_path
+from simgnn.hardware.profile.profile import load_profile
 
 
 def test_rank_counts_are_read_and_refused() -> None:
@@ -32,7 +32,7 @@ def test_more_ranks_than_the_machine_can_hold_are_refused(
     def started(*_: object, **__: object) -> None:
         raise AssertionError("ranks were started")
 
-    monkeypatch.setattr(engine.subprocess, "Popen", started)
+    monkeypatch.setattr(executor_process.subprocess, "Popen", started)
     for cores, most in ((1, 16), (2, 16), (64, 512)):
         monkeypatch.setattr(calibrate_measure, "_cores", lambda cores=cores: cores)
         calibrate_measure.check_counts((1, most))
@@ -42,7 +42,7 @@ def test_more_ranks_than_the_machine_can_hold_are_refused(
 
 
 def test_ranks_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "GRACE_S", 0.2)
+    monkeypatch.setattr(executor_process, "GRACE_S", 0.2)
     deaf = "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     child = deaf + "time.sleep(600)"
     parent = f"{deaf}print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)\ntime.sleep(600)"
@@ -51,7 +51,7 @@ def test_ranks_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -> No
     )
     assert process.stdout is not None
     assert int(process.stdout.readline()) > 0
-    engine.end_session(process)
+    executor_process.end_session(process)
     assert process.poll() == -signal.SIGKILL
     assert process.stdout.read() == ""  # ends only when the child, which shares it, is gone too
 

@@ -12,9 +12,9 @@ import pytest
 from simgnn.cli import calibrate_measure
 from simgnn.cli.calibrate_measure import forget_kept, kept_folder, torchrun_place
 from simgnn.cli.main import invoke
-from simgnn.hardware.library import calibration_path
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.library import calibration_path
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.locks import locked_folder
 
 

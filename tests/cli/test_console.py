@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from simgnn.cli import console
-from simgnn.cli.tables import amount, percent, seconds
+from simgnn.cli.tables import console
+from simgnn.cli.tables.results import amount, percent, seconds
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli import engine
+from simgnn.cli import executor_process
 from simgnn.errors import BackendError, ConfigError, SimgnnError
 
 
 def test_the_executor_that_is_found_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    engine.check_executor()
+    executor_process.check_executor()
 
 
 @pytest.mark.parametrize("shape", ["executor.py", "executor/__init__.py"])
@@ -23,7 +23,7 @@ def test_another_package_of_that_name_is_refused(shape: str, tmp_path: Path, mon
     (tmp_path / shape).write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BackendError, match=r"got the package 'executor' at .*, expected simgnn's own"):
-        engine.check_executor()
+        executor_process.check_executor()
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program in the executor's place, so that its ways to end can be chosen."""
     folder = tmp_path / "stand_in"
     folder.mkdir()
-    monkeypatch.setattr(engine, "PACKAGE", "stand_in")
-    monkeypatch.setattr(engine, "check_executor", lambda: None)
+    monkeypatch.setattr(executor_process, "PACKAGE", "stand_in")
+    monkeypatch.setattr(executor_process, "check_executor", lambda: None)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return folder / "__main__.py"
 
@@ -42,7 +42,7 @@ def test_every_line_is_told_as_it_comes(stand_in: Path, tmp_path: Path) -> None:
         "import sys\nprint('epoch 1/2: loss 3')\nprint('to error', file=sys.stderr)\nprint(sys.argv[1:])\n"
     )
     told: list[str] = []
-    engine.start_executor(tmp_path / "run", ["--resume"], told.append)
+    executor_process.start_executor(tmp_path / "run", ["--resume"], told.append)
     assert "epoch 1/2: loss 3" in told
     assert "to error" in told
     assert str(["run", str(tmp_path / "run"), "--resume"]) in told
@@ -51,7 +51,7 @@ def test_every_line_is_told_as_it_comes(stand_in: Path, tmp_path: Path) -> None:
 def test_a_failure_is_told_with_the_last_words(stand_in: Path, tmp_path: Path) -> None:
     stand_in.write_text("print('rank 1 ran out of memory')\nraise SystemExit(7)\n")
     with pytest.raises(BackendError, match=r"status 7.*\n.*rank 1 ran out of memory"):
-        engine.start_executor(tmp_path, [], lambda line: None)
+        executor_process.start_executor(tmp_path, [], lambda line: None)
 
 
 @pytest.mark.parametrize(("status", "kind"), [(1, BackendError), (2, ConfigError)])
@@ -62,7 +62,7 @@ def test_the_reason_that_the_executor_gives_is_the_message(
     stand_in.write_text(text)
     told: list[str] = []
     with pytest.raises(kind) as caught:
-        engine.start_executor(tmp_path, [], told.append)
+        executor_process.start_executor(tmp_path, [], told.append)
     assert str(caught.value) == "run: rank 1 was killed"
     assert told == ["epoch 1/2"]
 
@@ -83,8 +83,8 @@ def test_an_interruption_ends_the_children_too(stand_in: Path, tmp_path: Path) -
 
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        engine.start_executor(tmp_path, [], tell)
-    assert time.monotonic() - begun < engine.GRACE_S
+        executor_process.start_executor(tmp_path, [], tell)
+    assert time.monotonic() - begun < executor_process.GRACE_S
     for _ in range(100):
         if not _alive(pids[0]):
             break
@@ -112,4 +112,4 @@ def _alive(pid: int) -> bool:
     ],
 )
 def test_progress_lines_are_recognised(line: str, found: tuple[int, int, str] | None) -> None:
-    assert engine.epoch_of(line) == found
+    assert executor_process.epoch_of(line) == found

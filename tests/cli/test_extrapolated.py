@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simgnn.cli.main import invoke
-from simgnn.hardware.profile import parse_profile, save_profile
+from simgnn.hardware.profile.profile import parse_profile, save_profile
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 

@@ -26,9 +26,9 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def worked(*_: object, **__: object) -> None:
         raise AssertionError("the work began before its output was checked")
 
-    monkeypatch.setattr("simgnn.experiment.prepare.read_graph", worked)
-    monkeypatch.setattr("simgnn.analysis.compare.compare_runs", worked)
-    monkeypatch.setattr("simgnn.cli.calibrate.measure_groups", worked)
+    monkeypatch.setattr("simgnn.planner.prepare.read_graph", worked)
+    monkeypatch.setattr("simgnn.analysis.compare.compare.compare_runs", worked)
+    monkeypatch.setattr("simgnn.cli.commands.calibrate.measure_groups", worked)
     monkeypatch.setattr("simgnn.cli.backend.CommandBackend.canary", worked)
 
 

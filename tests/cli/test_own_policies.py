@@ -13,9 +13,9 @@ from simgnn import registry
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment
 from simgnn.partition.statistics.file import load_stats
+from simgnn.planner.prepare import prepare
 from simgnn.record.plan import read_plan
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory

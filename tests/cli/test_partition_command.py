@@ -7,10 +7,10 @@ import pytest
 
 from simgnn.cli.main import invoke
 from simgnn.graph.load import load_graph
-from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.quality import measure
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.quality import measure
 
 GRAPH = {"vertices": 400, "edges": 2500, "classes": 4, "feature_width": 16}  # of the fixture "small"
 CLUSTER = ["--set", "cluster.hosts=2", "--set", "cluster.ranks_per_host=2"]

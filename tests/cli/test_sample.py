@@ -12,8 +12,8 @@ import pytest
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
-from simgnn.experiment.prepare import obtain_partition, read_graph
+from simgnn.planner.make_plan import plan
+from simgnn.planner.prepare import obtain_partition, read_graph
 
 SEEDED = [
     *("--set", "batching.kind=seeded", "--set", "batching.batch_size=30", "--set", "batching.fanouts=[4, 3]"),

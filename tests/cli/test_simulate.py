@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.analysis.compare import compare_runs
+from simgnn.analysis.compare.compare import compare_runs
 from simgnn.cli.main import invoke
 from simgnn.cli.profiles import FALLBACK_PROFILE, default_cluster
 from simgnn.errors import ConfigError
-from simgnn.hardware.library import find_profile
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.profile.library import find_profile
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.tomlfile import load_toml, write_toml

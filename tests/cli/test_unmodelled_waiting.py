@@ -8,7 +8,7 @@ from programs import prefetched_step
 from sim.planned import statistics, vanilla
 
 from simgnn.cli.prediction_result import unmodelled_waiting
-from simgnn.hardware.profile import parse_profile
+from simgnn.hardware.profile.profile import parse_profile
 
 PROFILE = Path(__file__).resolve().parent.parent / "hardware" / "data" / "invented-8x8.toml"
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.program.sizes import IntArray
@@ -35,7 +35,7 @@ def block_case(model: str, ranks: int, *extra: str, graph: str = "communities", 
 
 
 def example(*extra: str) -> Case:
-    """V = 1000, P = 4, widths 32, 16, 5: specs/cagnet.md section 6."""
+    """V = 1000, P = 4, widths 32, 16, 5: docs/systems/cagnet.md."""
     return Case("thousand", "gcn", "block-row", 4, "float32-adam", (*BLOCKS, FIRST, "train.epochs=4", *extra))
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.program import EVALUATE, Program
 from simgnn.record.activity import decisions_in, decisions_of, read_activity
 from simgnn.record.rundir import RunDirectory, read_table

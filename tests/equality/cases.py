@@ -11,8 +11,8 @@ import torch
 from scipy import sparse
 
 from executor.layers import build_layers
-from executor.oracle import train_reference
-from executor.plan import RunPlan
+from executor.reference.full_graph import train_reference
+from executor.state.plan import RunPlan
 from simgnn.graph.centring import with_centred_features
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executor.plan import RunPlan
+from executor.state.plan import RunPlan
 from simgnn.graph.graph import Graph
 from tests.equality.cases import Case, References, errors, make_graph
 from tests.equality.largest import note

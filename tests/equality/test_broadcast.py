@@ -1,4 +1,4 @@
-"""Training by broadcasts of whole blocks is training on one process, and sends what specs/cagnet.md says."""
+"""Training by broadcasts of whole blocks is training on one process, and sends what docs/systems/cagnet.md says."""
 
 import itertools
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ def test_a_block_ahead_changes_no_bit(bench: Bench) -> None:
 
 @pytest.mark.parametrize("model", ["sage", "gin"])
 def test_one_rank_broadcasts_nothing_and_changes_no_bit(model: str, bench: Bench) -> None:
-    """specs/cagnet.md section 10, item 2: the plain sum over one block, in the same order of additions."""
+    """docs/systems/cagnet.md: the plain sum over one block, in the same order of additions."""
     saved = () if model == "gin" else ("communication.weight_gradient=saved-sum",)
     alone = bench.run(block_case(model, 1, FIRST, *saved))
     assert not any(op.kind is OpKind.BROADCAST for _, op in alone.plan.program.ops)
@@ -94,7 +94,7 @@ def test_one_rank_broadcasts_nothing_and_changes_no_bit(model: str, bench: Bench
 
 
 def test_gradients_are_those_of_finite_differences(bench: Bench) -> None:
-    """specs/cagnet.md section 10, item 6: the loss of a dense model, written in NumPy."""
+    """docs/systems/cagnet.md: the loss of a dense model, written in NumPy."""
     finished = bench.run(block_case("gcn", 2, FIRST, graph="small"))
     graph, first = bench.graph("small"), finished.ranks[0]
     degree = graph.csr.degrees()

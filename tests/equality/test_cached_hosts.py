@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from simgnn.analysis.replay import Recording, read_recording, replay
+from simgnn.analysis.replay.activity import Recording, read_recording, replay
 from simgnn.errors import ConfigError
 from simgnn.partition.store import PartitionArtifact
 from simgnn.record.activity import decisions_in

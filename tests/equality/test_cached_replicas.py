@@ -72,7 +72,6 @@ def test_a_threshold_of_zero_is_exact_training(bench: Bench, one: Case) -> None:
 
 
 def test_a_threshold_of_zero_is_exact_in_float32_too(bench: Bench) -> None:
-    """specs/cdfgnn.md section 10, item 5."""
     one = Case("communities", "gcn", "ebv", 3, "float32-sgd", (*FIXED, *PAPER))
     found = bench.errors(one)
     assert max(found[name] for name in ("losses", "first gradients", "last gradients", "parameters")) <= 1e-5

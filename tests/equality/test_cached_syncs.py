@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from simgnn.analysis.replay import read_recording
-from simgnn.emit.row_cache import DecodeMoved, EncodeMoved, SelectMoved
+from simgnn.analysis.replay.activity import read_recording
+from simgnn.emit.caches.row_cache import DecodeMoved, EncodeMoved, SelectMoved
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
@@ -115,7 +115,7 @@ def test_both_ends_hold_the_same_bits(runs: Runs, extra: tuple[str, ...], ranks:
 def test_no_cached_row_is_further_off_than_allowed() -> None:
     """After each round, |row - cached| is at most epsilon |row|, or for a sent row the codec's bound."""
 
-    from executor.handlers.context import PolicyContext
+    from executor.state.context import PolicyContext
 
     generator = torch.Generator().manual_seed(5)
     for bits in (None, 1, 8):

@@ -35,7 +35,7 @@ WHOLE = [
     *(Case("small-centred", "gat", "ebv", ranks, extra=CACHED[:-1]) for ranks in (1, 2)),
     *(Case("small-centred", model, "ebv", 2) for model in ("gcn", "sage", "gin", "gat")),
     Case("small-centred", "gcn", "block-row", 2, extra=("communication.kind=block-broadcast",)),
-    Case("small-centred", "tests.executor.own_layers:Plain", "random", 2),
+    Case("small-centred", "tests.executor.layers.own_layers:Plain", "random", 2),
 ]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.store import PartitionArtifact
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program, Turn

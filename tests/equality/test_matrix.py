@@ -1,15 +1,15 @@
 """Training on P ranks is training on one process, whatever the partition, model, graph and order of operations.
 
-The reference is full-graph DGL in one process (``executor.oracle``), started from the same parameters. float64 must
-agree in losses of all epochs, gradients and parameters; float32 in losses, first gradients and, with SGD, parameters:
-Adam divides small gradients by themselves, so that rounding decides the sign of a step.
+The reference is full-graph DGL in one process (``executor.reference.full_graph``), started from the same parameters.
+float64 must agree in losses of all epochs, gradients and parameters; float32 in losses, first gradients and, with SGD,
+parameters: Adam divides small gradients by themselves, so that rounding decides the sign of a step.
 """
 
 import itertools
 
 import pytest
 
-from executor.plan import RunPlan
+from executor.state.plan import RunPlan
 from tests.equality.cases import REAL, TRAININGS, Case
 from tests.equality.conftest import Bench
 

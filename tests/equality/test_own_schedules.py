@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from executor.interpreter import Interpreter
+from executor.rank.interpreter import Interpreter
 from simgnn.policy import Schedule
+from simgnn.program.drain_points import ranks_in_turn
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.ops import Buffer, Dependency, Guard, Op, Stream
 from simgnn.program.program import Calendar, Program
 from simgnn.program.sizes import Decision
-from simgnn.program.stops import ranks_in_turn
 from simgnn.program.storage import load_program
 from simgnn.record.rundir import RunDirectory, read_table
-from simgnn.sim.engine import Engine
+from simgnn.sim.engine.driver import Engine
 from simgnn.sim.simulate import Simulation, simulate
 from tests.equality.block_runs import told
 from tests.equality.counting import differences

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.replay import read_recording, replay
+from simgnn.analysis.replay.activity import read_recording, replay
 from simgnn.cli.activity import find_activity
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
-from simgnn.experiment.prepare import Prepared
 from simgnn.partition.store import PartitionArtifact, partition_artifact
+from simgnn.planner.make_plan import plan
+from simgnn.planner.prepare import Prepared
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_in

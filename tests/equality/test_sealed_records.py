@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from simgnn.analysis.replay import read_recording
+from simgnn.analysis.replay.activity import read_recording
 from simgnn.cli.activity import check_run
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment

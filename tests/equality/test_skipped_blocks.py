@@ -85,7 +85,6 @@ def test_every_bound_of_zero_agrees_with_one_process(model: str, ranks: int, rul
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_bounds_of_zero_change_no_bit(ranks: int, bench: Bench) -> None:
-    """specs/sancus.md section 10, items 1 and 8."""
     exact = bench.run(block_case("gcn", ranks, FIRST))
     total = collective_bytes(exact)
     for settings in (fixed(0), adaptive(0)):
@@ -118,7 +117,6 @@ def test_equal_schedules_are_equal_in_every_bit(bench: Bench) -> None:
 
 
 def test_the_example_of_the_text(bench: Bench) -> None:
-    """specs/sancus.md section 6."""
     backward = 4 * 1000 * (16 + 5)
     odd = broadcast_bytes(bench.run(example(*fixed(1))))
     assert odd.tolist() == [276_000, backward, 276_000, backward], "63 000 for each rank in odd epochs"
@@ -170,7 +168,7 @@ def test_schedules_need_no_activity(settings: tuple[str, ...], bench: Bench) -> 
 
 @pytest.mark.parametrize("wanted", SKIPPED, ids=lambda one: one.name)
 def test_ranks_agree_and_hold_the_same_copies(wanted: Case, bench: Bench) -> None:
-    """specs/sancus.md section 10, items 2, 5 and 6: guards, versions and copies are the same on all ranks that have
+    """docs/systems/sancus.md: guards, versions and copies are the same on all ranks that have
     them, and no copy in use is older than the bound."""
     finished = bench.run(wanted)
     oldest = policy_of(finished).oldest_epochs
@@ -201,12 +199,12 @@ def test_ranks_agree_and_hold_the_same_copies(wanted: Case, bench: Bench) -> Non
 def test_a_rank_without_rows_takes_part(
     model: str, settings: tuple[str, ...], bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """specs/sancus.md section 10, item 6: it sends no block, and is told of all others."""
+    """docs/systems/sancus.md: it sends no block, and is told of all others."""
 
     def none_for_the_first(vertices: int, ranks: int, seed: int) -> np.ndarray:
         return (np.arange(vertices) % (ranks - 1) + 1).astype(np.int32)
 
-    monkeypatch.setattr("simgnn.partition.simple.random_owner", none_for_the_first)
+    monkeypatch.setattr("simgnn.partition.algorithms.simple.random_owner", none_for_the_first)
     wanted = block_case(model, 3, *settings, "partition.seed=77", graph="small", partition="random")
     finished = bench.run(wanted)
     assert finished.plan.program.sizes.columns["rows"].tolist() == [0, 45, 45]
@@ -232,7 +230,6 @@ def test_codes_on_blocks_cost_little_and_send_less(bench: Bench) -> None:
 
 
 def test_a_model_that_stands_still_sends_nothing_new(bench: Bench) -> None:
-    """specs/sancus.md section 10, item 10."""
     still = "train.learning_rate=1e-30"
     found = broadcast_bytes(bench.run(block_case("gcn", 2, FIRST, *gap(0.0), still, graph="small")))
     backward = 8 * 90 * (16 + 5)
@@ -257,7 +254,7 @@ def test_a_wider_gap_sends_less(bench: Bench) -> None:
     *(gap(bound) for bound in (0.01, 0.02, 0.03)), (*fixed(1), "freshness.skip=gradients"),
 ], ids=str)  # fmt: skip
 def test_presets_learn_nearly_as_well(settings: tuple[str, ...], bench: Bench) -> None:
-    """specs/sancus.md section 10, item 12: a trend, not a benchmark."""
+    """docs/systems/sancus.md: a trend, not a benchmark."""
     long = ("train.epochs=100", FIRST, "train.clip_norm=1.0")
     exact = bench.run(block_case("gcn", 3, *long)).ranks[0]["losses"]
     found = bench.run(block_case("gcn", 3, *long, *settings)).ranks[0]["losses"]

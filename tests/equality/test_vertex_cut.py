@@ -6,7 +6,7 @@ Masters and mirrors hold the same rows, losses belong to masters, and the bytes 
 import numpy as np
 import pytest
 
-from simgnn.partition.shards import ShardArtifact
+from simgnn.partition.local.shards import ShardArtifact
 from simgnn.partition.store import PartitionArtifact
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import executor.train
-from executor.handlers.context import GroupHandle
+import executor.rank.session
+from executor.state.context import GroupHandle
 
 Call = tuple[str, int, int]
 """Name of the function, the member of the group that it concerns (-1: all of them), and bytes of its tensor."""
@@ -19,7 +19,7 @@ def tapped() -> Iterator[list[Call]]:
     """Calls on groups that the program asked for, in order; the driver's own messages use the default group, or come
     before training, to wake the threads of groups."""
     calls: list[Call] = []
-    wake = executor.train.wake_groups
+    wake = executor.rank.session.wake_groups
     originals = {name: getattr(dist, name) for name in ("isend", "irecv", "all_reduce", "broadcast", "all_gather")}
 
     def note(name: str) -> Callable[..., Any]:
@@ -38,10 +38,10 @@ def tapped() -> Iterator[list[Call]]:
 
     for name in originals:
         setattr(dist, name, note(name))
-    executor.train.wake_groups = wake_unheard
+    executor.rank.session.wake_groups = wake_unheard
     try:
         yield calls
     finally:
-        executor.train.wake_groups = wake
+        executor.rank.session.wake_groups = wake
         for name, original in originals.items():
             setattr(dist, name, original)

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from executor.buffers import Value
-from executor.handlers.context import GroupHandle, LocalRoute
-from executor.interpreter import Interpreter
-from executor.task import Task
+from executor.rank.interpreter import Interpreter
+from executor.state.buffers import Value
+from executor.state.context import GroupHandle, LocalRoute
+from executor.state.task import Task
 from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.ops import Buffer, Op, Transfer
 from simgnn.program.program import Program

@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from executor.buffers import BufferStore, Now, Value
-from executor.handlers.context import GroupHandle, LocalRoute, RankContext, Sent
+from executor.state.buffers import BufferStore, Now, Value
+from executor.state.context import GroupHandle, LocalRoute, RankContext, Sent
 from simgnn.policy import Action
-from simgnn.program.derive import derive_dependencies
+from simgnn.program.derived_dependencies import derive_dependencies
 from simgnn.program.ops import Access, Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import IntArray, Route, SizeTable
 
 LIMIT_S = 300.0
-LOADED = "tests.executor.preloaded"
+LOADED = "tests.executor.memory.preloaded"
 
 
 @cache

@@ -10,21 +10,21 @@ import torch
 import torch.distributed as dist
 from scipy import sparse
 
-from executor.environment import RENDEZVOUS
-from executor.interpreter import SPAN
-from executor.plan import RunPlan
-from executor.train import Session
+from executor.rank.interpreter import SPAN
+from executor.rank.session import Session
+from executor.state.plan import RunPlan
+from executor.world.environment import RENDEZVOUS
+from simgnn.emit.batches.names import HOT, INPUTS
+from simgnn.emit.batches.staging import StageInputs
 from simgnn.errors import BackendError
-from simgnn.experiment.directory import write_run_directory
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
-from simgnn.experiment.prepare import Prepared
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
-from simgnn.partition.shards import shard_artifact
+from simgnn.partition.local.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
-from simgnn.policies.minibatch import HOT, INPUTS
-from simgnn.policies.staging import StageInputs
+from simgnn.planner.directory import write_run_directory
+from simgnn.planner.make_plan import plan
+from simgnn.planner.prepare import Prepared
 from simgnn.policy import Schedule
 from tests.executor.schedules import SeededRandom
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.buffers import Now
 from executor.handlers import handler_of
-from executor.handlers.context import GroupHandle, RankContext
 from executor.handlers.decisions import check_agreement
+from executor.state.buffers import Now
+from executor.state.context import GroupHandle, RankContext
 from simgnn.emit.guards import Agree
 from simgnn.errors import BackendError
 from simgnn.policies.codec.none import Plain

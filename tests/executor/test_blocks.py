@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from executor.interpreter import Interpreter
-from executor.kernels.blocks import VERTEX_SCALINGS
+from executor.kernels.edges.blocks import VERTEX_SCALINGS
 from executor.layers import LocalAdjacency, build_layers
 from executor.layers.attention import GAT
 from executor.layers.blocks import load_blocks
+from executor.rank.interpreter import Interpreter
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.local import build_local_graphs
+from simgnn.partition.algorithms.simple import random_owner
+from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.partition import Partition
-from simgnn.partition.simple import random_owner
+from simgnn.partition.statistics.edge_cut import partition_stats
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op, Transfer
 from tests.executor.harness import Notes, reads, tiny_program, world_context

@@ -6,12 +6,12 @@ import torch
 from layer_cases import CASES, adjacency, graph, layer, randn, run, split
 from scipy import sparse
 
-from executor.kernels.sparse import SparseRows, from_scipy
+from executor.kernels.edges.sparse import SparseRows, from_scipy
 from executor.layers.affine import affine, product
 from executor.minibatch.data import _put_rows
-from executor.task import load_task
+from executor.state.task import load_task
 from simgnn.graph.centred import CentredRows
-from simgnn.partition.shards import Shard
+from simgnn.partition.local.shards import Shard
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 

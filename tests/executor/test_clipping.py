@@ -11,7 +11,6 @@ from simgnn.model.spec import LayerSpec
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_long_gradient_is_shortened(dtype: torch.dtype) -> None:
-    """specs/sancus.md section 10, item 7."""
     torch.manual_seed(0)
     for limit in (1e-3, 0.5, 10.0, 1e6):
         gradient = torch.randn(50, 7, dtype=dtype)

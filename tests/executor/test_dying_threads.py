@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from executor.interpreter import Interpreter
-from executor.workers import Workers
+from executor.rank.interpreter import Interpreter
+from executor.rank.threads import Workers
 from simgnn.errors import BackendError
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.kinds import OpKind

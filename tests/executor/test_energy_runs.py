@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from executor import train
 from executor.energy.gauges import Gauge
 from executor.energy.meter import gauges_of
+from executor.rank import session
 from simgnn.record.energy import Part
 from simgnn.record.result import read_result
-from tests.executor.batch_runs import prepared_batches
 from tests.executor.harness import run_ranks
+from tests.executor.minibatch.batch_runs import prepared_batches
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 
 
@@ -35,7 +35,7 @@ def made_up(part: Part) -> list[Gauge]:
 
 def metered(rank: int, ranks: int, folders: list[str], broken: str) -> list[str]:
     """Runs that end well, and one that breaks off and is resumed."""
-    train.gauges_of = partial(gauges_of, processors=made_up)  # type: ignore[assignment]
+    session.gauges_of = partial(gauges_of, processors=made_up)  # type: ignore[assignment]
     train_in_process(rank, ranks, folders)
     train_in_process(rank, ranks, [broken], stop_at=3)
     train_in_process(rank, ranks, [broken], resume=True)

@@ -16,11 +16,11 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from executor.failure import LostPeerError, outside_ops, read_failures, write_failure
-from executor.launcher import Seat, _reason, launch
-from executor.trace import read_part
+from executor.launch.launcher import Seat, _reason, launch
+from executor.recording.failure import LostPeerError, outside_ops, read_failures, write_failure
+from executor.recording.trace import read_part
 from simgnn.errors import BackendError
-from tests.executor.batch_runs import prepared_batches
+from tests.executor.minibatch.batch_runs import prepared_batches
 from tests.executor.runs import prepared_run, small_graph
 
 LIMIT_S = 120
@@ -162,7 +162,7 @@ def test_a_changed_program_is_refused(tmp_path: Path) -> None:
 
 ENDS_SILENTLY = """
 import os, sys
-from executor.minibatch.placement import StagedRows
+from executor.minibatch.input_rows import StagedRows
 inputs = StagedRows.inputs
 def ends(*arguments):
     return os._exit(7) if arguments[1].epoch == 2 else inputs(*arguments)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from executor.buffers import Now
 from executor.handlers import handler_of
 from executor.handlers.collectives import broadcast
-from executor.handlers.context import RankContext
 from executor.policies.accelerated import accelerated
+from executor.state.buffers import Now
+from executor.state.context import RankContext
 from simgnn.policies.codec.linear import Linear
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Guard, Op, Transfer

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from executor.handlers import FORM_HANDLERS, HANDLERS
-from executor.handlers.context import LocalRoute
-from executor.interpreter import Interpreter
 from executor.policies.accelerated import accelerated
+from executor.rank.interpreter import Interpreter
+from executor.state.context import LocalRoute
 from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
 from simgnn.program.kinds import KIND_OF_FORM, Form, OpKind
@@ -97,7 +97,7 @@ def _sparse(rank: int, ranks: int) -> dict[str, Any]:
         [Buffer(name, 0, 1, "uint8", persistent=True) for name in ("features", "send", "receive", "halo")],
         routes={"bytes": Route.from_matrix(nbytes), "halo": Route.from_matrix(MATRIX)},
     )
-    from executor.task import Task
+    from executor.state.task import Task
 
     none = torch.empty(0, dtype=torch.int64)
     task = Task(matrix, none, (none, none, none), 0, 2, False)

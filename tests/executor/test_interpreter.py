@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from executor.buffers import Now
 from executor.handlers import HANDLERS
-from executor.interpreter import Interpreter
+from executor.rank.interpreter import Interpreter
+from executor.state.buffers import Now
 from simgnn.errors import BackendError
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Buffer, Dependency, Group, Guard, Op, Stream

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from executor.hosts import one_machine_notes
-from executor.merge import collective_starts, merge_trace
-from executor.plan import RunPlan
-from executor.trace import Recorder, read_part
-from executor.world import choose_device
+from executor.recording.merge import collective_starts, merge_trace
+from executor.recording.trace import Recorder, read_part
+from executor.state.plan import RunPlan
+from executor.world.hosts import one_machine_notes
+from executor.world.member import choose_device
 from simgnn.errors import BackendError, ConfigError
 from simgnn.record.result import read_result
 from simgnn.record.trace import TRACE_SCHEMA, TRAFFIC_SCHEMA
@@ -124,8 +124,8 @@ def test_a_collective_starts_with_its_last_member(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_breaks_off_keeps_its_whole_batches(tmp_path: Path) -> None:
-    from executor.buffers import Now
-    from executor.handlers.context import Sent
+    from executor.state.buffers import Now
+    from executor.state.context import Sent
 
     path = tmp_path / "rank-0.arrow"
     recorder = Recorder(path, 0, torch.device("cpu"), start_epoch=4)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from executor.buffers import Now
-from executor.losses import LossRecorder, loss_file, merge_losses
-from executor.trace import put_aside
+from executor.recording.losses import LossRecorder, loss_file, merge_losses
+from executor.recording.trace import put_aside
+from executor.state.buffers import Now
 
 TRAINED = 10
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from executor.interpreter import Interpreter
 from executor.layers import LocalAdjacency, aggregate
 from executor.policies.accelerated import accelerated
-from executor.routes import local_routes
+from executor.rank.interpreter import Interpreter
+from executor.state.routes import local_routes
+from simgnn.emit.encoded import emit_encoded
+from simgnn.emit.sync import Stage, Sync, emit_plainly
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
-from simgnn.partition.build_stats import partition_stats
+from simgnn.partition.local.vertex_cut import ReplicaGraph, build_replica_graphs
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.replicas import ReplicaGraph, build_replica_graphs
+from simgnn.partition.statistics.edge_cut import partition_stats
 from simgnn.policies.codec.linear import Linear
-from simgnn.policies.encoded import emit_encoded
-from simgnn.policies.sync import Stage, Sync, emit_plainly
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Calendar, Program
 from tests.executor.harness import Notes, run_ranks, world_context

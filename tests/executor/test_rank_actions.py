@@ -3,13 +3,13 @@
 import pytest
 
 from executor.minibatch.batches import DrawnBatches
+from executor.minibatch.batches_over_hosts import PartedBatches
 from executor.minibatch.embeddings import Embeddings
 from executor.minibatch.evaluation import OwnRows
-from executor.minibatch.parted import PartedBatches
-from executor.minibatch.placement import ScheduledRows, StagedRows
-from simgnn.emit.on_rank import RankAction
+from executor.minibatch.input_rows import ScheduledRows, StagedRows
+from simgnn.emit.batches.on_rank import RankAction
+from simgnn.emit.batches.staging import LocateRows, StageInputs
 from simgnn.experiment.slots import SLOTS, kinds
-from simgnn.policies.staging import LocateRows, StageInputs
 
 HOLDERS = (DrawnBatches, Embeddings, OwnRows, PartedBatches, ScheduledRows)
 

@@ -1,6 +1,6 @@
-"""Rounds of the adaptive cache over masters and mirrors, rank by rank in one process: specs/cdfgnn.md section 10, items
-6 to 8. After every round all copies hold the same bits, sums are those of the parts that count, and what is published
-is no further from the exact sum than threshold and codec allow."""
+"""Rounds of the adaptive cache over masters and mirrors, rank by rank in one process: docs/systems/cdfgnn.md. After
+every round all copies hold the same bits, sums are those of the parts that count, and what is published is no further
+from the exact sum than threshold and codec allow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from executor.handlers.context import LocalRoute
-from executor.routes import local_routes
-from simgnn.emit.replica_cache import AddParts, Announce, EncodeChange, EncodeSums, FoldOwn, TakeSums
-from simgnn.emit.row_cache import SelectMoved
+from executor.state.context import LocalRoute
+from executor.state.routes import local_routes
+from simgnn.emit.caches.replica_cache import AddParts, Announce, EncodeChange, EncodeSums, FoldOwn, TakeSums
+from simgnn.emit.caches.row_cache import SelectMoved
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex

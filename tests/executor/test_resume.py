@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from executor.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
-from executor.handlers.context import Apart
-from executor.plan import RunPlan
-from executor.report import TOLD
+from executor.recording.report import TOLD
+from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from executor.state.context import Apart
+from executor.state.plan import RunPlan
 from simgnn.errors import BackendError
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
@@ -30,7 +30,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     for rule in ("epoch-adaptive", "variation-gap"):
         runs.append((rule, small_graph(), [*SETTINGS[:2], *skipping, f"freshness.rule={rule}"]))
     runs.append(("dropped", small_graph(), [*SETTINGS, "model.dropout=0.5"]))
-    runs.append(("own", small_graph(), [*SETTINGS[:2], "model.kind=tests.executor.own_layers:Drop"]))
+    runs.append(("own", small_graph(), [*SETTINGS[:2], "model.kind=tests.executor.layers.own_layers:Drop"]))
     cut = "partition.kind=ebv", "communication.kind=master-mirror", "model.hoist=never"
     runs.append(("replicas", small_graph(), [*SETTINGS[:2], *LAZY, *cut]))
     runs.append(("lazy", small_graph(), [*SETTINGS[:2], *LAZY]))

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from executor.handlers.context import PolicyContext
 from executor.kernels import rows as row_kernels
 from executor.kernels.rows import move_rows
 from executor.minibatch.batches import DrawnBatches, PresampledBatches, SampledBatches
-from executor.minibatch.placement import FoundOrigins, PlannedOrigins, ScheduledRows, StagedRows, Staging
+from executor.minibatch.input_rows import FoundOrigins, PlannedOrigins, ScheduledRows, StagedRows, Staging
+from executor.state.context import PolicyContext
 from simgnn.errors import BackendError, ConfigError
-from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
-from simgnn.sampling.refill import refill_of
-from simgnn.sampling.remote import Sources, rows_on_hosts
+from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches
+from simgnn.sampling.fetches.refill import refill_of
+from simgnn.sampling.fetches.remote_rows import Sources, rows_on_hosts
 from tests.sampling.fetch_cases import EPOCHS, SOURCE, Case, make_case
 
 HOSTS = (0, 0, 1)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from executor.buffers import Now
-from executor.handlers.context import Sent
-from executor.merge import merge_trace
-from executor.trace import Recorder, put_aside
+from executor.recording.merge import merge_trace
+from executor.recording.trace import Recorder, put_aside
+from executor.state.buffers import Now
+from executor.state.context import Sent
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
 from tests.executor.harness import tiny_program

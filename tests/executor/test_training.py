@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from executor.layers import build_layers
-from executor.oracle import Reference, train_reference
-from executor.plan import RunPlan
+from executor.reference.full_graph import Reference, train_reference
+from executor.state.plan import RunPlan
 from simgnn.graph.graph import Graph
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process

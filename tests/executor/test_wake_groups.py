@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.handlers.context import GroupHandle
-from executor.world import WAKING, process_groups, wake_groups
+from executor.state.context import GroupHandle
+from executor.world.member import WAKING, process_groups, wake_groups
 from simgnn.program.ops import Group
 from tests.executor.harness import run_ranks, tiny_program
 

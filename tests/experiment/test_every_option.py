@@ -14,13 +14,13 @@ from pydantic.fields import FieldInfo
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
-from simgnn.partition.local import build_local_graphs
+from simgnn.partition.local.edge_cut import build_local_graphs
+from simgnn.partition.local.vertex_cut import build_replica_graphs
 from simgnn.partition.partition import partitioned
-from simgnn.partition.replicas import build_replica_graphs
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.policy import Partitioner

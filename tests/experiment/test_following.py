@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from simgnn.emit.batches.names import VERTICES, rows_after
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned
 from simgnn.model.costs import EXPONENTIAL_PASSES
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.minibatch import VERTICES, rows_after
+from simgnn.planner.make_plan import Planned
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.program import EVALUATE
 from tests.experiment import test_master_mirror as mirrors_plan
@@ -112,7 +112,7 @@ def test_of_mini_batches_each_rank_draws_for_its_own() -> None:
 
 
 def test_attention_on_mini_batches_has_elu_and_all_else_relu() -> None:
-    """specs/minibatch_common.md C10; what was resolved is written into the plan."""
+    """docs/systems/mini-batches.md; what was resolved is written into the plan."""
     sizes = made_sizes([0])
     for kind, expected in (("sage", "relu"), ("gcn", "relu"), ("gin", "relu"), ("gat", "elu")):
         found = planned_batches("rapidgnn", [0], sizes, f"model.kind={kind}")

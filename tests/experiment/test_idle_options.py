@@ -7,10 +7,10 @@ import pytest
 import tomli_w
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.directory import differences
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.experiment.schema import Experiment
+from simgnn.planner.directory import differences
+from simgnn.planner.make_plan import plan
 from simgnn.program.digest import program_digest
 from simgnn.study.cases import case_experiment
 from tests.experiment.test_master_mirror import statistics as vertex_cut

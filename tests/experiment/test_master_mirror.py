@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned, plan
-from simgnn.experiment.prepare import prepare
 from simgnn.graph.graph import GraphFacts
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import Planned, plan
+from simgnn.planner.prepare import prepare
 from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import Route
 from simgnn.program.validate import validate

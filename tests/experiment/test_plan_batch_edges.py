@@ -31,7 +31,7 @@ def test_a_run_goes_on_from_its_cache_and_from_no_staged_batch(system: str, kept
 
 
 def test_a_run_of_one_epoch_fills_one_cache() -> None:
-    """Before it begins; nothing follows, and the bound stays (specs/rapidgnn.md 15.2)."""
+    """Before it begins; nothing follows, and the bound stays (docs/systems/rapidgnn.md)."""
     program = _program("rapidgnn", 1)
     assert program.buffers["hot"].depth == 2
     assert program.calendar.template(0, 0) == "first"
@@ -43,7 +43,7 @@ def test_a_run_of_one_epoch_fills_one_cache() -> None:
 
 @pytest.mark.parametrize("system", ["rapidgnn", "distdgl"])
 def test_ids_and_rows_travel_over_gloo_whatever_gradients_do(system: str) -> None:
-    """They lie in the memory of hosts; each group belongs to one stream (specs/minibatch_common.md C7)."""
+    """They lie in the memory of hosts; each group belongs to one stream (docs/systems/mini-batches.md)."""
     program = _program(system)
     backends = {name: group.backend for name, group in program.groups.items()}
     assert backends.pop("world") == "default"
@@ -56,7 +56,7 @@ def test_ids_and_rows_travel_over_gloo_whatever_gradients_do(system: str) -> Non
 @pytest.mark.parametrize(("window", "across", "depth"), [(3, False, 3), (9, False, 7), (9, True, 9)])
 @pytest.mark.parametrize("hot_rows", [0, 30])
 def test_no_more_batches_are_staged_than_an_epoch_has(window: int, across: bool, depth: int, hot_rows: int) -> None:
-    """Unless those of the next epoch may be (specs/rapidgnn.md 15.5). The validator proves that slots suffice."""
+    """Unless those of the next epoch may be (docs/systems/rapidgnn.md). The validator proves that slots suffice."""
     options = [f"schedule.window={window}", f"schedule.across_epochs={str(across).lower()}"]
     program = planned("rapidgnn", HOSTS, made_sizes(HOSTS, hot_rows=hot_rows), *options).program
     assert program.calendar.steps == 7

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from simgnn.emit.batches.names import EVALUATING
 from simgnn.errors import ConfigError
-from simgnn.policies.minibatch import EVALUATING
 from tests.sim.mini_batches import WIDTH, made_sizes, planned
 
 TWO = [0, 1]
@@ -21,7 +21,7 @@ def test_device_rows_are_two_caches_and_a_window_of_the_largest_batch() -> None:
 
 
 def test_no_more_batches_are_held_than_can_be_staged() -> None:
-    """An epoch of fewer steps than the window, beyond which nothing is staged (specs/rapidgnn.md 15.5)."""
+    """An epoch of fewer steps than the window, beyond which nothing is staged (docs/systems/rapidgnn.md)."""
     sizes = made_sizes(TWO, steps=4, hot_rows=30)
     for options, held in (
         (["schedule.window=9"], 4),
@@ -50,7 +50,7 @@ def test_rows_sent_ahead_lie_in_buffers_that_are_made_once() -> None:
 
 
 def test_a_device_too_small_is_told_with_what_fits() -> None:
-    """Two caches and the window of the fullest rank, in bytes (specs/rapidgnn.md 9)."""
+    """Two caches and the window of the fullest rank, in bytes (docs/systems/rapidgnn.md)."""
     sizes = made_sizes(TWO, hot_rows=30)
     largest = int(sizes.rows[-1].max())
     bound = 4 * WIDTH * (2 * 30 + 3 * largest)

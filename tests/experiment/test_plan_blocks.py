@@ -1,4 +1,4 @@
-"""Programs of block broadcasts: valid for every choice, and the bytes and ops of specs/cagnet.md sections 6 and 7."""
+"""Programs of block broadcasts: valid for every choice, and the bytes and ops of docs/systems/cagnet.md."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned, plan
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.program.validate import validate
@@ -140,7 +140,7 @@ def test_order_and_kind_are_told() -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     stats = blocks(2)
     with pytest.raises(ConfigError, match="cannot be cut into blocks"):
-        planned(stats, "model.kind=tests.executor.own_layers:Drop")
+        planned(stats, "model.kind=tests.executor.layers.own_layers:Drop")
     with pytest.raises(ConfigError, match=r"train\.clip_norm: got 1\.0 with model\.kind = 'a:B', expected 0"):
         planned(stats, "model.kind=a:B", "train.clip_norm=1.0")
     with pytest.raises(ConfigError, match=r"partition\.kind: got 'ebv' with communication\.kind = 'block-broadcast'"):
@@ -151,7 +151,7 @@ def test_what_has_no_meaning_is_refused() -> None:
 
 
 def test_bytes_of_attention() -> None:
-    """specs/cagnet.md section 11, less the scores that receivers compute: rows of width H d forward, gradients with
+    """docs/systems/cagnet.md, less the scores that receivers compute: rows of width H d forward, gradients with
     three numbers a head backward, and parts of the gradients of targets' scores."""
     result = planned(
         blocks(4, [250] * 4, width=32), "model.kind=gat", "model.order=auto", "model.hidden=16", "model.heads=2"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program
 from simgnn.program.sizes import Route
@@ -59,7 +59,7 @@ def test_every_plan_is_valid(kind: str, ranks: int, layers: int, index: str, fol
 
 
 def test_the_system_is_that_of_the_paper() -> None:
-    """specs/cdfgnn.md section 5.3: a sync of every layer in both directions; none is hoisted."""
+    """docs/systems/cdfgnn.md: a sync of every layer in both directions; none is hoisted."""
     program = planned(3)
     ops = {op.name for op in program.templates["steady"].ops}
     for layer in (1, 2):

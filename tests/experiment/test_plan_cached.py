@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned, plan
+from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE
@@ -68,7 +68,7 @@ def bytes_of(result: Planned, *kinds: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("codec", "coded"), [("none", 0), ("linear", 1)])
 def test_caches_of_masters_and_mirrors_take_the_memory_of_the_text(codec: str, coded: int) -> None:
-    """specs/cdfgnn.md section 3: 4 w (2 s + [codec] sm) a sync point, s shared rows of which sm are masters."""
+    """docs/systems/cdfgnn.md: 4 w (2 s + [codec] sm) a sync point, s shared rows of which sm are masters."""
     result = planned("mirrors", 3, f"codec.kind={codec}", "model.order=transform-first")
     columns = result.program.sizes.columns
     mirrors, masters = columns["mirror_rows"], columns["shared_masters"]

@@ -13,7 +13,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Op
 from simgnn.program.program import Program, Template
 from simgnn.program.validate import validate
-from simgnn.sampling.sizes import BatchSizes
+from simgnn.sampling.batches.sizes import BatchSizes
 from tests.equality.counting import pair_bytes, turns_of
 from tests.sim.mini_batches import made_sizes, parted_sizes, planned
 

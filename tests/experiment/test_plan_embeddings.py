@@ -1,5 +1,5 @@
 """Programs that learn vectors of vertices: valid for every cluster, delay and schedule, with the bytes and the memory
-that the spec says (specs/distdgl.md 5.6, 5.7, 8, 11), and nothing of it where none are learned."""
+of docs/systems/distdgl.md, and nothing of it where none are learned."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.recorded_plan import different_experiment
+from simgnn.analysis.replay.recorded_plan import different_experiment
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
 from simgnn.program.digest import program_digest
@@ -67,7 +67,7 @@ def test_ranks_of_a_host_meet_before_rows_change_and_are_read_again(settings: li
 
 
 def test_what_is_pushed_is_applied_at_the_end_of_its_step() -> None:
-    """And the next step's rows are brought after that (specs/distdgl.md 5.6)."""
+    """And the next step's rows are brought after that (docs/systems/distdgl.md)."""
     program = _program(FOUR)
     ops, chain = _ops(program), list(_ops(program))
     end = ["update/optimize", "embeddings/pick", "embeddings/push/sent/ids", "embeddings/push/sent/rows"]
@@ -125,7 +125,7 @@ def test_bytes_of_a_step_are_those_of_the_store(hosts: list[int]) -> None:
 
 
 def test_memory_is_a_wider_table_and_the_state_beside_it() -> None:
-    """4 D bytes a vertex of vectors and as many of sums of squares, once a host (specs/distdgl.md 11)."""
+    """4 D bytes a vertex of vectors and as many of sums of squares, once a host (docs/systems/distdgl.md)."""
     program, rows = _program(FOUR), statistics(FOUR).rows
     of = {name: program.buffers[name] for name in ("features", "embeddings/state", "inputs", "d/hidden/0")}
     assert {name: buffer.width for name, buffer in of.items()} == {

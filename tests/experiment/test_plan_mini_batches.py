@@ -119,7 +119,7 @@ def test_a_program_comes_back_from_disk(tmp_path) -> None:
 
 
 def test_one_cache_for_a_whole_run_is_filled_before_it_begins() -> None:
-    """Of the chain that stages rows nothing fills a cache; the device holds one (specs/rapidgnn.md 7.1)."""
+    """Of the chain that stages rows nothing fills a cache; the device holds one (docs/systems/rapidgnn.md)."""
     sizes = made_sizes(TWO, hot_rows=30)
     each = planned("rapidgnn", TWO, sizes, "schedule.window=3").program
     once = planned("rapidgnn", TWO, sizes, "schedule.window=3", "placement.hot_scope=run").program
@@ -207,7 +207,7 @@ def test_an_evaluation_changes_nothing_else() -> None:
 
 
 def test_bytes_of_a_step_are_those_of_the_store() -> None:
-    """Of the copies to a device: rows that are not hot, blocks and seeds (specs/rapidgnn.md 8)."""
+    """Of the copies to a device: rows that are not hot, blocks and seeds (docs/systems/rapidgnn.md)."""
     sizes = made_sizes(TWO, hot_rows=30)
     program = planned("rapidgnn", TWO, sizes).program
     copied = {}

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
-from simgnn.hardware.machine import Machine
+from simgnn.hardware.price.machine import Machine
+from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES
@@ -65,7 +65,7 @@ def test_every_plan_is_valid(kind, rows, rule, skip, own, inputs, resend, ahead,
 
 
 def test_the_copies_take_the_memory_of_the_text() -> None:
-    """specs/sancus.md section 3: 4 (V - n_i) (F_0 + .. + F_{L-1}), and under the gap rule 4 n_i times that too."""
+    """docs/systems/sancus.md: 4 (V - n_i) (F_0 + .. + F_{L-1}), and under the gap rule 4 n_i times that too."""
     rows = np.array([7, 2, 4])
     widths = 30 + 64
     for overrides, own in (([], 0), ([GAP], 1), (["freshness.own_block=cached"], 1)):

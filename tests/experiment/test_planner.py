@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned, plan
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.kinds import OpKind
 from simgnn.program.sizes import Route
 from simgnn.program.validate import validate
@@ -132,7 +132,7 @@ def test_sparse_inputs_less_their_mean_are_one_column_wider_in_products_only() -
 def test_rows_less_their_mean_are_dense_for_a_layer_of_the_users_own() -> None:
     stats = statistics(2, sparse=True)
     stats = replace(stats, facts=replace(stats.facts, centred_features=True))
-    first = planned(stats, "model.kind=tests.executor.own_layers:Plain").layers[0]
+    first = planned(stats, "model.kind=tests.executor.layers.own_layers:Plain").layers[0]
     assert not first.sparse_input
     assert not first.centred_input
 

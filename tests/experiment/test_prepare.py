@@ -9,12 +9,12 @@ import pytest
 from scipy import sparse
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.directory import check_free, differences, write_run_directory
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import Prepared, prepare
 from simgnn.experiment.schema import Experiment
-from simgnn.partition.shards import shard_artifact
+from simgnn.partition.local.shards import shard_artifact
 from simgnn.partition.statistics.file import save_stats
+from simgnn.planner.directory import check_free, differences, write_run_directory
+from simgnn.planner.prepare import Prepared, prepare
 from simgnn.program.digest import program_digest
 from simgnn.program.storage import load_program
 
@@ -109,7 +109,7 @@ def test_what_fails_half_way_leaves_nothing(
     def full_disk(*arguments: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("simgnn.experiment.directory.save_program", full_disk)
+    monkeypatch.setattr("simgnn.planner.directory.save_program", full_disk)
     with pytest.raises(OSError, match="no space left"):
         write_run_directory(prepared, tmp_path / "run", None)
     assert list(tmp_path.iterdir()) == []
@@ -158,6 +158,6 @@ def test_a_layer_that_is_not_there_is_told_before_the_graph_is_read(
     def read(*_: object) -> None:
         raise AssertionError("the graph was read first")
 
-    monkeypatch.setattr("simgnn.experiment.prepare.read_graph", read)
+    monkeypatch.setattr("simgnn.planner.prepare.read_graph", read)
     with pytest.raises(ConfigError, match=expected):
         prepare(load_experiment("vanilla", [f"model.kind={kind}"], ranks=2))

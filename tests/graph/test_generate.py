@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from simgnn.errors import GraphError
-from simgnn.graph import buckets, generate
-from simgnn.graph.communities import Communities
+from simgnn.graph import disk_buckets
 from simgnn.graph.digest import graph_digest
-from simgnn.graph.generate import generate as make
-from simgnn.graph.generate import generate_to_disk, generated, recipe_of, split_masks
+from simgnn.graph.generators import generate
+from simgnn.graph.generators.communities import Communities
+from simgnn.graph.generators.generate import generate as make
+from simgnn.graph.generators.generate import generate_to_disk, generated, recipe_of, split_masks
+from simgnn.graph.generators.rmat import RMat
 from simgnn.graph.hashing import permutation_slice, stream_key, uniform_slice
-from simgnn.graph.rmat import RMat
 from simgnn.graph.store import open_graph
 from simgnn.graph.transpose import is_symmetric
 
@@ -33,7 +34,7 @@ RECIPES = [
 def small_chunks(monkeypatch):
     """Many chunks and buckets, so that threads have something to disagree on."""
     monkeypatch.setattr(generate, "CHUNK_EDGES", 1000)
-    monkeypatch.setattr(buckets, "BUCKET_EDGES", 5000)
+    monkeypatch.setattr(disk_buckets, "BUCKET_EDGES", 5000)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -184,7 +185,7 @@ def test_large_graphs_are_kept_in_the_cache(tmp_path, monkeypatch):
 
 
 def test_nothing_half_written_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets.EdgeBuckets, "_rows", lambda self, bucket: 1 / 0)
+    monkeypatch.setattr(disk_buckets.EdgeBuckets, "_rows", lambda self, bucket: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         generate_to_disk(RMat(100, 500), tmp_path / "g")
     assert list(tmp_path.iterdir()) == []
@@ -196,7 +197,7 @@ def test_nothing_half_written_is_left(tmp_path, monkeypatch):
 BIG = """
 import json, resource, sys, time
 from pathlib import Path
-from simgnn.graph.generate import generate_to_disk, recipe_of
+from simgnn.graph.generators.generate import generate_to_disk, recipe_of
 start = time.monotonic()
 recipe = recipe_of(sys.argv[2], {"vertices": 2**23, "edges": 100_000_000, "feature_width": 32}, 0)
 graph = generate_to_disk(recipe, Path(sys.argv[1]))

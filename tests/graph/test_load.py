@@ -9,10 +9,10 @@ from scipy import sparse
 from simgnn.errors import GraphError
 from simgnn.graph.centring import with_centred_features
 from simgnn.graph.digest import graph_digest
-from simgnn.graph.generate import generate
+from simgnn.graph.generators.generate import generate
+from simgnn.graph.generators.rmat import RMat
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
-from simgnn.graph.rmat import RMat
 from simgnn.graph.store import open_graph, save_graph
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simgnn.hardware.profile import Profile, load_profile
+from simgnn.hardware.profile.profile import Profile, load_profile
 
 DATA = Path(__file__).parent / "data"
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.collectives import binomial_rounds, bytes_moved, flow_bytes, flow_pairs, steps
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.operations import read_question
-from simgnn.hardware.profile import Profile, parse_profile
+from simgnn.hardware.price.collectives import binomial_rounds, bytes_moved, flow_bytes, flow_pairs, steps
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.operations import read_question
+from simgnn.hardware.profile.profile import Profile, parse_profile
 from simgnn.sim.one_op import time_op
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgnn.hardware.check import price_problems, table_price_problems
-from simgnn.hardware.describe import bandwidth_matrix, lines, tree
-from simgnn.hardware.library import known_profiles
-from simgnn.hardware.profile import find_problems, load_profile, parse_profile
-from simgnn.hardware.topology import node_kinds
+from simgnn.hardware.profile.check import price_problems, table_price_problems
+from simgnn.hardware.profile.library import known_profiles
+from simgnn.hardware.profile.profile import find_problems, load_profile, parse_profile
+from simgnn.hardware.show.describe import bandwidth_matrix, lines, tree
+from simgnn.hardware.topology.topology import node_kinds
 
 DATA = Path(__file__).parent / "data"
 

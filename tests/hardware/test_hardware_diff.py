@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
 from simgnn.errors import HardwareError
-from simgnn.hardware.change import change_of
-from simgnn.hardware.difference import Difference, compare_profiles, furthest
-from simgnn.hardware.features import features
-from simgnn.hardware.library import known_profiles
+from simgnn.hardware.price.features import features
 from simgnn.hardware.primitives import PRIMITIVES
-from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
+from simgnn.hardware.profile.library import known_profiles
+from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
+from simgnn.hardware.show.change import change_of
+from simgnn.hardware.show.difference import Difference, compare_profiles, furthest
 
 DATA = Path(__file__).parent / "data"
 

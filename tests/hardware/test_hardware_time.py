@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
 from simgnn.errors import HardwareError
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.operations import FORMS, option, read_question, spread_ranks
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.operations import FORMS, option, read_question, spread_ranks
 from simgnn.hardware.primitives import PRIMITIVES
-from simgnn.hardware.profile import Profile, load_profile, parse_profile
-from simgnn.sim.hostpath import host_path
+from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
+from simgnn.sim.network.host_path import host_path
 from simgnn.sim.one_op import time_op
 
 STAND_INS = {name for name, row in PRIMITIVES.items() if row.stand_in is not None}
@@ -222,7 +222,7 @@ def test_attention_that_nobody_measured_is_priced_as_a_simulation_prices_it_and_
 def test_every_size_of_every_op_has_its_option() -> None:
     import typer
 
-    from simgnn.cli.hardware import app
+    from simgnn.cli.commands.hardware import app
 
     command: Any = typer.main.get_command(app)
     known = {name for parameter in command.commands["time"].params for name in parameter.opts}

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simgnn.cli.hardware_time import read_matrix
+from simgnn.cli.commands.hardware_time import read_matrix
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
-from simgnn.hardware.operations import read_question
+from simgnn.hardware.price.operations import read_question
 from simgnn.tomlfile import write_toml
 
 DATA = Path(__file__).parent / "data"

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
-from simgnn.hardware.change import Change
-from simgnn.hardware.describe import lines, tree
-from simgnn.hardware.difference import compare_profiles
-from simgnn.hardware.links import Load
-from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
-from simgnn.hardware.routes import lay_out
+from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
+from simgnn.hardware.show.change import Change
+from simgnn.hardware.show.describe import lines, tree
+from simgnn.hardware.show.difference import compare_profiles
+from simgnn.hardware.topology.routes import lay_out
 
 LOAD = {
     "source": "measured",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.check import price_problems
-from simgnn.hardware.profile import Profile, find_problems, load_profile, parse_profile
+from simgnn.hardware.profile.check import price_problems
+from simgnn.hardware.profile.profile import Profile, find_problems, load_profile, parse_profile
 
 Table = dict[str, Any]
 

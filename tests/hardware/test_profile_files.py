@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.hardware.check import price_problems
-from simgnn.hardware.devices import Curve
-from simgnn.hardware.library import calibration_path, known_profiles, shipped_folder
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile, load_profile, parse_profile, save_profile
-from simgnn.hardware.quantities import Bandwidth, Duration, Points, Size
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.check import price_problems
+from simgnn.hardware.profile.devices import Curve
+from simgnn.hardware.profile.library import calibration_path, known_profiles, shipped_folder
+from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
+from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points, Size
 
 SHIPPED = sorted(path.stem for path in shipped_folder().glob("*.toml"))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile import find_problems, parse_profile
+from simgnn.hardware.profile.profile import find_problems, parse_profile
 
 Table = dict[str, Any]
 Spoil = Callable[[Table], Any]

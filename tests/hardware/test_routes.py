@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.message_batch import price_messages
-from simgnn.hardware.profile import Profile, parse_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.message_batch import price_messages
+from simgnn.hardware.profile.profile import Profile, parse_profile
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 from simgnn.cli.main import app
 from simgnn.graph.locality import BINS
-from simgnn.hardware.check import price_problems
-from simgnn.hardware.communication import find_collective
-from simgnn.hardware.devices import Curve, Device
-from simgnn.hardware.library import shipped_folder
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import Profile, load_profile
-from simgnn.hardware.quantities import Number, Strict
+from simgnn.hardware.price.communication import find_collective
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.check import price_problems
+from simgnn.hardware.profile.devices import Curve, Device
+from simgnn.hardware.profile.library import shipped_folder
+from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.hardware.profile.quantities import Number, Strict
 from simgnn.record.result import read_result
-from simgnn.sim.hostpath import host_path
+from simgnn.sim.network.host_path import host_path
 
 SHIPPED = {path.stem: path for path in sorted(shipped_folder().glob("*.toml"))}
 CLUSTERS = {

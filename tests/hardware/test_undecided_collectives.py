@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import find_problems, parse_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import find_problems, parse_profile
 
 Table = dict[str, Any]
 

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from simgnn.errors import HardwareError
 from simgnn.experiment.load import load_experiment, system_names
-from simgnn.experiment.prepare import prepare
-from simgnn.hardware.devices import Cache, Curve, Device
-from simgnn.hardware.features import feature_names, features, flops_and_bytes, unit_of
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.pricing import choose_level, price_work
+from simgnn.hardware.price.features import feature_names, features, flops_and_bytes, unit_of
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.work import choose_level, price_work
 from simgnn.hardware.primitives import PRIMITIVES
-from simgnn.hardware.profile import Profile
-from simgnn.hardware.quantities import CoreCount, Size
+from simgnn.hardware.profile.devices import Cache, Curve, Device
+from simgnn.hardware.profile.profile import Profile
+from simgnn.hardware.profile.quantities import CoreCount, Size
+from simgnn.planner.prepare import prepare
 
 KIB = 1024
 SIZES = {

@@ -10,7 +10,7 @@ from scipy import sparse
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.partition.edges import undirected_edges
-from simgnn.partition.local import LocalGraph
+from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.partition import Partition
 
 

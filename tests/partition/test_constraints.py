@@ -12,10 +12,10 @@ from partition_graphs import graph_of, graphs, random_graph
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
-from simgnn.partition.constraints import TYPES, type_balances, vertex_types
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.metis import Metis
-from simgnn.sampling.plan import even_split
+from simgnn.partition.statistics.balance import TYPES, type_balances, vertex_types
+from simgnn.sampling.batches.plan import even_split
 
 CONSTRAINTS = ("train", "validation", "test", "edges")
 

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from partition_graphs import as_sets, graph_of, graphs, literal_ebv, literal_order, power_law_graph, random_graph
 
 from simgnn.graph.graph import Graph
-from simgnn.partition import vertex_stats
-from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.ebv import ebv_edges
+from simgnn.partition.algorithms.ebv import ebv_edges
 from simgnn.partition.edges import UndirectedEdges, undirected_edges
-from simgnn.partition.masters import replica_sets
+from simgnn.partition.local.masters import replica_sets
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.quality import measure
+from simgnn.partition.statistics import vertex_cut
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.quality import measure
 
 HOSTS = {
     "one host": lambda ranks: [0] * ranks,
@@ -113,7 +113,7 @@ def test_star_and_cliques() -> None:
 
 
 def test_statistics_count_masters_mirrors_and_arcs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vertex_stats, "CHUNK_VERTICES", 70)
+    monkeypatch.setattr(vertex_cut, "CHUNK_VERTICES", 70)
     for symmetric in (True, False):
         graph = random_graph(300, 1500, symmetric=symmetric)
         hosts = np.array([0, 0, 0, 1, 1, 2])

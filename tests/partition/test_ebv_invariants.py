@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_graphs import as_sets, dense, graph_of, graphs
 
-from simgnn.graph.generate import generate
+from simgnn.graph.generators.generate import generate
+from simgnn.graph.generators.rmat import RMat
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
-from simgnn.graph.rmat import RMat
-from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.edges import undirected_edges
-from simgnn.partition.masters import master_sets, replica_sets
+from simgnn.partition.local.masters import master_sets, replica_sets
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.quality import Quality, connections, measure
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.quality import Quality, connections, measure
 
 POLICIES = st.builds(
     Ebv,

@@ -11,13 +11,13 @@ from partition_graphs import as_sets, graphs, literal_ebv, literal_order, random
 
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
-from simgnn.graph.generate import generate_to_disk
+from simgnn.graph.generators.generate import generate_to_disk
+from simgnn.graph.generators.rmat import RMat
 from simgnn.graph.graph import Graph
-from simgnn.graph.rmat import RMat
 from simgnn.graph.store import open_graph, save_graph
-from simgnn.partition import edge_order
-from simgnn.partition.ebv import ebv_edges
-from simgnn.partition.edge_order import blocks_in_order
+from simgnn.partition.algorithms import edge_order
+from simgnn.partition.algorithms.ebv import ebv_edges
+from simgnn.partition.algorithms.edge_order import blocks_in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of, undirected_edges
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv

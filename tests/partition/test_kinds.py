@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
+from simgnn.partition.algorithms.simple import block_bounds, degree_balanced_owner
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.block_row import BlockRow
 from simgnn.partition.partitioners.dbh import Dbh
@@ -17,7 +18,6 @@ from simgnn.partition.partitioners.hdrf import Hdrf
 from simgnn.partition.partitioners.metis import Metis
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.partitioners.random_edges import RandomEdges
-from simgnn.partition.simple import block_bounds, degree_balanced_owner
 from simgnn.policy import Partitioner
 from simgnn.registry import shipped
 

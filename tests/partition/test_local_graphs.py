@@ -8,7 +8,7 @@ from partition_graphs import check_local_graphs, dense, graph_of, graphs, random
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.partition.local import build_local_graphs
+from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.block_row import BlockRow
 from simgnn.partition.partitioners.ebv import Ebv

@@ -7,7 +7,7 @@ from partition_graphs import graph_of, random_graph
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.graph.graph import Graph
-from simgnn.partition.nested import nested_owner, subgraph
+from simgnn.partition.algorithms.nested import nested_owner, subgraph
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.metis import Metis
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_nested_is_refused() -> None:
 
 @pytest.mark.parametrize("system", ["distdgl", "rapidgnn"])
 def test_systems_with_a_store_divide_among_machines(system: str) -> None:
-    """Ranks of a host share its rows, so that only what crosses hosts costs anything (specs/minibatch_common.md C1)."""
+    """Ranks of a host share its rows, so that only what crosses hosts costs anything (docs/systems/mini-batches.md)."""
     policy = load_experiment(system).partition
     assert isinstance(policy, Metis)
     assert policy.across == "hosts"

@@ -9,12 +9,12 @@ from partition_graphs import check_local_graphs
 from scipy import sparse
 
 from simgnn.graph.load import load_graph
-from simgnn.partition.local import build_local_graphs
+from simgnn.partition.local.edge_cut import build_local_graphs
+from simgnn.partition.local.shards import shard_artifact
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.metis import Metis
 from simgnn.partition.partitioners.random import Random
-from simgnn.partition.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
 
 

@@ -1,4 +1,4 @@
-"""Vertex-cuts to measure EBV against: their definitions, read slowly, and what specs/cagnet.md part B asks of all."""
+"""Vertex-cuts to measure EBV against: their definitions, read slowly, and what every vertex-cut must hold."""
 
 from pathlib import Path
 
@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from partition_graphs import as_sets, graph_of, graphs, power_law_graph, random_graph
 
 from simgnn.graph.graph import Graph
-from simgnn.partition.build_stats import partition_stats
-from simgnn.partition.ebv import AssignedEdges, ebv_edges
+from simgnn.partition.algorithms.ebv import AssignedEdges, ebv_edges
+from simgnn.partition.algorithms.reference_cuts import dbh_edges, hdrf_edges, random_edges
 from simgnn.partition.edges import UndirectedEdges, undirected_edges
-from simgnn.partition.masters import replica_sets
+from simgnn.partition.local.masters import replica_sets
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.dbh import Dbh
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.hdrf import Hdrf
 from simgnn.partition.partitioners.random_edges import RandomEdges
-from simgnn.partition.quality import measure
-from simgnn.partition.reference_cuts import dbh_edges, hdrf_edges, random_edges
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.quality import measure
 from simgnn.policy import Partitioner
 
 CUTS: list[Partitioner] = [RandomEdges(), Dbh(), Hdrf(), Hdrf(edge_order="random")]

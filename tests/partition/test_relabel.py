@@ -9,9 +9,9 @@ from partition_graphs import graphs, random_graph
 
 from simgnn.errors import ConfigError, GraphError
 from simgnn.graph.graph import Graph
-from simgnn.partition.local import build_local_graphs
+from simgnn.partition.local.contiguous_ids import IdMaps, edge_map, relabelled_parts
+from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.partition import Partition
-from simgnn.partition.relabel import IdMaps, edge_map, relabelled_parts
 
 
 def _owner(vertices: int, parts: int, seed: int) -> NDArray[np.int32]:

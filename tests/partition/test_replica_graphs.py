@@ -10,13 +10,13 @@ from partition_graphs import dense, graph_of, graphs, random_graph
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.edges import undirected_edges
-from simgnn.partition.masters import choose_masters, replica_sets
+from simgnn.partition.local.masters import choose_masters, replica_sets
+from simgnn.partition.local.vertex_cut import BY_HOSTS, LEVELS, ReplicaGraph, build_replica_graphs
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.quality import connections
-from simgnn.partition.replicas import BY_HOSTS, LEVELS, ReplicaGraph, build_replica_graphs
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.quality import connections
 from simgnn.policy import Reorder
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
-from simgnn.partition.serving import Serving
+from simgnn.partition.local.serving import Serving
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(1, 1), (1, 3), (2, 1), (2, 2), (3, 4)])

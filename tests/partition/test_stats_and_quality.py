@@ -11,9 +11,9 @@ from scipy import sparse
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.partition import Partition
-from simgnn.partition.quality import connections, measure
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.quality import connections, measure
 
 
 @settings(max_examples=60, deadline=None)

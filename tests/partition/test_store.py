@@ -13,15 +13,15 @@ from scipy import sparse
 
 from simgnn.errors import ConfigError, GraphError
 from simgnn.partition import store
-from simgnn.partition.build_stats import partition_stats
 from simgnn.partition.folder import CorruptArtifactError, cache_folder
-from simgnn.partition.local import build_local_graphs
+from simgnn.partition.local.edge_cut import build_local_graphs
+from simgnn.partition.local.shards import ShardArtifact, shard_artifact
+from simgnn.partition.local.vertex_cut import RankGraph, ReplicaGraph, build_replica_graphs
 from simgnn.partition.partitioners.block_row import BlockRow
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.metis import Metis
 from simgnn.partition.partitioners.random import Random
-from simgnn.partition.replicas import RankGraph, ReplicaGraph, build_replica_graphs
-from simgnn.partition.shards import ShardArtifact, shard_artifact
+from simgnn.partition.statistics.edge_cut import partition_stats
 from simgnn.partition.statistics.partition_stats import stats_to_parts
 from simgnn.partition.store import PartitionArtifact, partition_artifact
 from simgnn.policy import Partitioner
@@ -104,7 +104,7 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
 def test_metis_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(60, 200)
     kept = partition_artifact(graph, Metis(), HOSTS, 0, tmp_path).partition.digest
-    monkeypatch.setattr("simgnn.partition.metis.metis_owner", None)
+    monkeypatch.setattr("simgnn.partition.algorithms.metis.metis_owner", None)
     assert partition_artifact(graph, Metis(), HOSTS, 0, tmp_path).partition.digest == kept
 
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from executor.policies.accelerated import KERNELS, accelerated, accelerated_class, warm_up_policies
-from simgnn.emit.guards import Agree, FlagChange
-from simgnn.emit.masks import WireMask
-from simgnn.emit.replica_cache import REPLICA_ACTIONS, AddParts, FoldOwn
-from simgnn.emit.row_cache import (
+from simgnn.emit.caches.cached_rows import CachedRows
+from simgnn.emit.caches.cached_stage import CachedStage, emit_state_step
+from simgnn.emit.caches.masks import WireMask
+from simgnn.emit.caches.replica_cache import REPLICA_ACTIONS, AddParts, FoldOwn
+from simgnn.emit.caches.row_cache import (
     DecodeMoved,
     EncodeMoved,
     EndEpoch,
@@ -24,14 +25,13 @@ from simgnn.emit.row_cache import (
     State,
     moved_rows,
 )
-from simgnn.policies.cached import CachedStage, emit_state_step
+from simgnn.emit.guards import Agree, FlagChange
+from simgnn.emit.sync import Stage, Sync
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.codec.stochastic import Stochastic
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
-from simgnn.policies.freshness.cached_rows import CachedRows
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
-from simgnn.policies.sync import Stage, Sync
 from simgnn.policy import Array, Codec, Metrics, PolicyContext, PolicyError
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Column, Route

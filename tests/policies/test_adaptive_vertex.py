@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.emit.replica_cache import Settle
-from simgnn.emit.row_cache import moved_rows
+from simgnn.emit.caches.replica_cache import Settle
+from simgnn.emit.caches.row_cache import moved_rows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex, Threshold

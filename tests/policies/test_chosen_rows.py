@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.handlers.pairwise import _listed_rows
-from simgnn.emit.masks import WireMask
-from simgnn.emit.replica_cache import FoldOwn
+from simgnn.emit.caches.masks import WireMask
+from simgnn.emit.caches.replica_cache import FoldOwn
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policy import PolicyContext
 from tests.policies.acting import does

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from executor.policies.accelerated import accelerated
-from simgnn.emit.masks import WireMask
+from simgnn.emit.caches.masks import WireMask
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.policies.codec.bfloat16 import Bfloat16

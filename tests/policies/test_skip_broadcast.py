@@ -39,7 +39,6 @@ def ages(sends: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("bound", [0, 1, 2, 3])
 def test_roots_send_as_the_table_says(ranks: int, bound: int) -> None:
-    """specs/sancus.md section 5.4."""
     epoch, root = np.arange(EPOCHS)[:, None], np.arange(ranks)
     together = np.broadcast_to(epoch % (bound + 1) == 0, (EPOCHS, ranks))
     apart = (epoch + root % (bound + 1)) % (bound + 1) == 0
@@ -76,7 +75,7 @@ def test_no_copy_in_use_is_older_than_the_bound(rule, bound, check, stagger, war
 
 
 def test_ages_at_the_end_give_the_example_of_the_paper() -> None:
-    """A period of bound + 2: specs/sancus.md section 9 d."""
+    """A period of bound + 2: docs/systems/sancus.md."""
     sends = policy(rule="epoch-fixed", bound_epochs=1, check="end").sends(7, 2)
     assert sends[:, 0].tolist() == [True, False, False, True, False, False, True]
 
@@ -120,7 +119,6 @@ def test_a_change_is_that_of_all_rows_and_takes_little_memory(norm: str) -> None
 
 
 def test_zero_equal_and_broken_blocks() -> None:
-    """specs/sancus.md section 12."""
     made = policy(rule="variation-gap", bound_change=0.01)
     zero, one = np.zeros((3, 2)), np.ones((3, 2))
     assert made.change(zero, zero).small
@@ -137,7 +135,7 @@ def test_zero_equal_and_broken_blocks() -> None:
 
 @pytest.mark.parametrize("norm", ["relative", "frobenius", "root-mean-square", "largest"])
 def test_an_infinite_bound_sends_only_what_is_no_number(norm: str) -> None:
-    """specs/sancus.md section 10, 4: with it only the first epoch sends, but a block with NaN does."""
+    """docs/systems/sancus.md: with it only the first epoch sends, but a block with NaN does."""
     experiment = load_experiment("sancus", [*VALUES, f"freshness.norm={norm}", "freshness.bound_change=inf"])
     again = Experiment.from_table(tomllib.loads(tomli_w.dumps(experiment.to_table())))
     made = again.freshness

@@ -11,11 +11,11 @@ from hypothesis.extra.numpy import arrays
 
 from executor.policies.accelerated import accelerated
 from simgnn.emit import arrays as emitted
-from simgnn.emit.row_cache import DecodeMoved, EncodeMoved, SelectMoved
+from simgnn.emit.caches.row_cache import DecodeMoved, EncodeMoved, SelectMoved
+from simgnn.emit.row_codes import RowCodes
 from simgnn.errors import BackendError
 from simgnn.graph.hashing import stream_key, uniform_slice
 from simgnn.policies.codec.linear import Linear
-from simgnn.policies.codec.row_codes import RowCodes
 from simgnn.policies.codec.stochastic import Stochastic
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policy import EncodeRows, PolicyContext

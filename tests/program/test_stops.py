@@ -4,7 +4,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from simgnn.program.stops import Stops
+from simgnn.program.drain_points import Stops
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """CaPGNN: halo rows in a device cache and in a cache that the ranks of a host share; refreshed every third epoch, only
-misses are exchanged otherwise (specs/capgnn.md sections 6 and 8)."""
+misses are exchanged otherwise (CaPGNN)."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
 """SANCUS rule H: ranks agree on flags, then only active roots broadcast their block; everybody multiplies with what it
-has (specs/sancus.md section 5.2)."""
+has (docs/systems/sancus.md)."""
 
 import numpy as np
 

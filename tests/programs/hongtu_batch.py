@@ -1,5 +1,5 @@
 """HongTu: batches of chunks whose rows live on the host; each transition row crosses the host link once, other devices
-read it from the one that loaded it, between two barriers (specs/hongtu.md section 6). A step is a batch."""
+read it from the one that loaded it, between two barriers (HongTu). A step is a batch."""
 
 import numpy as np
 

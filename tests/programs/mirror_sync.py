@@ -1,5 +1,5 @@
 """CDFGNN: one sync point of one layer. Mirrors that changed send deltas to masters (gather), masters send sums back
-(scatter); masks say which rows are there (specs/cdfgnn.md section 5.2)."""
+(scatter); masks say which rows are there (docs/systems/cdfgnn.md)."""
 
 import numpy as np
 

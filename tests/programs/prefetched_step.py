@@ -1,5 +1,5 @@
-"""RapidGNN: rows of later batches arrive in a ring of Q = 2 slots while earlier ones are trained (specs/rapidgnn.md
-section 5.6). Exchange i waits until batch i - Q has given its slot back."""
+"""RapidGNN: rows of later batches arrive in a ring of Q = 2 slots while earlier ones are trained
+(docs/systems/rapidgnn.md). Exchange i waits until batch i - Q has given its slot back."""
 
 import numpy as np
 

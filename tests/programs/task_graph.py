@@ -1,5 +1,5 @@
 """ByteGNN: the sampling DAG of a batch as ops on a pool of sampling threads, remote parts in numbered rounds, batches
-trained in order from a queue of two (specs/bytegnn.md sections 5 to 9)."""
+trained in order from a queue of two (ByteGNN)."""
 
 import numpy as np
 

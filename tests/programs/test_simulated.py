@@ -8,8 +8,8 @@ import pytest
 
 from programs import cached_halo, guarded_broadcast, hongtu_batch, mirror_sync, prefetched_step, task_graph
 from simgnn.errors import BackendError
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import parse_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import parse_profile
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program
 from simgnn.sim.simulate import Simulation, simulate

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.activity import ActivityRecorder, activity_file, merge_activity
-from executor.buffers import Now
-from executor.trace import put_aside
+from executor.recording.activity import ActivityRecorder, activity_file, merge_activity
+from executor.recording.trace import put_aside
+from executor.state.buffers import Now
 from simgnn.errors import ConfigError
 from simgnn.record.activity import ACTIVITY_SCHEMA, decision_of, decisions_of, parts_of, read_activity
 from simgnn.record.rundir import write_table

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from executor.plan import RunPlan
-from simgnn.analysis.recorded_plan import recorded_plan
+from executor.state.plan import RunPlan
+from simgnn.analysis.replay.recorded_plan import recorded_plan
 from simgnn.errors import ConfigError
 from simgnn.experiment.sections import TrainSection
 from simgnn.experiment.slots import SLOTS

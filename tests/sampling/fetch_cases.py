@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.presample import presample
-from simgnn.sampling.sampler import Sampler
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.presample import presample
+from simgnn.sampling.draw.sampler import Sampler
 from tests.sampling.sampling_graphs import hubs, owners
 
 EPOCHS = 3

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.graph.csr import CSR
-from simgnn.partition.serving import Serving
-from simgnn.sampling.requester import Requester
-from simgnn.sampling.sampler import Batch
-from simgnn.sampling.structure import HostStructure
+from simgnn.partition.local.serving import Serving
+from simgnn.sampling.draw.host_structure import HostStructure
+from simgnn.sampling.draw.requester import Requester
+from simgnn.sampling.draw.sampler import Batch
 
 
 @dataclass(frozen=True)

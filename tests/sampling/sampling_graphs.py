@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.graph.csr import CSR
-from simgnn.sampling.sampler import Batch
+from simgnn.sampling.draw.sampler import Batch
 
 MASK = 2**64 - 1
 PHI = 0x9E3779B97F4A7C15

@@ -8,20 +8,20 @@ import pytest
 
 from simgnn.errors import ConfigError
 from simgnn.graph.load import load_graph
-from simgnn.partition.build_stats import edge_cut_stats, rank_numbers
-from simgnn.partition.degrees import DEGREES, degree_table
-from simgnn.partition.local import build_local_graphs
-from simgnn.partition.metis import metis_owner
+from simgnn.partition.algorithms.metis import metis_owner
+from simgnn.partition.local.edge_cut import build_local_graphs
+from simgnn.partition.local.serving import Serving
 from simgnn.partition.partition import Partition
-from simgnn.partition.serving import Serving
+from simgnn.partition.statistics.degrees import DEGREES, degree_table
+from simgnn.partition.statistics.edge_cut import edge_cut_stats, rank_numbers
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.sampling.estimate import distinct_rows, estimated_sizes, expected_batch
-from simgnn.sampling.measure import batch_sizes, distinct_remote_rows
-from simgnn.sampling.plan import SamplingPlan, local_split
-from simgnn.sampling.presample import presample
-from simgnn.sampling.request_counts import sample_requests
-from simgnn.sampling.sizes import BatchSizes, PartedSizes
-from simgnn.sampling.structure import structure_bytes
+from simgnn.sampling.batches.estimate import distinct_rows, estimated_sizes, expected_batch
+from simgnn.sampling.batches.plan import SamplingPlan, local_split
+from simgnn.sampling.batches.presample import presample
+from simgnn.sampling.batches.sizes import BatchSizes, PartedSizes
+from simgnn.sampling.draw.host_structure import structure_bytes
+from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows
+from simgnn.sampling.fetches.request_counts import sample_requests
 
 RANKS, FANOUTS, SIZE, EPOCHS, HOT = 3, (6, 4), 40, 2, 150
 HOSTS = np.arange(RANKS)

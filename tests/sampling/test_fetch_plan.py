@@ -10,11 +10,11 @@ from fetch_cases import EPOCHS, SOURCE, Case
 
 from simgnn.errors import ConfigError
 from simgnn.partition.folder import CorruptArtifactError
-from simgnn.sampling.fetchplan import FetchPlan, plan_fetches
-from simgnn.sampling.forecast import forecast
-from simgnn.sampling.measure import batch_sizes
-from simgnn.sampling.presample import presample
-from simgnn.sampling.remote import rows_on_hosts
+from simgnn.sampling.batches.presample import presample
+from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches
+from simgnn.sampling.fetches.forecast import forecast
+from simgnn.sampling.fetches.measured_sizes import batch_sizes
+from simgnn.sampling.fetches.remote_rows import rows_on_hosts
 
 ALL = 10**6
 SIZES = (0, 20, ALL)

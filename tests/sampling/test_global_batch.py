@@ -1,4 +1,4 @@
-"""A batch of all ranks together: divided by P, the rest to the first ranks (specs/distdgl.md 6, 15.2)."""
+"""A batch of all ranks together: divided by P, the rest to the first ranks (docs/systems/distdgl.md)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,9 @@ from sampling_graphs import hubs, owners
 from simgnn.errors import ConfigError
 from simgnn.partition.partition import Partition
 from simgnn.policies.batching.sampled import Sampled
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.planfile import PLAN, open_plan, save_plan
-from simgnn.sampling.presample import open_part, presample, settings_of
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.plan_file import PLAN, open_plan, save_plan
+from simgnn.sampling.batches.presample import open_part, presample, settings_of
 
 HOSTS = np.arange(3)
 TRAIN = np.sort(np.random.default_rng(3).permutation(300)[:110])

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.policies.placement.store import staged_rows
-from simgnn.sampling.curve import HitCurve
-from simgnn.sampling.forecast import forecast, pulled_rows
-from simgnn.sampling.measure import batch_sizes
-from simgnn.sampling.presample import open_part
-from simgnn.sampling.remote import Ranking, Sources, rows_on_hosts
+from simgnn.sampling.batches.presample import open_part
+from simgnn.sampling.fetches.cache_curve import HitCurve
+from simgnn.sampling.fetches.forecast import forecast, pulled_rows
+from simgnn.sampling.fetches.measured_sizes import batch_sizes
+from simgnn.sampling.fetches.remote_rows import Ranking, Sources, rows_on_hosts
 
 ALL = 10**6
 SIZES = (0, 1, 5, 20, 60, ALL)
@@ -212,7 +212,7 @@ def test_one_host_pulls_nothing(case: Case) -> None:
 def test_buffers_stay_within_the_published_bound(
     hot_rows: int, window: int, needed: int, largest: int, caches: int
 ) -> None:
-    """A cache alone where it serves the whole run (specs/rapidgnn.md 7.1)."""
+    """A cache alone where it serves the whole run (docs/systems/rapidgnn.md)."""
     held = staged_rows(np.array([min(hot_rows, needed)]), np.array([largest]), window, caches)
     assert held.tolist() == [caches * min(hot_rows, needed) + window * largest]
     assert held[0] <= 2 * hot_rows + window * largest

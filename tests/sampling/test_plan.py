@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling_graphs import hubs, literal_batch, literal_hash, literal_order, owners, plain
 
-from simgnn.sampling.plan import SamplingPlan, even_split, local_split
-from simgnn.sampling.sampler import Sampler
-from simgnn.sampling.seeds import batch_seed, epoch_order, hash64
+from simgnn.sampling.batches.plan import SamplingPlan, even_split, local_split
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.draw.seeds import batch_seed, epoch_order, hash64
 
 MANY = 2**64 - 1
 

@@ -12,11 +12,11 @@ from sampling_graphs import hubs, owners, plain
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.partition.folder import ArtifactWriter, CorruptArtifactError
-from simgnn.sampling.measure import batch_sizes
-from simgnn.sampling.plan import SamplingPlan
-from simgnn.sampling.planfile import PLAN, open_plan, save_plan
-from simgnn.sampling.presample import Presampled, open_part, part_path, presample
-from simgnn.sampling.sampler import Sampler
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.plan_file import PLAN, open_plan, save_plan
+from simgnn.sampling.batches.presample import Presampled, open_part, part_path, presample
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.fetches.measured_sizes import batch_sizes
 
 EPOCHS = 3
 

@@ -12,13 +12,13 @@ from sampling_graphs import csr_of, hubs, owners
 
 from simgnn.errors import ConfigError, GraphError
 from simgnn.graph.csr import CSR
-from simgnn.partition.serving import Serving
-from simgnn.sampling.remote import Sources
-from simgnn.sampling.request_counts import requests_of, sample_requests
-from simgnn.sampling.requester import Requester
-from simgnn.sampling.requests import SampleRequests
-from simgnn.sampling.sampler import Sampler
-from simgnn.sampling.structure import HostStructure, structure_bytes
+from simgnn.partition.local.serving import Serving
+from simgnn.sampling.draw.host_structure import HostStructure, structure_bytes
+from simgnn.sampling.draw.request_sizes import SampleRequests
+from simgnn.sampling.draw.requester import Requester
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.fetches.remote_rows import Sources
+from simgnn.sampling.fetches.request_counts import requests_of, sample_requests
 
 HOSTS = [(0,), (0, 0), (0, 1), (0, 0, 1), (0, 1, 1, 2), (0, 1, 2, 3), (0, 0, 1, 1, 2)]
 FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 5, 70]), min_size=1, max_size=3).map(tuple)
@@ -70,7 +70,7 @@ def test_a_host_holds_its_own_rows_only() -> None:
         n, edges, halo = len(core), int(degrees[core].sum()), len(set().union(*sources) - set(core.tolist()))
         assert structure.host == host
         assert structure.part.oid[:n].tolist() == core.tolist()
-        # specs/distdgl.md 11, and both tables of ids
+        # docs/systems/distdgl.md, and both tables of ids
         assert structure.size_bytes == 8 * (n + 1) + 4 * edges + 8 * halo + 8 * (n + halo) + 8 * 4 + 16 * 300
         assert structure_bytes(csr, owner, serving)[host] == structure.size_bytes
         again = HostStructure.from_arrays(host, structure.arrays())

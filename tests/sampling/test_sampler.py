@@ -10,7 +10,7 @@ from sampling_graphs import csr_of, hubs, literal_batch, plain
 
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
-from simgnn.sampling.sampler import Sampler
+from simgnn.sampling.draw.sampler import Sampler
 
 FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 3, 5, 20, 70]), min_size=1, max_size=4).map(tuple)
 

@@ -8,8 +8,8 @@ import pytest
 from sampling_graphs import csr_of, hubs
 from scipy import stats
 
-from simgnn.sampling.sampler import Sampler
-from simgnn.sampling.seeds import batch_seed
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.draw.seeds import batch_seed
 
 LEVEL = 0.001
 FANOUT, BATCHES, HUBS = 10, 3000, 24

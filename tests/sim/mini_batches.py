@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import Planned, plan
 from simgnn.graph.graph import GraphFacts
-from simgnn.partition.serving import Serving
+from simgnn.partition.local.serving import Serving
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.sizes import Route
-from simgnn.sampling.requests import SampleRequests
-from simgnn.sampling.sizes import BatchSizes, CacheSizes, PartedSizes
+from simgnn.sampling.batches.sizes import BatchSizes, CacheSizes, PartedSizes
+from simgnn.sampling.draw.request_sizes import SampleRequests
 
 WIDTH, CLASSES = 20, 5
 

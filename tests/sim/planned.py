@@ -3,11 +3,11 @@
 import numpy as np
 
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.graph.graph import GraphFacts
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
 from simgnn.program.program import Program
 from simgnn.program.sizes import Route
 

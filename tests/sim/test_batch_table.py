@@ -9,7 +9,7 @@ import pytest
 from sim.mini_batches import made_sizes, parted_sizes, planned, statistics
 from sim.test_prefetch import EPOCHS, STEPS, Durations, apart
 from sim.worlds import run
-from simgnn.program.stops import Stops
+from simgnn.program.drain_points import Stops
 from simgnn.record.batches import BATCHES_SCHEMA, LOSSES_SCHEMA, batch_table, batches_that_differ, draws_batches
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.sim.caching_allocator import BLOCK, reserved_bytes, segment_bytes
+from simgnn.sim.memory.caching_allocator import BLOCK, reserved_bytes, segment_bytes
 
 MIB = 2**20
 

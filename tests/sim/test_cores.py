@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.worlds import PS
 from simgnn.cli.main import invoke
-from simgnn.sim.device import HostCores
+from simgnn.sim.shared_processors import HostCores
 
 
 def ends(cores: float, threads: float, jobs: list[tuple[float, float]]) -> list[float]:

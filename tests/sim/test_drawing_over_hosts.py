@@ -29,8 +29,8 @@ def _priced(program: Program, own_s: float, served_s: float) -> Program:
 
 @pytest.mark.parametrize("own_s", [0.0, 1e-6, 1.0])
 def test_a_hop_takes_the_longer_of_own_draws_and_requests(own_s: float) -> None:
-    """Each batch's chain begins when the one before has been drawn. Source: specs/distdgl.md 9, but a rank draws for
-    others after its own draws, in one thread."""
+    """Each batch's chain begins when the one before has been drawn. Source: docs/systems/distdgl.md, but a rank draws
+    for others after its own draws, in one thread."""
     hosts = [0, 1, 2]
     sizes = made_sizes(hosts, EPOCHS, STEPS, hops=HOPS)
     sizes = replace(sizes, parted=parted_sizes(hosts, sizes))

@@ -11,7 +11,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Stream, Transfer, Work
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column
-from simgnn.sim.handlers import HANDLERS
+from simgnn.sim.engine.handlers import HANDLERS
 
 
 def test_every_kind_has_a_handler() -> None:

@@ -11,9 +11,9 @@ from programs.notation import op
 from sim.engine_programs import one, route
 from sim.test_fast_forward import same
 from sim.worlds import machine, run, seconds_of_work, times
-from simgnn.hardware.links import Load
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.quantities import Duration
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.quantities import Duration
 from simgnn.program.ops import Stream, Transfer
 from simgnn.program.program import Program
 from simgnn.sim.simulate import Simulation

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from sim.worlds import PS, flow_ends
 from simgnn.errors import HardwareError
-from simgnn.sim.flowtable import FlowTable
-from simgnn.sim.maxmin import fill, smallest
-from simgnn.sim.network import WINDOW
+from simgnn.sim.network.flow_table import FlowTable
+from simgnn.sim.network.max_min import fill, smallest
+from simgnn.sim.network.network import WINDOW
 
 TICK = 1.5 / PS
 

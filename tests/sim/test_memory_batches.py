@@ -7,8 +7,8 @@ from sim.worlds import machine, run
 from simgnn.program.ops import Buffer, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.scratch import Scratch
-from simgnn.sim.decided import Sizes
-from simgnn.sim.memory_spans import scratch_bytes
+from simgnn.sim.engine.turn_sizes import Sizes
+from simgnn.sim.memory.spans import scratch_bytes
 from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, parted_sizes, planned
 
 ROWS, WIDE = 1000, 64

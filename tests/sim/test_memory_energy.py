@@ -8,8 +8,8 @@ from programs.notation import op, program
 
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import PS, machine, run, seconds_of_work
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import parse_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import parse_profile
 from simgnn.program.ops import Buffer, Dependency, Stream, Transfer
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision

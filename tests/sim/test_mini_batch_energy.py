@@ -1,5 +1,5 @@
 """Energy of mini-batch training in closed form: none without power, idle power all the time, less for less waiting
-(specs/rapidgnn.md 13.12)."""
+(docs/systems/rapidgnn.md)."""
 
 import pytest
 

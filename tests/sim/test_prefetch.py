@@ -8,10 +8,10 @@ import pytest
 from sim.mini_batches import WIDTH, constant, made_sizes, planned
 from sim.planned import shipped
 from sim.worlds import machine, run, seconds_of_work
-from simgnn.hardware.machine import Machine
+from simgnn.hardware.price.machine import Machine
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
-from simgnn.sampling.sizes import BatchSizes
+from simgnn.sampling.batches.sizes import BatchSizes
 from simgnn.sim.simulate import Simulation
 
 GATHERED = ("batch/stage", "rows/stage", "hot/take")
@@ -67,8 +67,8 @@ def together(begin: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 
 
 def recurrence(told: Durations, window: int, across_epochs: bool, epochs: int = EPOCHS, steps: int = STEPS):
-    """Ends of staging, of backward and of each step, float64 [steps of the run, P]. Source: specs/rapidgnn.md 10; the
-    owners' gathering goes before an exchange, the copy of a cache's piece to the device after its own."""
+    """Ends of staging, of backward and of each step, float64 [steps of the run, P]. Source: docs/systems/rapidgnn.md;
+    the owners' gathering goes before an exchange, the copy of a cache's piece to the device after its own."""
     count = epochs * steps
     ready, released, ended = (np.zeros((count, told.ranks)) for _ in range(3))
     free = told.of(0, "setup/hot/serve")
@@ -166,7 +166,7 @@ def drawing(program: Program, seconds: float) -> Program:
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_sampling_ahead_hides_behind_training_or_bounds_it(lanes: int, drawn_s: float) -> None:
     """DistDGL's check value: with constant times a step lasts as long as the slower of the lanes' drawing, shared among
-    them, and the trainer's own chain (specs/distdgl.md 9)."""
+    them, and the trainer's own chain (docs/systems/distdgl.md)."""
     hosts = [0, 1]
     sizes = constant(made_sizes(hosts, 1, 40, seed=2))
     options = [f"schedule.lanes={lanes}", f"schedule.window={lanes + 3}", "batching.structure=replicated"]
@@ -180,7 +180,7 @@ def test_sampling_ahead_hides_behind_training_or_bounds_it(lanes: int, drawn_s: 
 @pytest.mark.parametrize("hosts", [[0, 1], [0, 0, 1, 1]])
 def test_bytes_are_those_of_the_store(hosts: list[int]) -> None:
     """Payload by rank pair and step: ids there and rows back on request, rows alone by a plan, and pieces of caches
-    (specs/distdgl.md 8, specs/rapidgnn.md 8); no difference."""
+    (docs/systems/distdgl.md, docs/systems/rapidgnn.md); no difference."""
     sizes = made_sizes(hosts, EPOCHS, STEPS, hot_rows=60)
     ranks, row = len(hosts), 4 * WIDTH
     batches = np.zeros((ranks, ranks, EPOCHS, STEPS), np.int64)

@@ -6,10 +6,10 @@ import pytest
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run
 from simgnn.errors import HardwareError
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.message_batch import price_messages
-from simgnn.hardware.profile import parse_profile
-from simgnn.sim.hostpath import host_path
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.message_batch import price_messages
+from simgnn.hardware.profile.profile import parse_profile
+from simgnn.sim.network.host_path import host_path
 from simgnn.units import format_quantity
 
 

@@ -8,15 +8,15 @@ from sim.engine_programs import STREAMS, one, work
 from sim.test_fast_forward import same
 from sim.test_spread import jittery
 from sim.worlds import machine, run, times
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.operations import read_question
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.operations import read_question
 from simgnn.program.ops import Stream, Transfer
 from simgnn.program.program import Calendar, Turn
 from simgnn.program.sizes import Route
-from simgnn.sim.decided import Sizes
+from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.one_op import time_op
-from simgnn.sim.spread import estimate_spread
-from simgnn.sim.spread_origins import Origins
+from simgnn.sim.spread.intervals import estimate_spread
+from simgnn.sim.spread.origins import Origins
 
 TWO_BY_TWO = (0, 0, 1, 1)
 BLOCK = Transfer(1, 10**9)

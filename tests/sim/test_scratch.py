@@ -9,15 +9,15 @@ from programs.notation import op, program
 from sim.worlds import machine, run
 from simgnn.errors import ProgramError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
 from simgnn.program.ops import Buffer, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.scratch import Scratch, Term, rows_of
 from simgnn.program.sizes import Column
 from simgnn.program.validate import validate
-from simgnn.sim.decided import Sizes
-from simgnn.sim.memory_spans import scratch_bytes
+from simgnn.sim.engine.turn_sizes import Sizes
+from simgnn.sim.memory.spans import scratch_bytes
 from tests.experiment import test_master_mirror, test_plan_blocks, test_planner
 
 ROWS, WIDE, NARROW = 1000, 64, 8
@@ -250,7 +250,7 @@ CODECS = {
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_ops_of_caches_hold_copies_of_rows_that_they_pick(codec: str) -> None:
-    """As many as the executor does, see tests/executor/test_rows_held.py."""
+    """As many as the executor does, see tests/executor/memory/test_rows_held.py."""
     encoding, decoding, parts = CODECS[codec]
     settings = ("freshness.kind=adaptive-vertex", f"codec.kind={codec}")
     made = planned("vanilla", test_planner.statistics(2), *settings)

@@ -12,10 +12,10 @@ from sim.planned import shipped, spread, statistics, vanilla
 from sim.test_fast_forward import same
 from sim.worlds import machine, run
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.planner import plan
+from simgnn.planner.make_plan import plan
+from simgnn.program.drain_points import Stops, in_turn
 from simgnn.program.ops import Buffer, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
-from simgnn.program.stops import Stops, in_turn
 from simgnn.sim.simulate import Simulation
 from tests.experiment.test_plan_blocks import blocks
 

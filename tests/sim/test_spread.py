@@ -7,16 +7,16 @@ import pytest
 from programs.notation import all_pairs, op, program
 
 from sim.worlds import machine, run, seconds_of_work
-from simgnn.hardware.devices import Curve
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.operations import read_question
-from simgnn.hardware.profile import load_profile
-from simgnn.hardware.quantities import Bandwidth
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.operations import read_question
+from simgnn.hardware.profile.devices import Curve
+from simgnn.hardware.profile.profile import load_profile
+from simgnn.hardware.profile.quantities import Bandwidth
 from simgnn.program.ops import Buffer, Stream, Transfer, Work
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Route
 from simgnn.sim.one_op import time_op
-from simgnn.sim.spread import QUANTILE, estimate_spread
+from simgnn.sim.spread.intervals import QUANTILE, estimate_spread
 
 COMPUTE, COMM = Stream("compute"), Stream("comm", group="world")
 

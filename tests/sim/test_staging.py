@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.operations import read_question
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.operations import read_question
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import OpKind
-from simgnn.sim.hostpath import host_path
+from simgnn.sim.engine.host_staging import of_collective
+from simgnn.sim.network.host_path import host_path
 from simgnn.sim.one_op import one_op_program, time_op
 from simgnn.sim.simulate import simulate
-from simgnn.sim.staging import of_collective
 
 MIB = 1 << 20
 
@@ -73,7 +73,7 @@ def test_copies_of_ranks_contend_where_they_share_a_link() -> None:
     each = 64 * MIB
     table = load_profile("mixed-pcie3-8").to_table()
     table["links"]["dram"]["bandwidth"]["value"] = "5 GB/s"
-    from simgnn.hardware.profile import parse_profile
+    from simgnn.hardware.profile.profile import parse_profile
 
     narrow = Machine.place(parse_profile(table), [0] * 3)
     others = [[0, each, each], [each, 0, each], [each, each, 0]]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simgnn.hardware.machine import Machine
-from simgnn.hardware.profile import parse_profile
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import parse_profile
 from simgnn.program.ops import Work
 from simgnn.program.program import Program
-from simgnn.sim.network import Network
+from simgnn.sim.network.network import Network
 from simgnn.sim.simulate import Simulation, simulate
 
 PS = 10**12

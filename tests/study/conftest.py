@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.study.results import Scoreboard
-from simgnn.study.validate import validate
+from simgnn.study.validate.results import Scoreboard
+from simgnn.study.validate.suite_runs import validate
 from tests.study.worlds import Pretended, small_suite
 
 

@@ -7,7 +7,7 @@ from sim.worlds import machine
 
 from simgnn.program.ops import Guard, Stream, Transfer
 from simgnn.program.program import Calendar
-from simgnn.study.baselines import Demand, demand, held_out_regression
+from simgnn.study.validate.baselines import Demand, demand, held_out_regression
 
 
 def test_the_regression_finds_costs_of_groups_that_it_did_not_see() -> None:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.analysis.fit_nccl_tables import find_tables
+from simgnn.analysis.nccl.measured_tables import find_tables
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.report.validation_published import print_collectives
 from simgnn.study.collectives import CollectiveBoard, TableLine, load_collectives, score_collectives
-from simgnn.study.suite import find_suite
+from simgnn.study.validate.suite import find_suite
 
 
 def test_without_tables_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

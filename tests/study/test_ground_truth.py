@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.console import Reporter
-from simgnn.study.kept import truth_folder
-from simgnn.study.validate import rescore
+from simgnn.cli.tables.console import Reporter
+from simgnn.study.validate.shipped_truth import truth_folder
+from simgnn.study.validate.suite_runs import rescore
 
 TRUTH = Path(str(resources.files("simgnn.study"))) / "truth"
 KEPT = ("testbed", "testbed-xeon")

@@ -10,8 +10,8 @@ import pytest
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.locks import LOCK
-from simgnn.study.truth import TruthFolder
-from simgnn.study.validate import rescore, validate
+from simgnn.study.validate.ground_truth import TruthFolder
+from simgnn.study.validate.suite_runs import rescore, validate
 from tests.study.worlds import Pretended, small_suite
 
 HERE: dict[str, Any] = {

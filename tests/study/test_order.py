@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgnn.study.order import Order, orders
-from simgnn.study.score import kendall_tau
+from simgnn.study.error_measures import kendall_tau
+from simgnn.study.published.row_order import Order, orders
 
 MEASURED = np.array([1.0, 2.0, 3.0, 4.0])
 PREDICTED = np.array([3.0, 1.0, 2.5, 2.5])

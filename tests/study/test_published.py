@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.console import Reporter
+from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.report.validation_published import print_published
-from simgnn.study.published import Adjustment, PublishedSuite
-from simgnn.study.published_graph import Variation, divide, statistics
-from simgnn.study.published_score import PublishedRow, rounding, score_published
-from simgnn.study.variants import adjusted
+from simgnn.study.profile_variants import adjusted
+from simgnn.study.published.graph import Variation, divide, statistics
+from simgnn.study.published.score import PublishedRow, rounding, score_published
+from simgnn.study.published.suite import Adjustment, PublishedSuite
 
 GRAPH = {"vertices": 10_000, "edges": 200_000, "features": 32, "classes": 4, "train_share": 0.5, "assumed": "invented"}
 SMALL = {**GRAPH, "names": ["small"], "halo": {"2": 0.5}}

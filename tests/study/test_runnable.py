@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
+from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
-from simgnn.hardware.profile import save_profile
-from simgnn.study.validate import keep, rescore, validate
+from simgnn.hardware.profile.profile import save_profile
+from simgnn.study.validate.suite_runs import keep, rescore, validate
 from simgnn.tomlfile import write_toml
 from tests.study.worlds import SUITE, Pretended, calibrated, small_suite
 
@@ -86,7 +86,7 @@ def test_a_rate_that_changes_nothing_is_told_before_the_first_run_and_left_out_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = Pretended()
-    monkeypatch.setattr("simgnn.study.freeze.affects", lambda profile, what: False)
+    monkeypatch.setattr("simgnn.study.validate.freeze.affects", lambda profile, what: False)
     with pytest.raises(ConfigError, match=r"sensitivity\.0: half the rate of loopback links changes no prediction"):
         validate(small_suite(sensitivity=[{"link": "loopback"}], **HERE), tmp_path, backend)
     assert "run" not in backend.names()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simgnn.study.score import (
+from simgnn.study.error_measures import (
     Coverage,
     coverage,
     forgiven,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError
-from simgnn.hardware.profile import load_profile
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.study.cases import AXES, case_experiment, with_data_folder
-from simgnn.study.draw import balanced_draw
-from simgnn.study.suite import Slowed, find_suite, load_suite, parse_suite, suite_names
-from simgnn.study.variants import slow_down
+from simgnn.study.profile_variants import slow_down
+from simgnn.study.validate.stratified_draw import balanced_draw
+from simgnn.study.validate.suite import Slowed, find_suite, load_suite, parse_suite, suite_names
 from simgnn.tomlfile import load_toml
 
 RUNS = ("issue2", "quick", "testbed")

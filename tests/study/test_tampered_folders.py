@@ -12,8 +12,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import BackendError, ConfigError
 from simgnn.record.provenance import versions
 from simgnn.record.rundir import read_table, write_table
-from simgnn.study.results import Scoreboard
-from simgnn.study.truth import (
+from simgnn.study.validate.ground_truth import (
     EARLIER_VERSIONS,
     RUNS_SCHEMA,
     Measured,
@@ -22,7 +21,8 @@ from simgnn.study.truth import (
     read_runs,
     write_rows,
 )
-from simgnn.study.validate import keep, rescore, validate
+from simgnn.study.validate.results import Scoreboard
+from simgnn.study.validate.suite_runs import keep, rescore, validate
 from simgnn.tomlfile import write_toml
 from tests.study.worlds import Pretended, small_suite
 
@@ -99,7 +99,7 @@ def test_other_versions_than_were_frozen_are_told(tmp_path: Path, monkeypatch: p
     with pytest.raises(BackendError, match="a rank died"):
         validate(suite, root, Pretended(fail_at=3))
     with monkeypatch.context() as patched:
-        patched.setattr("simgnn.study.validate.versions", lambda: {**versions(), "torch": "0.1"})
+        patched.setattr("simgnn.study.validate.suite_runs.versions", lambda: {**versions(), "torch": "0.1"})
         again = Pretended()
         patched.setattr(again, "tell", told.append)
         board = validate(suite, root, again)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.console import Reporter
 from simgnn.cli.main import invoke
+from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError, ConfigError
 from simgnn.locks import locked_folder
 from simgnn.report.validation import print_scoreboard, write_report
-from simgnn.study.results import Scoreboard
-from simgnn.study.scoreboard import ROOFLINE, SIMULATOR
-from simgnn.study.validate import keep, rescore, validate
+from simgnn.study.validate.results import Scoreboard
+from simgnn.study.validate.scoreboard import ROOFLINE, SIMULATOR
+from simgnn.study.validate.suite_runs import keep, rescore, validate
 from tests.study.worlds import SUITE, Pretended, small_suite
 
 
@@ -130,7 +130,7 @@ def test_a_testbed_that_would_be_another_now_is_not_gone_on_with(
             validate(suite, preparing, broken)
     declared = preparing / "profiles" / "far-P2.testbed.toml"
     assert 'queue = "fair"' in declared.read_text(), "no default decides later"
-    monkeypatch.setattr("simgnn.study.freeze.QUEUE", "fifo")
+    monkeypatch.setattr("simgnn.study.validate.freeze.QUEUE", "fifo")
     for root in (running, preparing):
         again = Pretended()
         with pytest.raises(ConfigError, match=r"far-P2\.testbed\.toml: queue: got fair, expected fifo"):

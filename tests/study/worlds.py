@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.console import Reporter
+from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError
 from simgnn.experiment.load import load_experiment
-from simgnn.experiment.prepare import prepare
 from simgnn.experiment.schema import Experiment
-from simgnn.hardware.devices import Curve
-from simgnn.hardware.profile import Profile, load_profile, save_profile
+from simgnn.hardware.profile.devices import Curve
+from simgnn.hardware.profile.profile import Profile, load_profile, save_profile
 from simgnn.partition.statistics.file import load_stats, save_stats
+from simgnn.planner.prepare import prepare
 from simgnn.record.result import Result
-from simgnn.sampling.sizesfile import save_sizes
+from simgnn.sampling.batches.sizes_file import save_sizes
 from simgnn.study.backend import Counted, Predicted
-from simgnn.study.suite import Suite, parse_suite
+from simgnn.study.validate.suite import Suite, parse_suite
 from simgnn.tomlfile import write_toml
 
 PROFILE = "cpu-100gbe-8"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from executor.microbench.pool import Pool
 from executor.microbench.probes.graphs import GraphSpec, Subject
-from executor.microbench.streams import StreamSpec
+from executor.microbench.probes.index_streams import StreamSpec
+from executor.microbench.probes.inputs import Pool
 from executor.microbench.timing import Probe, Who
 from executor.microbench.world import World
 from simgnn.hardware.primitives import Primitive

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from executor.kernels.aggregation import Aggregation, kernel_named
-from executor.kernels.attention import Attention
-from executor.kernels.structure import Scaling, Structure
-from executor.microbench.streams import StreamSpec, make_stream
+from executor.kernels.edges.aggregation import Aggregation, kernel_named
+from executor.kernels.edges.attention import Attention
+from executor.kernels.edges.structure import Scaling, Structure
+from executor.microbench.probes.index_streams import StreamSpec, make_stream
 from simgnn.graph.csr import CSR
 from simgnn.graph.load import load_graph
 from simgnn.graph.locality import reuse_profile

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
-from simgnn.graph.buckets import EdgeBuckets, Split
 from simgnn.graph.build import assemble_edges, vertex_count
 from simgnn.graph.complete import Found, complete_graph
+from simgnn.graph.disk_buckets import EdgeBuckets, Split
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import graph_cache, new_folder, open_graph, release_pages, stored_symmetric, write_facts
-from simgnn.graph.workers import in_order
+from simgnn.graph.thread_pool import in_order
 from simgnn.npzfile import read_npy as read_array
 
 CHUNK_EDGES = 1 << 20

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from simgnn.graph.graph import Graph
-from simgnn.partition.simple import block_owner, degree_balanced_owner, random_owner
+from simgnn.partition.algorithms.simple import block_owner, degree_balanced_owner, random_owner
 from simgnn.policy import Assignment, Partitioner
 from simgnn.program.sizes import IntArray
 

@@ -7,7 +7,7 @@ from simgnn.partition.partitioners.vertex_cut import VertexCut
 from simgnn.program.sizes import IntArray
 
 if TYPE_CHECKING:
-    from simgnn.partition.ebv import AssignedEdges
+    from simgnn.partition.algorithms.ebv import AssignedEdges
     from simgnn.partition.edges import UndirectedEdges
 
 
@@ -19,6 +19,6 @@ class Dbh(VertexCut):
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
         """Each edge to the rank that the hash of its end of lower degree names."""
         # it loads Numba and SciPy, which checking an experiment does not need
-        from simgnn.partition.reference_cuts import dbh_edges
+        from simgnn.partition.algorithms.reference_cuts import dbh_edges
 
         return dbh_edges(edges, hosts, seed=seed, spill=spill)

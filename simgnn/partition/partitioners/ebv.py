@@ -9,12 +9,13 @@ from simgnn.partition.partitioners.vertex_cut import EdgeOrder, VertexCut
 from simgnn.program.sizes import IntArray
 
 if TYPE_CHECKING:
-    from simgnn.partition.ebv import AssignedEdges
+    from simgnn.partition.algorithms.ebv import AssignedEdges
     from simgnn.partition.edges import UndirectedEdges
 
 
 class Ebv(VertexCut):
-    """Greedy vertex-cut; ``gamma`` > 0 prefers replicas on one host, 0 is plain EBV. See :mod:`simgnn.partition.ebv`.
+    """Greedy vertex-cut; ``gamma`` > 0 prefers replicas on one host, 0 is plain EBV. See
+    :mod:`simgnn.partition.algorithms.ebv`.
 
     ``alpha`` and ``beta`` weigh the balance of edges and of replicas in the score. A graph in memory-mapped files is
     read in pieces, never held.
@@ -29,7 +30,7 @@ class Ebv(VertexCut):
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
         """Each edge to the rank of the smallest score."""
         # it loads Numba and SciPy, which checking an experiment does not need
-        from simgnn.partition.ebv import ebv_edges
+        from simgnn.partition.algorithms.ebv import ebv_edges
 
         return ebv_edges(
             edges, hosts, gamma=self.gamma, alpha=self.alpha, beta=self.beta, edge_order=self.edge_order, seed=seed,

@@ -9,7 +9,7 @@ from simgnn.partition.partitioners.vertex_cut import EdgeOrder, VertexCut
 from simgnn.program.sizes import IntArray
 
 if TYPE_CHECKING:
-    from simgnn.partition.ebv import AssignedEdges
+    from simgnn.partition.algorithms.ebv import AssignedEdges
     from simgnn.partition.edges import UndirectedEdges
 
 
@@ -23,6 +23,6 @@ class Hdrf(VertexCut):
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
         """Each edge to the rank of the highest score."""
         # it loads Numba and SciPy, which checking an experiment does not need
-        from simgnn.partition.reference_cuts import hdrf_edges
+        from simgnn.partition.algorithms.reference_cuts import hdrf_edges
 
         return hdrf_edges(edges, hosts, balance=self.balance, edge_order=self.edge_order, seed=seed, spill=spill)

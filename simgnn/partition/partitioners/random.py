@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from simgnn.graph.graph import Graph
-from simgnn.partition.simple import random_owner
+from simgnn.partition.algorithms.simple import random_owner
 from simgnn.policy import Assignment, Partitioner
 from simgnn.program.sizes import IntArray
 

@@ -11,7 +11,7 @@ from simgnn.policy import Assignment, Cut, Partitioner
 from simgnn.program.sizes import IntArray
 
 if TYPE_CHECKING:
-    from simgnn.partition.ebv import AssignedEdges
+    from simgnn.partition.algorithms.ebv import AssignedEdges
     from simgnn.partition.edges import UndirectedEdges
 
 EdgeOrder = Literal["degree-sum", "input", "random"]
@@ -20,7 +20,7 @@ EdgeOrder = Literal["degree-sum", "input", "random"]
 class VertexCut(Partitioner):
     """A partitioner that gives each edge a rank; a vertex has a copy on every rank that holds one of its edges.
 
-    ``master``: the copy that sums are added up at; see :func:`simgnn.partition.masters.choose_masters`.
+    ``master``: the copy that sums are added up at; see :func:`simgnn.partition.local.masters.choose_masters`.
     """
 
     cut: ClassVar[Cut] = "vertex-cut"
@@ -36,7 +36,7 @@ class VertexCut(Partitioner):
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         """Assigned edges, and the master of each vertex as its owner."""
         # these load Numba and SciPy, which checking an experiment does not need
-        from simgnn.partition.ebv import masters_of
+        from simgnn.partition.algorithms.ebv import masters_of
         from simgnn.partition.edges import UndirectedEdges
 
         found = self.assign(UndirectedEdges.of(graph), hosts, seed, spill)

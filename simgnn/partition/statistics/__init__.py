@@ -1,0 +1,1 @@
+"""What planning may know of a partition, gathered from it or read from a file."""

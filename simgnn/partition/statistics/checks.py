@@ -12,12 +12,12 @@ import numpy as np
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
-from simgnn.names import nearest
-from simgnn.partition.degrees import DEGREES
-from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
+from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
+from simgnn.partition.statistics.degrees import DEGREES
 from simgnn.partition.statistics.partition_stats import BASE, MASKS, PartitionStats
 from simgnn.partition.statistics.schema import LARGEST_RANKS
 from simgnn.program.sizes import IntArray
+from simgnn.spelling import nearest
 
 Fault = tuple[str, str]
 """Key in ``[partition]`` and what is wrong with it."""

@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
-from simgnn.hardware.problems import sentences
-from simgnn.names import nearest
 from simgnn.partition.statistics.partition_stats import Origin
 from simgnn.policy import Partitioner
 from simgnn.registry import available, is_kind, shipped
+from simgnn.schema_faults import sentences
+from simgnn.spelling import nearest
 
 LARGEST_RANKS = 2**14
 """Tables of pairs of ranks have to fit into memory."""

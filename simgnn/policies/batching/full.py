@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from simgnn.policies.batching.base import Batching
+from simgnn.emit.batches.batching import Batching
 
 
 class Full(Batching):

@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from simgnn.policies.batching.neighbours import NeighbourSampling
-from simgnn.policies.minibatch import edges_of, rows_after
+from simgnn.emit.batches.names import edges_of, rows_after
+from simgnn.emit.batches.neighbours import NeighbourSampling
 from simgnn.program.ops import Work
 
 
@@ -13,8 +13,8 @@ class Sampled(NeighbourSampling):
     """Online neighbour sampling. It draws what ``seeded`` draws, so that the two train on equal batches.
 
     ``structure``: ``partitioned``, a host holds the in-edges of its own vertices, and draws from them for others on
-    request (specs/distdgl.md 5.5); ``replicated``, it holds the whole graph's, and a rank draws all of a batch itself.
-    """
+    request (docs/systems/distdgl.md); ``replicated``, it holds the whole graph's, and a rank draws all of a batch
+    itself."""
 
     known_ahead: ClassVar[bool] = False
 

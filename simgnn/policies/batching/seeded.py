@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from simgnn.policies.batching.neighbours import NeighbourSampling
+from simgnn.emit.batches.neighbours import NeighbourSampling
 from simgnn.program.ops import Work
 
 
@@ -19,5 +19,5 @@ class Seeded(NeighbourSampling):
     )
 
     def drawing(self, hops: int) -> tuple[Work, ...]:
-        """Nothing: batches are read ahead from disk, which no profile prices (specs/rapidgnn.md 10)."""
+        """Nothing: batches are read ahead from disk, which no profile prices (docs/systems/rapidgnn.md)."""
         return ()

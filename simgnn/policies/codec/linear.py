@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from simgnn.policies.codec.row_codes import RowCodes
+from simgnn.emit.row_codes import RowCodes
 
 
 class Linear(RowCodes):

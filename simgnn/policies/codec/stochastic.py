@@ -6,8 +6,8 @@ from array_api_compat import array_namespace
 from pydantic import Field
 
 from simgnn.emit.arrays import draws, signed, units
+from simgnn.emit.row_codes import RowCodes, grid
 from simgnn.graph.hashing import stream_key
-from simgnn.policies.codec.row_codes import RowCodes, grid
 from simgnn.policy import Array, PolicyContext
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.scratch import Terms, rows_of
@@ -24,7 +24,7 @@ class Stochastic(RowCodes):
     u is a pure function of (seed, epoch, step, layer, direction, rank, row, column): runs repeat bit for bit, whatever
     else is sent and however many threads encode; a row that goes to several peers is rounded alike for all.
 
-    Source: AdaQP's codec (specs/edgecut_baselines.md, section 5.1). Deviations: u does not depend on the receiver, so
+    Source: AdaQP's codec. Deviations: u does not depend on the receiver, so
     that copies of a row stay equal; ``bits`` is one number for the whole run: no assignment by variance; its price is
     that of linear codes and the passes of drawing (assumed).
     """

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simgnn.emit.communication import Communication, Sums, Transfers
+from simgnn.emit.segments import Segments
+from simgnn.emit.sums.blocks import SCALINGS, BlockSums
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.communication.base import Communication, Sums, Transfers
-from simgnn.policies.communication.block_sums import SCALINGS, BlockSums
-from simgnn.policies.segments import Segments
 from simgnn.policy import Choices, Cut, Idle, Moves, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray
@@ -30,7 +30,7 @@ class BlockBroadcast(Communication):
     the first too; ``saved-sum``: the kept sum of rows times own gradients, which spares the first layer's. It matters
     where rows are aggregated first; that of GIN's perceptron, and that of a sum that is kept for good, is always own.
     ``blocks_ahead``: how many blocks may arrive while one is multiplied.
-    Source: CAGNET's 1D algorithm (specs/cagnet.md part A). Deviation: with ``saved-sum`` gradients travel as wide as
+    Source: CAGNET's 1D algorithm (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients travel as wide as
     a layer's input, as they do for GIN.
     """
 
@@ -115,7 +115,7 @@ def _sums_apart(layer: LayerSpec) -> bool:
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """See :class:`~simgnn.policies.communication.base.Sizes`. ``edges`` int64 [P, P]: edges of each block."""
+    """See :class:`~simgnn.emit.communication.Sizes`. ``edges`` int64 [P, P]: edges of each block."""
 
     stats: PartitionStats
     edges: IntArray
@@ -137,7 +137,7 @@ class BlockSizes:
         return (self.stats.ranks - 1) * int(self.stats.rows.sum())
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        """See :class:`~simgnn.emit.communication.Sizes`."""
         stats = self.stats
         total = np.full(stats.ranks, int(stats.rows.sum()), dtype=np.int64)
         return {
@@ -150,5 +150,5 @@ class BlockSizes:
         }
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
-        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        """See :class:`~simgnn.emit.communication.Sizes`."""
         return BlockSums(segments, self.stats, self.edges, transfers.blocks(), fetched_in, self.policy.blocks_ahead)

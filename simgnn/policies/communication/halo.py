@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simgnn.emit.communication import Communication
+from simgnn.emit.sums.halo import SPARSE, HaloSizes
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.communication.base import Communication
-from simgnn.policies.communication.halo_sums import SPARSE, HaloSizes
 from simgnn.policy import Choices, Cut, Refusal
 
 

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from simgnn.emit.communication import Communication, Sums, Transfers
+from simgnn.emit.segments import Segments
+from simgnn.emit.sums.mirrors import MIRRORS, SHARED_MASTERS, Level, MirrorSums
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.model.user_layer import SEGMENTS, load_user_class
-from simgnn.partition.replicas import BY_HOSTS, BY_REPLICAS, LEVELS
+from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policies.communication.base import Communication, Sums, Transfers
-from simgnn.policies.communication.mirror_sums import MIRRORS, SHARED_MASTERS, Level, MirrorSums
-from simgnn.policies.segments import Segments
 from simgnn.policy import Choices, CodecTraits, Cut, FreshnessTraits, Idle, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray, Route
@@ -115,7 +115,7 @@ class MasterMirror(Communication):
 
 @dataclass(frozen=True)
 class MirrorSizes:
-    """Numbers of a vertex-cut; see :class:`~simgnn.policies.communication.base.Sizes`."""
+    """Numbers of a vertex-cut; see :class:`~simgnn.emit.communication.Sizes`."""
 
     stats: PartitionStats
     levels: tuple[Level, ...]
@@ -136,7 +136,7 @@ class MirrorSizes:
         return 0
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """See :class:`~simgnn.policies.communication.base.Sizes`; sums are dense, whatever they are sums of."""
+        """See :class:`~simgnn.emit.communication.Sizes`; sums are dense, whatever they are sums of."""
         stats = self.stats
         if any(level.name for level in self.levels):
             builder.route(MIRRORS, stats.halo)  # caches keep rows of all masters that have mirrors, wherever these lie
@@ -162,7 +162,7 @@ class MirrorSizes:
         return fields
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
-        """See :class:`~simgnn.policies.communication.base.Sizes`."""
+        """See :class:`~simgnn.emit.communication.Sizes`."""
         levels = self.levels if len(self.stats.halo.source) > 0 else ()
         return MirrorSums(segments, transfers.rows(), levels, self._by_replicas())
 

@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from simgnn.policies.communication.base import BatchCommunication
-from simgnn.policies.minibatch import FEATURES, INPUTS, PLACES, PULLED_ROWS, VERTICES
-from simgnn.policies.staging import LocateRows, ServeRows, Staging, received, sent
+from simgnn.emit.batches.names import FEATURES, INPUTS, PLACES, PULLED_ROWS, VERTICES
+from simgnn.emit.batches.staging import LocateRows, ServeRows, Staging, received, sent
+from simgnn.emit.communication import BatchCommunication
 from simgnn.policy import BatchingTraits, Choices, Cut, Refusal
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import Form, OpKind

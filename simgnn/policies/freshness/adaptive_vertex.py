@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, Self
 from array_api_compat import array_namespace, device
 from pydantic import Field, model_validator
 
-from simgnn.emit.row_cache import IndexForm, State
-from simgnn.policies.freshness.cached_rows import CachedRows
+from simgnn.emit.caches.cached_rows import CachedRows
+from simgnn.emit.caches.row_cache import IndexForm, State
 from simgnn.policy import Array, Choices, CommunicationTraits, Metrics, PolicyContext, Refusal, chosen
 
 CONTROLLED_BY = (

@@ -2,10 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
-from simgnn.policies.encoded import emit_encoded
-from simgnn.policies.freshness.base import MovesBlocks, MovesRows
-from simgnn.policies.sync import Sync, emit_plainly
+from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.emit.encoded import emit_encoded
+from simgnn.emit.freshness import MovesBlocks, MovesRows
+from simgnn.emit.sync import Sync, emit_plainly
 from simgnn.policy import Codec, Moves
 from simgnn.program.builder import ProgramBuilder
 

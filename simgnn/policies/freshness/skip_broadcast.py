@@ -9,10 +9,10 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.emit.guarded_blocks import GuardsBlocks
 from simgnn.emit.guards import NEVER, Change, ComparesBlocks
 from simgnn.model.spec import LayerSpec
-from simgnn.policies.blocks import BlockSync, BlockTransfer, PlainBlocks
-from simgnn.policies.freshness.guarded_blocks import GuardsBlocks
 from simgnn.policy import Array, Choices, Codec, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
@@ -45,7 +45,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     sent. ``warmup_epochs``: all send in so many first epochs. ``skip``: ``embeddings`` (forward), or ``gradients``:
     forward is fresh and backward follows the rule.
 
-    Source: SANCUS, Algorithms 3 to 6, as read in specs/sancus.md section 9, which lists where the text is ambiguous.
+    Source: SANCUS, Algorithms 3 to 6, as read in docs/systems/sancus.md, which lists where the text is ambiguous.
     Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any other.
     """
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from simgnn.policies.placement.base import Placement
+from simgnn.emit.batches.placement import Placement
 
 
 class Device(Placement):

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from simgnn.emit.on_rank import OfOne, OfTwo, RankAction
+from simgnn.emit.batches.embeddings import ApplyGradients, PickGradients, SumGradients
+from simgnn.emit.batches.names import HOT, INPUTS, TAKE_HOT
+from simgnn.emit.batches.on_rank import OfOne, OfTwo, RankAction
+from simgnn.emit.batches.placement import RowStore
+from simgnn.emit.batches.staging import Staging, received
 from simgnn.errors import ConfigError
-from simgnn.policies.minibatch import HOT, INPUTS, TAKE_HOT
-from simgnn.policies.placement.base import RowStore
-from simgnn.policies.placement.embeddings import ApplyGradients, PickGradients, SumGradients
-from simgnn.policies.staging import Staging, received
 from simgnn.policy import Action, Choices, Refusal, chosen
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
@@ -52,14 +52,14 @@ class Store(RowStore):
     """Feature store (DistDGL: Zheng et al., IA3 2020) with a cache of hot rows on each rank's device (RapidGNN).
 
     ``hot_rows``: rows of other hosts that a rank keeps, those that most of its batches need; 0: none; ``auto``: a tenth
-    of those that it needs in an epoch (specs/rapidgnn.md 6, our decision). They are chosen from batches that are known
-    before training begins: ``hot_scope`` = ``epoch``, from those of each epoch, whose cache is filled while the one
-    before runs; ``run``, from all of them, so that one cache is filled once (specs/rapidgnn.md 5.2, 7.1). ``pull``: of
-    the next epoch's cache ``full``, all rows, or ``delta``, those that the present one lacks. ``device_bytes``: what
+    of those that it needs in an epoch (docs/systems/rapidgnn.md, our decision). They are chosen from batches that are
+    known before training begins: ``hot_scope`` = ``epoch``, from those of each epoch, whose cache is filled while the
+    one before runs; ``run``, from all of them, so that one cache is filled once (docs/systems/rapidgnn.md). ``pull``:
+    of the next epoch's cache ``full``, all rows, or ``delta``, those that the present one lacks. ``device_bytes``: what
     caches and staged batches may take of a rank's device.
 
     ``sparse_embedding``: width of the vector that is learned of each vertex, beside its features (DistDGL, 5.4);
-    ``sparse_delay``: 0, it changes before the next step pulls rows; 1, after (specs/distdgl.md 5.6).
+    ``sparse_delay``: 0, it changes before the next step pulls rows; 1, after (docs/systems/distdgl.md).
     """
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (
@@ -193,7 +193,7 @@ class Store(RowStore):
         """Raise :class:`ConfigError` where ``device_bytes`` cannot hold the caches and ``window`` staged batches.
 
         ``cached``, ``largest`` int64 [P]: rows of each rank's largest cache, input rows of its largest batch; rows have
-        ``row_bytes``. Told is how many hot rows would fit (specs/rapidgnn.md 9); where none do, also the longest
+        ``row_bytes``. Told is how many hot rows would fit (docs/systems/rapidgnn.md); where none do, also the longest
         window that does.
         """
         need, room = staged_rows(cached, largest, window, self.caches), self.device_bytes // row_bytes
@@ -214,7 +214,7 @@ class Store(RowStore):
         staging.on_device(TAKE_HOT, reads, Access(INPUTS), Column("rows/hits"), TakeHotRows)
 
     def fill_next(self, staging: Staging) -> None:
-        """Emit: a step's piece of the next epoch's cache. Source: RapidGNN, VectorPull (specs/rapidgnn.md 5.4)."""
+        """Emit: a step's piece of the next epoch's cache. Source: RapidGNN, VectorPull (docs/systems/rapidgnn.md)."""
         if not self.refills:
             return
         pulled = staging.send("hot", CACHE_ROUTE, ServeHotRows)
@@ -241,9 +241,8 @@ def staged_rows(
     """Input rows that buffers on a device hold: ``caches`` (this epoch's and the next one's) and ``window`` batches.
 
     ``cached``: rows of the largest cache; ``largest``: input rows of the largest batch; any shapes that broadcast.
-    Source: RapidGNN's device bound (specs/rapidgnn.md 6); the rows of the cache are those that it really has, which may
-    be fewer than ``hot_rows``.
-    """
+    Source: RapidGNN's device bound (docs/systems/rapidgnn.md); the rows of the cache are those that it really has,
+    which may be fewer than ``hot_rows``."""
     return caches * cached + window * largest
 
 

@@ -18,7 +18,7 @@ class Prefetch(MiniBatchSchedule):
     batches is held: ``rows``, all that training reads, on the device (RapidGNN); or ``blocks``, whose rows are brought
     when the step before has ended (DistDGL). ``lanes``: threads that draw blocks, at most one a batch of the window.
     ``across_epochs``: whether rows of the next epoch's batches may be staged before an epoch has ended (RapidGNN: no);
-    never over a stop (:class:`simgnn.program.stops.Stops`).
+    never over a stop (:class:`simgnn.program.drain_points.Stops`).
 
     A queue of D drawn batches behind W threads (DistDGL) is a window of W + D + 1: with the batches that are being
     drawn and the one in training.

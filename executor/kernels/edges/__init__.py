@@ -1,0 +1,1 @@
+"""Compute kernels over the edges of a graph: weighted sums, attention, sparse matrices times dense ones."""

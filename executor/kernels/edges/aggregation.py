@@ -1,0 +1,147 @@
+"""The aggregation of one adjacency under one scaling, forward and backward, by one of several kernels."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from executor.kernels.balance import default_threads
+from executor.kernels.edges.sparse import diagonal, from_scipy
+from executor.kernels.edges.spmm import spmm
+from executor.kernels.edges.structure import Scaling, Structure
+from executor.kernels.views import array
+from simgnn.errors import ConfigError
+
+Gradients = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+class Aggregation(Protocol):
+    """Sums of source rows: the n own rows in one tensor, the h halo rows in another (None where h = 0)."""
+
+    def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
+        """[n, F] from ``inner`` [n, F] and ``halo`` [h, F]; no autograd."""
+        ...
+
+    def backward(
+        self, gradient: torch.Tensor, inner: bool, halo: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Gradients of ``inner`` [n, F] and ``halo`` [h, F], each where asked for, from that of the sums [n, F]."""
+        ...
+
+
+class NumbaAggregation:
+    """Our own kernel on the CPU. Float32 and float64; a thread takes a run of rows with its share of the edges."""
+
+    def __init__(
+        self, structure: Structure, transpose: Structure, scaling: Scaling, threads: int | None = None
+    ) -> None:
+        self.structure, self.transpose = structure, transpose
+        self.scaling, self.reverse = scaling, scaling.reversed()
+        self.threads = threads
+
+    def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
+        """See :class:`Aggregation`."""
+        csr = self.structure.csr
+        out = inner.new_empty((csr.rows, inner.shape[1]))
+        bounds = self.structure.bounds(self.threads or default_threads())
+        others = None if halo is None or not len(halo) else array(halo.contiguous())
+        spmm(
+            csr.indptr, csr.indices, array(inner.contiguous()), array(out), bounds, halo=others, **self.scaling.arrays()
+        )
+        return out
+
+    def backward(
+        self, gradient: torch.Tensor, inner: bool, halo: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """See :class:`Aggregation`."""
+        rows = self.structure.rows
+        gradient = gradient.contiguous()
+        return (
+            self._reversed(gradient, 0, rows) if inner else None,
+            self._reversed(gradient, rows, self.transpose.rows) if halo else None,
+        )
+
+    def _reversed(self, gradient: torch.Tensor, first: int, last: int) -> torch.Tensor:
+        csr = self.transpose.csr
+        out = gradient.new_empty((last - first, gradient.shape[1]))
+        bounds = self.transpose.bounds(self.threads or default_threads(), first, last)
+        scales = self.reverse.arrays(first, last)
+        if first > 0:
+            scales["own_scale"] = None
+        spmm(csr.indptr[first : last + 1], csr.indices, array(gradient), array(out), bounds, **scales)
+        return out
+
+
+class TorchAggregation:
+    """torch's sparse CSR product (MKL on the CPU, cuSPARSE on CUDA); scalings and the own term become edge weights."""
+
+    def __init__(
+        self, structure: Structure, transpose: Structure, scaling: Scaling, threads: int | None = None
+    ) -> None:
+        self.structure, self.scaling = structure, scaling
+        self._made: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = {}
+
+    def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
+        """See :class:`Aggregation`."""
+        own_weights, _, halo_weights, _ = self._weights(inner.dtype)
+        out = torch.mm(own_weights, inner)
+        if halo_weights is not None and halo is not None:
+            out += torch.mm(halo_weights, halo)
+        return out
+
+    def backward(self, gradient: torch.Tensor, inner: bool, halo: bool) -> Gradients:
+        """See :class:`Aggregation`."""
+        _, own_weights, _, halo_weights = self._weights(gradient.dtype)
+        return (
+            torch.mm(own_weights, gradient) if inner else None,
+            torch.mm(halo_weights, gradient) if halo and halo_weights is not None else None,
+        )
+
+    def _weights(
+        self, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Weights of edges from own rows and their transpose, the same from halo rows; made at the first use."""
+        if dtype not in self._made:
+            own, halo = _weighted(self.structure, self.scaling)
+            device = self.structure.indptr.device
+            remote = (halo, halo.T.tocsr()) if halo.shape[1] else (None, None)
+            made = (own, own.T.tocsr(), *remote)
+            self._made[dtype] = tuple(None if m is None else from_scipy(m, dtype).to(device) for m in made)  # type: ignore[assignment]
+        return self._made[dtype]
+
+
+def _weighted(structure: Structure, scaling: Scaling) -> tuple[Any, Any]:
+    """Weights of edges from own rows [n, n] and from halo rows [n, h], with the own term on the diagonal."""
+    rows, columns = structure.rows, structure.columns
+    ones = np.ones(structure.edges)
+    weights: Any = sparse.csr_array(
+        (ones, structure.indices.cpu().numpy(), structure.indptr.cpu().numpy()), (rows, columns)
+    )
+    if scaling.source is not None:
+        weights = weights @ diagonal(scaling.source.cpu().numpy(), columns, columns)
+    if scaling.own is not None:
+        weights = weights + diagonal(scaling.own.cpu().numpy(), rows, columns)
+    if scaling.destination is not None:
+        weights = diagonal(scaling.destination.cpu().numpy(), rows, rows) @ weights
+    weights = sparse.csr_array(weights)
+    return weights[:, :rows], weights[:, rows:]
+
+
+Kernel = Callable[[Structure, Structure, Scaling, int | None], Aggregation]
+KERNELS: Mapping[str, Kernel] = {"numba": NumbaAggregation, "torch": TorchAggregation}
+
+
+def kernel_named(name: str | None, device: torch.device) -> Kernel:
+    """The kernel of that name; None takes our own on the CPU and torch's elsewhere. Source of a name: a calibration."""
+    if name is None:
+        name = "numba" if device.type == "cpu" else "torch"
+    if name not in KERNELS:
+        raise ConfigError(
+            f"aggregation kernel: got '{name}', expected one of {', '.join(KERNELS)}; the hardware profile "
+            "or the caller names it"
+        )
+    if name == "numba" and device.type != "cpu":
+        raise ConfigError(f"aggregation kernel: 'numba' runs on the CPU only, rows are on {device}; use 'torch'")
+    return KERNELS[name]

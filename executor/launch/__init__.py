@@ -1,0 +1,1 @@
+"""How the ranks of a run are started on this host, and what a process does before it works."""

@@ -1,0 +1,181 @@
+"""Starts the ranks of a run on this host, watches them, and tells the one reason when it fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from executor.recording.failure import clear_failures, ranks_that_told, read_failures
+from executor.state.plan import RunPlan
+from executor.world.environment import LAUNCHER, RENDEZVOUS, threads_per_rank
+
+POLL_S = 0.02
+GRACE_S = 3.0
+"""How long the other ranks get to say what happened to them, and then to end, before they are killed."""
+INTERRUPTED = 130
+"""Exit status of what Ctrl-C has ended, as shells give it."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a rank runs that does not simply run here: words before its command, its place on its host, the host's
+    ``cores``, the network interface that it speaks through, more ``variables``."""
+
+    prefix: tuple[str, ...]
+    local_rank: int
+    local_ranks: int
+    cores: int
+    interface: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = None) -> int:
+    """Run DIR with one process a rank; the exit status. ``arguments`` are passed on to the ranks.
+
+    ``seats`` [P]: where each rank runs; None: all on this host as it is.
+    """
+    plan = RunPlan.open(root)
+    plan.check_unfinished()
+    plan.trace.mkdir(exist_ok=True)
+    clear_failures(plan.trace)
+    rendezvous = plan.trace / f".rendezvous-{os.getpid()}"
+    rendezvous.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "executor", "run", str(root), *arguments]
+    try:
+        with ended_together() as running:
+            for rank in range(plan.ranks):
+                seat = None if seats is None else seats[rank]
+                environment = environment_of(rank, plan.ranks, plan.threads_per_rank, seat)
+                environment[RENDEZVOUS] = str(rendezvous.resolve())
+                running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
+            if not watch(running):
+                return 0
+            first = {rank for rank, process in enumerate(running) if process.returncode}  # as watch saw it
+            _wait(running, GRACE_S)
+            reason = _reason(plan, running, first)
+            print(f"executor: error: {reason}", file=sys.stderr, flush=True)
+            statuses = [process.poll() for process in running]
+        if 2 in statuses:  # what was given is wrong: nothing ran, there is nothing to report
+            return 2
+        # loads torch, which a run that goes well has no need of here
+        from executor.recording.report import write_report
+
+        write_report(plan, "failed", reason)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        rendezvous.unlink(missing_ok=True)
+
+
+@contextmanager
+def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A list for the processes of ranks: all are ended when the block is left, however. SIGTERM is answered as Ctrl-C
+    is: with :class:`KeyboardInterrupt`, after a word about it."""
+    running: list[subprocess.Popen[bytes]] = []
+    previous = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield running
+    except KeyboardInterrupt:
+        with suppress(BrokenPipeError):  # whoever read it may be what has gone
+            print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
+        raise
+    finally:
+        end(running)
+        signal.signal(signal.SIGTERM, previous)
+
+
+def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat | None = None) -> dict[str, str]:
+    """Variables of one rank: its place, its threads, its network interface; it ends with this process."""
+    local_rank, local_ranks = (rank, ranks) if seat is None else (seat.local_rank, seat.local_ranks)
+    threads = str(threads_per_rank(wanted_threads, local_ranks, None if seat is None else seat.cores))
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(local_ranks),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "NUMBA_NUM_THREADS": threads,
+        LAUNCHER: str(os.getpid()),
+    }
+    if seat is not None:
+        environment |= {"GLOO_SOCKET_IFNAME": seat.interface, **seat.variables}
+    elif sys.platform == "linux":
+        # all ranks are here: a host name that resolves to an unreachable address must not matter
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return environment
+
+
+def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Wait until all ranks have ended well, or one has not; whether one has failed."""
+    while True:
+        states = [process.poll() for process in running]
+        if any(states):
+            return True
+        if all(state == 0 for state in states):
+            return False
+        time.sleep(POLL_S)
+
+
+def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Set[int]) -> str:
+    """Why the run ended: what a rank says is the cause, else which rank was killed or ended without a word, else who
+    lost contact. ``first``: ranks that had failed before any other."""
+    notes, told = read_failures(plan.trace), ranks_that_told(plan.trace)
+    causes = [message for kind, message in notes if kind == "cause"]
+    if causes:
+        return causes[0]
+    codes = [process.poll() for process in running]
+    lost = [
+        (rank not in first, code > 0, rank, code)
+        for rank, code in enumerate(codes)
+        if code is not None and (code < 0 or (code > 0 and rank not in told))
+    ]
+    if lost:
+        *_, rank, code = min(lost)
+        end = "was killed by " + signal.Signals(-code).name if code < 0 else _wordless(code)
+        return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {_remedy(plan)}"
+    silent = [rank for rank, code in enumerate(codes) if code is None]
+    if notes and silent:
+        return f"{notes[0][1]}; rank {silent[0]} did not answer. {_remedy(plan)}"
+    return notes[0][1]
+
+
+def _wordless(status: int) -> str:
+    return f"ended with exit status {status} and told no reason (what it printed, if anything, may tell)"
+
+
+def _remedy(plan: RunPlan) -> str:
+    if (plan.checkpoints / "latest.json").is_file():
+        return "Go on from its last checkpoint with --resume."
+    return "It has no checkpoint (train.checkpoint_every); start it again."
+
+
+def _wait(running: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit and any(process.poll() is None for process in running):
+        time.sleep(POLL_S)
+
+
+def end(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs, by process id: politely, then not."""
+    for process in running:
+        if process.poll() is None:
+            process.terminate()
+    _wait(running, GRACE_S)
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def interrupted(number: int, frame: FrameType | None) -> None:
+    """Handler of SIGTERM: answered as Ctrl-C is."""
+    raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""Peak memory of a process, and the allocator that serves it."""

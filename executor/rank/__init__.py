@@ -1,0 +1,1 @@
+"""One rank of a run: it puts together what it needs, compiles its program and carries it out."""

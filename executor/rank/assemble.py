@@ -1,0 +1,97 @@
+"""What a rank works with, put together from its run's plan: part of the graph, model, optimizer, buffers, routes."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from executor.layers.blocks import BlockAdjacency, load_blocks
+from executor.policies.accelerated import accelerated, warm_up_policies
+from executor.state.buffers import TORCH_TYPES, BufferStore, Value
+from executor.state.context import GroupHandle, RankContext
+from executor.state.model import LayerNetwork
+from executor.state.optimizer import FlatOptimizer
+from executor.state.plan import RunPlan
+from executor.state.routes import local_routes
+from executor.state.task import Task, load_task
+from executor.state.warmup import warm_up
+from executor.world.member import World
+from simgnn.emit.batches.names import VERTICES
+from simgnn.partition.local.edge_cut import LocalGraph
+from simgnn.partition.local.shards import Shard
+from simgnn.partition.local.vertex_cut import RankGraph
+
+
+def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
+    """Open what the rank holds, as files that are mapped until they are copied; what is returned makes its context."""
+    if plan.batches is not None:
+        from executor.minibatch.setup import batch_context
+
+        return batch_context(plan, plan.batches, world, groups)
+    local, shard = plan.local(world.rank), plan.shard(world.rank)
+    return lambda: _full_graph_context(plan, world, groups, local, shard)
+
+
+def _full_graph_context(
+    plan: RunPlan, world: World, groups: Mapping[str, GroupHandle], local: RankGraph, shard: Shard
+) -> RankContext:
+    program, dtype = plan.program, TORCH_TYPES[str(plan.train["dtype"])]
+    trained = int(world.sum([float(shard.train_mask.sum())])[0])
+    task: Task = load_task(
+        shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
+    )
+    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
+    optimizer = FlatOptimizer(network.layers, plan.train)
+    constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
+    if VERTICES in program.buffers:
+        constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
+    return RankContext(
+        program=program,
+        rank=world.rank,
+        device=world.device,
+        store=BufferStore(program, world.rank, world.device, {**constants, **learned_values(plan, optimizer)}),
+        seed=plan.seed,
+        routes=local_routes(program, local, world.device),
+        groups=groups,
+        network=network,
+        task=task,
+        optimizer=optimizer,
+        blocks=_blocks(plan, world, dtype),
+        policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
+        control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
+    )
+
+
+def warm_up_for(plan: RunPlan, device: torch.device) -> None:
+    """Run every kernel of the plan's model and policies once."""
+    dtype = TORCH_TYPES[str(plan.train["dtype"])]
+    warm_up_policies(plan.policies.values(), dtype, device)
+    if plan.batches is None:
+        warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
+        return
+    from executor.minibatch.warmup import warm_up_batches
+
+    warm_up_batches(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
+
+
+def learned_values(plan: RunPlan, optimizer: FlatOptimizer) -> dict[str, Value]:
+    """Parameters and their gradients, by buffer."""
+    values: dict[str, Value] = {}
+    views = zip(plan.layers, optimizer.parameter_views, optimizer.gradient_views, strict=True)
+    for layer, parameters, gradients in views:
+        values[f"parameters/{layer.index}"] = parameters
+        values[f"gradients/{layer.index}"] = gradients
+    return values
+
+
+def _blocks(plan: RunPlan, world: World, dtype: torch.dtype) -> BlockAdjacency | None:
+    """The rank's edges by rank of their source, where the program sums them block by block."""
+    if not any("block" in op.options for _, op in plan.program.ops):
+        return None
+
+    def local(rank: int) -> LocalGraph:
+        graph = plan.local(rank)
+        assert isinstance(graph, LocalGraph), "blocks of edges are those of an edge-cut"
+        return graph
+
+    return load_blocks(local, world.rank, plan.ranks, dtype=dtype, device=world.device)

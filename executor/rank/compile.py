@@ -1,0 +1,102 @@
+"""Templates as flat lists of bound callables: what can be resolved before a run is resolved here, once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from executor.handlers import handler_of
+from executor.state.buffers import Now
+from executor.state.context import Handler, RankContext, Sent
+from simgnn.program.dispatch import Order
+from simgnn.program.drain_points import in_one_thread
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import Program, Template
+
+Observe = Callable[[Now, torch.Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An op that is ready to run on this rank.
+
+    ``guard``: decision that must not be zero. ``free``: slots that nobody reads after it in program order. ``touched``:
+    all slots that it uses and that die within the turn.
+    """
+
+    op_id: int
+    name: str
+    run: Handler
+    guard: str | None
+    free: tuple[int, ...]
+    touched: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTemplate:
+    """The steps of a template on this rank, in program order. ``order``: what each of them waits for. ``serial``: see
+    :func:`simgnn.program.drain_points.in_one_thread`."""
+
+    name: str
+    steps: tuple[Step, ...]
+    order: Order
+    serial: bool
+
+
+def compile_program(
+    program: Program, context: RankContext, observers: Mapping[str, Observe]
+) -> dict[str, CompiledTemplate]:
+    """All templates. ``observers``: buffer name to what is called after its last write of a turn."""
+    return {template.name: _compile(program, template, context, observers) for template in program.templates.values()}
+
+
+def _compile(
+    program: Program, template: Template, context: RankContext, observers: Mapping[str, Observe]
+) -> CompiledTemplate:
+    free = context.store.free_after(template)
+    dying = {slot for slots in free for slot in slots}
+    last_write = {access.buffer: op.name for op in template.ops for access in op.writes}
+    order = Order.of(program, template, [program.has(op, context.rank) for op in template.ops])
+    steps, pending_free = [], set[int]()
+    for op in template.ops:
+        pending_free.update(free[template.index[op.name]])
+        if op.name not in order.position:
+            continue
+        run = handler_of(op, template, context)
+        for access in op.writes:
+            if access.buffer in observers and last_write[access.buffer] == op.name:
+                run = _observed(run, context.store.getter(access), observers[access.buffer])
+        slots = {context.store.slot(access.buffer) for access in op.reads + op.writes}
+        steps.append(
+            Step(
+                op_id=program.op_ids[template.name, op.name],
+                name=op.name,
+                run=run,
+                guard=None if op.guard is None else op.guard.decision,
+                free=tuple(sorted(pending_free)),
+                touched=tuple(sorted(slots & dying)),
+            )
+        )
+        pending_free.clear()
+    return CompiledTemplate(template.name, tuple(steps), order, in_one_thread(program, template, context.rank))
+
+
+def _observed(run: Handler, read: Callable[[Now], torch.Tensor], observe: Observe) -> Handler:
+    def run_and_tell(now: Now) -> Sent | None:
+        sent = run(now)
+        observe(now, read(now))
+        return sent
+
+    return run_and_tell
+
+
+def metrics_buffers(program: Program) -> tuple[str | None, str | None]:
+    """Names of the buffers that training metrics and evaluation counts end up in, as the loss ops tell."""
+    training = evaluation = None
+    for _, op in program.ops:
+        if op.kind is OpKind.LOSS:
+            if len(op.writes) == 1:
+                evaluation = op.writes[0].buffer
+            else:
+                training = op.writes[1].buffer
+    return training, evaluation

@@ -1,0 +1,142 @@
+"""The executor's driver loop: runs a program's turns on one rank, generically.
+
+Where the ops of every template form one total order (bulk synchronous programs) the main thread runs them one after
+another. Otherwise each stream has a thread (``executor.rank.lanes``), and only dependencies, the order of communicating
+streams and what the schedule picks decide what runs when. Both paths run the same compiled steps on the same buffers.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from executor.rank.compile import CompiledTemplate, Observe, Step, compile_program
+from executor.rank.lanes import Lanes
+from executor.rank.threads import Workers
+from executor.recording.failure import op_failure
+from executor.state.buffers import Now
+from executor.state.context import NOTHING, RankContext, Sent
+from simgnn.errors import BackendError
+from simgnn.program.dispatch import Picks
+from simgnn.program.program import EVALUATE, Program
+
+SPAN = 512
+"""Turns after which what was noted of them is written: they bound the memory that it takes."""
+
+
+class Record(Protocol):
+    """Where finished ops are written down: executor.recording.trace.Recorder, or a list in a test."""
+
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
+        """Note one op; times are what :meth:`Interpreter.clock` returned."""
+        ...
+
+
+class Coming(NamedTuple):
+    """A turn that has not begun."""
+
+    template: CompiledTemplate
+    now: Now
+
+
+class Interpreter:
+    """One rank's run of a program.
+
+    ``observers``: buffer name -> function called after its last write of a turn. ``schedule`` None: ready ops run in
+    program order. One that picks takes the threaded path, in threads of ``workers``.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        context: RankContext,
+        record: Record,
+        observers: Mapping[str, Observe] | None = None,
+        schedule: Picks | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self.program = program
+        self.context = context
+        self.record = record
+        self.clock = clock_of(context.device)
+        self.templates = compile_program(program, context, observers or {})
+        used = {name for name in self.templates if name != EVALUATE}
+        picks = schedule is not None and schedule.picks
+        self.serial = not picks and all(self.templates[name].serial for name in used)
+        self._lanes = None if self.serial else Lanes(self, schedule, workers or Workers(0))
+
+    def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
+        """Run all turns of consecutive epochs; all ops have ended when this returns.
+
+        ``between``: what this thread does whenever ``every`` more turns have ended, wherever in an epoch; streams that
+        have threads of their own go on meanwhile.
+        """
+        work = self._turns(epochs)
+        if self._lanes is not None:
+            self._lanes.run(work, between, every)
+            return
+        with torch.no_grad():
+            while turns := list(islice(work, every)):
+                for turn in turns:
+                    self._run(turn)
+                if between is not None and len(turns) == every:
+                    between()
+
+    def _turns(self, epochs: Iterable[int]) -> Iterator[Coming]:
+        calendar = self.program.calendar
+        for epoch in epochs:
+            for step in range(calendar.steps):
+                now = Now(epoch, step, epoch * calendar.steps + step)
+                yield Coming(self.templates[calendar.template(epoch, step)], now)
+
+    def evaluate(self, epoch: int) -> bool:
+        """Run the evaluation after an epoch, where the program has one. Every training op must have ended."""
+        template = self.templates.get(EVALUATE)
+        if template is None:
+            return False
+        turn = Coming(template, Now(epoch, -1, (epoch + 1) * self.program.calendar.steps - 1))
+        if template.serial or self._lanes is None:
+            with torch.no_grad():
+                self._run(turn)
+        else:
+            self._lanes.run(iter([turn]))
+        return True
+
+    def close(self) -> None:
+        """End the streams' threads."""
+        if self._lanes is not None:
+            self._lanes.close()
+
+    def _run(self, turn: Coming) -> None:
+        """One turn in program order in this thread. The hot loop: per-op overhead counts here."""
+        now = turn.now
+        clock, add, values = self.clock, self.record.add, self.context.store.values
+        decisions = self.context.decisions
+        step: Step | None = None
+        try:
+            for step in turn.template.steps:
+                if step.guard is None or decisions.get(step.guard):
+                    issued = clock()
+                    sent = step.run(now)
+                    add(now, step.op_id, issued, clock(), sent or NOTHING)
+                for slot in step.free:
+                    values[slot] = None
+        except BackendError:
+            raise
+        except Exception as error:
+            raise op_failure(self.program, step, now, self.context.rank, error) from error
+
+
+def clock_of(device: torch.device) -> Callable[[], Any]:
+    """What an op's beginning and end are noted by: seconds of the monotonic clock, or an event on the CUDA stream."""
+    if device.type != "cuda":
+        return time.perf_counter
+
+    def mark() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    return mark

@@ -1,0 +1,229 @@
+"""Streams as threads: several turns in flight, ordered by dependencies alone.
+
+The main thread runs the first stream that does not communicate, every other stream has a thread a server. Which op a
+stream runs next is what the dispatcher says (:mod:`simgnn.program.dispatch`).
+"""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from executor.rank.compile import CompiledTemplate, Step
+from executor.rank.threads import Workers
+from executor.recording.failure import op_failure
+from executor.state.buffers import Now
+from executor.state.context import NOTHING
+from simgnn.errors import BackendError
+from simgnn.program.dispatch import Dispatcher, Job, Lane, OpenTurn, Picks
+
+if TYPE_CHECKING:
+    from executor.rank.interpreter import Coming, Interpreter
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """What the executor keeps of a turn in flight. ``uses``: how many steps will still touch a slot that dies with the
+    turn. ``ends``: step -> CUDA events of the ends of what it waited for."""
+
+    template: CompiledTemplate
+    now: Now
+    uses: Counter[int]
+    ends: dict[int, list[Any]] = field(default_factory=dict)
+
+    def step(self, position: int) -> Step:
+        """An op of the turn."""
+        return self.template.steps[position]
+
+
+class Lanes:
+    """Runs turns as they come, in threads of ``workers`` that are kept until :meth:`close`."""
+
+    def __init__(self, interpreter: "Interpreter", schedule: Picks | None, workers: Workers) -> None:
+        program, context = interpreter.program, interpreter.context
+        self.interpreter = interpreter
+        self.window = 1 + max(
+            [0]
+            + [back for template in interpreter.templates.values() for _, back, _ in template.order.earlier]
+            + [buffer.depth - 1 for buffer in program.buffers.values()]
+        )
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._coming: Iterator[Coming] = iter(())
+        self._next_turn: Coming | None = None
+        self._ended, self._every = 0, sys.maxsize
+        self._active: dict[int, OpenTurn[Running]] = {}
+        self._dispatcher = Dispatcher[Running](
+            context.rank,
+            {name: Lane(stream) for name, stream in program.streams.items()},
+            schedule,
+            lambda turn, name: context.decisions.get(name),
+        )
+        lanes = self._dispatcher.lanes
+        on_gpu = context.device.type == "cuda"
+        self._cuda = {name: _cuda_stream() for name in lanes} if on_gpu else {}
+        self._main = next((lane for lane in lanes.values() if not lane.ordered), None)
+        self._served = [
+            workers.run(f"stream-{name}", partial(self._serve, lane))
+            for name, lane in lanes.items()
+            for _ in range(lane.stream.servers - (1 if lane is self._main else 0))
+        ]
+
+    def run(
+        self,
+        work: "Iterator[Coming]",
+        between: Callable[[], None] | None = None,
+        every: int = sys.maxsize,
+    ) -> None:
+        """Run turns, each taken from ``work`` when it is opened; returns when all their ops have ended, raises the
+        first error of any stream. ``between`` is called whenever ``every`` more turns have ended: nobody but this
+        thread's stream waits for it."""
+        if self.interpreter.context.device.type == "cuda":
+            torch.cuda.synchronize()
+        with self._changed:
+            self._coming, self._next_turn = work, next(work, None)
+            self._ended, self._every = 0, sys.maxsize if between is None else every
+            self._open_turns()
+            self._changed.notify_all()
+        with torch.no_grad():
+            try:
+                while self._take_and_run(self._main, until_idle=True):
+                    if between is not None and self._ended >= self._every:
+                        self._pause(between)
+            except BaseException as error:
+                self._fail(error)
+        if self.interpreter.context.device.type == "cuda":
+            torch.cuda.synchronize()
+        if self._error is not None:
+            raise self._error
+
+    def _pause(self, between: Callable[[], None]) -> None:
+        with self._changed:
+            self._ended -= self._every
+        between()
+
+    def close(self) -> None:
+        """End the threads; those inside a collective end with the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for ended in self._served:
+            ended.wait(timeout=1.0)
+
+    def _serve(self, lane: Lane[Running]) -> None:
+        with torch.no_grad():
+            try:
+                while self._take_and_run(lane, until_idle=False):
+                    pass
+            except BaseException as error:  # of ``pick``: nobody but this thread knows of it
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End all streams; the first error is what :meth:`run` raises."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def _take_and_run(self, lane: Lane[Running] | None, until_idle: bool) -> bool:
+        """Wait for an op of a stream and run it; the main thread comes back without one when so many turns have ended.
+        False when nothing is left (main thread) or the run is over."""
+        with self._changed:
+            while True:
+                if self._closed or self._error is not None:
+                    return False
+                if until_idle and self._ended >= self._every:
+                    return True
+                job = None if lane is None else self._dispatcher.take(lane)
+                if job is not None:
+                    break
+                if until_idle and not self._active and self._next_turn is None:
+                    return False
+                self._changed.wait()
+        try:
+            self._execute(job)
+        except BaseException as error:
+            self._fail(self._failure(job, error))
+            return False
+        return True
+
+    def _execute(self, job: Job[Running]) -> None:
+        running = job.turn.what
+        step, context = running.step(job.position), self.interpreter.context
+        runs = step.guard is None or bool(context.decisions.get(step.guard))
+        end: Any = None
+        if runs:
+            cuda = self._cuda.get(job.turn.order.ops[job.position].stream)
+            if cuda is None:
+                self._timed(step, running.now)
+            else:
+                with torch.cuda.stream(cuda):
+                    for event in running.ends.pop(job.position, ()):
+                        cuda.wait_event(event)
+                    for slot in step.touched:
+                        value = context.store.values[slot]
+                        for part in value if isinstance(value, tuple) else (value,):
+                            if part is not None and part.is_cuda:
+                                part.record_stream(cuda)
+                    end = self._timed(step, running.now)
+        with self._changed:
+            self._finish(job, runs, end)
+            self._changed.notify_all()
+
+    def _timed(self, step: Step, now: Now) -> Any:
+        clock = self.interpreter.clock
+        issued = clock()
+        sent = step.run(now)
+        ended = clock()
+        self.interpreter.record.add(now, step.op_id, issued, ended, sent or NOTHING)
+        return ended
+
+    def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:
+        """``end``: the CUDA event of the op's end; None on a CPU, and where a guard skipped the op."""
+        turn, running = job.turn, job.turn.what
+        for slot in running.step(job.position).touched:
+            running.uses[slot] -= 1
+            if not running.uses[slot]:
+                self.interpreter.context.store.values[slot] = None
+        if end is not None:
+            for follower in self._dispatcher.followers(turn, job.position):
+                follower.turn.what.ends.setdefault(follower.position, []).append(end)
+        self._dispatcher.finish(turn, job.position, ran)
+        if not turn.left:
+            self._ended += 1
+            del self._active[job.number]
+            self._open_turns()
+
+    def _open_turns(self) -> None:
+        """Open turns as long as no older turn than the window is in flight."""
+        while self._next_turn is not None:
+            template, now = self._next_turn
+            if self._active and now.count - min(self._active) >= self.window:
+                return
+            self._next_turn = next(self._coming, None)
+            uses = Counter(slot for step in template.steps for slot in step.touched)
+            turn = OpenTurn(
+                self._dispatcher, now.count, now.epoch, now.step, template.order, Running(template, now, uses)
+            )
+            if turn.left:
+                self._active[now.count] = turn
+            self._dispatcher.open(turn, self._before)
+
+    def _before(self, turn: OpenTurn[Running], position: int, back: int, name: str) -> list[OpenTurn[Running]]:
+        other = self._active.get(turn.number - back)
+        return [] if other is None else [other]
+
+    def _failure(self, job: Job[Running], error: BaseException) -> BaseException:
+        if isinstance(error, BackendError) or not isinstance(error, Exception):
+            return error
+        running, context = job.turn.what, self.interpreter.context
+        return op_failure(self.interpreter.program, running.step(job.position), running.now, context.rank, error)
+
+
+def _cuda_stream() -> Any:
+    return torch.cuda.Stream()

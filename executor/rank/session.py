@@ -1,0 +1,273 @@
+"""One rank of a run: load its part, run the program epoch by epoch, evaluate, save checkpoints, report."""
+
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from executor.energy.meter import EnergyMeter, gauges_of
+from executor.energy.series import energy_file, write_series
+from executor.memory.allocator import tune_allocator
+from executor.memory.peak import NotedMemory, PeakMemory
+from executor.rank.assemble import rank_context, warm_up_for
+from executor.rank.compile import metrics_buffers
+from executor.rank.interpreter import SPAN, Interpreter
+from executor.rank.threads import Workers, stream_threads
+from executor.recording.failure import outside_ops, write_failure
+from executor.recording.metrics import History
+from executor.recording.report import FIRST, TOLD, write_counts, write_report
+from executor.recording.side_records import Notes
+from executor.recording.trace import Recorder, put_aside, warm_up_writer
+from executor.state.buffers import Now
+from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from executor.state.context import Apart
+from executor.state.plan import RunPlan
+from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
+from executor.world.hosts import one_machine_notes
+from executor.world.member import join, process_groups, wake_groups
+from simgnn.errors import SimgnnError
+from simgnn.program.dispatch import Picks
+from simgnn.program.drain_points import Stops
+from simgnn.program.program import EVALUATE
+from simgnn.record.rundir import RunDirectory
+from simgnn.record.summary import payload_epochs
+
+PROGRESS_S = 1.0
+
+
+def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
+    """Run this process's rank to the end; the exit status. The environment says which rank it is."""
+    rank = int(os.environ["RANK"])
+    session: Session | None = None
+    try:
+        plan = RunPlan.open(root)
+        plan.check_unfinished()
+        session = Session(plan, device, resume)
+        session.run()
+        return 0
+    except Exception as fault:
+        error = outside_ops(rank, fault) if torch.distributed.is_initialized() else fault
+        _tell(root, rank, error)
+        if session is not None:
+            session.abandon()
+        return error.exit_status if isinstance(error, SimgnnError) else 1
+
+
+def _tell(root: Path, rank: int, error: Exception) -> None:
+    """Say what happened, to the launcher where there is one, else to everybody."""
+    if not isinstance(error, SimgnnError):
+        traceback.print_exc()  # a bug of ours: the place matters
+    if (root / "plan").is_dir():
+        write_failure(root / "trace", rank, error)
+    if LAUNCHER not in os.environ:
+        print(f"executor: error on rank {rank}: {error}", file=sys.stderr, flush=True)
+
+
+class Session:
+    """Everything that one rank holds during a run. ``schedule`` None: the plan's. ``span``: turns after which what was
+    noted is written."""
+
+    def __init__(
+        self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
+    ) -> None:
+        self.plan, self.span = plan, span
+        torch.set_num_threads(
+            threads_per_rank(plan.threads_per_rank, int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks)))
+        )
+        self.allocator = tune_allocator()
+        self.world = join(plan.ranks, device, plan.timeout)
+        # what the idle process has: program, groups, threads, code; graph and rows are files until they are copied
+        groups = process_groups(plan.program, self.world, plan.timeout)
+        self.energy = EnergyMeter(gauges_of(self.world))
+        make_context = rank_context(plan, self.world, groups)
+        warm_up_for(plan, self.world.device)
+        warm_up_writer()
+        wake_groups(groups)
+        self._workers = Workers(stream_threads(plan.program))
+        self.memory = PeakMemory.begin(
+            self.world.device, self.allocator, len(self.world.here),
+            first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
+        )  # fmt: skip
+        self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
+        self.history = History()
+        self.context = make_context()
+        self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(payload_epochs(plan.epochs))}
+        # layers such as Dropout draw from torch's own generator: differently on each rank, alike in every run
+        torch.manual_seed(seed_of(plan.seed, self.world.rank))
+        if resume:
+            before = load_checkpoint(plan.checkpoints, self.start, self.context)
+            self.history.load(before)
+        self.recorder = self._recorder(resume)
+        self.notes = Notes(plan, self.context, self.start, resume)
+        training, evaluation = metrics_buffers(plan.program)
+        observers = {training: self._trained, evaluation: self.history.observe_evaluation}
+        observed = {name: observe for name, observe in observers.items() if name is not None}
+        self.interpreter = Interpreter(
+            plan.program, self.context, self.recorder, observed, schedule or plan.schedule, self._workers
+        )
+        self._progress_s, self._told, self._stop = 0.0, self.start, self.start
+        self._evaluated = False
+
+    def run(self) -> None:
+        """Train, then report."""
+        plan, world, train = self.plan, self.world, self.plan.train
+        every = int(train["eval_every"]) if EVALUATE in plan.program.templates else 0
+        keep = int(train["checkpoint_every"])
+        self.memory.start()
+        self._measure()
+        self.energy.start()
+        world.barrier()
+        self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
+        for epochs in Stops(plan.epochs, every, keep, self.start).spans():
+            self._stop = epochs.stop
+            self.interpreter.train(epochs, self._write_down, self.span)
+            self.history.settle()
+            done = epochs[-1] + 1
+            if done == self.start + 1:
+                self.interpreter.record = self.recorder
+                self.memory.reset()
+                self.world.barrier()  # else the next epoch of the first would wait for pages of the last
+            if done == plan.epochs or (every and done % every == 0):
+                self._evaluate(done - 1)
+            saving = bool(keep) and done % keep == 0 and done < plan.epochs
+            # a run that goes on from the checkpoint has these epochs' times from this trace alone
+            self._write_down(force=saving)
+            if saving:
+                save_checkpoint(plan.checkpoints, done, plan.digest, self.context, self.history.state(), world.barrier)
+            self._progress(done)
+        self._finish()
+
+    def _write_down(self, force: bool = False) -> None:
+        """Write what was noted, while streams other than this thread's may go on."""
+        self.recorder.flush(force)
+        self.notes.flush(force)
+
+    def _evaluate(self, epoch: int) -> None:
+        assert self.context.network is not None
+        measures = not self._evaluated and EVALUATE in self.plan.program.templates and self.memory.start_again()
+        if measures:
+            self._measure()
+        self.context.network.set_training(False)
+        self.interpreter.evaluate(epoch)
+        self.context.network.set_training(True)
+        if measures:
+            self.interpreter.record = self.recorder
+            self.memory.reset()
+            self.world.barrier()  # as after the first epoch
+        self._evaluated = True
+
+    def _measure(self) -> None:
+        """Until memory has been measured, every op that ends is an occasion to."""
+        if self.memory.measures:
+            self.interpreter.record = NotedMemory(self.recorder, self.memory)
+
+    def _trained(self, now: Now, metrics: torch.Tensor) -> None:
+        """A turn's metrics are there. Many epochs may run without a stop: the end of one is told from here, that of the
+        last when it has been evaluated."""
+        self.history.observe(now, metrics)
+        steps = self.plan.program.calendar.steps
+        done = now.epoch + 1 if steps > 1 else len(self.history.losses)  # on a GPU metrics may arrive later
+        if now.step == steps - 1 and done < self._stop and done - 1 in self.history.losses:
+            self._progress(done)
+
+    def abandon(self) -> None:
+        """Keep what was traced of a run that failed."""
+        self.energy.stop()
+        try:
+            self.recorder.flush()
+            self.notes.flush()
+        except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
+            print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
+
+    def _recorder(self, resume: bool) -> Recorder:
+        folder, rank = self.plan.trace, self.world.rank
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"rank-{rank}.arrow"
+        if resume:
+            put_aside(path)
+        else:
+            # an earlier run in this folder must not be taken for a part of this one
+            kinds = "part-*.arrow", "activity*.arrow", "losses*.arrow", "taken*.arrow", "traffic.json", "energy.npz"
+            for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
+                old.unlink()
+            if rank == 0:
+                shutil.rmtree(self.plan.checkpoints, ignore_errors=True)
+        if rank == 0:
+            RunDirectory(self.plan.root).result.unlink(missing_ok=True)
+        return Recorder(path, rank, self.world.device, self.start)
+
+    def _progress(self, done: int) -> None:
+        now = time.monotonic()
+        if self.world.rank or done == self._told or (now - self._progress_s < PROGRESS_S and done < self.plan.epochs):
+            return
+        self._progress_s, self._told = now, done
+        text = f"epoch {done}/{self.plan.epochs}: loss {self.history.losses[done - 1]:.4f}"
+        evaluated = self.history.accuracy()
+        if evaluated and evaluated[-1].validation is not None:
+            metric = "validation micro-F1" if self.plan.multilabel else "validation"
+            text += f", {metric} {evaluated[-1].validation:.4f}"
+        print(text, flush=True)
+
+    def _finish(self) -> None:
+        plan, world = self.plan, self.world
+        told = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        self.memory.close()
+        self.interpreter.close()
+        self._workers.close()
+        self.recorder.close()
+        self.notes.close()
+        peak, resident, idle = zip(*world.gather([float(number) for number in told]), strict=True)
+        self.energy.stop()  # no rank trains any more, no device computes
+        memory = {
+            "peak_memory_bytes": [int(number) for number in peak],
+            "resident_memory_bytes": [int(number) for number in resident],
+            "idle_memory_bytes": [int(number) for number in idle],
+        }
+        apart = {name: apart.pairs for name, apart in self.context.apart.items()}
+        write_counts(plan.trace, world.rank, {"total": self.context.pairs, **apart})
+        lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
+        write_series(energy_file(plan.trace, world.rank), self.energy.series(self.recorder.zero, lost))
+        world.barrier()
+        for source, near in enumerate(world.near):
+            if not near and world.rank in (0, source):
+                files = [plan.trace / f"rank-{source}.{kind}" for kind in ("arrow", "traffic.json")]
+                files += [energy_file(plan.trace, source), *self.notes.files(source)]
+                for path in files:
+                    world.fetch_file(path, source)
+        if world.rank == 0:
+            notes = one_machine_notes(plan.program.hosts, world.hosts)
+            write_report(plan, "ok", history=self.history, memory=memory, facts=self._facts(), notes=notes)
+        world.barrier()
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "backend": self.world.backend,
+            "device": str(self.world.device.type),
+            "threads_per_rank": torch.get_num_threads(),
+            "allocator": self.allocator.provenance(),
+            "peak_memory": self.memory.peak_method(),
+            "resident_memory": self.memory.method,
+            "driver": "one thread" if self.interpreter.serial else "one thread a stream",
+            "started_at_epoch": self.start,
+            "hosts_found": len(set(self.world.hosts)),
+            **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
+        }
+
+
+def seed_of(seed: int, rank: int) -> int:
+    """Seed of a rank's own draws: 63 bits of a hash, so that no two runs and ranks share a stream."""
+    return int.from_bytes(sha256(f"{seed}/{rank}".encode()).digest()[:8], "big") >> 1
+
+
+def end_process(status: int) -> None:
+    """Leave at once: threads inside a collective of a lost rank would keep the process alive."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,117 @@
+"""How a run fails: every rank tells what happened to it, and the launcher tells the one cause."""
+
+import json
+import os
+import re
+import site
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import simgnn
+from simgnn.errors import BackendError, SimgnnError
+from simgnn.program.kinds import GROUP_KINDS, OpKind
+from simgnn.program.program import Program
+
+if TYPE_CHECKING:
+    from executor.rank.compile import Step
+    from executor.state.buffers import Now
+
+SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
+CHATTER = "Check the logs"
+"""Where advice begins that Gloo ends its messages with: it points at no place that there is."""
+OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
+"""Names of the errors of Python, torch and NumPy: the launcher tells failures without loading torch."""
+Kind = Literal["cause", "lost-peer"]
+
+
+class LostPeerError(BackendError):
+    """A collective failed because another rank is gone or silent: a consequence, not the cause."""
+
+
+class NonFiniteError(BackendError):
+    """The loss is no number any more; the same on all ranks."""
+
+
+def place_of(rank: int, now: "Now", op: str) -> str:
+    """Where an op failed, in words; epochs count from 1, as wherever a user reads of them."""
+    return f"rank {rank}, epoch {now.epoch + 1}, op '{op}'"
+
+
+def op_failure(program: Program, step: "Step | None", now: "Now", rank: int, error: Exception) -> BackendError:
+    """The error of an op with where it happened; of communication it means that a peer was lost."""
+    if step is None:
+        return BackendError(f"rank {rank}: {error}")
+    op = program.ops[step.op_id][1]
+    where = place_of(rank, now, step.name)
+    message = _first_line(error)
+    if (op.kind in GROUP_KINDS or op.kind is OpKind.PEER_READ) and _is_transport(error):
+        return _lost(where, message)
+    if type(error).__name__ in OUT_OF_MEMORY or "can't allocate memory" in message:
+        return BackendError(f"{where}: out of memory ({message}); use more ranks or narrower layers")
+    return BackendError(f"{where}: {type(error).__name__}: {message}{_place(error)}")
+
+
+def outside_ops(rank: int, error: Exception) -> Exception:
+    """The error of a rank that has joined the others: where it comes from the backend that moves data (a barrier, a
+    sum of the driver's own), a peer was lost there too."""
+    if isinstance(error, SimgnnError) or not _is_transport(error):
+        return error
+    return _lost(f"rank {rank}", _first_line(error))
+
+
+def _lost(where: str, message: str) -> LostPeerError:
+    said = message.partition(CHATTER)[0].rstrip(" .")
+    return LostPeerError(
+        f"{where}: lost contact with another rank ({said}); it died, or was silent for longer than train.timeout"
+    )
+
+
+def _place(error: Exception) -> str:
+    """Where in a user's own code an error was raised; nothing where it was in ours or in a library."""
+    libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
+    known = [Path(__file__).parents[1], Path(simgnn.__file__).parent, *map(Path, libraries)]
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        path = Path(frame.f_code.co_filename)
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in known):
+            return f" (in {frame.f_code.co_qualname}, at {path}:{line})"
+    return ""
+
+
+def write_failure(folder: Path, rank: int, error: BaseException) -> None:
+    """Leave a note for the launcher."""
+    kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "cause"
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".rank-{rank}.failure.tmp"
+    draft.write_text(json.dumps({"rank": rank, "kind": kind, "message": str(error)}))
+    os.replace(draft, folder / f"rank-{rank}.failure.json")
+
+
+def read_failures(folder: Path) -> list[tuple[Kind, str]]:
+    """All notes, causes first."""
+    notes = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.failure.json"))]
+    return sorted(((note["kind"], note["message"]) for note in notes), key=lambda note: note[0] != "cause")
+
+
+def ranks_that_told(folder: Path) -> set[int]:
+    """Ranks that left a note, of whatever kind."""
+    return {json.loads(path.read_text())["rank"] for path in folder.glob("rank-*.failure.json")}
+
+
+def clear_failures(folder: Path) -> None:
+    """Forget the notes of an earlier attempt."""
+    for path in folder.glob("rank-*.failure.json"):
+        path.unlink(missing_ok=True)
+
+
+def _is_transport(error: Exception) -> bool:
+    """Whether an error comes from the backend that moves data, not from a handler's own work."""
+    words = ("gloo", "connection", "timed out", "timeout", "nccl", "peer")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # where in the backend's own sources it happened helps nobody
+    return SOURCE_PLACE.sub("", lines[0])[:300] if lines else type(error).__name__

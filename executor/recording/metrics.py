@@ -1,0 +1,86 @@
+"""The numbers of training as they arrive: losses, evaluations, and the end of a run whose loss is no number."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from executor.recording.failure import NonFiniteError
+from executor.state.buffers import Now
+from executor.state.task import SPLITS
+from simgnn.policy import Metrics
+from simgnn.record.result import Accuracy
+
+WIDTH = len(fields(Metrics))
+"""Numbers of a set of rows."""
+
+
+class History:
+    """Losses by epoch and evaluations, the same on every rank since they are sums over all.
+
+    On a GPU numbers are copied to the host without waiting and looked at when they have arrived, at the latest when
+    :meth:`settle` is called.
+    """
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+        self.evaluations: dict[int, list[float]] = {}
+        self._coming: deque[tuple[Now, torch.Tensor, Any]] = deque()
+
+    def observe(self, now: Now, metrics: torch.Tensor) -> None:
+        """Training metrics of a turn. Raises :class:`NonFiniteError`, on all ranks alike."""
+        if metrics.device.type != "cuda":
+            self._note(now, metrics)
+            return
+        host = torch.empty(metrics.shape, dtype=metrics.dtype, pin_memory=True)
+        host.copy_(metrics, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(metrics.device))
+        self._coming.append((now, host, event))
+        while self._coming and self._coming[0][2].query():
+            arrived, numbers, _ = self._coming.popleft()
+            self._note(arrived, numbers)
+
+    def settle(self) -> None:
+        """Wait for what is still under way."""
+        while self._coming:
+            now, numbers, event = self._coming.popleft()
+            event.synchronize()
+            self._note(now, numbers)
+
+    def observe_evaluation(self, now: Now, counts: torch.Tensor) -> None:
+        """Counts of an evaluation."""
+        self.evaluations[now.epoch] = counts.flatten().tolist()
+
+    def _note(self, now: Now, metrics: torch.Tensor) -> None:
+        found = Metrics.of(metrics)
+        loss = found.loss
+        if found.nonfinite or not math.isfinite(loss):
+            raise NonFiniteError(
+                f"the loss of epoch {now.epoch + 1} is no finite number ({loss}); "
+                "lower train.learning_rate, or look for extreme values in the features"
+            )
+        # steps of one epoch add up; each is divided by the same number of training rows
+        self.losses[now.epoch] = loss if now.step == 0 else self.losses.get(now.epoch, 0.0) + loss
+
+    def accuracy(self) -> list[Accuracy]:
+        """Accuracy, or micro-F1, after each evaluated epoch (counted from 1); None where there are no such rows."""
+        result = []
+        for epoch, counts in sorted(self.evaluations.items()):
+            values: dict[str, float | None] = {}
+            for position, split in enumerate(SPLITS):
+                values[split] = Metrics(*counts[position * WIDTH : (position + 1) * WIDTH]).accuracy
+            result.append(Accuracy(epoch=epoch + 1, **values))
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"losses": dict(self.losses), "evaluations": dict(self.evaluations)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Put back what :meth:`state` returned."""
+        self.losses = dict(state["losses"])
+        self.evaluations = dict(state["evaluations"])

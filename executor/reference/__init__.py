@@ -1,0 +1,1 @@
+"""Single-process references that distributed training is checked against."""

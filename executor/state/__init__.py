@@ -1,0 +1,1 @@
+"""What a rank holds: buffers, routes, its model, its task."""

@@ -1,0 +1,135 @@
+"""Checkpoints: one file a rank, valid once all are there; a resumed run continues bit for bit."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from executor.state.context import Pairs, RankContext
+from simgnn.errors import BackendError
+
+LATEST = "latest.json"
+
+
+def save_checkpoint(
+    folder: Path, epoch: int, digest: str, context: RankContext, history: Mapping[str, Any], barrier: Callable[[], None]
+) -> None:
+    """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
+
+    Holds parameters, optimizer, the modules' own buffers, torch's generators, remembered buffers (policies' states and
+    caches among them), shared memory that this rank writes, decisions, counted traffic, and ``history``: what the run
+    remembers of the epochs before.
+    """
+    place = folder / f"epoch-{epoch}"
+    assert context.optimizer is not None
+    assert context.network is not None
+    state = {
+        "optimizer": context.optimizer.state_dict(),
+        "modules": context.network.state(),
+        "generators": _generators(context.device),
+        "buffers": context.store.state(),
+        "written": {name: rows.clone() for name, rows in context.written.items()},
+        "decisions": context.decisions,
+        "pairs": _listed(context.pairs),
+        "apart": {name: _listed(apart.pairs) for name, apart in context.apart.items()},
+        "history": dict(history),
+    }
+    _write(place / f"rank-{context.rank}.pt", lambda draft: torch.save(state, draft))
+    barrier()
+    if context.rank == 0:
+        note = {"epoch": epoch, "ranks": context.program.ranks, "program_digest": digest}
+        _write(folder / LATEST, lambda draft: draft.write_text(json.dumps(note)))
+        for old in folder.glob("epoch-*"):
+            if old.name != place.name:
+                shutil.rmtree(old, ignore_errors=True)
+    barrier()
+
+
+def _listed(pairs: Pairs) -> list[list[int]]:
+    return [[*key, *value] for key, value in pairs.items()]
+
+
+def _unlisted(rows: list[list[int]]) -> Pairs:
+    return {(op_id, target): [messages, nbytes] for op_id, target, messages, nbytes in rows}
+
+
+def _write(path: Path, put: Callable[[Path], Any]) -> None:
+    """A file that is there whole or not at all. Raises :class:`BackendError` where it cannot be written."""
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        put(draft)
+        os.replace(draft, path)
+    except (OSError, RuntimeError) as error:  # torch has errors of its own for a full disk
+        with suppress(OSError):
+            draft.unlink()
+        raise BackendError(
+            f"the checkpoint {path} cannot be written ({error}); make room there, or train without "
+            "(train.checkpoint_every = 0)"
+        ) from error
+
+
+def _generators(device: torch.device) -> list[torch.Tensor]:
+    """States of the generators that layers such as Dropout draw from: the CPU's, and the device's."""
+    drawn = [torch.get_rng_state()]
+    return [*drawn, torch.cuda.get_rng_state(device)] if device.type == "cuda" else drawn
+
+
+def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
+    """Epochs that the last complete checkpoint has seen. Raises :class:`BackendError` where there is none that fits."""
+    path = folder / LATEST
+    if not path.is_file():
+        raise BackendError(
+            f"--resume: there is no complete checkpoint in {folder}; start without --resume, "
+            "and set train.checkpoint_every to write some"
+        )
+    try:
+        note = json.loads(path.read_text())
+        epoch, had, written = int(note["epoch"]), int(note["ranks"]), str(note["program_digest"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
+    if had != ranks or written != digest:
+        raise BackendError(
+            f"--resume: the checkpoint in {folder} belongs to another program ({had} ranks, digest {written[:12]}; "
+            f"this one: {ranks} ranks, {digest[:12]}); start without --resume"
+        )
+    return epoch
+
+
+def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str, Any]:
+    """Put back this rank's state; returns the history of losses."""
+    path = folder / f"epoch-{epoch}" / f"rank-{context.rank}.pt"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
+    except (RuntimeError, ValueError, EOFError, UnpicklingError) as error:  # torch advises to load it unsafely
+        raise BackendError(f"--resume: {path} cannot be read: it is damaged; start without --resume") from error
+    missing = sorted(set(context.apart) - set(state.get("apart", {})))
+    if missing:
+        raise BackendError(
+            f"--resume: {path} does not tell the payload of the epochs before ({', '.join(missing)}): an earlier "
+            "version wrote it; start without --resume"
+        )
+    assert context.optimizer is not None
+    assert context.network is not None
+    context.optimizer.load_state_dict(state["optimizer"])
+    context.network.load_state(state["modules"])
+    torch.set_rng_state(state["generators"][0])
+    if context.device.type == "cuda":
+        torch.cuda.set_rng_state(state["generators"][1], context.device)
+    context.store.load_state(state["buffers"])
+    for name, rows in context.written.items():
+        rows.copy_(state["written"][name])
+    context.decisions.update(state["decisions"])
+    context.pairs.update(_unlisted(state["pairs"]))
+    for name, apart in context.apart.items():
+        apart.pairs.update(_unlisted(state["apart"][name]))
+    history: dict[str, Any] = state["history"]
+    return history

@@ -1,0 +1,133 @@
+"""The model of one rank: its layers over its local graph, or over sampled blocks, as functions that ops name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from executor.layers import LocalAdjacency, build_layers
+from executor.layers.builtin import Functions, Layer
+from executor.layers.sampled import FirstRows, SampledBlock
+from executor.layers.tape import Call, autograd
+from executor.layers.user import check_copies
+from simgnn.errors import BackendError, ConfigError
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
+from simgnn.partition.local.vertex_cut import RankGraph
+from simgnn.program.kinds import Segment
+
+OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD)
+"""Segments that read edges."""
+
+
+class _Modules:
+    """``layers``: modules in order, the same parameters on every rank."""
+
+    def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
+        self._by_index: dict[int, Any] = {spec.index: layer for spec, layer in zip(specs, self.layers, strict=True)}
+
+    def set_training(self, training: bool) -> None:
+        """Layers behave as in training, or as in an evaluation: what torch's ``train`` and ``eval`` mean."""
+        for layer in self.layers:
+            layer.train(training)
+
+    def state(self) -> list[dict[str, torch.Tensor]]:
+        """By layer what training changes besides parameters: a module's buffers, such as running means."""
+        return [{name: value.clone() for name, value in layer.named_buffers()} for layer in self.layers]
+
+    def load_state(self, state: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Put back what :meth:`state` returned."""
+        for layer, saved in zip(self.layers, state, strict=True):
+            for name, value in layer.named_buffers():
+                value.copy_(saved[name])
+
+    def on_tape(self, layer: int) -> bool:
+        """Whether functions of a layer take ``call=``, so that a :class:`~executor.layers.tape.Tape` reverses them."""
+        return isinstance(self._by_index[layer], Layer)
+
+    def _function(self, layer: int, segment: Segment, functions: Functions) -> Callable[..., Any]:
+        """A function of a layer, from those that it has."""
+        if segment not in functions:
+            raise BackendError(f"layer {layer} has no segment '{segment}'; it has: {', '.join(functions)}")
+        return functions[segment]
+
+
+class LayerNetwork(_Modules):
+    """Layers over the edges that a rank holds. ``mean`` [F_0]: what sparse input rows are less of, where they are."""
+
+    def __init__(
+        self,
+        specs: Sequence[LayerSpec],
+        local: RankGraph,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        mean: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(specs, seed, dtype, device)
+        assert specs[0].centred_input == (mean is not None), "rows that are planned less their mean come with it"
+        if mean is not None:
+            first = self.layers[0]
+            assert isinstance(first, Layer), "layers of the user's own get dense rows"
+            first.mean = mean
+        if local.copied:
+            check_copies(self.layers)
+        self._local, self._options = local, {"dtype": dtype, "device": device}
+
+    @cached_property
+    def adjacency(self) -> LocalAdjacency:
+        """The local edges as segments read them; programs that sum block by block have none that does."""
+        return LocalAdjacency.from_local_graph(self._local, **self._options)
+
+    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+        """A segment of a layer as a function on the tensors that its op reads.
+
+        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
+        ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``update`` takes the
+        aggregate and, where the layer uses them, own rows.
+        """
+        function = self._function(layer, segment, self._by_index[layer].functions())
+        if segment in OVER_EDGES:
+            adjacency = self.adjacency
+            return lambda *rows, **options: function(adjacency, *rows, **options)
+        if segment is Segment.PREPARE:
+            return lambda *rows, **options: tuple(function(part, **options) for part in rows)
+        return function
+
+
+class SampledNetwork(_Modules):
+    """Layers over the blocks of a mini-batch: ops read the edges that they sum over. Raises :class:`ConfigError` for a
+    user's own layers, whose neighbourhoods are those of the graph."""
+
+    def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        for spec in specs:
+            if spec.kind not in BUILT_IN_LAYERS:
+                raise ConfigError(
+                    f"model.kind: got '{spec.kind}', expected one of {', '.join(BUILT_IN_LAYERS)}: a layer of your own "
+                    "sums over neighbourhoods of the graph, mini-batches have sampled ones; use batching.kind = 'full'"
+                )
+        super().__init__(specs, seed, dtype, device)
+
+    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+        """A segment as a function on what its op reads; a block is (indptr [n + 1], sources [edges]).
+
+        ``prepare`` takes rows and returns as many; ``maximum`` and ``aggregate`` take a block and the rows of its m
+        sources, ``aggregate`` with attention the maxima too; ``update`` takes the aggregate [n, ...] and, where the
+        layer uses own rows, those of all sources, of which it reads the first n.
+        """
+        module: Layer = self._by_index[layer]
+        if segment in OVER_EDGES:
+            summed = self._function(layer, segment, module.sampled_functions())
+            return lambda block, rows, *others, **options: summed(
+                SampledBlock(block[0], block[1], len(rows)), rows, *others, **options
+            )
+        function = self._function(layer, segment, module.functions())
+        if segment is not Segment.UPDATE or not module.spec.uses_own_rows:
+            return function
+
+        def update(aggregated: torch.Tensor, rows: torch.Tensor, call: Call = autograd) -> torch.Tensor:
+            found: torch.Tensor = function(aggregated, call(FirstRows, rows, len(aggregated)), call=call)
+            return found
+
+        return update

@@ -1,0 +1,168 @@
+"""What a run directory tells the executor: the program, where the artefacts lie, how to train."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from simgnn.emit.batches.batching import Batching
+from simgnn.errors import BackendError, ConfigError
+from simgnn.model.spec import LayerSpec
+from simgnn.policy import Policy
+from simgnn.program.digest import program_digest
+from simgnn.program.dispatch import Picks
+from simgnn.program.program import Program
+from simgnn.program.storage import load_program
+from simgnn.record.plan import BatchesTable, read_plan
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from simgnn.partition.local.shards import Shard
+    from simgnn.partition.local.vertex_cut import RankGraph
+    from simgnn.partition.store import PartitionArtifact
+
+
+@dataclass(frozen=True)
+class BatchFolders:
+    """Where a mini-batch run finds its sampling plan, its presampled batches, and the plan of its fetches (None: ranks
+    ask one another while they train)."""
+
+    plan: Path
+    presampled: Path
+    fetches: Path | None
+
+    @classmethod
+    def of(cls, table: BatchesTable) -> "BatchFolders":
+        """As the plan names them."""
+        return cls(Path(table.plan), Path(table.folder), None if table.fetches is None else Path(table.fetches))
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """``plan/plan.json`` of a run directory, checked. ``train`` holds the fields of ``[train]``; ``policies``: slot ->
+    the policy that acts while training; ``batches``: None where the whole graph is one step."""
+
+    root: Path
+    name: str
+    partition: Path
+    shards: Path
+    ranks: int
+    layers: tuple[LayerSpec, ...]
+    classes: int
+    multilabel: bool
+    train: Mapping[str, Any]
+    seed: int
+    digest: str
+    threads_per_rank: int | None
+    synthetic: tuple[str, ...]
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    batches: BatchFolders | None = None
+
+    @classmethod
+    def open(cls, root: Path) -> "RunPlan":
+        """Read a run directory. Raises :class:`ConfigError` when it is not one that a run can start from."""
+        path = root / "plan" / "plan.json"
+        remedy = "make it with simgnn run --prepare"
+        if not path.is_file():
+            raise ConfigError(f"{root} is no run directory: it holds no plan/plan.json; {remedy}")
+        try:
+            plan = read_plan(path)
+            policies = plan.acting()
+        except ConfigError as error:
+            raise ConfigError([f"{problem}; {remedy} again" for problem in error.problems]) from error
+        if plan.partition is None or plan.shards is None:
+            raise ConfigError(
+                f"{path} names no partition or no shards: it is the plan of a simulation; "
+                "prepare a run with simgnn run --prepare"
+            )
+        batches = plan.batches
+        return cls(
+            root=root,
+            name=plan.name,
+            partition=Path(plan.partition),
+            shards=Path(plan.shards),
+            ranks=plan.ranks,
+            layers=plan.layers,
+            classes=plan.classes,
+            multilabel=plan.multilabel,
+            train=plan.train.model_dump(mode="json"),
+            seed=plan.seed,
+            digest=plan.program_digest,
+            threads_per_rank=plan.threads_per_rank,
+            synthetic=tuple(word for word in ("features", "labels") if getattr(plan.graph, f"synthetic_{word}")),
+            policies=policies,
+            batches=None if batches is None else BatchFolders.of(batches),
+        )
+
+    def check_unfinished(self) -> None:
+        """Raises :class:`ConfigError` where the directory holds a run that went well: it is not trained over."""
+        path = RunDirectory(self.root).result
+        if path.is_file() and read_result(path).status == "ok":
+            raise ConfigError(
+                f"DIR: got {self.root}, which holds a finished run ({path.name}); expected one not trained yet: "
+                "prepare another with simgnn run --prepare --out, or remove that file"
+            )
+
+    @property
+    def batching(self) -> Batching:
+        """Which vertices a step covers, in a run on mini-batches."""
+        return cast(Batching, self.policies["batching"])
+
+    @property
+    def trace(self) -> Path:
+        """Folder of the ranks' own trace files."""
+        return self.root / "trace"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.root / "checkpoint"
+
+    @property
+    def epochs(self) -> int:
+        """Training epochs."""
+        return int(self.train["epochs"])
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which a silent rank counts as lost."""
+        return float(self.train["timeout"])
+
+    @property
+    def schedule(self) -> Picks | None:
+        """The schedule that picks among ready ops; None in a plan that names none."""
+        return cast("Picks | None", self.policies.get("schedule"))
+
+    @cached_property
+    def program(self) -> Program:
+        """The program; refused when it is not the one that the plan was made for."""
+        program = load_program(self.root / "plan")
+        found = program_digest(program)
+        if found != self.digest or program.ranks != self.ranks:
+            raise ConfigError(
+                f"{self.root / 'plan'}: the program's digest is {found[:12]} for {program.ranks} ranks, the plan says "
+                f"{self.digest[:12]} for {self.ranks}; prepare the run again"
+            )
+        return program
+
+    @cached_property
+    def artifact(self) -> "PartitionArtifact":
+        """The partition."""
+        from simgnn.partition.store import PartitionArtifact
+
+        return PartitionArtifact.open(self.partition)
+
+    def local(self, rank: int) -> "RankGraph":
+        """What a rank holds of the graph."""
+        return self.artifact.local(rank)
+
+    def shard(self, rank: int) -> "Shard":
+        """A rank's features, labels and masks."""
+        from simgnn.partition.local.shards import ShardArtifact
+
+        shard = ShardArtifact.open(self.shards).rank(rank)
+        if shard.labels is None:
+            raise BackendError("the graph has no labels, so there is nothing to train")
+        return shard

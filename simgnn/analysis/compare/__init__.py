@@ -1,0 +1,1 @@
+"""Where a prediction and a run differ."""

@@ -1,0 +1,264 @@
+"""Where a prediction and a run differ: a join of two traces on (rank, epoch, step, op_id)."""
+
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simgnn.analysis.compare.cautions import cautions
+from simgnn.analysis.compare.energy import EnergyDifference
+from simgnn.analysis.compare.metrics import op_times
+from simgnn.errors import ConfigError
+from simgnn.program.program import EVALUATE
+from simgnn.record.batches import batches_that_differ
+from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS = ("compute", "wait", "transfer")
+TOP = 10
+UNMATCHED = "{} ops of these epochs ran on one side only and are left out: the two decided differently what to send"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One quantity of an epoch on both sides, in seconds; ``error`` = (predicted - measured) / measured, None where
+    nothing was measured. Of two directories of one kind the first stands in the place of the prediction."""
+
+    name: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """Predicted minus measured."""
+        return self.predicted_s - self.measured_s
+
+    @property
+    def error(self) -> float | None:
+        """Relative error."""
+        return self.difference_s / self.measured_s if self.measured_s > 0 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fields and derived numbers."""
+        return {**asdict(self), "difference_s": self.difference_s, "error": self.error}
+
+
+@dataclass(frozen=True)
+class KindDifference:
+    """One op kind, mean over ranks of the seconds in a median epoch."""
+
+    kind: str
+    compute: Difference
+    wait: Difference
+    transfer: Difference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors of the epoch, of its parts, of each op kind; the ops with the largest absolute difference; byte counts;
+    energy.
+
+    ``ops_unmatched``: ops of the compared epochs, by rank, epoch, step and op, that ran on one side only.
+    ``batches_differ``: mini-batches that held other rows, took them from other places, or are told by one side only;
+    None where there are none.
+    """
+
+    predicted: Result
+    measured: Result
+    epochs: int
+    epoch: Difference
+    epoch_spread_s: float
+    parts: tuple[Difference, ...]
+    kinds: tuple[KindDifference, ...]
+    top: tuple[Difference, ...]
+    bytes_differ: int
+    messages_differ: int
+    ops_unmatched: int
+    energy: EnergyDifference
+    batches_differ: int | None = None
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the two directories are: a prediction and what was measured, or two of one kind, A and B."""
+        return sides_of(self.predicted, self.measured)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Seconds between which 90 % of the predicted epochs are expected; None: the prediction states none, or it is
+        not compared with a measurement."""
+        return self.predicted.epoch_s_interval if self.predicted.backend != self.measured.backend else None
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured median lies in the predicted interval."""
+        if self.interval is None:
+            return None
+        return self.interval[0] <= self.epoch.measured_s <= self.interval[1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``; where both sides are of one kind, keys say ``first`` and ``second`` instead."""
+        table = {
+            "backends": [self.predicted.backend, self.measured.backend],
+            "cautions": list(self.cautions),
+            "program_digest": self.predicted.program_digest,
+            "epochs_compared": self.epochs,
+            "epoch": self.epoch.as_dict(),
+            "measured_epoch_spread_s": self.epoch_spread_s,
+            "predicted_interval_s": self.interval,
+            "measured_median_inside": self.inside,
+            "parts": [part.as_dict() for part in self.parts],
+            "kinds": [
+                {"kind": kind.kind, **{part: getattr(kind, part).as_dict() for part in PARTS}} for kind in self.kinds
+            ],
+            "top": [op.as_dict() for op in self.top],
+            "bytes_differ": self.bytes_differ,
+            "messages_differ": self.messages_differ,
+            "ops_unmatched": self.ops_unmatched,
+            "batches_differ": self.batches_differ,
+            "energy_of_an_epoch": self.energy.as_dict(),
+        }
+        return table if self.predicted.backend != self.measured.backend else _of_one_kind(table)
+
+
+def compare_runs(predicted: Path, measured: Path) -> Comparison:
+    """Compare two run directories of one program: a prediction with a run, or two of one kind.
+
+    Times are taken over the steady epochs that both traces hold (all but the first, where there are several). What
+    jitter adds to predicted waits is in no trace: it is added from the result, op by op. Raises :class:`ConfigError`
+    when a directory holds no finished run or the programs differ.
+    """
+    first, second = RunDirectory(predicted), RunDirectory(measured)
+    one, two = read_result(first.result), read_result(second.result)
+    if one.backend == "executor" and two.backend == "sim":
+        raise ConfigError(
+            f"{predicted} is a run and {measured} a prediction; expected the prediction first: "
+            f"simgnn compare {measured} {predicted}"
+        )
+    if one.program_digest != two.program_digest:
+        raise ConfigError(
+            f"{predicted} and {measured} hold different programs ({one.program_digest[:12]} and "
+            f"{two.program_digest[:12]}): predict and run the same experiment on the same partition"
+        )
+    for path, result in ((predicted, one), (measured, two)):
+        if result.status == "failed" or not result.epoch_s:
+            raise ConfigError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
+    joined, epochs, unmatched = _join(first, second)
+    per_op = joined.groupby(["op", "kind"], sort=True)[_columns()].sum() / (epochs * one.ranks)
+    for side, result in (("predicted", one), ("measured", two)):
+        if result.jitter is not None:
+            added = per_op.index.get_level_values("op").map(result.jitter.wait_s).to_numpy(dtype=float)
+            per_op[f"wait_{side}"] = (per_op[f"wait_{side}"] + np.nan_to_num(added)).clip(lower=0.0)
+    kinds = tuple(
+        KindDifference(str(kind), *(_difference(str(kind), rows, part) for part in PARTS))
+        for kind, rows in per_op.groupby(level="kind", sort=True)
+    )
+    rows: list[dict[Any, Any]] = per_op.reset_index().to_dict("records")
+    whole = [Difference(row["op"], _total(row, "predicted"), _total(row, "measured")) for row in rows]
+    steady = two.epoch_s[1:] or two.epoch_s
+    return Comparison(
+        predicted=one,
+        measured=two,
+        epochs=epochs,
+        epoch=Difference("epoch", _median(one), _median(two)),
+        epoch_spread_s=float(np.subtract(*np.percentile(steady, [75, 25]))),
+        parts=tuple(_difference(part, per_op, part) for part in PARTS),
+        kinds=kinds,
+        top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
+        bytes_differ=_differ(first, second, "bytes", one.epochs == two.epochs),
+        messages_differ=_differ(first, second, "messages", one.epochs == two.epochs),
+        ops_unmatched=unmatched,
+        energy=EnergyDifference.of(one.energy, two.energy),
+        batches_differ=_batches_differ(first, second),
+        cautions=(
+            *([UNMATCHED.format(unmatched)] if unmatched else []),
+            *cautions(sides_of(one, two), (first, second), (one, two)),
+        ),
+    )
+
+
+def sides_of(first: Result, second: Result) -> tuple[str, str]:
+    """Names of two sides: "predicted" and "measured", or, of one kind, the same word with A and B."""
+    words = [{"sim": "predicted", "executor": "measured"}[result.backend] for result in (first, second)]
+    return (words[0], words[1]) if words[0] != words[1] else (f"{words[0]} A", f"{words[1]} B")
+
+
+def _of_one_kind(value: Any) -> Any:
+    """The same nested value, its keys without claims of what is predicted and what is measured."""
+    if isinstance(value, dict):
+        return {
+            key.replace("predicted", "first").replace("measured", "second"): _of_one_kind(entry)
+            for key, entry in value.items()
+        }
+    return [_of_one_kind(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _columns() -> list[str]:
+    return [f"{part}_{side}" for part in PARTS for side in ("predicted", "measured")]
+
+
+def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int]:
+    """Ops of the epochs compared, with times of both sides; how many epochs; how many ops one side alone has."""
+    import pandas as pd
+
+    sides = [frame[frame["step"] >= 0] for frame in map(op_times, (first, second))]
+    keys = ["rank", "epoch", "step", "op_id"]
+    joined = sides[0].merge(sides[1][[*keys, *PARTS]], on=keys, suffixes=("_predicted", "_measured"), validate="1:1")
+    if joined.empty:
+        raise ConfigError(f"{first.root} and {second.root} have no epoch in common")
+    if joined["epoch"].nunique() > 1:
+        joined = joined[joined["epoch"] > joined["epoch"].min()]
+    assert isinstance(joined, pd.DataFrame)
+    epochs = joined["epoch"].unique()
+    ran = sum(int(frame["epoch"].isin(epochs).sum()) for frame in sides)
+    return joined, len(epochs), ran - 2 * len(joined)
+
+
+def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
+    return Difference(name, float(rows[f"{part}_predicted"].sum()), float(rows[f"{part}_measured"].sum()))
+
+
+def _total(row: dict[Any, Any], side: str) -> float:
+    return float(sum(row[f"{part}_{side}"] for part in PARTS))
+
+
+def _median(result: Result) -> float:
+    if result.epoch_s_median is not None:
+        return result.epoch_s_median
+    return float(np.median(result.epoch_s[1:] or result.epoch_s))
+
+
+def _differ(first: RunDirectory, second: RunDirectory, column: str, whole_run: bool) -> int:
+    """Sum of absolute differences of a traffic column over ops and rank pairs; runs of unequal length are compared by
+    the mean epoch that their results state."""
+    if not whole_run:
+        one, two = read_result(first.result), read_result(second.result)
+        field = "bytes_sent" if column == "bytes" else "messages"
+        return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
+    one_table, two_table = (_training_traffic(run)[column] for run in (first, second))
+    return int(one_table.sub(two_table, fill_value=0).abs().sum())
+
+
+def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
+    lacking = [run for run in (first, second) if not run.batches.is_file()]
+    if len(lacking) == 2:
+        return None
+    if lacking:
+        raise ConfigError(
+            f"{lacking[0].batches}: got no such file, expected the run's mini-batches, as the other directory has "
+            "them: simulate or run again"
+        )
+    return batches_that_differ(read_table(first.batches), read_table(second.batches))
+
+
+def _training_traffic(run: RunDirectory) -> "pd.DataFrame":
+    """Traffic by op and rank pair, evaluations left out: they are no part of an epoch and need not be simulated."""
+    ops: pd.DataFrame = read_table(run.ops).to_pandas()
+    trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
+    table: pd.DataFrame = read_table(run.traffic).to_pandas()
+    return table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])

@@ -1,0 +1,151 @@
+"""What samples of communication have in common, wherever they were taken: floors, rates, collectives, errors.
+
+The time of a communication is that of its last rank (``last_s``): a rank that has its part early meets the late one at
+the next communication, so an epoch is made of the latter. Where ranks take turns on cores it is the mean over ranks
+(:func:`of_turns`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.analysis.fit.errors import CallErrors, Predictor, held_out, without
+from simgnn.analysis.fit.samples import Sample
+from simgnn.analysis.fit.solver import MAD_TO_SIGMA, costs
+from simgnn.hardware.price.collectives import bus_seconds, bytes_moved, hops, steps
+from simgnn.hardware.profile.links import Algorithm, Collective
+from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
+
+FloatArray = NDArray[np.float64]
+LARGE_BYTES = float(1 << 20)
+"""Messages from here on tell bandwidths: their floor is a small share of their time."""
+SHARE_LIMITS = (0.02, 50.0)
+"""An efficiency or a residual beyond these says that the floor was larger than the time; it is held here."""
+COLLECTIVES = ("allreduce", "broadcast", "allgather", "barrier")
+ALGORITHMS: Mapping[tuple[str, str], Algorithm] = {("gloo", "broadcast"): "binomial"}
+"""Library and collective -> its algorithm; where nothing is said a ring. Gloo: ``gloo/broadcast.cc``."""
+
+
+def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
+    """Samples of one primitive, and of one form if one is named."""
+    return [sample for sample in samples if sample.primitive == primitive and form in (None, sample.form)]
+
+
+def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
+    """Samples of ranks that have a core for each of their threads as they are; of more ranks ``last_s`` is the mean
+    over ranks. ``cores``: of the host, None for GPUs.
+
+    There the last rank is late because an early one has gone back to work on its core. That work is not lost: the late
+    rank has the core for itself later, and the simulator, which shares cores out, counts it already.
+    """
+    return [
+        sample.model_copy(update={"last_s": sample.seconds})
+        if cores is not None and sample.active * sample.threads > cores
+        else sample
+        for sample in samples
+    ]
+
+
+def floor_and_rates(samples: Sequence[Sample], seconds: Sequence[float]) -> tuple[float, FloatArray]:
+    """The time of no bytes, and the bytes per second beyond it, [n].
+
+    The floor is fitted with the smaller half of the sizes, where it shows.
+    """
+    sizes, times = np.array([sample.sizes["bytes"] for sample in samples]), np.array(seconds)
+    small = np.argsort(sizes)[: max(3, len(sizes) // 2 + 1)]
+    columns = np.column_stack([np.ones(len(small)), sizes[small]])
+    floor = float(costs(columns, times[small], "messages")[0])
+    floor = min(floor, float(np.median(times[small])))
+    return floor, sizes / np.maximum(times - floor, times * 0.05)
+
+
+def exchange_floor(samples: Sequence[Sample]) -> float:
+    """The time of an even exchange of no bytes."""
+    even = [sample for sample in samples if sample.form == "even"]
+    return floor_and_rates(even, [sample.last_s for sample in even])[0]
+
+
+def efficiency(samples: Sequence[Sample], rates: FloatArray, floor: float, most: float) -> Points:
+    """Which share of ``most`` bytes per second single messages reach beyond their floor, by size."""
+    sizes = np.array([sample.sizes["bytes"] for sample in samples])
+    order = np.argsort(sizes)
+    # below some size the floor is nearly all of the time, and what is left of it says nothing about the rate
+    told = [place for place in order if sizes[place] / most >= 0.25 * floor] or [order[-1]]
+    return Points.of(sizes[told].tolist(), np.clip(rates[told] / most, SHARE_LIMITS[0], 1.0).tolist(), "measured")
+
+
+def message_rate(samples: Sequence[Sample], floor: float, reach: float) -> float:
+    """Bytes per second of one large message: the median over those of ``reach`` bytes and more."""
+    least = min(reach, max(sample.sizes["bytes"] for sample in samples))
+    large = [sample for sample in samples if sample.sizes["bytes"] >= least]
+    return float(np.median([s.sizes["bytes"] / max(s.last_s - floor, s.last_s * 0.05) for s in large]))
+
+
+def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) -> Collective:
+    """What a call of an exchange costs besides its messages, whose floor is ``message_floor``."""
+    return Collective(
+        kind="exchange",
+        algorithm="pairwise",
+        floor=Duration.of(0.0, "measured", spread=noise(samples)),
+        hop=Duration.of(max(exchange_floor(samples) - message_floor, 0.0) / (ranks - 1), "measured"),
+        ranks=(ranks,),
+    )
+
+
+def fit_collective(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> Collective:
+    """The collective's entry for one group size. ``library``: "gloo", "nccl"."""
+    algorithm = ALGORITHMS.get((library, kind), "ring")
+    count = max(steps(kind, algorithm, ranks), 1)
+    scatter = noise(samples)
+    if kind == "barrier":
+        floor = float(np.median([sample.last_s for sample in samples]))
+        hop = Duration.of(floor / count, "measured", spread=scatter)
+        return Collective(kind="barrier", floor=Duration.of(0.0, "measured"), hop=hop, ranks=(ranks,))
+    floor, _ = floor_and_rates(samples, [sample.last_s for sample in samples])
+    ordered = sorted(samples, key=lambda sample: sample.sizes["bytes"])
+    moved = np.array([bytes_moved(kind, ranks, sample.sizes["bytes"]) for sample in ordered])
+    flowing = np.array([max(sample.last_s - floor, sample.last_s * 0.02) for sample in ordered])
+    bandwidth = float(moved[-1] / flowing[-1])
+    residual = np.clip(flowing / (moved / bandwidth), *SHARE_LIMITS)
+    # where bytes hardly count, the residual is noise over noise: it starts where they are a tenth of the floor
+    told = moved / bandwidth >= 0.1 * floor
+    told[-1] = True
+    sizes = [sample.sizes["bytes"] for sample in ordered]
+    points = Points.of(np.array(sizes)[told].tolist(), residual[told].tolist(), "measured", spread=scatter)
+    return Collective(
+        kind=kind,
+        algorithm=algorithm,
+        floor=Duration.of(0.0, "measured", spread=scatter),
+        hop=Duration.of(floor / count, "measured", spread=scatter),
+        bus_bandwidth=Bandwidth.of(bandwidth, "measured", spread=scatter, range=(0.0, sizes[-1])),
+        residual=points,
+        ranks=(ranks,),
+    )
+
+
+def collective_errors(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> CallErrors:
+    """How far :func:`fit_collective` is off at sizes that it has not seen."""
+
+    def fit(size: float) -> Predictor:
+        entry = fit_collective(kind, ranks, without(samples, size), library)
+        hop = 0.0 if entry.hop is None else entry.hop.value
+
+        def seconds(sample: Sample) -> float:
+            nbytes = sample.sizes["bytes"]
+            return entry.floor.value + hops(entry, ranks, nbytes) * hop + bus_seconds(entry, ranks, ranks, nbytes)
+
+        return seconds
+
+    return held_out(samples, fit)
+
+
+def noise(samples: Sequence[Sample]) -> float:
+    """Spread of the repeats as a share of their median: the median over sizes."""
+    return float(MAD_TO_SIGMA * np.median([sample.mad_s / sample.last_s for sample in samples]))
+
+
+def spread_of(ratios: Sequence[float]) -> float:
+    """Standard deviation of the logarithm of ratios, from their median absolute deviation."""
+    logs = np.log(np.array(ratios))
+    return float(MAD_TO_SIGMA * np.median(np.abs(logs - np.median(logs)))) if len(logs) else 0.0

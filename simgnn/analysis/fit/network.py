@@ -1,0 +1,148 @@
+"""What communication costs, from samples of one host: messages, ports, the loopback that all share, and collectives.
+
+Times of messages follow ``floor + max(bytes / message rate, rank's bytes / port, all bytes / loopback)``: what the
+simulator's fluid flows give for equal messages that start together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from simgnn.analysis.fit.calls import (
+    COLLECTIVES,
+    LARGE_BYTES,
+    FloatArray,
+    collective_errors,
+    efficiency,
+    exchange_entry,
+    exchange_floor,
+    fit_collective,
+    floor_and_rates,
+    message_rate,
+    of_kind,
+    of_turns,
+    spread_of,
+)
+from simgnn.analysis.fit.errors import Errors, Predictor, held_out, without
+from simgnn.analysis.fit.samples import Sample
+from simgnn.errors import HardwareError
+from simgnn.hardware.profile.links import Backend, LinkType, Message, Ports
+from simgnn.hardware.profile.quantities import Bandwidth, Duration
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """The loopback link and the backend as the profile writes them, and how well they reproduce the samples."""
+
+    link: LinkType
+    backend: Backend
+    errors: Errors
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """Rates in bytes per second: of one message, of one rank (each way), of everything on the host."""
+
+    message: float
+    port: float
+    host: float
+
+
+def fit_network(samples: Sequence[Sample], cores: float | None, library: str) -> NetworkFit:
+    """Fit all communication samples of groups of ranks on one host with so many cores (None: ranks of GPUs),
+    which talk through this library.
+
+    Raises :class:`HardwareError` if there are none.
+    """
+    samples = of_turns(samples, cores)
+    sends = of_kind(samples, "send")
+    sends = [sample for sample in sends if sample.ranks == min(one.ranks for one in sends)]  # the others only wait
+    exchanges = of_kind(samples, "exchange")
+    check_enough(sends, exchanges, "calibrate with 2 ranks or more")
+    send_floor, send_rates = floor_and_rates(sends, [sample.last_s for sample in sends])
+    groups = sorted({sample.ranks for sample in exchanges})
+    floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
+    limits = _fit_limits(sends, exchanges, send_floor, floors)
+    spread = spread_of(
+        [_exchange_time(s, floors[s.ranks], limits) / s.last_s for s in exchanges if s.sizes["bytes"] >= LARGE_BYTES]
+    )
+    reach = (0.0, float(max(s.sizes["bytes"] for s in exchanges)))
+    link = LinkType(
+        kind="loopback",
+        bandwidth=Bandwidth.of(limits.host, "measured", spread=spread, range=reach, note="all ranks at once"),
+        latency=Duration.of(0.0, "measured", note="part of the message's floor"),
+    )
+    message = Message(
+        floor=Duration.of(send_floor, "measured", spread=spread),
+        bandwidth=Bandwidth.of(limits.message, "measured", range=reach, note="one message alone"),
+        efficiency=efficiency(sends, send_rates, send_floor, limits.message),
+    )
+    ports = Ports(
+        send=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
+        receive=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
+    )
+    predicted = cache(lambda size: _predictor(without(sends, size), without(exchanges, size)))
+    collectives = [exchange_entry([s for s in exchanges if s.ranks == ranks], ranks, send_floor) for ranks in groups]
+    errors: Errors = {}
+    for ranks in groups:
+        mine = [s for s in exchanges if s.ranks == ranks]
+        errors["exchange", ranks] = held_out(mine, predicted)
+        for kind in COLLECTIVES:
+            found = [s for s in of_kind(samples, kind) if s.ranks == ranks]
+            if found:
+                collectives.append(fit_collective(kind, ranks, found, library))
+                errors[kind, ranks] = collective_errors(kind, ranks, found, library)
+    backend = Backend(message=message, ports=ports, collectives=tuple(collectives))
+    return NetworkFit(link, backend, errors)
+
+
+def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
+    """Seconds of an exchange, fitted to these samples."""
+    send_floor, _ = floor_and_rates(sends, [sample.last_s for sample in sends])
+    groups = {sample.ranks for sample in exchanges}
+    floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
+    limits = _fit_limits(sends, exchanges, send_floor, floors)
+    return lambda sample: _exchange_time(sample, floors[sample.ranks], limits)
+
+
+def check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: str) -> None:
+    """Raise :class:`HardwareError` for fewer sizes than a floor and a rate can be told apart from."""
+    if len(sends) < 3 or len(exchanges) < 3:
+        raise HardwareError(
+            f"communication: got {len(sends)} samples of single messages and {len(exchanges)} of exchanges, expected "
+            f"at least 3 sizes of each: {remedy}"
+        )
+
+
+def _fit_limits(
+    sends: Sequence[Sample], exchanges: Sequence[Sample], send_floor: float, floors: dict[int, float]
+) -> _Limits:
+    """The three rates with the least squared log error over large messages.
+
+    Largest sizes stand in where no message of 1 MiB was measured. A limit that never binds keeps its starting value,
+    the highest rate that was seen of its kind, which is a lower bound of the truth.
+    """
+    from scipy import optimize
+
+    reach = min(LARGE_BYTES, max(sample.sizes["bytes"] for sample in exchanges))
+    large = [s for s in exchanges if s.sizes["bytes"] >= reach]
+    message = message_rate(sends, send_floor, reach)
+    flowing = [max(s.last_s - floors[s.ranks], s.last_s * 0.05) for s in large]
+    host = float(np.median([s.sizes["total_bytes"] / t for s, t in zip(large, flowing, strict=True)]))
+    port = max([message, *(s.sizes["rank_bytes"] / t for s, t in zip(large, flowing, strict=True))])
+
+    def error(unknown: FloatArray) -> FloatArray:
+        limits = _Limits(message, *np.exp(unknown))
+        return np.array([np.log(_exchange_time(s, floors[s.ranks], limits) / s.last_s) for s in large])
+
+    found = optimize.least_squares(error, np.log([port, host]), loss="soft_l1", f_scale=0.1)
+    return _Limits(message, *(float(rate) for rate in np.exp(found.x)))
+
+
+def _exchange_time(sample: Sample, floor: float, limits: _Limits) -> float:
+    sizes = sample.sizes
+    return floor + max(
+        sizes["bytes"] / limits.message, sizes["rank_bytes"] / limits.port, sizes["total_bytes"] / limits.host
+    )

@@ -1,0 +1,111 @@
+"""The samples file that ``python -m executor.microbench`` writes, read and checked."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from simgnn.errors import HardwareError
+from simgnn.schema_faults import sentences
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sample(_Strict):
+    """One probe: mean seconds of a primitive at these sizes. ``hosts``: numbers of the hosts whose ranks took part,
+    ``ranks`` in all; ``active``: ranks that worked at once on a host.
+
+    ``last_s`` is the time to the slowest rank, ``mad_s`` the median absolute deviation of the repeats, ``locality`` the
+    cumulative reuse profile of the index stream (None: the primitive reads no index). ``jitter_s``, ``drift_s``:
+    standard deviations from repeat to repeat, of one rank by itself and of all together (None: too few repeats).
+    """
+
+    primitive: str
+    form: str
+    sizes: dict[str, float]
+    hosts: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    ranks: PositiveInt
+    active: PositiveInt
+    threads: PositiveInt
+    seconds: PositiveFloat
+    last_s: PositiveFloat
+    mad_s: float = Field(ge=0)
+    repeats: PositiveInt
+    locality: tuple[float, ...] | None = None
+    jitter_s: float | None = Field(default=None, ge=0)
+    drift_s: float | None = Field(default=None, ge=0)
+
+
+class Cache(_Strict):
+    """A data cache as one core sees it; ``sharers`` cores use one instance."""
+
+    level: PositiveInt
+    size_bytes: PositiveInt
+    sharers: PositiveInt
+    source: str
+
+
+class Facts(_Strict):
+    """What was read, not timed, on the measured machine."""
+
+    host: str
+    system: str
+    cpu_model: str
+    cores: PositiveInt
+    sockets: PositiveInt | None = None
+    memory_bytes: PositiveInt
+    caches: tuple[Cache, ...]
+    python: str
+    torch: str
+    device: str
+    allocator: bool = False
+    device_name: str | None = None
+    device_memory_bytes: PositiveInt | None = None
+    device_caches: tuple[Cache, ...] = ()
+    devices: PositiveInt | None = None
+
+
+class MeasuredHost(_Strict):
+    """A host that took part: its ranks, and what its first rank read there."""
+
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    facts: Facts
+
+
+class SampleFile(_Strict):
+    """All samples of one group of ranks that measured together. ``hosts``: by number, as samples name them."""
+
+    format: Literal["simgnn-samples"]
+    version: Literal[2]
+    started: datetime
+    hosts: Annotated[tuple[MeasuredHost, ...], Field(min_length=1)]
+    backend: str
+    ranks: PositiveInt
+    threads: PositiveInt
+    quick: bool
+    samples: tuple[Sample, ...]
+
+    def rank_hosts(self) -> tuple[int, ...]:
+        """Host of each rank."""
+        at = {rank: number for number, host in enumerate(self.hosts) for rank in host.ranks}
+        return tuple(at[rank] for rank in range(self.ranks))
+
+    def of_hosts(self, *hosts: int) -> list[Sample]:
+        """Samples in which ranks of just these hosts took part."""
+        return [sample for sample in self.samples if sample.hosts == hosts]
+
+
+def read_samples(path: Path) -> SampleFile:
+    """Read one samples file, or a :class:`HardwareError` that says what is wrong with it."""
+    try:
+        return SampleFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise HardwareError(f"samples file {path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise HardwareError(
+            f"{path} is not a samples file that this version reads: {sentences(SampleFile, error)[0]}; "
+            "measure again with `simgnn calibrate`"
+        ) from error

@@ -1,0 +1,241 @@
+"""Entries of a profile from the tables of one scope: a curve a table for each algorithm, and the mean of them all.
+
+A table's curve may be a staircase, where its rows are (two H100: 11 us at 150 kB, 23 us at 200 kB). Pooling the rows of
+several in one curve would let it jump from table to table between neighbouring sizes, besides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from simgnn.analysis.nccl.curves import (
+    FLOOR_SHARE,
+    Curve,
+    mean_curve,
+    read,
+    rounded,
+    smooth_curve,
+    spread_of,
+    spread_steps,
+    straight_line,
+)
+from simgnn.analysis.nccl.law import LARGE_BYTES, ROUND_BYTES, Law
+from simgnn.analysis.nccl.measured_tables import Floats, Table
+from simgnn.errors import HardwareError
+from simgnn.hardware.profile.links import Algorithm, Choice, Collective
+from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
+from simgnn.units import format_quantity
+
+ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
+LARGEST_BYTES = float(1 << 40)
+"""Where a regime that nothing ends is written to end."""
+HOST_REGIMES = ((0.0, LARGE_BYTES, "ll"), (LARGE_BYTES, ROUND_BYTES, "ll128"), (ROUND_BYTES, np.inf, "simple"))
+"""From so many bytes of the buffer to so many, the protocol that a ring is taken to have; the tables do not say."""
+PROTOCOLS = {1: (None,), 2: ("ll", "simple"), 3: ("ll", "ll128", "simple")}
+"""Of a ring across hosts, by how many pieces its times fall into."""
+SWITCH_ROWS = 6
+"""Sizes before and after a change of protocol, of which each takes longer before than any after: of times that do not
+change, one place in 900 looks so."""
+SWITCH_FALL = 0.1
+"""The least share by which times fall there."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Collectives of a backend, and how it chooses between their algorithms."""
+
+    entries: tuple[Collective, ...]
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A table's ``rows`` of one algorithm from ``low`` up to but not with ``high`` bytes, measured over ``reach``,
+    and the ``curve`` of their bytes after ``law``'s hops."""
+
+    low: float
+    high: float
+    protocol: str | None
+    law: Law
+    rows: Table
+    reach: tuple[float, float]
+    curve: Curve
+
+
+def fit_scope(tables: Sequence[Table], law: Law) -> Fitted:
+    """The entries of each table, then, of an algorithm that has two rank counts or more, those of all together.
+
+    Raises :class:`HardwareError` for a table of another collective, or of fewer than three sizes.
+    """
+    for table in tables:
+        if table.collective != "all_reduce":
+            raise HardwareError(f"{table.name}: got the collective '{table.collective}', expected 'all_reduce'")
+        if len(table.nbytes) < 3:
+            raise HardwareError(f"{table.name}: got {len(table.nbytes)} sizes, expected at least 3")
+    tables = sorted(tables, key=lambda table: table.ranks)
+    hop_s, tree_hop_s = (_hop_s(tables, law, algorithm) for algorithm in ALGORITHMS)
+    law = replace(law, hop_s=hop_s, tree_hop_s=tree_hop_s)
+    entries = []
+    for table in tables:
+        for algorithm in ALGORITHMS:
+            entries += [_entry([piece], algorithm) for piece in _pieces(table, law, algorithm, alone=True)]
+    if len({table.ranks for table in tables}) > 1:
+        for algorithm in ALGORITHMS:
+            pieces = [piece for table in tables for piece in _pieces(table, law, algorithm, alone=False)]
+            for low in sorted({piece.low for piece in pieces}):
+                entry = _entry([piece for piece in pieces if piece.low == low], algorithm)
+                # trees are taken by large groups: of one such table its own entry tells as much
+                entries += [entry] if len(entry.ranks or ()) > 1 else []
+    return Fitted(tuple(entries), () if law.choice is None else (law.choice,))
+
+
+def switches(table: Table) -> tuple[float, ...]:
+    """Sizes at which a ring's times fall at once, where NCCL changes its protocol. Inside a host none is told: there
+    calls wait for one another by chance, and times of runs of sizes differ by more than protocols do."""
+    if table.scope == "host":
+        return ()
+    found: list[tuple[float, float]] = []
+    for place in range(SWITCH_ROWS, len(table.nbytes) - SWITCH_ROWS + 1):
+        before, after = table.seconds[place - SWITCH_ROWS : place], table.seconds[place : place + SWITCH_ROWS]
+        if before.min() > after.max() and np.median(after) < (1.0 - SWITCH_FALL) * np.median(before):
+            found.append((float(table.seconds[place] / table.seconds[place - 1]), float(table.nbytes[place])))
+    # the sharpest, as many as there are protocols to change to
+    return tuple(sorted(size for _, size in sorted(found)[: max(PROTOCOLS) - 1]))
+
+
+def _pieces(table: Table, law: Law, algorithm: Algorithm, alone: bool) -> list[_Piece]:
+    """The curves of one table; ``alone``: with its own changes of protocol, which no law carries to other groups."""
+    rows = law.rows(table, algorithm)
+    if not len(rows.nbytes):
+        return []
+    if algorithm == "ring" and law.scope == "host":
+        return _inside_a_host(rows, law)
+    ends = [0.0, *(switches(rows) if alone and algorithm == "ring" else ()), np.inf]
+    found = []
+    for (low, high), protocol in zip(pairwise(ends), PROTOCOLS[len(ends) - 1], strict=True):
+        mine = rows.where((rows.nbytes >= low) & (rows.nbytes < high))
+        told = "simple" if algorithm == "tree" else protocol
+        curve = _total(mine, law, algorithm)
+        found.append(_piece(low, high, told, law, rows, algorithm, *curve))
+    return found
+
+
+def _inside_a_host(rows: Table, law: Law) -> list[_Piece]:
+    """One curve through all sizes, or, where rounds of hops begin at ``ROUND_BYTES``, one on either side, of which the
+    first reaches no higher than the second."""
+    short = replace(law, hop_s=0.0, chunk=None)
+    small, large = rows.where(rows.nbytes < ROUND_BYTES), rows.where(rows.nbytes >= ROUND_BYTES)
+    if law.hop_s == 0.0 or not len(large.nbytes):
+        lower = upper = _total(rows, short, "ring")
+    elif not len(small.nbytes):
+        lower = upper = _total(rows, law, "ring")
+    else:
+        lower, upper = _total(small, short, "ring"), _total(large, law, "ring")
+        first = law.moved(rows, "ring")[0] / rows.nbytes[0] * ROUND_BYTES
+        at = np.maximum(lower[0], first)
+        hopping = law.hop_s * float(law.hops_at(np.array([ROUND_BYTES]), rows.ranks, "ring")[0])
+        lower = lower[0], np.minimum(lower[1], (at * read(*upper, at) + hopping) / lower[0])
+    found = []
+    for low, high, protocol in HOST_REGIMES:
+        curve, its = (upper, law) if low == ROUND_BYTES else (lower, short)
+        if np.any((rows.nbytes >= low) & (rows.nbytes < high)):
+            found.append(_piece(low, high, protocol, its, rows, "ring", *curve))
+    return found
+
+
+def _total(rows: Table, law: Law, algorithm: Algorithm) -> tuple[Floats, Floats]:
+    """Knots of the bytes moved and seconds a byte, floor included, of what hops leave of the times."""
+    flowing = rows.seconds - law.inside_s(rows, algorithm) - law.hops_s(rows, algorithm)
+    return smooth_curve(law.moved(rows, algorithm), flowing, rows.seconds)
+
+
+def _piece(
+    low: float,
+    high: float,
+    protocol: str | None,
+    law: Law,
+    rows: Table,
+    algorithm: Algorithm,
+    knots: Floats,
+    shares: Floats,
+) -> _Piece:
+    """The part of a curve that a regime needs, an octave on either side included: groups of other sizes move as many
+    bytes as this one does there; and its floor: where the line through its sizes begins, below the smallest of all
+    most of what that takes."""
+    moved = law.moved(rows, algorithm)
+    each = moved[0] / rows.nbytes[0]
+    kept = (np.append(knots[1:], np.inf) > low / 2.0 * each) & (np.append(0.0, knots[:-1]) < high * 2.0 * each)
+    knots, shares = knots[kept], shares[kept]
+    at_most = FLOOR_SHARE * float((knots * shares).min())
+    inside = (rows.nbytes >= low) & (rows.nbytes < high)
+    floor = at_most
+    if low > 0.0 or algorithm == "tree":
+        x, flowing = moved[inside], moved[inside] * read(knots, shares, moved[inside])
+        floor = float(np.clip(straight_line(x, flowing, flowing)[0], 0.0, at_most)) if len(x) > 2 else 0.0
+    reach = max(low, float(rows.nbytes[0])), min(high, float(rows.nbytes[-1]))
+    return _Piece(low, high, protocol, law, rows.where(inside), reach, Curve(floor, knots, shares - floor / knots))
+
+
+def _entry(pieces: Sequence[_Piece], algorithm: Algorithm) -> Collective:
+    """One entry from the curves of these pieces."""
+    law, low, high = pieces[0].law, pieces[0].low, pieces[0].high
+    curve = mean_curve([piece.curve for piece in pieces])
+    bandwidth = rounded(1.0 / float(curve.shares[-1]))
+    # calls scatter about their own table's curve
+    logs = np.concatenate([_missed(piece, algorithm) for piece in pieces])
+    spread = rounded(spread_of(logs)) if len(logs) else None
+    rows = [piece.rows for piece in pieces]
+    told = f"{', '.join(part.name for part in rows)}: {len(logs)} sizes"
+    reach = min(piece.reach[0] for piece in pieces), max(piece.reach[1] for piece in pieces)
+    ends = None
+    if low > 0.0 or high < np.inf:
+        ends = [format_quantity(end, "bytes") for end in (low, min(high, LARGEST_BYTES))]
+    hop = law.tree_hop_s if algorithm == "tree" else law.hop_s
+    return Collective.model_validate(
+        {
+            "kind": "allreduce",
+            "scope": law.scope,
+            "algorithm": algorithm,
+            "floor": Duration.of(rounded(curve.floor), "measured", spread=spread, note=told),
+            "hop": Duration.of(rounded(hop), "measured", spread=spread, note=told),
+            "bus_bandwidth": Bandwidth.of(bandwidth, "measured", spread=spread, range=reach, note=told),
+            "residual": points(curve.knots, curve.shares * bandwidth, spread),
+            "sizes": ends,
+            "protocol": pieces[0].protocol,
+            "per": "moved",
+            "chunk": None if law.chunk is None or algorithm != "ring" else format_quantity(law.chunk, "bytes"),
+            "ranks_per_rail": law.ranks_per_rail,
+            "inside": None if law.inside is None else Bandwidth.of(rounded(law.inside), "measured", note=told),
+            "fill": format_quantity(rounded(law.fill), "ratio") if law.fill else None,
+            "own_spread": spread_steps(rows[0].nbytes, logs, (low, high)) if len(pieces) == 1 else None,
+            "ranks": tuple(sorted({part.ranks for part in rows})),
+        }
+    )
+
+
+def _missed(piece: _Piece, algorithm: Algorithm) -> Floats:
+    """Logarithms [n] of measured over fitted times."""
+    law, rows = piece.law, piece.rows
+    hops = law.hops_s(rows, algorithm) + law.inside_s(rows, algorithm)
+    return np.log(rows.seconds / (piece.curve.at(law.moved(rows, algorithm)) + hops))
+
+
+def _hop_s(tables: Sequence[Table], law: Law, algorithm: Algorithm) -> float:
+    """A hop short enough that all of a call's take less than the call, so that the rest is its bytes' to follow."""
+    hop = law.tree_hop_s if algorithm == "tree" else law.hop_s
+    for table in tables:
+        rows = law.rows(table, algorithm)
+        if law.scope == "host":
+            rows = rows.where(rows.nbytes >= ROUND_BYTES)
+        if len(rows.nbytes):
+            left = (rows.seconds - law.inside_s(rows, algorithm)) / law.hops(rows, algorithm)
+            hop = min(hop, FLOOR_SHARE * float(left.min()))
+    return hop
+
+
+def points(sizes: Floats, shares: Floats, spread: float | None) -> Points:
+    """A curve of a profile."""
+    digits = [[rounded(float(number)) for number in column] for column in (sizes, shares)]
+    return Points.of(digits[0], digits[1], "measured", spread=spread)

@@ -1,0 +1,1 @@
+"""The decisions of a recorded run as the activity of a simulation."""

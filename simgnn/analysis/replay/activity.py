@@ -1,0 +1,175 @@
+"""What a recorded run decided, as the activity of another simulation: replayed exactly on the same partition, as
+fractions of the rows that may travel on another one, by a fitted curve past the end of the record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+import numpy as np
+
+from simgnn.analysis.replay.extrapolation import Thresholds, epsilons, way_on
+from simgnn.analysis.replay.guards import carried_guards, guards_of, way_of_shares
+from simgnn.analysis.replay.recorded_accuracy import recorded_result
+from simgnn.analysis.replay.recorded_plan import check_complete, recorded_plan
+from simgnn.analysis.replay.replica_publications import carried_publications
+from simgnn.analysis.replay.row_fractions import CarriedRows, arrivals
+from simgnn.errors import ConfigError
+from simgnn.program.program import Program
+from simgnn.program.sizes import Column, Decision, IntArray, Size
+from simgnn.program.storage import load_program
+from simgnn.record.activity import accuracy_counts, decisions_of, read_activity
+from simgnn.record.result import Accuracy
+from simgnn.record.rundir import RunDirectory
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded run: its program, digests that each name its partition, and every decision as
+    :func:`simgnn.record.activity.decisions_of` gives it."""
+
+    root: Path
+    program: Program
+    digests: frozenset[str]
+    decisions: Mapping[str, IntArray]
+
+    @property
+    def name(self) -> str:
+        """Of the run's folder, however it was named."""
+        return self.root.resolve().name
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that were recorded."""
+        return max(int(values.shape[-2]) for values in self.decisions.values())
+
+    @property
+    def accuracies(self) -> list[float] | None:
+        """Training accuracy of each epoch, where a controller was told it."""
+        told = next((pair for pair in accuracy_counts(self.program) if self.decisions.keys() >= set(pair)), None)
+        if told is None:
+            return None
+        correct, count = (self.decisions[name][0, :, 0] for name in told)
+        return [float(right) / float(all_) for right, all_ in zip(correct, count, strict=True) if all_ > 0]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An activity for a simulation. ``transferred``: it was recorded on another partition; ``notes``: what the result
+    must say of it. ``accuracy``: what the run of that name (``run``) reached."""
+
+    activity: Mapping[str, IntArray]
+    transferred: bool
+    notes: tuple[str, ...] = ()
+    run: str = ""
+    accuracy: tuple[Accuracy, ...] = ()
+
+
+def read_recording(root: Path) -> Recording:
+    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, where its files changed since
+    they were written, where nothing was decided, or where the record ends before the run does."""
+    run = RunDirectory(root)
+    result, program = recorded_result(root), load_program(run.plan)
+    decisions = decisions_of(read_activity(run.activity), program.ranks, program.calendar.steps)
+    if not decisions:
+        raise ConfigError(f"--activity: the record in {root} is empty: the run ended before its first decision")
+    recording = Recording(root, program, recorded_plan(root).digests, decisions)
+    check_complete(root, program, recording.epochs, result.epochs)
+    return recording
+
+
+def replay(
+    recording: Recording,
+    program: Program,
+    wanted: frozenset[str],
+    digests: frozenset[str],
+    epochs: int,
+    seed: int,
+    thresholds: Thresholds | None,
+) -> Replay:
+    """The ``wanted`` decisions for ``epochs`` epochs of ``program``, planned on the partition of any of these digests.
+
+    ``thresholds``: the controller that the curve past the record follows, if any. Raises :class:`ConfigError` for
+    decisions that were not recorded, or that cannot be carried over.
+    """
+    guards = set(guards_of(program)) & wanted
+    same = bool(recording.digests & digests) and _same_rows(recording.program, program)
+    lacking = sorted(wanted - (set() if same else guards) - set(recording.decisions))
+    if lacking:
+        raise ConfigError(
+            f"--activity: {recording.root} has no record of the decision '{lacking[0]}' "
+            f"({len(lacking)} are missing; it has: {', '.join(sorted(recording.decisions))}); expected a run of this "
+            "experiment: the same model, communication and freshness (hosts that add up first, communication.exchange "
+            "= 'host-aggregated', decide other things than a single host)"
+        )
+    notes = []
+    if not same:
+        notes.append(
+            f"activity of {recording.name}, recorded on another partition ({recording.program.ranks} ranks), is "
+            "used as fractions of what may travel"
+        )
+    longer = epochs > recording.epochs
+    if longer:
+        known = recording.epochs
+        moves = epsilons(thresholds, recording.accuracies, epochs, seed)
+        way = way_of_shares(known) if guards else way_on(known, moves)
+        notes.append(f"activity was recorded for {known} epochs; the {epochs - known} after them follow {way}")
+    sources = {name: source for name, source in arrivals(program).items() if name in wanted}
+    counts = {rows.name: rows for rows in (buffer.rows for buffer in program.buffers.values()) if _is_count(rows)}
+    found: dict[str, IntArray] = {}
+    if guards and (longer or not same):
+        found.update(carried_guards(recording.decisions, recording.program, program, epochs, same))
+    carried = CarriedRows(
+        recording.decisions, recording.accuracies, recording.program, program, same, epochs, seed, thresholds
+    )
+    if not same:
+        published, untold = carried_publications(carried, wanted)
+        found.update(published)
+        if untold:
+            notes.append(f"what masters published is carried over without regard to {untold}")
+    for name in sorted(wanted - set(sources) - set(found)):
+        recorded = recording.decisions[name]
+        if same and not longer:
+            found[name] = recorded[..., :epochs, :]
+        elif recorded.ndim == 4:
+            found[name] = carried.of_pairs(name)
+        elif name in counts:
+            found[name] = carried.of_ranks(counts[name])
+        else:
+            found[name] = _of_each_rank(recording, name, program.ranks, epochs)
+    for name, source in sources.items():
+        if same and not longer:
+            found[name] = recording.decisions[name][..., :epochs, :]
+        else:
+            found[name] = found[source].sum(axis=0)
+    return Replay(found, not same, tuple(notes))
+
+
+def _same_rows(there: Program, here: Program) -> bool:
+    """Whether decided exchanges have the same rows to choose from: hosts that add up first trade others on other
+    hosts, although the cut is the same."""
+    if there.ranks != here.ranks:
+        return False
+    routes = {op.route for _, op in here.ops if op.transfer is not None and op.transfer.decision is not None}
+    return all(
+        route in there.sizes.routes
+        and np.array_equal(there.sizes.routes[route].matrix(here.ranks), here.sizes.routes[route].matrix(here.ranks))
+        for route in routes
+        if route is not None
+    )
+
+
+def _is_count(rows: Size) -> TypeGuard[Decision]:
+    return isinstance(rows, Decision) and isinstance(rows.bound, Column)
+
+
+def _of_each_rank(recording: Recording, name: str, ranks: int, epochs: int) -> IntArray:
+    """A decision without peers on another partition: only one on which all ranks agreed has a meaning there."""
+    recorded = recording.decisions[name]
+    if np.any(recorded != recorded[:1]) or epochs > recorded.shape[1]:
+        raise ConfigError(
+            f"--activity: decision '{name}' of {recording.root} was recorded for {recorded.shape[1]} epochs on "
+            f"{recorded.shape[0]} ranks, expected {epochs} epochs and the same partition: it is of each rank, so it "
+            "is replayed only as it was"
+        )
+    return np.repeat(recorded[:1, :epochs], ranks, axis=0)

@@ -1,0 +1,154 @@
+"""Fractions of rows sent past the end of a record: a curve fitted to it, with the threshold that its controller would
+reach.
+
+A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs where it
+drifts, after (epsilon / r)**2 where it walks at random; so of all rows about (r / epsilon)**kappa are sent, kappa in
+1..2. Source: docs/systems/cdfgnn.md (our own model; the paper has none). Deviation: fractions are of the rows that
+are not zero, and the first epoch is left out of the fit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+Floats = NDArray[np.float64]
+LEAST = 1e-4
+"""Fractions below count as this in a fit of logarithms."""
+LAST = 10
+"""Epochs whose mean goes on where no curve can be fitted."""
+FEWEST = 8
+"""Fewer recorded epochs after the first determine no curve."""
+
+
+@runtime_checkable
+class Thresholds(Protocol):
+    """A controller: a pure function of its state and an accuracy."""
+
+    def start(self) -> Any:
+        """State before the first epoch, with the field ``epsilon``."""
+        ...
+
+    def adjusted(self, state: Any, accuracy: float | None) -> Any:
+        """State after an epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Curve:
+    """f(e) = min(1, (r(e) / epsilon(e))**kappa), r(e) = settled + excess exp(-e / decay_epochs), for e >= 1: in epoch 0
+    everything is sent, since nothing was before."""
+
+    excess: float
+    settled: float
+    decay_epochs: float
+    kappa: float
+
+    def at(self, epochs: Floats, epsilon: Floats) -> Floats:
+        """Fractions in these epochs, float64 of their shape."""
+        moved = self.settled + self.excess * np.exp(-epochs / self.decay_epochs)
+        return np.minimum(1.0, (moved / epsilon) ** self.kappa)
+
+
+def fit_curve(fractions: Floats, epsilon: Floats) -> Curve:
+    """The curve nearest to the fractions of epochs 1, 2, ..., by least squares of logarithms; an epoch in which all
+    rows were sent counts only where the curve has fewer."""
+    epochs = np.arange(1, len(fractions) + 1, dtype=np.float64)
+    logs = np.log(np.maximum(fractions, LEAST))
+    full = fractions >= 1.0
+
+    def misses(numbers: Floats) -> Floats:
+        found = np.log(np.maximum(_curve(numbers).at(epochs, epsilon), LEAST))
+        return np.where(full, np.minimum(found, 0.0), found - logs)
+
+    scale = float(np.median(epsilon))
+    low = [np.log(1e-6 * scale), np.log(1e-9 * scale), np.log(0.5), 1.0]
+    high = [np.log(1e6 * scale), np.log(1e3 * scale), np.log(10.0 * len(fractions)), 2.0]
+    starts = [
+        (np.log(scale * big), np.log(scale * max(float(fractions[-LAST:].mean()), 1e-3)), np.log(decay), 1.5)
+        for big in (1.0, 10.0)
+        for decay in (3.0, max(4.0, len(fractions) / 4))
+    ]
+    tried = [least_squares(misses, np.clip(start, low, high), bounds=(low, high)) for start in starts]
+    return _curve(min(tried, key=lambda one: float(one.cost)).x)
+
+
+def _curve(numbers: Floats) -> Curve:
+    excess, settled, decay = np.exp(numbers[:3])
+    return Curve(float(excess), float(settled), float(decay), float(numbers[3]))
+
+
+def continue_fractions(
+    fractions: Floats, thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int
+) -> Floats:
+    """Recorded fractions float64 [E], continued to ``epochs`` in the way that :func:`way_on` tells.
+
+    ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch, in
+    which everything is sent, says nothing of later ones. Where nothing was sent after it, nothing will be. The curve is
+    of the rows that are not zero, the most that any epoch sent: far from training vertices gradients are zero, and
+    never sent.
+    """
+    recorded, told = len(fractions), fractions[1:] if len(fractions) > 1 else fractions
+    most = float(fractions.max(initial=0.0))
+    epsilon = epsilons(thresholds, accuracies, epochs, seed)
+    if not told.any():
+        later = np.zeros(epochs - recorded)
+    elif no_curve(recorded, epsilon):
+        later = np.full(epochs - recorded, told[-LAST:].mean())
+    else:
+        curve = fit_curve(told / most, epsilon[1:recorded])
+        later = most * curve.at(np.arange(recorded, epochs, dtype=np.float64), epsilon[recorded:])
+    return np.concatenate((fractions, later))
+
+
+def no_curve(recorded: int, epsilon: Floats) -> str | None:
+    """Why no curve can be fitted to so many ``recorded`` epochs, with the thresholds of all epochs; None: one can."""
+    if recorded - 1 < FEWEST:
+        return f"fewer than {FEWEST} epochs after the first determine no curve"
+    return "a threshold of 0 has no curve" if np.any(epsilon <= 0) else None
+
+
+def way_on(recorded: int, epsilon: Floats) -> str:
+    """What follows so many ``recorded`` epochs, in words: a curve, or the mean of the last LAST epochs."""
+    why = no_curve(recorded, epsilon)
+    return "a curve fitted to it" if why is None else f"the mean of its last {min(LAST, max(1, recorded - 1))} ({why})"
+
+
+def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int) -> Floats:
+    """The threshold that holds in each epoch, float64 [epochs]: the controller (None: there is none, and it is 0) run
+    on recorded accuracies, and then on ones that go on like them."""
+    if thresholds is None:
+        return np.zeros(epochs)
+    state, found = thresholds.start(), []
+    known = list(accuracies or ())
+    more = continue_accuracies(known, epochs, seed) if known else np.zeros(epochs)
+    for epoch in range(epochs):
+        found.append(float(state.epsilon))
+        state = thresholds.adjusted(state, float(more[epoch]) if known else None)
+    return np.array(found)
+
+
+def continue_accuracies(known: Sequence[float], epochs: int, seed: int) -> Floats:
+    """Accuracies [epochs]: the known ones, then top (1 - exp(-e / tau)) fitted to them, with noise of their own size.
+
+    Without noise the accuracy would never fall and the threshold only rise. The noise of an epoch depends on the seed
+    and the epoch alone.
+    """
+    series = np.asarray(known[:epochs], dtype=np.float64)
+    if len(series) == epochs:
+        return series
+    at = np.arange(1, len(series) + 1, dtype=np.float64)
+
+    def misses(numbers: Floats) -> Floats:
+        return np.asarray(numbers[0] * (1 - np.exp(-at / np.exp(numbers[1]))) - series)
+
+    fit = least_squares(misses, [float(series.max(initial=0.5)), np.log(max(2.0, len(series) / 10))])
+    top, tau = float(fit.x[0]), float(np.exp(fit.x[1]))
+    steps = np.diff(series[len(series) // 2 :])
+    noise = float(np.std(steps)) / np.sqrt(2.0) if len(steps) > 1 else 0.0
+    later = np.arange(len(series) + 1, epochs + 1, dtype=np.float64)
+    drawn = np.array([np.random.default_rng([seed, int(epoch)]).standard_normal() for epoch in later])
+    return np.concatenate((series, np.clip(top * (1 - np.exp(-later / tau)) + noise * drawn, 0.0, 1.0)))

@@ -1,0 +1,119 @@
+"""Recorded numbers of rows as fractions of those that may travel: on another partition, or past the record's end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.analysis.replay.extrapolation import Thresholds, continue_fractions
+from simgnn.errors import ConfigError
+from simgnn.program.program import Program
+from simgnn.program.sizes import Decision, IntArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CarriedRows:
+    """Decisions of a run of the program ``there``, for ``epochs`` epochs of the program ``here``.
+
+    ``same``: both are of one partition, so that the record holds as far as it goes. ``accuracies``, ``thresholds``:
+    what the curve past the record follows, see :func:`continue_fractions`.
+    """
+
+    decisions: Mapping[str, IntArray]
+    accuracies: Sequence[float] | None
+    there: Program
+    here: Program
+    same: bool
+    epochs: int
+    seed: int
+    thresholds: Thresholds | None
+
+    def fractions(self, name: str, most: int) -> Floats:
+        """Share of ``most`` rows that all ranks together decided on, float64 [epochs]. Raises :class:`ConfigError` for
+        a decision with gaps."""
+        return self._continued(self._recorded(name), most)
+
+    def tallied(self, name: str, most: int) -> Floats:
+        """The same of a tally, of which a rank tells nothing where it has nothing to count."""
+        return self._continued(np.maximum(self.decisions[name][..., 0], 0), most)
+
+    def _continued(self, recorded: IntArray, most: int) -> Floats:
+        found = recorded.reshape(-1, recorded.shape[-1]).sum(axis=0) / max(1, most)
+        if self.epochs > len(found):
+            found = continue_fractions(found, self.thresholds, self.accuracies, self.epochs, self.seed)
+        return np.asarray(found[: self.epochs], dtype=np.float64)
+
+    def of_pairs(self, name: str) -> IntArray:
+        """Rows of each pair of an exchange, int64 [P, P, epochs, 1]."""
+        most = limits(self.here, name)
+        recorded = int(limits(self.there, name).sum())
+        if not recorded and most.any():
+            raise ConfigError(
+                f"--activity: decision '{name}' was recorded where no rows could travel by it, and here "
+                f"{int(most.sum())} may; expected a record of a cluster that has such a hop (with "
+                "communication.exchange = 'host-aggregated': hosts with several ranks)"
+            )
+        fractions = self.fractions(name, recorded)
+        return self._told(name, shared_out(most, fractions))
+
+    def of_ranks(self, rows: Decision) -> IntArray:
+        """Rows of a buffer, int64 [P, epochs, 1], as fractions of their bound."""
+        there, here = (one.sizes.per_rank(rows.bound, 0, 0) for one in (self.there, self.here))
+        return self._told(rows.name, shared_out(here, self.fractions(rows.name, int(there.sum()))))
+
+    def _told(self, name: str, rows: IntArray) -> IntArray:
+        """``rows`` [..., epochs] with what was recorded of this very partition, and an axis of steps."""
+        if self.same:
+            recorded = self._recorded(name)
+            kept = min(self.epochs, recorded.shape[-1])
+            rows[..., :kept] = recorded[..., :kept]
+        return rows[..., None]
+
+    def _recorded(self, name: str) -> IntArray:
+        recorded: IntArray = self.decisions[name][..., 0]
+        if np.any(recorded < 0):
+            raise ConfigError(
+                f"--activity: decision '{name}' was not taken in every recorded epoch; record the run again"
+            )
+        return recorded
+
+
+def limits(program: Program, name: str) -> IntArray:
+    """Rows that may travel between each pair, int64 [P, P], of the exchange that a decision is of."""
+    for _, op in program.ops:
+        if op.transfer is not None and op.transfer.decision is not None and op.transfer.decision.name == name:
+            assert op.route is not None
+            return program.sizes.routes[op.route].matrix(program.ranks)
+    raise ConfigError(f"--activity: decision '{name}' is of no exchange, so it cannot be used as fractions")
+
+
+def shared_out(limits: IntArray, fractions: Floats) -> IntArray:
+    """Whole rows int64 [..., E] nearest to ``limits`` [...] times ``fractions`` [E] of 0..1, see :func:`whole`."""
+    return whole(limits[..., None] * fractions)
+
+
+def whole(rows: Floats) -> IntArray:
+    """Whole numbers int64 [..., E] next to ``rows`` [..., E], whose sum over all but the last axis is that of ``rows``,
+    rounded; none is above a whole number that its own is not above.
+
+    Rounded one by one, fractions of small numbers would all vanish: three rows of each of a thousand pairs, a tenth
+    of which are sent, are three hundred rows and not none.
+    """
+    ends = np.floor(np.cumsum(rows.reshape(-1, rows.shape[-1]), axis=0) + 0.5).astype(np.int64)
+    found = np.diff(ends, axis=0, prepend=0).reshape(rows.shape)
+    # sums are rounded too: one that just misses a half would be made up for by a row too many
+    return np.asarray(np.minimum(found, np.ceil(rows - 1e-9).astype(np.int64)))
+
+
+def arrivals(program: Program) -> dict[str, str]:
+    """Decisions that count what arrives -> the decision of what is sent."""
+    result = {}
+    for _, op in program.ops:
+        if op.transfer is not None and op.transfer.decision is not None:
+            rows = program.buffers[op.writes[0].buffer].rows
+            if isinstance(rows, Decision) and rows.name != op.transfer.decision.name:
+                result[rows.name] = op.transfer.decision.name
+    return result

@@ -1,0 +1,48 @@
+"""``simgnn simulate``: predict an experiment on a hardware profile. Never loads torch."""
+
+from simgnn.cli.options import (
+    ActivityOption,
+    EpochsOption,
+    ExperimentArgument,
+    ForceOption,
+    HardwareOption,
+    JsonOption,
+    OutOption,
+    RanksOption,
+    SetOption,
+    experiment_of,
+)
+
+
+def command(
+    experiment: ExperimentArgument,
+    overrides: SetOption = None,
+    hardware: HardwareOption = None,
+    ranks: RanksOption = None,
+    epochs: EpochsOption = None,
+    activity: ActivityOption = None,
+    out: OutOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict how long an experiment takes, what it sends and how much memory it needs.
+
+    Without --hardware: this machine's last calibration. Exit status 3: it runs out of memory. Example:
+    [bold]simgnn simulate vanilla --hardware a800-pcie-ib-2x8 --ranks 8 --epochs 20 --out runs/predicted[/bold]
+    """
+    loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
+    # what is slow to load comes after the faults that are quick to tell
+    import typer
+
+    from simgnn.cli.predict import predict, write_prediction
+    from simgnn.cli.tables.console import Reporter
+    from simgnn.cli.tables.results import show_result
+    from simgnn.planner.directory import check_free
+
+    if out is not None:
+        check_free(out, force)
+    prediction = predict(loaded, Reporter(quiet=as_json), activity=activity)
+    written = None if out is None else write_prediction(prediction, out, force)
+    show_result(prediction.result, as_json, written)
+    if prediction.result.status == "oom":
+        raise typer.Exit(3)

@@ -1,0 +1,1 @@
+"""How mini-batches become ops: drawing them, and bringing their rows to a rank."""

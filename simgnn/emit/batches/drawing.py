@@ -1,0 +1,162 @@
+"""Ops that draw a mini-batch where each host holds a part of the structure: one chain, hop after hop.
+
+At each hop a rank divides its frontier by the hosts that hold its vertices, asks them, draws from its own rows
+meanwhile, draws what it is asked for itself, and stitches own draws and answers (DistDGL: Zheng et al., IA3 2020,
+section 5.5.1; docs/systems/distdgl.md). What travels is that of C7 in docs/systems/mini-batches.md: counts, ids
+(int64), degrees (int32), ids of neighbours (int64). Deviation: a reply tells the degree of a vertex, of which the
+requester knows how many are kept, so that the answer need not wait for the draws."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from simgnn.emit.batches.names import BATCHES, DRAW, FEATURE_ROWS, edges_of, rows_after
+from simgnn.emit.batches.on_rank import OfOne, RankAction
+from simgnn.emit.batches.staging import add_route, received, sent
+from simgnn.policy import Action, Array, PolicyContext
+from simgnn.program.builder import ProgramBuilder, accesses
+from simgnn.program.kinds import Form, OpKind
+from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
+from simgnn.program.scratch import Scratch, rows_of
+from simgnn.program.sizes import Column
+from simgnn.sampling.batches.sizes import PartedSizes
+from simgnn.sampling.draw.request_sizes import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
+
+DEGREES, STRUCTURE = "degrees", "structure"
+
+
+class AskHosts(RankAction[Callable[..., tuple[Array]]]):
+    """Divide the frontier by the hosts that draw for it; the first hop's, where no frontier is read, is the seeds."""
+
+
+class LocateVertices(RankAction[Callable[[PolicyContext, Array], tuple[Array, Array]]]):
+    """Find the vertices that other hosts draw for: (rank, row there) int64 [k] each, rank after rank."""
+
+
+class DrawHere(RankAction[OfOne]):
+    """Draw neighbours of the vertices that this host holds."""
+
+
+class DrawForOthers(RankAction[OfOne]):
+    """Draw neighbours of the vertices that this rank is asked for."""
+
+
+Stitch = Callable[[PolicyContext, Array, Array, Array, Array], tuple[Array, ...]]
+
+
+class StitchFrontier(RankAction[Stitch]):
+    """Make the next hop's frontier of own draws and answers."""
+
+
+class FinishBatch(RankAction[Stitch]):
+    """Make the batch of own draws and answers, after its last hop."""
+
+
+DRAWING: tuple[type[Action[Any]], ...] = (
+    AskHosts,
+    LocateVertices,
+    DrawHere,
+    DrawForOthers,
+    StitchFrontier,
+    FinishBatch,
+)
+
+
+def asked(hop: int) -> str:
+    """The frontier of a hop divided; also the route of requests, from the rank that answers to the one that asks."""
+    return f"asked/{hop}"
+
+
+def returned(hop: int) -> str:
+    """Neighbours that answer a hop's requests; also their route."""
+    return f"returned/{hop}"
+
+
+def drawn_over_hosts(builder: ProgramBuilder, parted: PartedSizes, written: Iterable[Access]) -> list[Op]:
+    """The chain that writes ``written``, what drawing a batch leaves; its last op is ``DRAW``. It holds what one batch
+    needs: a batch's chain begins when the one before has ended."""
+    builder.natures.append(Nature.REQUESTING)
+    builder.buffer(DEGREES, FEATURE_ROWS, 1, "int32", space="host-shared", persistent=True)
+    size = builder.column("structure/bytes", parted.structure_bytes)
+    builder.buffer(STRUCTURE, size, 1, "uint8", space="host-shared", persistent=True)
+    hops = parted.requests.hops
+    ops: list[Op] = []
+    for hop in range(1, hops + 1):
+        before = Dependency(ops[-1].name) if ops else Dependency(DRAW, steps_back=1)
+        ops += _hop(builder, parted.requests, hop, before, tuple(written) if hop == hops else None)
+    return ops
+
+
+def _hop(
+    builder: ProgramBuilder, requests: SampleRequests, hop: int, before: Dependency, written: tuple[Access, ...] | None
+) -> list[Op]:
+    name, options = f"draw/{hop}", {"hop": hop}
+    _sizes(builder, requests, hop)
+    here, kept, wanted, served = (_own(part, hop) for part in ("here", "kept", "wanted", "served"))
+    frontier = [_own("frontier", hop)] if hop > 1 else []
+    if written is None:
+        written = accesses([builder.buffer(_own("frontier", hop + 1), rows_after(hop), 1, "int64", space="host")])
+        last, action = f"{name}/stitch", StitchFrontier.label
+    else:
+        last, action = DRAW, FinishBatch.label
+    after = (Dependency(f"{name}/ask"),)
+    return [
+        Op(
+            f"{name}/ask", OpKind.COPY, Nature.DRAWING, accesses(frontier), accesses([asked(hop)]), (before,),
+            _picked(rows_after(hop - 1)), module=BATCHES, action=AskHosts.label,
+            options=options,
+        ),
+        Op(
+            f"{name}/request", OpKind.FETCH, Nature.REQUESTING, accesses([asked(hop), DEGREES]),
+            accesses([kept, wanted]), after, transfer=Transfer(DEGREE_BYTES), route=asked(hop), module=BATCHES,
+            action=LocateVertices.label, category="comm", form=Form.REMOTE_ROWS, options=options,
+            scratch=Scratch(rows_of(sent(asked(hop)), DEGREE_BYTES)),
+        ),
+        Op(
+            f"{name}/here", OpKind.SAMPLE, Nature.DRAWING, accesses([asked(hop)]), accesses([here]), after,
+            _drawing(Column(f"{here}/vertices"), Column(f"{here}/edges")), module=BATCHES,
+            action=DrawHere.label, options=options,
+        ),
+        Op(
+            f"{name}/serve", OpKind.SAMPLE, Nature.DRAWING, accesses([wanted]), accesses([served]),
+            (Dependency(f"{name}/request"),), _drawing(sent(asked(hop)), sent(returned(hop))), module=BATCHES,
+            action=DrawForOthers.label, options=options,
+        ),
+        Op(
+            f"{name}/return", OpKind.EXCHANGE, Nature.REQUESTING, accesses([served]), accesses([returned(hop)]),
+            (Dependency(f"{name}/serve"),), transfer=Transfer(NEIGHBOUR_BYTES), route=returned(hop), category="comm",
+        ),
+        Op(
+            last, OpKind.COPY, Nature.DRAWING, accesses([asked(hop), here, kept, returned(hop)]), written,
+            (Dependency(f"{name}/here"), Dependency(f"{name}/return")), _picked(edges_of(hop)), module=BATCHES,
+            action=action, options=options,
+        ),
+    ]  # fmt: skip
+
+
+def _own(part: str, hop: int) -> str:
+    return f"{part}/{hop}"
+
+
+def _sizes(builder: ProgramBuilder, requests: SampleRequests, hop: int) -> None:
+    """Routes, columns and buffers of a hop."""
+    add_route(builder, asked(hop), requests.answering(hop))
+    add_route(builder, returned(hop), requests.returning(hop))
+    vertices, edges = requests.drawn(hop)
+    builder.column(f"here/{hop}/vertices", vertices)
+    edges_here = builder.column(f"here/{hop}/edges", edges)
+    # where each vertex of the frontier is, and its row there
+    builder.buffer(asked(hop), rows_after(hop - 1), 2, "int64", space="host")
+    builder.buffer(_own("here", hop), edges_here, 1, "int32", space="host")
+    builder.buffer(_own("kept", hop), received(asked(hop)), 1, "int32", space="host")
+    builder.buffer(_own("wanted", hop), sent(asked(hop)), 1, "int64", space="host")
+    builder.buffer(_own("served", hop), sent(returned(hop)), 1, "int64", space="host")
+    builder.buffer(returned(hop), received(returned(hop)), 1, "int64", space="host")
+
+
+def _picked(rows: Column) -> tuple[Work, ...]:
+    """One id looked up for each."""
+    return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)
+
+
+def _drawing(vertices: Column, edges: Column) -> tuple[Work, ...]:
+    return (Work("sample", {"vertices": vertices, "edges": edges, "item_bytes": ID_BYTES}),)

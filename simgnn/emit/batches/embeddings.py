@@ -1,0 +1,167 @@
+"""Learned vectors of vertices, which lie behind the features in the rows of the store: what a step does with them.
+
+A batch pulls them as it pulls features. Their gradients go to the ranks that write the rows (DistDGL: Zheng et al.,
+IA3 2020, section 5.4; docs/systems/distdgl.md): ids, then rows, to the first rank of the host that holds a row. That
+rank sums them by vertex in the order of the ranks that sent them, divides by the seeds of all ranks' batches and steps
+by Adagrad. Deviation: rows of the own host go there at once too, not over the rank that serves them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simgnn.emit.batches.names import FEATURES, INPUT_GRADIENT, PLACES, SEED_COUNT, VERTICES, rows_after
+from simgnn.emit.batches.on_rank import RankAction
+from simgnn.emit.batches.staging import add_route, received, sent
+from simgnn.partition.local.serving import Serving
+from simgnn.policy import Array, PolicyContext
+from simgnn.program.builder import ProgramBuilder, accesses
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Nature, Op, Transfer, Work
+from simgnn.program.scratch import Scratch, rows_of
+from simgnn.program.sizes import Column, IntArray, Route
+from simgnn.sampling.batches.sizes import BatchSizes
+
+PUSH = "push"
+"""The route of gradients, from the ranks whose batches have the rows to those that write them, by epoch and step."""
+PICK, SUM, APPLY, SETTLED = "embeddings/pick", "embeddings/sum", "embeddings/apply", "embeddings/settled"
+"""Ops: gradients leave the device; are summed; change the rows; no rank of a host reads or writes rows any more."""
+COUNT, STATE = "push/count", "embeddings/state"
+"""Buffers: seeds of all ranks' batches in a step; Adagrad's sums of squares, on ranks that write."""
+PENDING = ("push/pending/ids", "push/pending/rows")
+"""Buffers of mean gradients that have not been applied, by row of the host's memory."""
+OWN, SUMMED, MOST_SUMMED = Column("push/own"), Column("push/summed"), Column("largest/pushed")
+ELEMENTS, WRITTEN = Column("push/elements"), Column("embeddings/rows")
+ID_BYTES = 8
+ORDER_BYTES = 3 * ID_BYTES
+"""Of a row that is put in order by its id: the id, its place before and its place after."""
+
+
+class PickGradients(RankAction[Callable[[PolicyContext, Array, Array, Array], tuple[Array, ...]]]):
+    """Take the gradients of a batch's vectors off the device, by the rank that writes them, and the number of seeds."""
+
+
+class SumGradients(RankAction[Callable[..., tuple[Array, Array]]]):
+    """Make mean gradients by vertex of those that arrived and the rank's own."""
+
+
+class ApplyGradients(RankAction[Callable[[PolicyContext, Array, Array, Array, Array], tuple[Array, Array]]]):
+    """Change the vectors of vertices, and the sums of squares, by a step of Adagrad."""
+
+
+def pushed_rows(hosts: tuple[int, ...], batches: BatchSizes) -> IntArray:
+    """Rows of gradients that each rank (first axis) has for each rank that writes, itself included: int64 [P, P,
+    epochs, steps]. They are those of its batches' input rows, none of which is cached."""
+    serving, ranks = Serving(hosts), np.arange(len(hosts))
+    writers = np.array([serving.writer(host) for host in hosts])
+    dense = np.zeros((len(hosts), len(hosts), *batches.local.shape[1:]), np.int64)
+    dense[ranks, writers] = batches.local
+    # a rank pulls the rows of a host from one rank there, whichever serves them
+    np.add.at(dense, (batches.pulled.target, writers[batches.pulled.source]), batches.pulled.rows)
+    return dense
+
+
+@dataclass(frozen=True)
+class PushOps:
+    """Ops of a step. ``pick``: when the optimizer has stepped; ``push``: sends and sums what was picked; ``apply``:
+    changes the rows, and keeps ranks of a host from reading them meanwhile."""
+
+    pick: Op
+    push: tuple[Op, ...]
+    apply: tuple[Op, ...]
+
+
+def push_ops(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, width: int, delay: int) -> PushOps:
+    """Sizes, buffers and ops of embeddings of ``width``. ``host_rows`` int64 [P]: rows in the memory of each rank's
+    host. ``delay`` 0: a step applies what it pushed; 1: the next one does, when it has pulled its own rows."""
+    builder.natures += [Nature.LEARNING, Nature.PUSHING]
+    _sizes(builder, batches, host_rows, width, delay)
+    _buffers(builder, width, delay)
+    several = len(builder.hosts) > 1
+    exchanges = _exchanges(builder, width) if several else ()
+    apply = [_apply(builder, width)]
+    if len(set(builder.hosts)) < len(builder.hosts):
+        settled = Op(SETTLED, OpKind.BARRIER, Nature.PUSHING, phase="update", category="comm")
+        apply.insert(0 if delay else 1, settled)
+    pick = _pick(builder, rows_after(len(batches.edges)), width, several)
+    return PushOps(pick, (*exchanges, _sum(builder, width, several)), tuple(apply))
+
+
+def _sizes(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, width: int, delay: int) -> None:
+    dense, ranks, serving = pushed_rows(builder.hosts, batches), np.arange(len(builder.hosts)), Serving(builder.hosts)
+    own, summed = dense[ranks, ranks].copy(), dense.sum(axis=0)
+    dense[ranks, ranks] = 0
+    add_route(builder, PUSH, Route.from_turns(dense))
+    applied = summed
+    if delay:  # those of the step before, over the borders of epochs
+        flat = summed.reshape(len(ranks), -1)
+        applied = np.concatenate((np.zeros_like(flat[:, :1]), flat[:, :-1]), axis=1).reshape(summed.shape)
+    writes = np.array([serving.writer(host) for host in builder.hosts]) == ranks
+    builder.column(OWN.name, own)
+    builder.column(SUMMED.name, summed)
+    builder.column(MOST_SUMMED.name, np.minimum(summed.max(axis=(1, 2)), host_rows))
+    builder.column(ELEMENTS.name, applied * width)
+    builder.column(WRITTEN.name, np.where(writes, host_rows, 0))
+
+
+def _buffers(builder: ProgramBuilder, width: int, delay: int) -> None:
+    for name, rows in (("sent", sent(PUSH)), ("arrived", received(PUSH)), ("own", OWN)):
+        ids, gradients = _pushed(name)
+        builder.buffer(ids, rows, 1, "int64", space="host")
+        builder.buffer(gradients, rows, width, space="host")
+    builder.buffer(COUNT, 1, 1, space="host")
+    # at most as many rows as came, and as the host has: ranks may push one vertex
+    ids, gradients = PENDING
+    builder.buffer(ids, MOST_SUMMED, 1, "int64", space="host", persistent=delay > 0)
+    builder.buffer(gradients, MOST_SUMMED, width, space="host", persistent=delay > 0)
+    builder.buffer(STATE, WRITTEN, width, space="host", persistent=True)
+
+
+def _pushed(name: str) -> tuple[str, str]:
+    """Buffers of ids (rows of the memory of the host that holds them) and of gradients."""
+    return f"push/{name}/ids", f"push/{name}/rows"
+
+
+def _pick(builder: ProgramBuilder, rows: Column, width: int, several: bool) -> Op:
+    """Gradients leave the device, in order of the ranks that they are for, and with them the number of seeds: both
+    buffers are the next step's when it begins."""
+    written = [*(_pushed("sent") if several else ()), *_pushed("own"), COUNT]
+    work = Work("gather", {"rows": rows, "width": width, "item_bytes": builder.item_bytes})
+    return Op(
+        PICK, OpKind.D2H, Nature.LEARNING, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written),
+        work=(work,), transfer=Transfer(width * builder.item_bytes, rows), module=PLACES, action=PickGradients.label,
+        phase="backward", category="comm_overhead",
+    )  # fmt: skip
+
+
+def _exchanges(builder: ProgramBuilder, width: int) -> tuple[Op, ...]:
+    sizes = (ID_BYTES, width * builder.item_bytes)
+    return tuple(
+        Op(
+            f"embeddings/{leaving}", OpKind.EXCHANGE, Nature.PUSHING, accesses([leaving]), accesses([arriving]),
+            transfer=Transfer(row_bytes), route=PUSH, phase="update", category="comm",
+        )
+        for leaving, arriving, row_bytes in zip(_pushed("sent"), _pushed("arrived"), sizes, strict=True)
+    )  # fmt: skip
+
+
+def _sum(builder: ProgramBuilder, width: int, several: bool) -> Op:
+    """Gradients are put in order, a copy with its places, and summed up."""
+    read = [*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]
+    work = Work("scatter_add", {"rows": SUMMED, "width": width, "item_bytes": builder.item_bytes})
+    return Op(
+        SUM, OpKind.ADD, Nature.LEARNING, accesses(read), accesses(PENDING), work=(work,), module=PLACES,
+        action=SumGradients.label, phase="update", category="update",
+        scratch=Scratch(rows_of(SUMMED, width * builder.item_bytes + ORDER_BYTES)),
+    )  # fmt: skip
+
+
+def _apply(builder: ProgramBuilder, width: int) -> Op:
+    """Adagrad's step, which makes two tensors of what it changes."""
+    work = Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes})
+    return Op(
+        APPLY, OpKind.OPTIMIZE, Nature.LEARNING, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
+        work=(work,), module=PLACES, action=ApplyGradients.label, phase="update", category="update",
+        scratch=Scratch(rows_of(MOST_SUMMED, 2 * width * builder.item_bytes)),
+    )  # fmt: skip

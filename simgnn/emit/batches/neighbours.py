@@ -1,0 +1,194 @@
+"""What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from simgnn.emit.batches.batching import Batching
+from simgnn.emit.batches.drawing import DRAWING, drawn_over_hosts
+from simgnn.emit.batches.names import BATCHES, DRAW
+from simgnn.emit.batches.on_rank import RankAction
+from simgnn.emit.batches.own_rows import JoinRows, TakeOwnRows
+from simgnn.errors import ConfigError
+from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.policy import Action, Array, Choices, PolicyContext, Refusal, chosen
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Access, Nature, Op, Work
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from simgnn.graph.csr import CSR
+    from simgnn.partition.partition import Partition
+    from simgnn.partition.statistics.partition_stats import PartitionStats
+    from simgnn.sampling.batches.plan import SamplingPlan
+    from simgnn.sampling.batches.sizes import BatchSizes
+
+MOST_NEIGHBOURS = 65_536
+
+
+class DrawBatch(RankAction[Callable[[PolicyContext], tuple[Array, ...]]]):
+    """Draw the batch of a step, or read it from where it was presampled: its vertices, seeds, and blocks by hop."""
+
+
+class NeighbourSampling(Batching, ABC):
+    """Uniform neighbour sampling without replacement.
+
+    ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
+    -1 for all. ``global_batch`` divides a batch of all ranks evenly, the first ones getting one vertex more where
+    that leaves a rest (docs/systems/distdgl.md). ``split``: ``even`` gives all ranks equally many training vertices,
+    ``local`` those that they own.
+    ``last``: ``drop`` ends an epoch where the first rank has no full batch left (docs/systems/mini-batches.md).
+    ``storage``: where batches are kept: decides nothing about them.
+    ``evaluation``: ``exact``, each layer on all in-edges of every rank's own vertices, which needs memory for the rows
+    of two layers; ``none`` leaves it out.
+    """
+
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
+    mini_batches: ClassVar[bool] = True
+
+    batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
+    global_batch: Annotated[int, Field(ge=1, le=2**62)] | None = Field(
+        default=None, description="seed vertices of all ranks together, divided evenly, in place of batch_size"
+    )
+    fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
+        description="neighbours by hop from the seed vertices; -1: all"
+    )
+    split: Literal["even", "local"] = Field(default="even", description="training vertices of a rank")
+    last: Literal["keep", "drop"] = Field(
+        default="keep", description="batches at an epoch's end that are short, or that only some ranks have"
+    )
+    storage: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="folder that keeps the batches, such as one of simgnn sample; default: the cache"
+    )
+    evaluation: Literal["exact", "none"] = Field(
+        default="exact", description="what validation and test vertices are evaluated on: all in-edges, or nothing"
+    )
+
+    @field_validator("fanouts")
+    @classmethod
+    def _counts(cls, fanouts: tuple[int, ...]) -> tuple[int, ...]:
+        if any(not (fanout == -1 or 1 <= fanout <= MOST_NEIGHBOURS) for fanout in fanouts):
+            raise ValueError(
+                f"expected whole numbers 1..{MOST_NEIGHBOURS} by hop from the seed vertices, or -1 for all"
+            )
+        return fanouts
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.global_batch is not None and chosen(self, ["batch_size"]):
+            raise ValueError(
+                f"global_batch: got {self.global_batch} with batching.batch_size = {self.batch_size}, expected one of "
+                "the two: either tells how large a batch of a rank is; remove one"
+            )
+        return self
+
+    def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        """Fan-outs that are not one a layer, evaluations that are left out, and layers that need whole graphs."""
+        model, train = choices.model, choices.train
+        if len(self.fanouts) != model.layers:
+            yield Refusal(
+                "batching", "fanouts",
+                f"got {len(self.fanouts)} fan-outs {list(self.fanouts)}, expected {model.layers}: one for each layer "
+                f"(model.layers = {model.layers}), the first for the neighbours of the seed vertices",
+            )  # fmt: skip
+        if choices.trains and self.evaluation == "none" and train.eval_every and train.chosen("eval_every"):
+            yield Refusal(
+                "train", "eval_every",
+                f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated; remove "
+                "it, or evaluate (batching.evaluation = 'exact')",
+            )  # fmt: skip
+        if choices.trains and not model.built_in:
+            yield Refusal(
+                "model", "kind",
+                f"got '{model.kind}' with batching.kind = '{self.label}', expected one of "
+                f"{', '.join(BUILT_IN_LAYERS)}: a layer of your own sums over neighbourhoods of the graph, "
+                "mini-batches have sampled ones; use batching.kind = 'full'",
+            )  # fmt: skip
+
+    def sizes_of(self, ranks: int) -> int | tuple[int, ...]:
+        """Seed vertices of a full batch of every one of P ranks, or of each where they are not equal.
+
+        Raises :class:`ConfigError` where a rank would have none.
+        """
+        if self.global_batch is None:
+            return self.batch_size
+        size, more = divmod(self.global_batch, ranks)
+        if not size:
+            raise ConfigError(
+                f"batching.global_batch: got {self.global_batch} with {ranks} ranks, expected at least {ranks}: a rank "
+                "would train on nothing; raise it, or use fewer ranks"
+            )
+        return (size + 1,) * more + (size,) * (ranks - more) if more else size
+
+    @abstractmethod
+    def drawing(self, hops: int) -> tuple[Work, ...]:
+        """What drawing a batch of so many hops costs while training runs; columns are those of
+        :mod:`simgnn.emit.batches.names`."""
+
+    def training_of(self, stats: "PartitionStats") -> "NDArray[np.int64]":
+        """Vertices that each rank trains on in an epoch, int64 [P], of a graph of which only statistics are there.
+
+        Raises :class:`ConfigError` where no batch would be full and others are dropped.
+        """
+        from simgnn.partition.statistics.spread import even
+
+        if self.split == "even":
+            training = even(stats.facts.train_vertices, stats.ranks)
+        else:
+            training = stats.table("train_rows", "batching.split = 'local'")
+        if self.last == "keep":
+            return training
+        import numpy as np
+
+        sizes = np.array(self.sizes_of(stats.ranks), np.int64)
+        steps = training // sizes
+        rank = int(steps.argmin())
+        self._check_steps(int(steps[rank]), int(training[rank]))
+        return np.asarray(np.broadcast_to(sizes * steps[rank], training.shape))
+
+    def ops(self, builder: ProgramBuilder, batches: "BatchSizes", written: tuple[Access, ...]) -> list[Op]:
+        """The chain that draws a batch and writes ``written``: vertices, seeds, and the block of each hop. Its last op
+        is :data:`~simgnn.emit.batches.names.DRAW`."""
+        if batches.parted is not None:
+            return drawn_over_hosts(builder, batches.parted, written)
+        work = self.drawing(len(batches.edges))
+        return [
+            Op(DRAW, OpKind.SAMPLE, Nature.DRAWING, writes=written, work=work, module=BATCHES, action=DrawBatch.label)
+        ]
+
+    def plan(
+        self,
+        csr: "CSR",
+        train: "NDArray[np.int64]",
+        partition: "Partition",
+        rank_hosts: "NDArray[np.int64]",
+        seed: int,
+    ) -> "SamplingPlan":
+        """Who samples what: ``train`` int64 [n] ids of training vertices, ascending; ``rank_hosts`` int64 [P]."""
+        from simgnn.sampling.batches.plan import SamplingPlan, even_split, local_split
+
+        if self.split == "local":
+            workers = local_split(train, partition.owner, partition.ranks)
+        else:
+            workers = even_split(train, partition.owner, rank_hosts, seed)
+        plan = SamplingPlan(
+            csr, partition.owner, workers, self.fanouts, self.sizes_of(partition.ranks), seed, self.last
+        )
+        few = min(range(plan.ranks), key=lambda rank: len(workers[rank]) // plan.size_of(rank))
+        self._check_steps(plan.steps, len(workers[few]))
+        return plan
+
+    def _check_steps(self, steps: int, fewest: int) -> None:
+        """``fewest``: training vertices of the rank that has fewest full batches."""
+        if self.last == "drop" and not steps:
+            key = "batch_size" if self.global_batch is None else "global_batch"
+            raise ConfigError(
+                f"batching.last: got 'drop' with batching.{key} = {getattr(self, key)}, expected 'keep' or smaller "
+                f"batches: a rank has {fewest} vertices to train on, so that no batch of it is full"
+                + ("; or batching.split = 'even'" if self.split == "local" else "")
+            )

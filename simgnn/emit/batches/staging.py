@@ -1,0 +1,151 @@
+"""Ops that bring a mini-batch's rows to its rank: one chain, each op after the one before."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from simgnn.emit.batches.names import FEATURES, PLACES
+from simgnn.emit.batches.on_rank import OfOne, RankAction
+from simgnn.policy import Action, Array, PolicyContext
+from simgnn.program.builder import ProgramBuilder, accesses
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
+from simgnn.program.sizes import Column, Route
+
+Phase = Literal["forward", "setup"]
+
+
+class LocateRows(RankAction[Callable[[PolicyContext, Array], tuple[Array, Array]]]):
+    """Find the input rows of a batch that other hosts hold: (rank, row there) int64 [k] each, rank after rank."""
+
+
+class ServeRows(RankAction[OfOne]):
+    """Pick the rows that other ranks need for a step's batches, rank after rank."""
+
+
+class StageInputs(RankAction[Callable[..., tuple[Array]]]):
+    """Put the rows of this host, and those that were pulled where there are any, into the batch's input rows."""
+
+
+def sent(route: str) -> Column:
+    """Rows that each rank sends along a route."""
+    return Column(f"{route}/sent")
+
+
+def received(route: str) -> Column:
+    """Rows that each rank is sent along a route."""
+    return Column(f"{route}/received")
+
+
+def add_route(builder: ProgramBuilder, name: str, route: Route) -> None:
+    """Add a route [pairs, epochs, steps], or [pairs], and the columns of what each rank sends and is sent along it."""
+    builder.routes[name] = route
+    for column, ends in ((sent(name), route.source), (received(name), route.target)):
+        total = np.zeros((len(builder.hosts), *route.rows.shape[1:]), np.int64)
+        np.add.at(total, ends, route.rows)
+        builder.column(column.name, total)
+
+
+@dataclass
+class Staging:
+    """Collects the chain. Rows are ``width`` wide, of the training dtype."""
+
+    builder: ProgramBuilder
+    width: int
+    ops: list[Op] = field(default_factory=list)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.width * self.builder.item_bytes
+
+    def add(self, op: Op) -> None:
+        """Put an op behind all that are there."""
+        behind = (Dependency(self.ops[-1].name),) if self.ops else ()
+        self.ops.append(replace(op, after=(*behind, *op.after)))
+
+    def gathered(self, rows: Column) -> tuple[Work, ...]:
+        """The work of picking rows one by one."""
+        return (Work("gather", {"rows": rows, "width": self.width, "item_bytes": self.builder.item_bytes}),)
+
+    def send(
+        self, name: str, route: str, action: type[Action[Any]], phase: Phase = "forward", lasting: bool = False
+    ) -> str:
+        """Send rows that others wait for, which ``action`` picks, along a route whose sizes both ends know.
+
+        Returns the buffer of those that arrive. ``lasting``: see :class:`Buffer`."""
+        builder = self.builder
+        builder.keep_rows_of(route, sent(route))
+        served = builder.buffer(f"{name}/served", sent(route), self.width, space="host", lasting=lasting)
+        pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host", lasting=lasting)
+        self.add(
+            Op(
+                f"{name}/serve",
+                OpKind.COPY,
+                Nature.STAGING,
+                accesses([FEATURES]),
+                accesses([served]),
+                work=self.gathered(sent(route)),
+                transfer=Transfer(self.row_bytes),
+                route=route,
+                module=PLACES,
+                action=action.label,
+                phase=phase,
+                category="comm_overhead",
+            )
+        )
+        self.add(
+            Op(
+                f"{name}/exchange",
+                OpKind.EXCHANGE,
+                Nature.FETCHING,
+                accesses([served]),
+                accesses([pulled]),
+                transfer=Transfer(self.row_bytes),
+                route=route,
+                phase=phase,
+                category="comm",
+            )
+        )
+        return pulled
+
+    def to_device(
+        self, name: str, reads: Sequence[Access], writes: Access, rows: Column, action: type[Action[Any]],
+        phase: Phase = "forward",
+    ) -> None:  # fmt: skip
+        """Put rows of the host's memory where they belong on the device."""
+        self.add(
+            Op(
+                name,
+                OpKind.H2D,
+                Nature.STAGING,
+                tuple(reads),
+                (writes,),
+                work=self.gathered(rows),
+                transfer=Transfer(self.row_bytes, rows),
+                module=PLACES,
+                action=action.label,
+                phase=phase,
+                category="comm_overhead",
+            )
+        )
+
+    def on_device(
+        self, name: str, reads: Sequence[Access], writes: Access, rows: Column, action: type[Action[Any]]
+    ) -> None:
+        """Copy rows on the device to where they belong."""
+        self.add(
+            Op(
+                name,
+                OpKind.SELECT,
+                Nature.STAGING,
+                tuple(reads),
+                (writes,),
+                work=self.gathered(rows),
+                module=PLACES,
+                action=action.label,
+                category="comm_overhead",
+            )
+        )

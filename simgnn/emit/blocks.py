@@ -1,0 +1,174 @@
+"""Whole blocks of rows that each rank broadcasts in turn: what a communication asks for, and how it is carried out
+plainly. Freshness says which blocks are sent: :meth:`simgnn.emit.freshness.MovesBlocks.blocks`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from simgnn.emit.sync import Phase
+from simgnn.policy import Codec, DecodeRows, EncodeRows
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Dependency, Guard
+from simgnn.program.scratch import Scratch
+from simgnn.program.sizes import Size
+
+
+@dataclass(frozen=True)
+class BlockSync:
+    """A sync point in one direction: the block of every rank that has rows reaches all ranks, in rank order.
+
+    ``source``: each rank's own rows, ``width`` elements wide; ``rows`` [P]: how many each rank has, ``own_rows`` the
+    same as a size; ``arriving``: most rows of a block that arrives. ``sent_in``: the templates in which blocks travel,
+    where these are not all: blocks that arrived once are kept. ``constant``: the rows are input features. ``ahead``:
+    blocks that may arrive while one is in use.
+    """
+
+    templates: tuple[str, ...]
+    sent_in: tuple[str, ...]
+    layer: int
+    phase: Phase
+    width: int
+    source: str
+    rows: tuple[int, ...]
+    own_rows: Size
+    arriving: Size
+    constant: bool
+    ahead: int
+
+    @property
+    def point(self) -> str:
+        """Name of the sync point, for buffers and decisions."""
+        return f"{self.layer}/{self.phase}"
+
+    def op(self, part: str) -> str:
+        """Name of an op of the sync."""
+        return f"{self.phase}/{self.layer}/{part}"
+
+    def rows_elsewhere(self, builder: ProgramBuilder, root: int) -> Size:
+        """Rows of a root's block as others hold it: none on the root."""
+        held = np.full(len(self.rows), self.rows[root], dtype=np.int64)
+        held[root] = 0
+        return builder.column(f"block_rows/{root}", held)
+
+
+class Arrived(NamedTuple):
+    """Buffers of a root's rows: as the root itself reads them, and as all others do."""
+
+    own: str
+    block: str
+
+
+class BlockTransfer(Protocol):
+    """Emits the transfers of a sync; the communication emits the sums between them."""
+
+    def begin(self, after: tuple[Dependency, ...]) -> None:
+        """Before the first block, and not before the ops named in ``after``."""
+        ...
+
+    def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
+        """The block of a root, not before the ops named in ``after``."""
+        ...
+
+    def checks(self) -> tuple[str | None, dict[str, int | str]]:
+        """What the end of the sums makes sure of: a buffer that it reads, and options of the op."""
+        ...
+
+
+ExpandBlocks = Callable[[BlockSync], BlockTransfer]
+"""How freshness and codec carry out what a communication of blocks asks for."""
+
+
+class BlockWire:
+    """How one block crosses: as it is, or as the bytes of a codec, which its root encodes and all others decode.
+
+    Blocks that travel once are sent as they are, and all where there is no codec. ``row_bytes``: of a row on the wire.
+    """
+
+    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
+        self.builder, self.sync = builder, sync
+        self.codec = codec if codec is not None and codec.encodes and sync.sent_in == sync.templates else None
+        plain = sync.width * builder.item_bytes
+        self.row_bytes = plain if self.codec is None else self.codec.row_bytes(sync.width, builder.dtype)
+
+    def send(
+        self, root: int, target: str, after: tuple[Dependency, ...], versions: str | None = None,
+        sent: str | None = None, active: str | None = None, decided: str | None = None, guard: Guard | None = None,
+    ) -> None:  # fmt: skip
+        """Emit the block of a root, into the buffer ``target`` of all others.
+
+        With a ``guard``: ``active`` is the buffer, ``decided`` the op that it was decided in; ``versions`` takes the
+        epoch, and ``sent`` (None: not kept), on the root, what others now have.
+        """
+        builder, sync = self.builder, self.sync
+        told = [active] if active is not None else [sync.source]
+        marks = [versions] if versions is not None else []
+        fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase, "guard": guard}
+        codec = self.codec
+        if codec is None:
+            reads = [sync.source, *told] if active is not None else [sync.source]
+            writes = [target, *marks, *([sent] if sent is not None else [])]
+            self._broadcast(root, reads, writes, after, fields)
+            return
+        dtype, coding = builder.dtype, {"module": "codec", "category": "comm_overhead"}
+        rows = sync.rows_elsewhere(builder, root)
+        here = builder.column(f"root/{root}", np.arange(len(sync.rows)) == root)
+        coded = builder.buffer(f"coded/{sync.point}", sync.own_rows, self.row_bytes, "uint8")
+        arrived = builder.buffer(f"coded/{sync.point}/root-{root}", rows, self.row_bytes, "uint8")
+        builder.compute(
+            sync.templates, sync.op(f"encode/{root}"), OpKind.ENCODE, [sync.source], [coded],
+            codec.encode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+            scratch=Scratch(codec.encode_scratch(sync.own_rows, sync.width, dtype)),
+            after=() if decided is None else (Dependency(decided),), action=EncodeRows, **coding, **fields,
+        )  # fmt: skip
+        self._broadcast(root, [coded, *told], [arrived, *marks], after, fields)
+        if sent is not None:
+            builder.compute(
+                sync.templates, sync.op(f"keep/{root}"), OpKind.DECODE, [coded], [sent],
+                codec.decode_work(sync.own_rows, sync.width, dtype), ranks=here.name,
+                after=(Dependency(sync.op(f"broadcast/{root}")),), action=DecodeRows, **coding, **fields,
+            )  # fmt: skip
+        builder.compute(
+            sync.templates, sync.op(f"decode/{root}"), OpKind.DECODE, [arrived], [target],
+            codec.decode_work(rows, sync.width, dtype), action=DecodeRows, **coding, **fields,
+        )  # fmt: skip
+
+    def _broadcast(
+        self, root: int, reads: list[str], writes: list[str], after: tuple[Dependency, ...], fields: dict[str, Any]
+    ) -> None:
+        sync = self.sync
+        self.builder.broadcast(
+            sync.sent_in, sync.op(f"broadcast/{root}"), root, reads, writes, sync.own_rows, self.row_bytes,
+            after=after, **fields,
+        )  # fmt: skip
+
+
+class PlainBlocks:
+    """Every block, every time (or once, where the sync says so). ``codec`` None: rows travel as they are."""
+
+    def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
+        self.builder, self.sync = builder, sync
+        self._wire = BlockWire(builder, sync, codec)
+        self._sent = 0
+
+    def begin(self, after: tuple[Dependency, ...]) -> None:
+        """Nothing is decided."""
+
+    def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
+        """Into a receive buffer, which later blocks reuse; blocks that arrive once have one each."""
+        builder, sync = self.builder, self.sync
+        if sync.sent_in != sync.templates:
+            rows = sync.rows_elsewhere(builder, root)
+            block = builder.buffer(f"block/{sync.point}/root-{root}", rows, sync.width, persistent=True)
+        else:
+            slot = self._sent % (sync.ahead + 1)
+            block = builder.buffer(f"block/{sync.point}/{slot}", sync.arriving, sync.width)
+        self._sent += 1
+        self._wire.send(root, block, after)
+        return Arrived(sync.source, block)
+
+    def checks(self) -> tuple[str | None, dict[str, int | str]]:
+        """Nothing is old."""
+        return None, {}

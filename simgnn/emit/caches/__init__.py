@@ -1,0 +1,1 @@
+"""Syncs of which both ends keep the rows as last sent, so that only chosen ones travel."""

@@ -1,0 +1,233 @@
+"""Syncs of which both ends keep the rows as last sent, so that only chosen ones travel: the ops around a cache."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from simgnn.emit.caches.chosen_rows import COUNT_BYTES, ID_BYTES, add_count_route, add_mask_route
+from simgnn.emit.caches.row_cache import (
+    ChoosesRows,
+    DecodeMoved,
+    EncodeMoved,
+    EndEpoch,
+    ListRows,
+    MaskRows,
+    SelectMoved,
+)
+from simgnn.emit.encoded import buffer_name
+from simgnn.emit.sync import Stage, Sync, land, pack, receiving_buffer
+from simgnn.policy import Codec
+from simgnn.program.builder import Labelled, ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import Work
+from simgnn.program.scratch import Scratch, Terms, rows_of
+from simgnn.program.sizes import Column, Decision, Size
+
+STATE = "threshold"
+"""Buffer of the policy's state, the same on all ranks: float64, its numbers and whether an epoch has ended."""
+
+
+@dataclass(frozen=True)
+class CachedStage:
+    """One stage of a sync, expanded: select, encode, exchange of what names rows, exchange of rows, decode into the
+    cache.
+
+    Buffers: ``sent`` and ``kept``, the rows as last sent, on both ends, for the whole run. A mask has a bit for each
+    row that may travel to a peer, in the order of the wire; the rows that do are a decision. Where rows are named by
+    "ids", masks stay where they are made: counts and places travel, of which receivers make the same masks.
+    """
+
+    builder: ProgramBuilder
+    sync: Sync
+    stage: Stage
+    codec: Codec
+    policy: ChoosesRows
+
+    def emit(self) -> None:
+        """All ops, in the sync's templates."""
+        builder, sync, stage = self.builder, self.sync, self.stage
+        kept = builder.buffer(self.name("kept"), stage.arriving, sync.width, persistent=True)
+        self.send_moved(EncodeMoved, 0)
+        receive = receiving_buffer(builder, sync, stage)
+        reads = [self.name("arrived"), self.name("mask_in"), kept]
+        work = (*self.landing_work(), self.work("copy", stage.arriving))
+        self.compute("decode", OpKind.DECODE, DecodeMoved, reads, [receive, kept], work, self.landing_copies())
+        land(builder, sync, stage)
+
+    def send_moved(self, encoding: Labelled, plain: int) -> None:
+        """Rows that moved from the cache ``sent`` are sent; the action ``encoding`` makes what travels of them.
+        ``plain``: see :meth:`coding_copies`."""
+        builder, stage = self.builder, self.stage
+        pack(builder, self.sync, stage)
+        sent = self.add_sent()
+        chosen = builder.buffer(self.name("chosen"), self.leaving, 1, "int64")
+        select = (self.work("select", stage.leaving),)
+        mask = self.add_masks()
+        reads = [stage.packed, sent, *add_state(builder, self.policy)]
+        self.compute("select", OpKind.SELECT, SelectMoved, reads, [mask, chosen], select, (), **self.sync.test)
+        coded = self.add_coded()
+        self.compute(
+            "encode", OpKind.ENCODE, encoding, [stage.packed, chosen, sent], [coded, sent],
+            self.coding_work(self.leaving, self.codec.keeps_exact_rows), self.coding_copies(self.leaving, plain),
+        )  # fmt: skip
+        self.exchange()
+
+    def add_sent(self) -> str:
+        """The buffer of the rows as this end last sent them."""
+        return self.builder.buffer(self.name("sent"), self.stage.leaving, self.sync.width, persistent=True)
+
+    def add_masks(self) -> str:
+        """The buffers of the masks that leave and arrive; the name of the first."""
+        masks = add_mask_route(self.builder, self.stage.route)
+        self.builder.buffer(self.name("mask_in"), Column(f"{masks}/arriving"), 1, "uint8")
+        return self.builder.buffer(self.name("mask"), Column(f"{masks}/leaving"), 1, "uint8")
+
+    def add_coded(self) -> str:
+        """The buffers of what leaves and arrives on the wire; the name of the first."""
+        columns, dtype = (self.row_bytes, "uint8") if self.codec.encodes else (self.sync.width, self.builder.dtype)
+        self.builder.buffer(self.name("arrived"), self.arriving, columns, dtype)
+        return self.builder.buffer(self.name("coded"), self.leaving, columns, dtype)
+
+    def exchange(self) -> None:
+        """What names the rows that travel, then these rows."""
+        if self.policy.index_form() == "bitmap":
+            masks = add_mask_route(self.builder, self.stage.route)
+            self._exchange("mask", masks, [self.name("mask")], self.name("mask_in"), 1, control=True)
+        else:
+            self._exchange_ids()
+        reads = [self.name("coded"), self.name("mask"), self.name("mask_in")]
+        self._exchange(
+            "exchange", self.stage.route, reads, self.name("arrived"), self.row_bytes,
+            decision=self.leaving, announced=True,
+        )  # fmt: skip
+
+    def _exchange_ids(self) -> None:
+        """How many rows each pair's peer sends, then their places; no pair without rows takes part."""
+        builder, stage = self.builder, self.stage
+        pairs = add_count_route(builder, stage.route)
+        counts, ids = (
+            builder.buffer(self.name("counts"), Column(f"{pairs}/leaving"), 1, "int64"),
+            builder.buffer(self.name("ids"), self.leaving, 1, "int32"),
+        )
+        counts_in, ids_in = (
+            builder.buffer(self.name("counts_in"), Column(f"{pairs}/arriving"), 1, "int64"),
+            builder.buffer(self.name("ids_in"), self.arriving, 1, "int32"),
+        )
+        self.compute(
+            "ids/pack", OpKind.ENCODE, ListRows, [self.name("mask")], [counts, ids], _listing(stage.leaving),
+            rows_of(stage.leaving, ID_BYTES),
+        )  # fmt: skip
+        self._exchange("count", pairs, [counts], counts_in, COUNT_BYTES, control=True)
+        self._exchange(
+            "ids", stage.route, [ids, counts, counts_in], ids_in, ID_BYTES,
+            control=True, decision=self.leaving, announced=True,
+        )  # fmt: skip
+        self.compute(
+            "ids/unpack", OpKind.DECODE, MaskRows, [ids_in, counts_in], [self.name("mask_in")],
+            _listing(stage.arriving),
+        )  # fmt: skip
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row on the wire."""
+        return self.codec.row_bytes(self.sync.width, self.builder.dtype)
+
+    @cached_property
+    def leaving(self) -> Decision:
+        """Rows that a rank sends."""
+        return Decision(self.decision("rows"), _bound(self.stage.leaving))
+
+    @cached_property
+    def arriving(self) -> Decision:
+        """Rows that a rank receives."""
+        return Decision(self.decision("arrived"), _bound(self.stage.arriving))
+
+    def coding_work(self, rows: Size, exact: bool = False) -> tuple[Work, ...]:
+        """``rows`` rows are picked and put into the cache; encoded, it is their difference from the cached ones,
+        decoded as receivers will, unless the cache keeps ``exact`` rows."""
+        moved = (self.work("gather", rows), self.work("gather", rows))
+        if not self.codec.encodes:
+            return moved
+        change, shape = self.work("elementwise", rows, passes=3), (rows, self.sync.width, self.builder.dtype)
+        coding = (*moved, self.work("gather", rows), change, *self.codec.encode_work(*shape))
+        return coding if exact else (*coding, *self.codec.decode_work(*shape), change)
+
+    def landing_work(self) -> tuple[Work, ...]:
+        """Arrived rows are put into the cache, or added where they are differences."""
+        rows = self.arriving
+        coded = self.codec.decode_work(rows, self.sync.width, self.builder.dtype) if self.codec.encodes else ()
+        added = (self.work("gather", rows), self.work("elementwise", rows, passes=3)) if self.codec.encodes else ()
+        return (*coded, *added, self.work("gather", rows))
+
+    def copies(self, rows: Size, number: int) -> Terms:
+        """Copies of rows that an op holds at once."""
+        return rows_of(rows, number * self.sync.width * self.builder.item_bytes)
+
+    def coding_copies(self, rows: Size, plain: int) -> Terms:
+        """Those of :meth:`coding_work`: a difference is made of two. ``plain``: copies that are not encoded, one where
+        rows are picked before they are put in the order of the wire."""
+        if not self.codec.encodes:
+            return self.copies(rows, plain)
+        return (*self.copies(rows, 2), *self.codec.encode_scratch(rows, self.sync.width, self.builder.dtype))
+
+    def landing_copies(self, number: int = 1) -> Terms:
+        """Those of :meth:`landing_work`: differences are decoded beside rows of the cache."""
+        return self.copies(self.arriving, number) if self.codec.encodes else ()
+
+    def work(self, primitive: str, rows: Size, **sizes: int) -> Work:
+        """Work on rows of the sync's width."""
+        width, item = self.sync.width, self.builder.item_bytes
+        return Work(primitive, {"rows": rows, "width": width, **sizes, "item_bytes": item})
+
+    def compute(
+        self, part: str, kind: OpKind, action: Labelled, reads: list[str], writes: list[str], work: tuple[Work, ...],
+        scratch: Terms = (), **options: str | int,
+    ) -> None:  # fmt: skip
+        """Emit an op in which the policy acts."""
+        self.builder.compute(
+            self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, action,
+            layer=self.sync.layer, phase=self.sync.phase, route=self.stage.route, module=self.policy.slot,
+            category="comm_overhead", options=options, scratch=Scratch(scratch),
+        )  # fmt: skip
+
+    def _exchange(self, part: str, route: str, reads: list[str], write: str, row_bytes: int, **fields: Any) -> None:
+        self.builder.exchange(
+            self.sync.templates, self.sync.op(self.stage, part), route, reads, write, row_bytes,
+            layer=self.sync.layer, phase=self.sync.phase, **fields,
+        )  # fmt: skip
+
+    def name(self, what: str) -> str:
+        """Name of a buffer of the stage."""
+        return buffer_name(what, self.sync, self.stage)
+
+    def decision(self, name: str) -> str:
+        """Name of a decision of the stage."""
+        return f"{buffer_name('sync', self.sync, self.stage)}/{name}"
+
+
+def add_state(builder: ProgramBuilder, policy: ChoosesRows) -> list[str]:
+    """The buffer of the policy's state, where it has any."""
+    if not policy.state_width:
+        return []
+    return [builder.buffer(STATE, 1, policy.state_width + 1, "float64", persistent=True)]
+
+
+def emit_state_step(builder: ProgramBuilder, policy: ChoosesRows, templates: tuple[str, ...]) -> None:
+    """The policy's state moves on at the end of an epoch; nothing where no sync reads it."""
+    if STATE not in builder.buffers:
+        return
+    work = (Work("elementwise", {"rows": 1, "width": policy.state_width + 1, "passes": 2, "item_bytes": 8}),)
+    builder.compute(
+        templates, "update/threshold", OpKind.ELEMENTWISE, ["metrics", STATE], [STATE], work, EndEpoch, phase="update",
+        module=policy.slot, category="update", options={"point": "accuracy/update"},
+    )  # fmt: skip
+
+
+def _bound(size: Size) -> int | Column:
+    assert not isinstance(size, Decision), "rows that may travel are known when the program is planned"
+    return size
+
+
+def _listing(rows: Size) -> tuple[Work, ...]:
+    """Rows by their places instead of bits, or the other way round."""
+    return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)

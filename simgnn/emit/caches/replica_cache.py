@@ -1,0 +1,278 @@
+"""What a cache over masters and mirrors does at run time: the actions of ops that complete sums over replicas.
+
+Rows of masters that have mirrors are a rank's *shared* rows, in ascending order; states of masters have a row for each.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from array_api_compat import array_namespace, device
+
+from simgnn.emit.arrays import add_rows, counted, dtype_name, pick_rows, places_of, put_rows
+from simgnn.emit.caches.masks import received_mask, sent_mask
+from simgnn.emit.caches.row_cache import ChoosesRows, coded_change, move_on, moved_rows, take_arrived
+from simgnn.policy import Action, Array, PolicyContext, decoded, encoded
+from simgnn.program.publications import counted_as
+
+LARGEST_SHIFT = 5.0
+"""How far, in exponents, the greatest attention score may move before sums become relative to the new one."""
+
+
+class Settle(Action[ChoosesRows]):
+    """Sums stay relative to an earlier reference where today's is near it: parts of several epochs add up only then."""
+
+    def run(self, context: PolicyContext, reference: Array, kept: Array) -> tuple[Array, ...]:
+        """What sums are relative to in this turn, [n, heads], the same to be kept, and the rows that were renewed, bool
+        [n, 1]: the ``kept`` reference unless today's is farther from it than LARGEST_SHIFT."""
+        xp = array_namespace(reference)
+        far = ~(xp.abs(reference - kept) <= LARGEST_SHIFT)
+        settled = xp.where(far, reference, kept)
+        return settled, xp.asarray(settled, copy=True), xp.any(far, axis=1, keepdims=True)
+
+
+class _Reset(Action[ChoosesRows]):
+    """States become zero where their row was renewed."""
+
+    @abstractmethod
+    def rows(self, context: PolicyContext) -> Array:
+        """The local rows that the states are of."""
+
+    def run(self, context: PolicyContext, renewed: Array, *states: Array) -> tuple[Array, ...]:
+        """``renewed`` bool [local rows, 1]; the states, in place."""
+        void = renewed[self.rows(context), 0]
+        for state in states:
+            state[void] = 0
+        return states
+
+
+class ResetMasters(_Reset):
+    """States of shared masters become zero where their row was renewed."""
+
+    def rows(self, context: PolicyContext) -> Array:
+        """The shared rows."""
+        return shared_rows(context)
+
+
+class ResetMirrors(_Reset):
+    """States of rows that arrive, in the order of the wire, become zero where their row was renewed."""
+
+    def rows(self, context: PolicyContext) -> Array:
+        """The rows that arrive."""
+        return context.arriving
+
+
+class ResetLeaving(_Reset):
+    """States of rows that leave, in the order of the wire, become zero where their row was renewed."""
+
+    def rows(self, context: PolicyContext) -> Array:
+        """The rows that leave."""
+        return context.leaving
+
+
+class EncodeChange(Action[ChoosesRows]):
+    """Selected parts become what travels: by how much they changed."""
+
+    def run(self, context: PolicyContext, rows: Array, chosen: Array, cached: Array) -> tuple[Array, ...]:
+        """The changes of the chosen parts, and the parts as the sums will count them."""
+        if self.codec.encodes:
+            return coded_change(self.codec, context, rows, chosen, cached)
+        old, change = pick_rows(cached, chosen), pick_rows(rows, chosen)
+        change -= old
+        old += change
+        return change, put_rows(cached, chosen, old)
+
+
+class AddParts(Action[ChoosesRows]):
+    """Changes that arrived are added to the sums."""
+
+    def run(self, context: PolicyContext, arrived: Array, mask: Array, sums: Array) -> tuple[Array, ...]:
+        """The sums, parts of lower ranks added first; and which shared rows a part woke, bool [n, 1]."""
+        layout, xp = received_mask(context, sums), array_namespace(sums)
+        woken = places_in_shared(context, context.arriving)[layout.unpack(mask)]
+        parts = arrived
+        if self.codec.encodes:
+            parts = decoded(self.codec, context, arrived, sums.shape[1], dtype_name(sums))
+        sums = self.add(sums, woken, parts, layout.chosen_of_peers(mask))
+        active = xp.zeros((sums.shape[0], 1), dtype=xp.bool, device=device(sums))
+        active[woken] = True
+        return sums, active
+
+    def add(self, sums: Array, rows: Array, parts: Array, counts: Sequence[int]) -> Array:
+        """sums[rows] += parts in place, the first ``counts[0]`` parts, then ``counts[1]``, of which no row is twice."""
+        first = 0
+        for count in counts:
+            add_rows(sums, rows[first : first + count], parts[first : first + count])
+            first += count
+        return sums
+
+
+class FoldOwn(Action[ChoosesRows]):
+    """Masters add their own parts that moved to the sums, and wake their rows."""
+
+    def run(self, context: PolicyContext, rows: Array, own: Array, sums: Array, *read: Array) -> tuple[Array, ...]:
+        """``own``: masters' parts as the sums count them; then the policy's state, where it has one, and the rows that
+        mirrors woke, where these have anything to give."""
+        state = read[0] if self.owner.state_width else None
+        woken = read[1:] if self.owner.state_width else read
+        shared = shared_rows(context)
+        mine = pick_rows(rows, shared)
+        moved = moved_rows(self.owner, replace(context, gathered=shared), mine, own, state)
+        awake = woken[0] | moved[:, None] if woken else moved[:, None]
+        chosen = places_of(awake[:, 0] if self.owner.adds_woken_parts() else moved)
+        picked = pick_rows(mine, chosen)
+        del mine
+        change = pick_rows(own, chosen)
+        array_namespace(rows).subtract(picked, change, out=change)
+        return put_rows(own, chosen, picked), add_rows(sums, chosen, change), awake
+
+
+class Announce(Action[ChoosesRows]):
+    """Shared rows that are awake are published to all their mirrors."""
+
+    def run(self, context: PolicyContext, active: Array) -> tuple[Array, ...]:
+        """The mask over the rows of each peer, and the shared rows int64 [k] that are published."""
+        chosen = active[:, 0]
+        return sent_mask(context, active).pack(chosen[leaving_places(context)]), places_of(chosen)
+
+    def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
+        """How many shared rows are published, in all and of those with r replicas (or on r hosts, where one row travels
+        to each), for every r of this rank."""
+        chosen, place = written[1], leaving_places(context)
+        xp, shared = array_namespace(place), shared_rows(context).shape[0]
+        replicas = xp.bincount(place, minlength=shared) + 1  # a master has a place for each row that it sends
+        most = int(xp.max(replicas)) + 1 if shared else 0
+        counts = xp.bincount(replicas[chosen], minlength=most).tolist()
+        found, tally = {str(context.options["decision"]): int(chosen.shape[0])}, str(context.options["tally"])
+        return found | {counted_as(tally, r): counts[r] for r in sorted(set(replicas.tolist()))}
+
+
+class EncodeSums(Action[ChoosesRows]):
+    """Sums of published rows become what travels, each encoded once: their change, or without a codec the sums."""
+
+    def run(
+        self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
+    ) -> tuple[Array, ...]:
+        """What travels, in the order of the wire; with a codec also ``published``, what copies go on with."""
+        packed = self.packed(context, chosen, sums, published)
+        wire = self.addressed(context, packed, chosen, mask)
+        return (wire,) if published is None else (wire, published)
+
+    def packed(self, context: PolicyContext, chosen: Array, sums: Array, published: Array | None) -> Array:
+        """What is published of the chosen sums, in their order; with a codec ``published`` moves on."""
+        picked = pick_rows(sums, chosen)
+        if published is None:
+            return picked
+        old = pick_rows(published, chosen)
+        picked -= old
+        packed = encoded(self.codec, context, picked, pick_rows(shared_rows(context), chosen))
+        del picked
+        move_on(self.codec, context, packed, chosen, old, published)
+        return packed
+
+    def addressed(self, context: PolicyContext, packed: Array, chosen: Array, mask: Array) -> Array:
+        """Rows ``packed`` of the chosen shared rows, in the order of the wire."""
+        xp, place = array_namespace(packed), leaving_places(context)
+        position = xp.zeros(shared_rows(context).shape[0], dtype=xp.int64, device=device(packed))
+        position[chosen] = counted(packed, chosen.shape[0])
+        return pick_rows(packed, position[place[sent_mask(context, packed).unpack(mask)]])
+
+
+class EncodeNews(EncodeSums):
+    """Likewise where hosts add up first: what is published is kept for the other replicas on the host."""
+
+    def run(
+        self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
+    ) -> tuple[Array, ...]:
+        """What travels; the same as the chosen rows lie; with a codec also ``published``."""
+        packed = self.packed(context, chosen, sums, published)
+        wire = self.addressed(context, packed, chosen, mask)
+        return (wire, packed) if published is None else (wire, packed, published)
+
+
+class FindNews(Action[ChoosesRows]):
+    """Each local row learns where its news lies."""
+
+    def run(self, context: PolicyContext, rows: Array, chosen: Array, mask: Array) -> tuple[Array, ...]:
+        """int64 [n, 1]: k + 1, this rank published the row as the k-th of the ``chosen`` shared rows; -(k + 1), it
+        arrived as the k-th; 0, there is no news."""
+        xp = array_namespace(rows)
+        origin = xp.zeros((rows.shape[0], 1), dtype=xp.int64, device=device(rows))
+        origin[shared_rows(context)[chosen], 0] = counted(rows, chosen.shape[0]) + 1
+        arrived = context.arriving[received_mask(context, rows).unpack(mask)]  # type: ignore[index]
+        origin[arrived, 0] = -(counted(rows, arrived.shape[0]) + 1)
+        return (origin,)
+
+
+class Relay(Action[ChoosesRows]):
+    """Rows with news are handed on to the other replicas on the host."""
+
+    def run(self, context: PolicyContext, origin: Array) -> tuple[Array, ...]:
+        """The mask over the rows of each peer, and where the news of the rows that it names lies, int64 [k]."""
+        of_wire = origin[context.leaving, 0]
+        fresh = of_wire != 0
+        return sent_mask(context, origin).pack(fresh), of_wire[fresh]
+
+
+class HandOn(Action[ChoosesRows]):
+    """News travels on as it came, so that all replicas decode the same bytes."""
+
+    def run(self, context: PolicyContext, origins: Array, news: Array, arrived: Array) -> tuple[Array, ...]:
+        """The news in the order of the wire; ``origins`` int64 [k] as :class:`Relay` gives them."""
+        xp = array_namespace(news)
+        wire = xp.empty((origins.shape[0], *news.shape[1:]), dtype=news.dtype, device=device(news))
+        mine = origins > 0
+        wire[mine] = news[origins[mine] - 1]
+        wire[~mine] = arrived[-origins[~mine] - 1]
+        return (wire,)
+
+
+class TakeSums(Action[ChoosesRows]):
+    """All copies go on with what was published."""
+
+    def run(
+        self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array
+    ) -> tuple[Array, ...]:
+        """``kept``: what mirrors have of their masters' sums; ``rows``: all local rows, which become the sums."""
+        kept = take_arrived(self.codec, context, arrived, mask, kept)
+        put_rows(rows, context.arriving, kept)
+        return kept, put_rows(rows, shared_rows(context), published)
+
+
+REPLICA_ACTIONS = (
+    Settle, ResetMasters, ResetMirrors, ResetLeaving, EncodeChange, AddParts, FoldOwn, Announce, EncodeSums, EncodeNews,
+    FindNews, Relay, HandOn, TakeSums,
+)  # fmt: skip
+
+
+def shared_rows(context: PolicyContext) -> Array:
+    """The local rows of masters that have mirrors, ascending: those that leave along the route, or along the one that
+    the op's option ``masters`` names, where its own names a part of them."""
+    return context.derived(_each_once, _masters(context, context.leaving))
+
+
+def leaving_places(context: PolicyContext) -> Array:
+    """The place among the shared rows of each row that leaves."""
+    return context.derived(_places, _masters(context, context.leaving), context.leaving)
+
+
+def places_in_shared(context: PolicyContext, rows: Array) -> Array:
+    """The place among the shared rows of each of ``rows``, a list of the op's route."""
+    return context.derived(_places, _masters(context, rows), rows)
+
+
+def _masters(context: PolicyContext, rows: Array) -> Array:
+    named = context.options.get("masters")
+    if named is None:
+        return rows
+    assert context.rows_of is not None
+    return context.rows_of(str(named))
+
+
+def _each_once(rows: Array) -> Array:
+    xp = array_namespace(rows)
+    return xp.sort(xp.unique_values(rows))
+
+
+def _places(masters: Array, rows: Array) -> Array:
+    return array_namespace(rows).searchsorted(_each_once(masters), rows)

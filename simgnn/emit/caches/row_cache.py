@@ -1,0 +1,164 @@
+"""What a cache of rows does at run time: both ends of a transfer keep the rows as last sent, and chosen ones travel.
+
+A policy says which rows travel: :meth:`ChoosesRows.moved`. The actions here select them, encode them, name them on the
+wire and put what arrives into the receiver's cache.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+from array_api_compat import array_namespace, device
+
+from simgnn.emit.arrays import dtype_name, pick_rows, places_of, put_rows
+from simgnn.emit.caches.masks import received_mask, sent_mask
+from simgnn.policy import Action, Array, Codec, Metrics, Policy, PolicyContext, decoded, encoded, expect
+
+IndexForm = Literal["bitmap", "ids"]
+State = tuple[float, ...]
+"""Numbers that a policy keeps from epoch to epoch, the same on all ranks."""
+
+
+class ChoosesRows(Policy, ABC):
+    """The run-time half of a freshness by which only chosen rows travel. ``state_width``: numbers of its state."""
+
+    state_width: ClassVar[int] = 0
+
+    @abstractmethod
+    def moved(self, context: PolicyContext, rows: Array, cached: Array, state: State) -> Array:
+        """Which of ``rows`` [n, F] travel, bool [n]. ``cached``: the rows as last sent; zeros before."""
+
+    def init(self, context: PolicyContext) -> State:
+        """The state before the first epoch."""
+        return ()
+
+    def end_epoch(self, context: PolicyContext, metrics: Metrics, state: State) -> State:
+        """The state after an epoch. A pure function, so that ranks that agree on its arguments agree on the result."""
+        return state
+
+    def index_form(self) -> IndexForm:
+        """What names the rows that travel: a bit for each that may, or the places of those that do."""
+        return "bitmap"
+
+    def adds_woken_parts(self) -> bool:
+        """Whether a master that a mirror woke adds its own part to the sum too, however little it moved."""
+        return False
+
+
+class SelectMoved(Action[ChoosesRows]):
+    """Rows that moved are selected."""
+
+    def run(self, context: PolicyContext, rows: Array, cached: Array, state: Array | None = None) -> tuple[Array, ...]:
+        """Mask (uint8, see :class:`WireMask`) and positions int64 [k] of the rows that travel.
+
+        ``rows``, ``cached`` [n, F] in the order of the wire.
+        """
+        chosen = moved_rows(self.owner, context, rows, cached, state)
+        return sent_mask(context, rows).pack(chosen), places_of(chosen)
+
+
+class EncodeMoved(Action[ChoosesRows]):
+    """Selected rows become what travels: their encoded difference from the cache, or without a codec the rows."""
+
+    def run(self, context: PolicyContext, rows: Array, chosen: Array, cached: Array) -> tuple[Array, ...]:
+        """What travels of the chosen rows, and the cache as the receiver will have it."""
+        if self.codec.encodes:
+            return coded_change(self.codec, context, rows, chosen, cached)
+        picked = pick_rows(rows, chosen)
+        return picked, put_rows(cached, chosen, picked)
+
+
+class DecodeMoved(Action[ChoosesRows]):
+    """What arrived is put into the cache."""
+
+    def run(self, context: PolicyContext, arrived: Array, mask: Array, cached: Array) -> tuple[Array, ...]:
+        """All rows [n, F] that this rank goes on with, and the cache, which holds the same values."""
+        cached = take_arrived(self.codec, context, arrived, mask, cached)
+        return array_namespace(cached).asarray(cached, copy=True), cached
+
+
+class ListRows(Action[ChoosesRows]):
+    """A mask becomes the places that it names, where these take fewer bytes."""
+
+    def run(self, context: PolicyContext, mask: Array) -> tuple[Array, ...]:
+        """How many rows of each peer, and their places; see :meth:`WireMask.listed`."""
+        return sent_mask(context, mask).listed(mask)
+
+
+class MaskRows(Action[ChoosesRows]):
+    """Places that arrived become the mask that the sender had."""
+
+    def run(self, context: PolicyContext, ids: Array, counts: Array) -> tuple[Array, ...]:
+        """See :meth:`WireMask.mask_of`."""
+        return (received_mask(context, ids).mask_of(ids, counts),)
+
+
+class EndEpoch(Action[ChoosesRows]):
+    """The state moves on after an epoch; the counts that it followed are recorded, so that it can be repeated."""
+
+    def run(self, context: PolicyContext, metrics: Array, state: Array) -> tuple[Array, ...]:
+        """The state as it is stored, float64 [1, numbers + 1]."""
+        found = self.owner.end_epoch(context, Metrics.of(metrics), loaded(self.owner, context, state))
+        xp = array_namespace(state)
+        return (xp.asarray([[*found, 1.0]], dtype=xp.float64, device=device(state)),)
+
+    def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
+        """The counts of correct and of all training rows."""
+        point, metrics = context.options["point"], Metrics.of(read[0])
+        return {f"{point}/correct": int(metrics.correct), f"{point}/count": int(metrics.count)}
+
+
+ROW_ACTIONS = (SelectMoved, EncodeMoved, DecodeMoved, ListRows, MaskRows, EndEpoch)
+
+
+def moved_rows(policy: ChoosesRows, context: PolicyContext, rows: Array, cached: Array, state: Array | None) -> Array:
+    """Which rows travel, bool [n]: those that the policy chooses, and those of which an element that divides others
+    (the last ones, as many as the op's option ``divisors`` says) would travel as a row by itself."""
+    numbers, width = loaded(policy, context, state), rows.shape[1]
+    found = expect(policy, "moved", policy.moved(context, rows, cached, numbers), (rows.shape[0],), "bool")
+    for column in range(width - int(context.options.get("divisors", 0)), width):
+        found = found | policy.moved(context, rows[:, column : column + 1], cached[:, column : column + 1], numbers)
+    return found
+
+
+def loaded(policy: ChoosesRows, context: PolicyContext, state: Array | None) -> State:
+    """The numbers of a stored state, whose last element is 0 before the first epoch has ended."""
+    if state is None:
+        return ()
+    *numbers, begun = array_namespace(state).reshape(state, (-1,)).tolist()
+    return tuple(numbers) if begun else policy.init(context)
+
+
+def coded_change(
+    codec: Codec, context: PolicyContext, rows: Array, chosen: Array, cached: Array, names: Array | None = None
+) -> tuple[Array, Array]:
+    """The encoded differences of the chosen rows from the cache; and that, with what receivers decode added to it, or
+    the rows themselves where the codec keeps exact rows.
+
+    ``names`` int64 [n]: what the rank calls the rows, so that one that goes to several peers is encoded alike.
+    """
+    old, picked = pick_rows(cached, chosen), pick_rows(rows, chosen)
+    names = context.gathered if names is None else names
+    named = chosen if names is None else pick_rows(names, chosen)
+    if codec.keeps_exact_rows:
+        change = array_namespace(rows).subtract(picked, old, out=old)
+        return encoded(codec, context, change, named), put_rows(cached, chosen, picked)
+    picked -= old
+    packed = encoded(codec, context, picked, named)
+    del picked  # two such arrays at once are the most that any op of a cache holds
+    return packed, move_on(codec, context, packed, chosen, old, cached)
+
+
+def move_on(codec: Codec, context: PolicyContext, packed: Array, chosen: Array, old: Array, cached: Array) -> Array:
+    """The cache with decoded differences added: one expression on both ends, so that they hold the same bits. ``old``:
+    the chosen rows of the cache, which is made the new ones."""
+    old += decoded(codec, context, packed, cached.shape[1], dtype_name(cached))
+    return put_rows(cached, chosen, old)
+
+
+def take_arrived(codec: Codec, context: PolicyContext, arrived: Array, mask: Array, cached: Array) -> Array:
+    """The cache of a receiver with what arrived of the rows that ``mask`` names."""
+    chosen = places_of(received_mask(context, cached).unpack(mask))
+    if codec.encodes:
+        return move_on(codec, context, arrived, chosen, pick_rows(cached, chosen), cached)
+    return put_rows(cached, chosen, arrived)

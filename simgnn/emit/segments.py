@@ -1,0 +1,258 @@
+"""Emits the segments of layers into a builder: an op for each, and for each its reverse."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.names import Names
+from simgnn.model import costs
+from simgnn.model.costs import Piece, RowSet
+from simgnn.model.inner_rows import passing_rows, reversing_rows, saved_rows
+from simgnn.model.spec import LayerSpec, ModelSpec
+from simgnn.model.user_layer import work_of
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import Form, OpKind, Segment
+from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.scratch import NO_SCRATCH, Scratch, Terms, rows_of
+from simgnn.program.sizes import Size
+
+FORWARD, BACKWARD = "locality/forward", "locality/backward"
+"""Tables of the partition that tell how local the sums over a rank's own edges are."""
+"""What dropout draws a mask for: an epoch, on all ranks alike, or a rank's batch."""
+
+
+class Segments:
+    """What the parts of a plan share: the builder, the layers, the names of sizes and buffers."""
+
+    def __init__(self, builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
+        self.builder = builder
+        self.model = model
+        self.names = names
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def own(self, layer: LayerSpec) -> str:
+        """Buffer of a layer's own input rows."""
+        return "features" if layer.index == 1 else f"hidden/{layer.index - 1}"
+
+    def own_rows(self, layer: LayerSpec) -> RowSet[Size]:
+        """The same as a size."""
+        nonzeros = self.names.feature_nonzeros if layer.sparse_input else None
+        return RowSet(self.names.rows, nonzeros, layer.centred_input)
+
+    def needs_gradient(self, layer: LayerSpec) -> bool:
+        """Whether the layer's input rows are trained through."""
+        return layer.index > 1
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def work(
+        self, layer: LayerSpec, segment: str, built_in: list[Piece[Size]], rows: Size | None = None
+    ) -> list[Piece[Size]]:
+        """What a segment costs: ``built_in``, or what a user's layer declares, on all rows or on ``rows``."""
+        names = self.names
+        return work_of(layer, segment, names.rows if rows is None else rows, names.edges, names.sources, built_in)
+
+    def product(self, layer: LayerSpec, rows: RowSet[Size]) -> list[Piece[Size]]:
+        """Forward of ``prepare`` on some rows."""
+        return self.work(layer, "prepare", costs.product(rows, layer.width_in, layer.prepared_width), rows.rows)
+
+    def product_backward(self, layer: LayerSpec, rows: RowSet[Size], trained: bool) -> list[Piece[Size]]:
+        """Backward of ``prepare`` on some rows."""
+        built_in = costs.product_backward(rows, layer.width_in, layer.prepared_width, trained)
+        return self.work(layer, "prepare/backward", built_in, rows.rows)
+
+    # -- memory beside buffers -------------------------------------------------------------------------------------
+
+    def copied_weights(self, pieces: Sequence[Piece[Size]]) -> Scratch:
+        """The largest of the copies of weights that products make, one after the other."""
+        return Scratch(rows_of(1, max((piece.held for piece in pieces), default=0) * self.builder.item_bytes))
+
+    def weight_gradients(self, layer: LayerSpec, pieces: Sequence[Piece[Size]], in_turn: bool) -> Terms:
+        """Gradients of weights before they are added to the layer's: of all products at once, or of the largest where
+        they are made ``in_turn``. Where no product states any, as many as the layer has parameters."""
+        held = [piece.held for piece in pieces if piece.held]
+        elements = (max if in_turn else sum)(held) if held else self.builder.buffers[f"gradients/{layer.index}"].width
+        return rows_of(1, elements * self.builder.item_bytes)
+
+    def pointers(self, reverse: bool = False) -> Scratch:
+        """What a sum over the edges of a batch makes of them, whose pointers are int32: pointers as int64, and where it
+        is reversed the edges by source, int32, with pointers of their own."""
+        names, word, pointer = self.names, ITEM_BYTES["int32"], ITEM_BYTES["int64"]
+        if not names.drawn:
+            return NO_SCRATCH
+        turned = (*rows_of(names.sources, pointer), *rows_of(names.edges, word)) if reverse else ()
+        return Scratch((*rows_of(names.rows, pointer), *turned))
+
+    def keep_adjacency(self) -> None:
+        """The in-degrees (int64) of all sources of the edges that are trained on, and the scalings that stand for edge
+        weights: at most one a source and three a row. Those of a batch are its own."""
+        names, item = self.names, self.builder.item_bytes
+        if names.train and not names.drawn:
+            degrees = ITEM_BYTES["int64"]
+            self.builder.keep("adjacency", (names.sources, degrees + item), (names.rows, 3 * item))
+
+    def keep_transposed(self, layer: LayerSpec, buffer: str, rows: RowSet[Size]) -> None:
+        """The transpose of sparse input rows that are multiplied, and the row pointers (int32) of both."""
+        if rows.nonzeros is not None:
+            word, columns = ITEM_BYTES["int32"], layer.width_in + rows.centred
+            stored = (rows.nonzeros, word + self.builder.item_bytes)
+            self.builder.keep(f"{buffer} transposed", stored, (rows.rows, word), (columns, word))
+
+    # -- ops -------------------------------------------------------------------------------------------------------
+
+    def forward(
+        self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        work: tuple[Work, ...], scratch: Scratch = NO_SCRATCH,
+    ) -> None:  # fmt: skip
+        """A segment of a layer, in training and in evaluation."""
+        parameters = [f"parameters/{layer.index}"] if self._learns(layer, segment) else []
+        name = f"{self.names.prefix}forward/{layer.index}/{segment}"
+        self.builder.compute(
+            self.names.forward, name, kind, [*reads, *parameters], writes, work,
+            layer=layer.index, phase="forward", segment=segment, scratch=scratch,
+        )  # fmt: skip
+
+    def reverse(
+        self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        work: tuple[Work, ...], gradients: dict[str, str], options: Mapping[str, str | int | float] | None = None,
+        scratch: Scratch = NO_SCRATCH,
+    ) -> None:  # fmt: skip
+        """A segment of a layer run backward. ``gradients``: gradient buffer -> forward buffer that it belongs to."""
+        learned = self._learns(layer, segment)
+        self.builder.compute(
+            self.names.train, f"backward/{layer.index}/{segment}", kind,
+            [*reads, *([f"parameters/{layer.index}"] if learned else [])],
+            [*writes, *([f"gradients/{layer.index}"] if learned else [])], work,
+            layer=layer.index, phase="backward", segment=segment,
+            reverses=f"forward/{layer.index}/{segment}", gradients=gradients, options=options or {}, scratch=scratch,
+        )  # fmt: skip
+
+    def update(self, layer: LayerSpec, reads: Sequence[str], hidden: str, summed: RowSet[Size]) -> None:
+        """Forward of ``update``, from the sums (rows ``summed``) and, where the layer uses them, own rows."""
+        own = self.own_rows(layer)
+        pieces = self.work(layer, "update", costs.update(layer, summed, own))
+        work, scratch = self.builder.work(pieces), self.copied_weights(pieces)
+        self.forward(
+            layer, Segment.UPDATE, OpKind.TRANSFORM, reads, [hidden, *self._saved(layer, summed)], work, scratch
+        )
+        if not layer.adds_own_rows or summed.nonzeros is None:
+            self.keep_transposed(layer, f"aggregated/{layer.index}", summed)
+            if layer.uses_own_rows:
+                self.keep_transposed(layer, self.own(layer), own)
+
+    def reverse_update(
+        self, layer: LayerSpec, summed: RowSet[Size], own: str, through: bool, own_gradient: bool
+    ) -> None:
+        """Its reverse: gradients of the sums where they are needed (``through``), and of the rows in ``own``."""
+        builder, rows, index = self.builder, self.names.rows, layer.index
+        gradients, writes = {f"d/hidden/{index}": f"hidden/{index}"}, []
+        if through:
+            writes.append(builder.buffer(f"d/aggregated/{index}", rows, layer.aggregated_width))
+            gradients[f"d/aggregated/{index}"] = f"aggregated/{index}"
+        if own_gradient:
+            writes.append(builder.buffer(f"d/own/{index}", rows, layer.width_in))
+            gradients[f"d/own/{index}"] = own
+        saved = self._saved(layer, summed)
+        for name, width in reversing_rows(layer).items():
+            writes.append(builder.buffer(f"d/saved/{index}/{name}", rows, width, inner=True))
+            gradients[writes[-1]] = f"saved/{index}/{name}"
+        built_in = costs.update_backward(layer, summed, self.own_rows(layer), through, own_gradient)
+        pieces = self.work(layer, "update/backward", built_in)
+        passing, item = passing_rows(layer, through, own_gradient), builder.item_bytes
+        learned = self.weight_gradients(layer, pieces, in_turn=bool(reversing_rows(layer)))
+        scratch = Scratch(
+            (*learned, *rows_of(rows, passing.width * item)), rows_of(rows, passing.least * item),
+            (f"d/own/{index}",) if passing.copies_own else (),
+        )  # fmt: skip
+        reads = [f"d/hidden/{index}", f"aggregated/{index}", *([own] if layer.uses_own_rows else [])]
+        self.reverse(
+            layer, Segment.UPDATE, OpKind.TRANSFORM, [*reads, f"hidden/{index}", *saved], writes,
+            builder.work(pieces), gradients, {"gradient_limit": layer.gradient_limit} if layer.gradient_limit else {},
+            scratch,
+        )  # fmt: skip
+
+    def _saved(self, layer: LayerSpec, summed: RowSet[Size]) -> list[str]:
+        """Buffers of what the update leaves for its reverse."""
+        builder, found = self.builder, []
+        for name, width in saved_rows(layer, layer.sparse_input and summed.nonzeros is None).items():
+            buffer = f"{self.names.prefix}saved/{layer.index}/{name}"
+            if name == "total" and summed.nonzeros is not None:
+                # of constant rows, made once: it stores values where own rows or in-neighbours do, as is counted there
+                entry = 4 + builder.item_bytes
+                found.append(builder.buffer(buffer, summed.nonzeros, entry, "uint8", persistent=True, inner=True))
+                self.keep_transposed(layer, buffer, summed)
+            else:
+                found.append(builder.buffer(buffer, self.names.rows, width, inner=True))
+        return found
+
+    @staticmethod
+    def _learns(layer: LayerSpec, segment: Segment) -> bool:
+        return segment is not Segment.AGGREGATE or layer.attends
+
+    def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT) -> None:
+        """Drop elements of the layer's output, or of its gradient, in place and in training alone. The vertices of the
+        rows, in the buffer "vertices", and the ``form`` decide which."""
+        if not layer.dropped:
+            return
+        index, options = layer.index, {"dropped": layer.dropped}
+        rows = f"hidden/{index}" if phase == "forward" else f"d/hidden/{index}"
+        self.builder.compute(
+            self.names.train, f"{phase}/{index}/dropout", OpKind.ELEMENTWISE, [rows, VERTICES], [rows],
+            self.builder.work(costs.dropout(layer, self.names.rows)), layer=index, phase=phase, form=form,
+            options=options,
+        )  # fmt: skip
+
+    # -- the sum over in-neighbours --------------------------------------------------------------------------------
+
+    def maximum(self, layer: LayerSpec, reads: Sequence[str]) -> str:
+        """Greatest attention scores over a rank's edges; returns the buffer [rows, heads]. It has no reverse: weighted
+        sums over sums of weights do not depend on it."""
+        names, builder, index = self.names, self.builder, layer.index
+        result = builder.buffer(f"{names.prefix}maximum/{index}", names.rows, layer.heads)
+        pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
+        self.forward(
+            layer, Segment.MAXIMUM, OpKind.AGGREGATE, reads, [result],
+            builder.work(pieces, f"{names.locality}/forward"), self.pointers(),
+        )  # fmt: skip
+        return result
+
+    def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:
+        """The sum of prepared rows; returns the buffer that it is written to."""
+        names, builder, index = self.names, self.builder, layer.index
+        result = builder.buffer(f"{names.prefix}aggregated/{index}", names.rows, layer.aggregated_width)
+        pieces: list[Piece[Size]] = costs.sums(layer, names.edges, names.rows, names.sources)
+        work = builder.work(self.work(layer, "aggregate", pieces), f"{names.locality}/forward")
+        self.forward(layer, Segment.AGGREGATE, OpKind.AGGREGATE, reads, [result], work, self.pointers())
+        self.keep_adjacency()
+        return result
+
+    def aggregate_backward(self, layer: LayerSpec, writes: Sequence[str], gradients: dict[str, str]) -> None:
+        """Its reverse, from the gradient of the sums to those of prepared rows; ``gradients`` as in :meth:`reverse`."""
+        names, builder, index = self.names, self.builder, layer.index
+        pieces: list[Piece[Size]] = costs.sums_backward(layer, names.edges, names.rows, names.sources)
+        work = builder.work(self.work(layer, "aggregate/backward", pieces), f"{names.locality}/backward")
+        incoming = f"d/aggregated/{index}"
+        saved = [*gradients.values(), f"maximum/{index}"] if layer.attends else []
+        self.reverse(
+            layer, Segment.AGGREGATE, OpKind.AGGREGATE, [incoming, *saved], writes, work,
+            {incoming: f"aggregated/{index}", **gradients},
+        )  # fmt: skip
+
+    def hoisted(self, layer: LayerSpec, reads: Sequence[str]) -> str:
+        """The constant sum of layer 1's inputs, computed once; sparse where the names say how many values it stores."""
+        names, builder, index = self.names, self.builder, layer.index
+        width, nonzeros = layer.width_in, names.aggregated_nonzeros
+        if nonzeros is None:
+            result = builder.buffer(f"aggregated/{index}", names.rows, width, persistent=True)
+            work = builder.work(costs.aggregate(names.edges, names.rows, names.sources, width), FORWARD)
+            self.keep_adjacency()
+        else:
+            entry = 4 + builder.item_bytes
+            result = builder.buffer(f"aggregated/{index}", nonzeros, entry, "uint8", persistent=True)
+            work = (Work("copy", {"rows": nonzeros, "width": 1, "item_bytes": entry}),)
+        builder.compute(
+            names.setup, f"setup/{index}/aggregate", OpKind.AGGREGATE, reads, [result], work,
+            layer=index, phase="setup", segment=Segment.AGGREGATE,
+        )  # fmt: skip
+        return result

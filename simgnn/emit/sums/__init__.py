@@ -1,0 +1,1 @@
+"""How the sum of a layer over all in-edges becomes ops, one file for each way of dividing the edges."""

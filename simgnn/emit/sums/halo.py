@@ -1,0 +1,250 @@
+"""Sums on an edge-cut: a rank owns some vertices and holds all their in-edges; rows of remote sources (the halo)
+arrive before a layer aggregates, and their gradients go back the same way."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simgnn.emit.communication import CopiedRows, Sums, Transfers
+from simgnn.emit.segments import BACKWARD, FORWARD, Segments
+from simgnn.emit.sync import Expand, Stage, Sync, emit_plainly
+from simgnn.model.costs import RowSet
+from simgnn.model.spec import LayerSpec
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import Form, OpKind, Segment
+from simgnn.program.ops import Work
+from simgnn.program.scratch import Scratch
+from simgnn.program.sizes import Column, IntArray, Route, Size
+
+SPARSE = "sparse input features"
+
+
+@dataclass(frozen=True)
+class HaloNames:
+    """Sizes by name: halo rows that a rank holds, rows that it sends, stored values of sparse halo inputs."""
+
+    halo_rows: Column
+    send_rows: Column
+    halo_nonzeros: Column | None
+
+
+class HaloSums:
+    """See :class:`~simgnn.emit.communication.Sums`. ``exchanges``: any rank has a halo; ``rows``: what layer
+    1 exchanges; ``fetched_in``: the templates in which input rows arrive."""
+
+    def __init__(
+        self, segments: Segments, halo: HaloNames, expand: Expand, exchanges: bool, rows: str,
+        fetched_in: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self.segments = segments
+        self.names, self.halo = segments.names, halo
+        self.expand = expand
+        self.exchanges = exchanges
+        self.rows = rows
+        self.fetched_in = fetched_in
+
+    def moves(self, layer: LayerSpec) -> bool:
+        """Whether the layer's halo rows are exchanged in every epoch."""
+        return self.exchanges and (layer.index > 1 or self.rows == "transformed")
+
+    def fetch_inputs(self) -> None:
+        """Input rows of the halo arrive once (or, resent, in every epoch): dense, or sparse ones encoded as bytes."""
+        if not self.exchanges or self.rows != "input":
+            return
+        layer = self.segments.model.layers[0]
+        if layer.sparse_input:
+            self._fetch_sparse()
+            return
+        stage = self._publish("features", "halo/0", "send/0", kept=True)
+        emit_plainly(self.segments.builder, Sync(self.fetched_in, 1, "setup", layer.width_in, (stage,)))
+
+    def hoist(self, layer: LayerSpec) -> None:
+        """The constant sum of layer 1's inputs."""
+        self.segments.hoisted(layer, ["features", "halo/0"] if self.exchanges else ["features"])
+
+    def copies(self, layer: LayerSpec) -> CopiedRows | None:
+        """Halo inputs of layer 1, which arrived once and are transformed where they are needed."""
+        if not self.exchanges or self.moves(layer):
+            return None
+        nonzeros = self.halo.halo_nonzeros if layer.sparse_input else None
+        rows: RowSet[Size] = RowSet(self.halo.halo_rows, nonzeros, layer.centred_input)
+        return CopiedRows(f"halo/{layer.index - 1}", f"prepared_halo/{layer.index}", rows)
+
+    def forward(self, layer: LayerSpec, source: str) -> None:
+        """The halo of ``source`` arrives, then rows are summed."""
+        halo = self._halo(layer)
+        if self.moves(layer):
+            self.arrive(layer, source, halo, layer.prepared_width)
+        if not layer.hoisted:
+            reads = [source, halo] if self.exchanges else [source]
+            if layer.attends:
+                reads = [*reads, self.segments.maximum(layer, reads)]
+            self.segments.aggregate(layer, reads)
+
+    def backward(self, layer: LayerSpec, source: str, target: str) -> None:
+        """Gradients of own and halo rows; those of the halo go to the owners, who add them to their own."""
+        gradients, writes, halo = {target: source}, [target], self._halo(layer)
+        if self.exchanges:
+            self.segments.builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.prepared_width)
+            gradients[f"d/{halo}"] = halo
+            writes.append(f"d/{halo}")
+        self.segments.aggregate_backward(layer, writes, gradients)
+        if self.moves(layer):
+            self.give_back(layer, f"d/{halo}", target, layer.prepared_width)
+
+    @property
+    def whole(self) -> "HaloSums":
+        """All in-edges of a rank's rows are there."""
+        return self
+
+    def forward_whole(self, layer: LayerSpec) -> None:
+        """Own rows and halo in, the layer's rows out."""
+        segments, builder, index = self.segments, self.segments.builder, layer.index
+        own, halo = segments.own(layer), f"halo/{index - 1}"
+        if self.moves(layer):
+            self.arrive(layer, own, halo, layer.width_in)
+        hidden = builder.buffer(f"hidden/{index}", self.names.rows, layer.width_out)
+        reads = [own, *([halo] if self.exchanges else [])]
+        work = builder.work(segments.work(layer, "forward", []), FORWARD)
+        segments.forward(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, [hidden], work)
+        segments.keep_adjacency()
+
+    def backward_whole(self, layer: LayerSpec) -> None:
+        """The reverse; gradients of the halo go back."""
+        segments, builder, index = self.segments, self.segments.builder, layer.index
+        gradients = {f"d/hidden/{index}": f"hidden/{index}"}
+        reads, writes = [f"d/hidden/{index}", segments.own(layer), f"hidden/{index}"], []
+        below, halo = f"d/hidden/{index - 1}", f"halo/{index - 1}"
+        if segments.needs_gradient(layer):
+            gradients[builder.buffer(below, self.names.rows, layer.width_in)] = segments.own(layer)
+            writes.append(below)
+            if self.exchanges:
+                gradients[builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.width_in)] = halo
+                writes.append(f"d/{halo}")
+        pieces = segments.work(layer, "forward/backward", [])
+        scratch = Scratch(segments.weight_gradients(layer, pieces, in_turn=False))
+        work = builder.work(pieces, BACKWARD)
+        segments.reverse(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
+        if self.moves(layer):
+            self.give_back(layer, f"d/{halo}", below, layer.width_in)
+
+    # -- transfers -------------------------------------------------------------------------------------------------
+
+    def _halo(self, layer: LayerSpec) -> str:
+        return f"prepared_halo/{layer.index}" if layer.has_prepare else f"halo/{layer.index - 1}"
+
+    def _publish(self, source: str, target: str, packed: str, kept: bool = False) -> Stage:
+        return Stage(
+            "publish", "halo", source, target, self.halo.send_rows, self.halo.halo_rows, packed, "store",
+            picked="halo", kept=kept,
+        )  # fmt: skip
+
+    def arrive(self, layer: LayerSpec, source: str, halo: str, width: int) -> None:
+        """Emit what brings the halo rows of ``source`` into the buffer ``halo``."""
+        stage = self._publish(source, halo, f"send/{layer.index}")
+        self.expand(Sync(self.names.forward, layer.index, "forward", width, (stage,)))
+
+    def give_back(self, layer: LayerSpec, gradient: str, target: str, width: int) -> None:
+        """Emit what adds gradients of halo rows to those of the rows in ``target``, on their owners."""
+        stage = Stage(
+            "fold", "halo/reverse", gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient, "add",
+            arrived=f"receive/{layer.index}", landed="halo",
+        )  # fmt: skip
+        self.expand(Sync(self.names.train, layer.index, "backward", width, (stage,)))
+
+    def _fetch_sparse(self) -> None:
+        builder, names = self.segments.builder, self.halo
+        assert names.halo_nonzeros is not None, "sparse inputs have stored values"
+        entry = 4 + builder.item_bytes
+        builder.buffer("send/0", Column("send_feature_bytes"), 1, "uint8")
+        builder.buffer("receive/0", Column("halo_feature_bytes"), 1, "uint8")
+        builder.buffer("halo/0", names.halo_nonzeros, entry, "uint8", persistent=True)
+        self._recode("setup/1/pack", "features", "send/0", "send_feature_bytes")
+        builder.exchange(
+            self.fetched_in,
+            "setup/1/exchange",
+            "halo_feature_bytes",
+            ["send/0"],
+            "receive/0",
+            1,
+            layer=1,
+            phase="setup",
+        )
+        self._recode("setup/1/unpack", "receive/0", "halo/0", "halo_feature_bytes")
+
+    def _recode(self, name: str, read: str, write: str, size: str) -> None:
+        work = (Work("gather", {"rows": Column(size), "width": 1, "item_bytes": 1}),)
+        self.segments.builder.compute(
+            self.fetched_in, name, OpKind.COPY, [read], [write], work, layer=1, phase="setup", route="halo",
+            category="comm_overhead", form=Form.SPARSE_ROWS,
+        )  # fmt: skip
+        self.segments.builder.keep_rows_of("halo", self.halo.send_rows)
+
+
+@dataclass(frozen=True)
+class HaloSizes:
+    """Per-rank numbers. Of sparse features: stored values of each rank's own rows [P], and of the halo rows of each
+    pair [owner, rank]."""
+
+    stats: PartitionStats
+    item_bytes: int
+    feature_nonzeros: IntArray | None = None
+    halo_nonzeros: IntArray | None = None
+
+    @property
+    def fetches_inputs(self) -> bool:
+        """Whether any rank has a halo."""
+        return self.stats.ranks > 1 and len(self.stats.halo.source) > 0
+
+    @property
+    def copied_rows(self) -> int:
+        """Halo rows over all ranks."""
+        return int(self.stats.halo_rows().sum())
+
+    @property
+    def input_bytes(self) -> int:
+        """Payload of all halo input rows: dense rows, or lengths, column ids and values of sparse ones."""
+        if self.halo_nonzeros is None:
+            return self.copied_rows * self.stats.facts.feature_width * self.item_bytes
+        return self.copied_rows * 4 + int(self.halo_nonzeros.sum()) * (4 + self.item_bytes)
+
+    def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
+        """See :class:`~simgnn.emit.communication.Sizes`."""
+        stats = self.stats
+        halo_rows = stats.halo_rows()
+        builder.route("halo", stats.halo)
+        send_rows = np.bincount(stats.halo.source, stats.halo.rows, minlength=stats.ranks).astype(np.int64)
+        fields: dict[str, Any] = {
+            "rows": builder.column("rows", stats.rows),
+            "sources": builder.column("sources", stats.rows + halo_rows),
+            "edges": builder.column("edges", stats.edges),
+            "train_rows": builder.column("train_rows", stats.table("train_rows", "the loss")),
+            "feature_nonzeros": None,
+            "aggregated_nonzeros": None,
+        }
+        builder.column("halo_rows", halo_rows)
+        builder.column("send_rows", send_rows)
+        if self.feature_nonzeros is None or self.halo_nonzeros is None:
+            return fields
+        encoded = stats.halo.matrix(stats.ranks) * 4 + self.halo_nonzeros * (4 + self.item_bytes)
+        builder.route("halo_feature_bytes", Route.from_matrix(encoded))
+        builder.column("send_feature_bytes", encoded.sum(axis=1))
+        builder.column("halo_feature_bytes", encoded.sum(axis=0))
+        builder.column("halo_nonzeros", self.halo_nonzeros.sum(axis=0))
+        fields["feature_nonzeros"] = builder.column("feature_nonzeros", self.feature_nonzeros)
+        if aggregated:
+            table = stats.table("aggregated_feature_nonzeros", "the sum of sparse input features")
+            fields["aggregated_nonzeros"] = builder.column("aggregated_nonzeros", table)
+        return fields
+
+    def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+        """See :class:`~simgnn.emit.communication.Sizes`."""
+        return HaloSums(segments, self.names, transfers.rows(), self.fetches_inputs, rows, fetched_in)
+
+    @property
+    def names(self) -> HaloNames:
+        """The columns that :meth:`add_to` adds."""
+        nonzeros = None if self.halo_nonzeros is None else Column("halo_nonzeros")
+        return HaloNames(Column("halo_rows"), Column("send_rows"), nonzeros)

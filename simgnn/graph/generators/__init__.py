@@ -1,0 +1,1 @@
+"""Generated graphs, in memory or streamed to disk."""

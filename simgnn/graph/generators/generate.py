@@ -1,0 +1,163 @@
+"""Generated graphs, in memory or streamed to disk; both ways give the same arrays."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import GraphError
+from simgnn.graph.csr import CSR
+from simgnn.graph.disk_buckets import EdgeBuckets, Keys, Split, npy_header
+from simgnn.graph.generators.communities import FEATURE_ROWS, Communities, Membership
+from simgnn.graph.generators.rmat import RMat, RMatStream
+from simgnn.graph.graph import Graph
+from simgnn.graph.hashing import permutation_slice, stream_key
+from simgnn.graph.store import graph_cache, new_folder, open_graph, stored_symmetric, write_facts
+from simgnn.graph.thread_pool import in_order
+from simgnn.graph.transpose import is_symmetric
+
+Recipe = Communities | RMat
+Stream = Membership | RMatStream
+
+CHUNK_EDGES = 1 << 20
+MEMORY_EDGES = 10_000_000  # above, load_graph streams to the cache
+
+KINDS: dict[str, type[Communities] | type[RMat]] = {"communities": Communities, "rmat": RMat}
+TRAIN, VALIDATION = 0.6, 0.2
+
+
+def recipe_of(kind: str, options: Mapping[str, Any], seed: int) -> Recipe:
+    """The recipe ``kind`` with ``vertices``, ``edges``, ``classes``, ``multilabel``, ``feature_width`` where given.
+
+    Where only ``vertices`` is given, ``edges`` keeps the default graph's edges per vertex. Raises :class:`GraphError`.
+    """
+    if kind not in KINDS:
+        raise GraphError(f"graph.source: no generator '{kind}'; known: {', '.join(f'synthetic:{k}' for k in KINDS)}")
+    recipe = KINDS[kind](seed=seed)
+    given = dict(options)
+    if "vertices" in given and "edges" not in given:
+        given["edges"] = max(1, round(recipe.edges * given["vertices"] / recipe.vertices))
+    recipe = replace(recipe, **given)
+    fewest = {"vertices": 2, "edges": 0, "classes": 1 if kind == "communities" else 0, "feature_width": 0}
+    for name, low in fewest.items():
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise GraphError(f"graph.{name} must be a whole number of {low} or more; got {value!r}")
+    if recipe.vertices > 2**40:
+        raise GraphError(f"graph.vertices must be at most 2**40; got {recipe.vertices}")
+    if kind == "communities" and recipe.classes > recipe.vertices:
+        raise GraphError(f"graph.classes must not exceed graph.vertices ({recipe.vertices}); got {recipe.classes}")
+    return recipe
+
+
+def generate(recipe: Recipe, *, symmetrise: bool = True, threads: int | None = None) -> Graph:
+    """Make the graph in memory. Equal recipes give equal arrays, bit by bit, for any number of threads."""
+    stream = recipe.prepare()
+    layout = Keys.of(recipe.vertices, symmetrise, 1)
+    splits = list(_splits(recipe, stream, layout, threads))
+    loops = sum(split.self_loops for split in splits)
+    keys = np.concatenate([split.keys for split in splits]) if splits else np.empty(0, np.int64)
+    del splits
+    indptr, indices = layout.rows(0, keys)
+    csr = CSR(indptr, indices, recipe.vertices)
+    features = None
+    if recipe.feature_width:
+        parts = in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)
+        features = np.concatenate(list(parts))
+    masks = _masks(recipe) if stream.labels is not None else {}
+    return Graph(
+        csr=csr,
+        features=features,
+        labels=stream.labels,
+        **masks,
+        **_stated(recipe, symmetrise or is_symmetric(csr)),
+        notes=_notes(recipe, loops, csr.edges),
+    )
+
+
+def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, threads: int | None = None) -> Graph:
+    """Stream the graph to the folder ``path`` and open it memory-mapped.
+
+    Memory: a few chunks and buckets (about 0.5 GiB) plus some 50 bytes a vertex. ``path`` is written whole or not at
+    all; it must not exist. Needs 8 bytes of disk a stored edge besides the graph's own while it runs.
+    """
+    stream = recipe.prepare()
+    with new_folder(path) as folder:
+        buckets = EdgeBuckets(folder, recipe.vertices, recipe.edges, symmetrise)
+        try:
+            for split in _splits(recipe, stream, buckets.layout, threads):
+                buckets.add(split)
+            edges = buckets.finish(folder, threads)
+        finally:
+            buckets.close()
+        if recipe.feature_width:
+            # written, not mapped: dirty pages of a map would count as resident memory
+            with (folder / "features.npy").open("wb") as file:
+                file.write(npy_header(np.dtype(np.float32), (recipe.vertices, recipe.feature_width)))
+                for rows in in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads):
+                    file.write(rows.data)
+        if stream.labels is not None:
+            np.save(folder / "labels.npy", stream.labels)
+            for name, mask in _masks(recipe).items():
+                np.save(folder / f"{name}.npy", mask)
+        symmetric = symmetrise or stored_symmetric(folder)
+        write_facts(folder, **_stated(recipe, symmetric), notes=list(_notes(recipe, buckets.loops, edges)))
+    return open_graph(path)
+
+
+def generated(recipe: Recipe, *, symmetrise: bool = True, cache: Path | None = None) -> Graph:
+    """In memory below ``MEMORY_EDGES`` edges; else from ``cache`` (default ``$SIMGNN_CACHE`` or ~/.cache/simgnn)."""
+    if recipe.edges <= MEMORY_EDGES:
+        return generate(recipe, symmetrise=symmetrise)
+    key = hashlib.sha256(
+        f"1 {type(recipe).__name__} {sorted(asdict(recipe).items())} {symmetrise}".encode()
+    ).hexdigest()
+    path = graph_cache(cache) / f"{recipe.name}-{key[:16]}"
+    return open_graph(path) if path.exists() else generate_to_disk(recipe, path, symmetrise=symmetrise)
+
+
+def split_masks(vertices: int, seed: int) -> dict[str, NDArray[np.bool_]]:
+    """Seeded, disjoint masks bool [V]: 60 % train, 20 % validation, the rest test."""
+    place = permutation_slice(0, vertices, vertices, stream_key(seed, "masks"))
+    train, validation = round(TRAIN * vertices), round((TRAIN + VALIDATION) * vertices)
+    return {
+        "train_mask": place < train,
+        "validation_mask": (place >= train) & (place < validation),
+        "test_mask": place >= validation,
+    }
+
+
+def _splits(recipe: Recipe, stream: Stream, layout: Keys, threads: int | None) -> Iterator[Split]:
+    def one(chunk: int) -> Split:
+        first = chunk * CHUNK_EDGES
+        return layout.split(stream.edges(first, min(CHUNK_EDGES, recipe.edges - first)))
+
+    return in_order(one, _chunks(recipe.edges, CHUNK_EDGES), threads)
+
+
+def _masks(recipe: Recipe) -> dict[str, Any]:
+    return dict(split_masks(recipe.vertices, recipe.seed))
+
+
+def _chunks(total: int, size: int) -> int:
+    return -(-total // size)
+
+
+def _stated(recipe: Recipe, symmetric: bool) -> dict[str, Any]:
+    return {
+        "name": recipe.name,
+        "classes": recipe.classes,
+        "multilabel": recipe.multilabel and recipe.classes > 0,
+        "symmetric": symmetric,
+        "synthetic_features": recipe.feature_width > 0,
+        "synthetic_labels": recipe.classes > 0,
+    }
+
+
+def _notes(recipe: Recipe, loops: int, stored: int) -> tuple[str, ...]:
+    what = "features and labels" if recipe.feature_width and recipe.classes else "graph"
+    return (f"generated, {what} synthetic: {recipe.edges:,} edges drawn, {loops:,} self loops, {stored:,} stored",)

@@ -1,0 +1,1 @@
+"""What work, messages and collectives cost on a machine."""

@@ -1,0 +1,249 @@
+"""A machine: the ranks of a run placed on the devices of a profile, and what everything costs there."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.price.collectives import CollectivePrice, Flow
+from simgnn.hardware.price.communication import CallPrice, MessagePrice, price_call, price_collective, price_message
+from simgnn.hardware.price.work import Price, Prices, price_work
+from simgnn.hardware.profile.devices import Device
+from simgnn.hardware.profile.links import Backend
+from simgnn.hardware.profile.profile import Profile
+from simgnn.hardware.topology.placement import even_threads, place_ranks
+from simgnn.hardware.topology.routes import Link, Network, Route, lay_out
+from simgnn.spelling import nearest
+
+__all__ = [
+    "CallPrice",
+    "CollectivePrice",
+    "Flow",
+    "Link",
+    "Machine",
+    "MessagePrice",
+    "Path",
+    "PowerDraw",
+    "Price",
+    "Prices",
+]
+
+
+class Path(NamedTuple):
+    """Positions in ``Machine.links`` that a message crosses, and the latency of all of them."""
+
+    links: tuple[int, ...]
+    latency_s: float
+
+
+class PowerDraw(NamedTuple):
+    """Watts of a device; None where nobody has told."""
+
+    idle_W: float | None  # noqa: N815
+    active_W: float | None  # noqa: N815
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """Ranks on devices. ``hosts`` [P]: host number of each rank; ``devices`` [P]: full name of its device.
+
+    ``threads_per_rank`` [P]: CPU threads of each rank: the cores of its device divided by the ranks on it, at least 1.
+    """
+
+    profile: Profile
+    hosts: tuple[int, ...]
+    devices: tuple[str, ...]
+    types: tuple[str, ...]
+    threads_per_rank: tuple[int, ...]
+    network: Network
+    ports: Mapping[str, int] = field(repr=False)
+    links: tuple[Link, ...] = field(repr=False)
+
+    @classmethod
+    def place(cls, profile: Profile, hosts: Sequence[int], threads_per_rank: int | None = None) -> Self:
+        """Put rank i on host ``hosts[i]``: its GPUs in order, one rank each; without GPUs, its CPUs in even blocks.
+
+        ``threads_per_rank``: of every rank, if not the cores divided evenly. Raises :class:`HardwareError` for a host
+        that the profile lacks and for more ranks than GPUs.
+        """
+        spots = place_ranks(profile, hosts)
+        load = Counter(spots)
+        threads = tuple(threads_per_rank or even_threads(profile.devices[spot.type], load[spot]) for spot in spots)
+        network = lay_out(profile)
+        links = list(network.links)
+        ports: dict[str, int] = {}
+        for backend, described in profile.backends.items():
+            if described.ports is None:
+                continue
+            ports[backend] = len(links)
+            for rank in range(len(spots)):
+                links.append(Link(f"rank {rank} {backend} send", described.ports.send.value, "port"))
+                links.append(Link(f"rank {rank} {backend} receive", described.ports.receive.value, "port"))
+        names, types = tuple(spot.name for spot in spots), tuple(spot.type for spot in spots)
+        return cls(profile, tuple(int(host) for host in hosts), names, types, threads, network, ports, tuple(links))
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return len(self.hosts)
+
+    @cached_property
+    def _paths(self) -> dict[tuple[int, int, str], Path]:
+        return {}
+
+    @cached_property
+    def _sharing(self) -> Counter[str]:
+        return Counter(self.devices)
+
+    def backend(self, name: str = "default") -> tuple[str, Backend]:
+        """A communication library by name; "default" is the profile's. :class:`HardwareError` when not described."""
+        chosen = self.profile.default_backend() if name == "default" else name
+        described: Mapping[str, Backend] = {str(key): value for key, value in self.profile.backends.items()}
+        if chosen not in described:
+            known = ", ".join(described) or "none"
+            raise HardwareError(
+                f"backends.{chosen}: the profile '{self.profile.meta.name}' does not describe it"
+                f"{nearest(chosen, described)}; it has: {known}; measure one with `simgnn calibrate`"
+            )
+        return chosen, described[chosen]
+
+    def through_host(self, rank: int, backend: str) -> bool:
+        """Whether what a rank sends with a library is copied to its host's memory first, and back what arrives."""
+        return self.device(rank).kind == "gpu" and self.backend(backend)[1].memory == "host"
+
+    @cached_property
+    def _ends(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def ends(self, backend: str = "default") -> tuple[str, ...]:
+        """Where messages of each rank begin and end [P]: its device, or the memory of its host. Cached."""
+        if backend not in self._ends:
+            self._ends[backend] = tuple(
+                self.network.host_memory(device) if self.through_host(rank, backend) else device
+                for rank, device in enumerate(self.devices)
+            )
+        return self._ends[backend]
+
+    def route(self, i: int, j: int, backend: str = "default") -> Route:
+        """Route of a library's messages between two ranks, without their ports."""
+        ends = self.ends(backend)
+        return self.network.route(ends[i], ends[j])
+
+    def path(self, i: int, j: int, backend: str = "default") -> Path:
+        """What a message from rank i to rank j crosses: its send port, the links between, the receive port. Cached."""
+        key = i, j, backend
+        found = self._paths.get(key)
+        if found is None:
+            name, _ = self.backend(backend)
+            route = self.route(i, j, backend)
+            links = route.links
+            if name in self.ports:
+                links = (self.ports[name] + 2 * i, *links, self.ports[name] + 2 * j + 1)
+            found = self._paths[key] = Path(links, route.latency_s)
+        return found
+
+    def message(self, i: int, j: int, nbytes: float, backend: str = "default") -> MessagePrice:
+        """Price of one message of ``nbytes`` from rank i to rank j, before it shares links with others."""
+        return price_message(self, i, j, nbytes, backend)
+
+    def call(self, kind: str, backend: str, members: Sequence[int]) -> CallPrice:
+        """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
+        return price_call(self, kind, backend, members)
+
+    def collective(
+        self, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None = None
+    ) -> CollectivePrice:
+        """Price of a collective of ``members``; ``nbytes``: the buffer (all-gather: one rank's part).
+
+        ``root``: of a broadcast, a member; default: the first. Flows follow the ring of members by host and number.
+        """
+        return price_collective(self, kind, backend, nbytes, members, root)
+
+    def device(self, rank: int) -> Device:
+        """The device of a rank."""
+        return self.profile.devices[self.types[rank]]
+
+    def concurrency(self, rank: int) -> int:
+        """How many ranks share the device of this one, itself included."""
+        return self._sharing[self.devices[rank]]
+
+    def work_seconds(
+        self,
+        rank: int,
+        primitive: str,
+        sizes: Mapping[str, float],
+        locality: ArrayLike | None = None,
+        concurrency: int | None = None,
+    ) -> Price:
+        """Seconds of one piece of work on a rank's device. ``concurrency``: ranks at work there; default: all."""
+        at_once = self.concurrency(rank) if concurrency is None else concurrency
+        threads = self.threads_per_rank[rank]
+        kind = self.types[rank]
+        return price_work(self.device(rank), kind, primitive, sizes, locality, at_once, threads).at(0)
+
+    def work_seconds_all(
+        self,
+        primitive: str,
+        sizes: Mapping[str, ArrayLike],
+        locality: ArrayLike | None = None,
+        concurrency: int | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+        """The same for all ranks at once: seconds, extrapolated, spread (NaN: not measured), each [P].
+
+        ``sizes``: a number or an array [P] each; ``locality``: [P, bins] or None.
+        """
+        seconds, flags, spread = np.zeros(self.ranks), np.zeros(self.ranks, dtype=bool), np.full(self.ranks, np.nan)
+        table = {name: np.full(self.ranks, size, dtype=np.float64) for name, size in sizes.items()}
+        profile = None if locality is None else np.broadcast_to(locality, (self.ranks, np.shape(locality)[-1]))
+        for (kind, threads, at_once), ranks in self._classes.items():
+            part = {name: size[ranks] for name, size in table.items()}
+            local = None if profile is None else profile[ranks]
+            count = at_once if concurrency is None else concurrency
+            prices = price_work(self.profile.devices[kind], kind, primitive, part, local, count, threads)
+            seconds[ranks], flags[ranks] = prices.seconds, prices.extrapolated
+            spread[ranks] = np.nan if prices.spread is None else prices.spread
+        return seconds, flags, spread
+
+    @cached_property
+    def _classes(self) -> Mapping[tuple[str, int, int], NDArray[np.int64]]:
+        """Ranks by what decides their curve: device type, threads, ranks on the device."""
+        groups: dict[tuple[str, int, int], list[int]] = {}
+        for rank in range(self.ranks):
+            key = self.types[rank], self.threads_per_rank[rank], self.concurrency(rank)
+            groups.setdefault(key, []).append(rank)
+        return {key: np.array(ranks, dtype=np.int64) for key, ranks in groups.items()}
+
+    def cores(self, host: int) -> float | None:
+        """Cores that the ranks of a host share; None: the host's ranks run on GPUs."""
+        return self._cores.get(host)
+
+    @cached_property
+    def _cores(self) -> Mapping[int, float | None]:
+        kinds: dict[int, dict[str, str]] = {}
+        for name, kind, host in zip(self.devices, self.types, self.hosts, strict=True):
+            kinds.setdefault(host, {})[name] = kind
+        counts = {host: [self.profile.devices[kind].cores for kind in names.values()] for host, names in kinds.items()}
+        return {
+            host: None if any(c is None for c in each) else sum(c.value for c in each if c is not None)
+            for host, each in counts.items()
+        }
+
+    def memory_bytes(self, rank: int) -> float:
+        """Memory of a rank's device, shared by all ranks on it."""
+        return self.device(rank).memory.value
+
+    def host_memory_bytes(self, host: int) -> float:
+        """Memory of a host beside its GPUs; infinite where the profile does not state it."""
+        memory = self.profile.topology.host_names()[host][1].memory
+        return inf if memory is None else memory.value
+
+    def power(self, rank: int) -> PowerDraw:
+        """Watts of a rank's device."""
+        idle, active = self.device(rank).idle_power, self.device(rank).active_power
+        return PowerDraw(None if idle is None else idle.value, None if active is None else active.value)

@@ -1,0 +1,192 @@
+"""One op as a user asks for its time: its sizes from text, and the hosts of the ranks that take part."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import isfinite
+from types import MappingProxyType
+
+from simgnn.errors import ConfigError, HardwareError
+from simgnn.hardware.primitives import LARGEST, PRIMITIVES, SIZES, SPMM, Primitive
+from simgnn.hardware.profile.profile import Profile
+from simgnn.limits import MAX_RANKS
+from simgnn.spelling import nearest
+from simgnn.units import parse
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an op needs: ``sizes`` name -> default (None: must be given; a name: as large as that size).
+
+    ``primitive``: of device work, else None. ``moves``: how it communicates: "collective", "exchange", "send", "copy"
+    (between host and device), "" (not at all).
+    """
+
+    sizes: Mapping[str, int | str | None]
+    primitive: Primitive | None = None
+    moves: str = ""
+    help: str = ""
+
+
+def option(name: str) -> str:
+    """A size as the command line spells it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _work(primitive: Primitive) -> Form:
+    """The form of one piece of device work."""
+    words = {name: option(name) for name in primitive.sizes}
+    words |= {
+        name: f"[{words[name]}, default: {default}]" for name, default in primitive.sizes.items() if default is not None
+    }
+    return Form(MappingProxyType({**primitive.sizes, "item_bytes": 4}), primitive, help=" ".join(words.values()))
+
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "allreduce": Form({"bytes": None}, moves="collective", help="--bytes of the buffer"),
+        "broadcast": Form({"bytes": None, "root": 0}, moves="collective", help="--bytes of the buffer, [--root R]"),
+        "allgather": Form({"bytes": None}, moves="collective", help="--bytes of one rank's part"),
+        "barrier": Form({}, moves="collective"),
+        "send": Form({"bytes": None, "from": 0, "to": 1}, moves="send", help="--bytes, [--from R] [--to R]"),
+        "exchange": Form({"bytes": 0}, moves="exchange", help="--matrix FILE, or --bytes for every pair"),
+        "h2d": Form({"bytes": None}, moves="copy", help="--bytes from host memory to the device, on every rank"),
+        "d2h": Form({"bytes": None}, moves="copy", help="--bytes from the device to host memory, on every rank"),
+        "aggregate": _work(SPMM),
+        **{name: _work(primitive) for name, primitive in PRIMITIVES.items()},
+    }
+)
+"""Every op that can be asked for."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One op with all its sizes, whole numbers in SI units. ``matrix``: of an exchange, bytes [sender][receiver].
+
+    ``ranks``: how many take part (0: the machine decides), in host-by-host order.
+    """
+
+    op: str
+    sizes: Mapping[str, int]
+    ranks: int = 0
+    matrix: tuple[tuple[int, ...], ...] | None = None
+    backend: str = "default"
+    form: Form = field(repr=False, default=Form({}))
+
+
+def read_question(
+    op: str,
+    given: Mapping[str, str],
+    *,
+    ranks: int | None = None,
+    matrix: Sequence[Sequence[int]] | None = None,
+    backend: str = "default",
+) -> Question:
+    """A question from an op's name and its options as text: bytes with a unit ("64MiB"), counts without ("1e6").
+
+    Raises :class:`ConfigError` with every fault, each with its option.
+    """
+    form = FORMS.get(op)
+    if form is None:
+        raise ConfigError(f"OP: got '{op}', expected one of {', '.join(FORMS)}{nearest(op, FORMS)}")
+    faults, sizes = [], {}
+    for name, text in given.items():
+        if name not in form.sizes:
+            takes = ", ".join(map(option, form.sizes)) or "no sizes"
+            faults.append(f"{option(name)}: '{op}' has no such size{nearest(name, form.sizes)}; it takes: {takes}")
+            continue
+        try:
+            sizes[name] = _whole(name, text)
+        except ValueError as error:
+            faults.append(f"{option(name)}: {error}")
+    for name, default in form.sizes.items():
+        if name not in given and default is None:
+            faults.append(f"{option(name)}: missing; '{op}' takes {form.help}")
+        elif name not in given and default is not None:
+            sizes[name] = sizes.get(default, 0) if isinstance(default, str) else default
+    if ranks is not None and not 1 <= ranks <= MAX_RANKS:
+        faults.append(f"--ranks: got {ranks:,}, expected 1 to {MAX_RANKS:,}")
+    faults += _matrix_faults(op, form, given, matrix, ranks)
+    if form.moves == "send" and not faults and sizes["from"] == sizes["to"]:
+        faults.append(f"--to: got rank {sizes['to']}, which also sends; expected another rank than --from")
+    if faults:
+        raise ConfigError(faults)
+    rows = None if matrix is None else tuple(tuple(int(entry) for entry in row) for row in matrix)
+    if form.moves == "exchange":
+        sizes = {} if rows is not None else sizes
+    count = len(rows) if rows is not None else ranks or 0
+    if form.moves in ("send", "collective"):
+        highest = max((sizes[name] for name in ("from", "to", "root") if name in sizes), default=0)
+        if ranks is not None and highest >= ranks:
+            raise ConfigError(f"--ranks: got {ranks}, expected more than the highest rank that is named, {highest}")
+        count = max(count, highest + 1) if form.moves == "send" else count
+    return Question(op, MappingProxyType(sizes), count, rows, backend, form)
+
+
+def _whole(name: str, text: str) -> int:
+    """A size: bytes need their unit, counts may have theirs."""
+    if name in ("from", "to", "root"):
+        if not text.strip().isdecimal() or int(text) >= MAX_RANKS:
+            raise ValueError(f"got '{text}', expected a rank, numbered from 0 to {MAX_RANKS - 1:,}")
+        return int(text)
+    dimension, least, most = SIZES[name]
+    try:
+        value = float(text) if dimension != "bytes" or name == "item_bytes" else parse(text, dimension)
+    except ValueError:
+        value = parse(text, dimension)
+    if not isfinite(value) or value != int(value) or not least <= value <= LARGEST:
+        raise ValueError(f"got '{text}', expected a whole number from {least} to 2^62 ({LARGEST:.1e})")
+    if value > most:
+        raise ValueError(f"got '{text}', expected {least} or {most}")
+    return int(value)
+
+
+def _matrix_faults(
+    op: str, form: Form, given: Mapping[str, str], matrix: Sequence[Sequence[int]] | None, ranks: int | None
+) -> list[str]:
+    if form.moves != "exchange":
+        return [] if matrix is None else [f"--matrix: '{op}' takes none; only 'exchange' does"]
+    if matrix is None:
+        return [] if "bytes" in given else [f"--matrix: missing; '{op}' takes --matrix FILE, or --bytes for every pair"]
+    faults = ["--bytes: an exchange takes --matrix or --bytes, got both"] if "bytes" in given else []
+    count = len(matrix)
+    if count < 1 or any(len(row) != count for row in matrix):
+        lengths = ", ".join(map(str, sorted({len(row) for row in matrix}))) or "none"
+        return [*faults, f"--matrix: got {count} rows of {lengths} numbers, expected P rows of P: bytes from i to j"]
+    if ranks is not None and ranks != count:
+        faults.append(f"--ranks: got {ranks}, but the matrix is of {count} ranks; expected the same, or no --ranks")
+    wrong = next((entry for entry in chain(*matrix) if entry != int(entry) or not 0 <= entry <= LARGEST), None)
+    if wrong is not None:
+        faults.append(f"--matrix: got {wrong:g}, expected whole numbers of bytes, 0 to {LARGEST:g}")
+    return faults
+
+
+def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> tuple[int, ...]:
+    """The host of each of ``ranks`` ranks (0: as many as fit): hosts are filled in order, a GPU a rank.
+
+    On CPUs a host takes as many ranks as a testbed declares, or as it has processors or was calibrated with; more are
+    spread evenly. ``per_host`` fixes the number. Raises :class:`HardwareError` for more ranks than the machine holds.
+    """
+    machines = profile.topology.host_names()
+    if per_host is not None and not 1 <= per_host <= MAX_RANKS:
+        raise HardwareError(f"--ranks-per-host: got {per_host:,}, expected 1 to {MAX_RANKS:,}")
+    room, flexible = [], True
+    for _, host in machines:
+        kinds = [profile.devices[placed.type].kind for placed in host.devices for _ in placed.names()]
+        gpus = kinds.count("gpu")
+        flexible = flexible and not gpus
+        room.append(per_host or gpus or profile.usual_ranks(len(kinds)))
+    if ranks > sum(room) and flexible and per_host is None:
+        room = [-(-ranks // len(machines))] * len(machines)
+    count = ranks or sum(room)
+    if count > MAX_RANKS:
+        raise HardwareError(
+            f"--ranks: '{profile.meta.name}' would take {count:,} with these on each host, expected 1 to {MAX_RANKS:,}"
+        )
+    if count > sum(room):
+        raise HardwareError(
+            f"--ranks: got {ranks}, but '{profile.meta.name}' has room for {sum(room)} ranks "
+            f"({len(machines)} host{'s' if len(machines) > 1 else ''}); expected at most that"
+        )
+    hosts = [number for number, places in enumerate(room) for _ in range(places)]
+    return tuple(hosts[:count])

@@ -1,0 +1,259 @@
+"""Devices of a profile: what they hold and how long each primitive takes on them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_serializer, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from simgnn.hardware.price.features import feature_names, unit_of
+from simgnn.hardware.primitives import PRIMITIVES, SIZES
+from simgnn.hardware.profile.quantities import CoreCount, Power, Size, Source, Spread, Strict, read_number
+from simgnn.schema_faults import UNREADABLE
+from simgnn.spelling import nearest
+from simgnn.units import cost_of, format_quantity
+
+Count = Annotated[StrictInt, Field(ge=1)]
+
+
+class Cache(Strict):
+    """A data cache. ``shared_by``: cores that use one instance; None: one instance for the whole device."""
+
+    size: Size
+    shared_by: CoreCount | None = None
+
+    def bytes_each(self, cores: float | None, concurrency: float) -> float:
+        """Bytes that one of ``concurrency`` ranks has, spread evenly over the device's ``cores``, so over instances."""
+        if cores is None or self.shared_by is None:
+            return self.size.value / max(concurrency, 1.0)
+        instances = max(cores / self.shared_by.value, 1.0)
+        return self.size.value / max(concurrency / instances, 1.0)
+
+
+class Curve(Strict):
+    """Seconds of one primitive: ``sum of cost x feature`` (:mod:`simgnn.hardware.price.features`), at one concurrency.
+
+    ``concurrency``: how many ranks worked on the device at once, each with ``threads`` threads. ``costs`` are seconds
+    for each unit of a feature. ``range`` gives, for sizes or features, the smallest and the largest that were measured;
+    outside them a price is flagged. ``spread`` is the standard deviation of measured over predicted time. Two more
+    standard deviations, shares of an op's time from repeat to repeat: ``jitter`` of one rank by itself, ``drift`` of
+    all ranks together (None: not measured).
+    """
+
+    primitive: StrictStr
+    concurrency: Count = 1
+    threads: Count = 1
+    source: Source
+    spread: Spread | None = None
+    jitter: Spread | None = None
+    drift: Spread | None = None
+    samples: Annotated[StrictInt, Field(ge=0)] | None = None
+    note: StrictStr | None = None
+    costs: Annotated[dict[StrictStr, float], Field(min_length=1)]
+    range: dict[StrictStr, tuple[float, float]] = Field(default_factory=dict)
+
+    @field_validator("primitive")
+    @classmethod
+    def _known(cls, primitive: str) -> str:
+        if primitive not in PRIMITIVES:
+            known = ", ".join(PRIMITIVES)
+            raise ValueError(f"got '{primitive}', expected one of {known}{nearest(primitive, PRIMITIVES)}")
+        return primitive
+
+    @field_validator("costs", mode="plain")
+    @classmethod
+    def _read_costs(cls, table: Any, info: ValidationInfo) -> dict[str, float]:
+        primitive = _primitive_of(info)
+        if not isinstance(table, Mapping) or not table:
+            raise ValueError("expected a table of costs, such as { call = '3 us/call', bytes = '20 GB/s' }")
+        faults, costs = [], {}
+        known = [name for name in feature_names(primitive, ("CACHE",)) if not name.endswith("/CACHE")]
+        cached = [name.partition("/")[0] for name in feature_names(primitive, ("CACHE",)) if name.endswith("/CACHE")]
+        for name, text in table.items():
+            base, slash, _ = name.partition("/")
+            if not (name in known or (slash and base in cached)):
+                choices = [*known, *(f"{entry}/<cache>" for entry in cached)]
+                faults.append(f"{name}: no feature of {primitive}{nearest(name, choices)}; known: {', '.join(choices)}")
+                continue
+            try:
+                costs[name] = read_number(text, cost_of(unit_of(name)))
+            except ValueError as error:
+                faults.append(f"{name}: {error}")
+        if not faults and not any(costs.values()):
+            faults.append("all costs are zero, expected at least one that is not")
+        if faults:
+            raise ValueError("; ".join(faults))
+        return costs
+
+    @field_validator("range", mode="plain")
+    @classmethod
+    def _read_range(cls, table: Any, info: ValidationInfo) -> dict[str, tuple[float, float]]:
+        primitive = _primitive_of(info)
+        if not isinstance(table, Mapping):
+            raise ValueError("expected a table of ranges, such as { rows = ['16 rows', '1e6 rows'] }")
+        faults, ranges = [], {}
+        for name, ends in table.items():
+            dimension = range_dimension(name, primitive)
+            if dimension is None:
+                choices = [*SIZES, *feature_names(primitive)]
+                faults.append(f"{name}: neither a size nor a feature of {primitive}{nearest(name, choices)}")
+            elif not isinstance(ends, list | tuple) or len(ends) != 2:
+                faults.append(f"{name}: expected the smallest and the largest, such as ['16 {dimension}', ...]")
+            else:
+                try:
+                    low, high = (read_number(end, dimension) for end in ends)
+                except ValueError as error:
+                    faults.append(f"{name}: {error}")
+                    continue
+                if low > high:
+                    faults.append(f"{name}: got [{ends[0]}, {ends[1]}], expected the smaller first")
+                ranges[name] = (low, high)
+        if faults:
+            raise ValueError("; ".join(faults))
+        return ranges
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.source == "measured":
+            absent = [name for name in ("spread", "samples") if getattr(self, name) is None]
+            absent += [] if self.range else ["range"]
+            if absent:
+                raise ValueError(f"source is 'measured' but {', '.join(absent)} is missing: a measurement has them")
+        return self
+
+    @field_serializer("costs")
+    def _write_costs(self, costs: dict[str, float]) -> dict[str, str]:
+        return {name: format_quantity(cost, cost_of(unit_of(name))) for name, cost in costs.items()}
+
+    @field_serializer("range")
+    def _write_range(self, ranges: dict[str, tuple[float, float]]) -> dict[str, list[str]]:
+        written = {}
+        for name, ends in ranges.items():
+            dimension = range_dimension(name, self.primitive)
+            assert dimension is not None
+            written[name] = [format_quantity(end, dimension) for end in ends]
+        return written
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """Names of the caches that the costs speak of."""
+        names = {name.partition("/")[2] for name in (*self.costs, *self.range)}
+        return tuple(sorted(names - {""}))
+
+    @classmethod
+    def of(
+        cls,
+        primitive: str,
+        costs: Mapping[str, float],
+        source: Source,
+        *,
+        concurrency: int = 1,
+        threads: int = 1,
+        spread: float | None = None,
+        jitter: float | None = None,
+        drift: float | None = None,
+        samples: int | None = None,
+        range: Mapping[str, tuple[float, float]] | None = None,
+        note: str | None = None,
+    ) -> Self:
+        """From SI numbers: seconds for each unit of a feature, sizes as they are."""
+        ranges: dict[str, list[str]] = {}
+        for name, ends in (range or {}).items():
+            dimension = range_dimension(name, primitive)
+            assert dimension is not None, f"{name} is neither a size nor a feature of {primitive}"
+            ranges[name] = [format_quantity(float(end), dimension) for end in ends]
+        return cls.model_validate(
+            {
+                "primitive": primitive,
+                "concurrency": concurrency,
+                "threads": threads,
+                "source": source,
+                "spread": None if spread is None else format_quantity(spread, "ratio"),
+                "jitter": None if jitter is None else format_quantity(jitter, "ratio"),
+                "drift": None if drift is None else format_quantity(drift, "ratio"),
+                "samples": samples,
+                "note": note,
+                "costs": {name: format_quantity(cost, cost_of(unit_of(name))) for name, cost in costs.items()},
+                "range": ranges,
+            }
+        )
+
+
+def range_dimension(name: str, primitive: str) -> str | None:
+    """Dimension in which the range of a size or a feature is written; None when the primitive has neither."""
+    if name in SIZES:
+        return SIZES[name].dimension
+    base, _, cache = name.partition("/")
+    if name not in feature_names(primitive, (cache,) if cache else ()):
+        return None
+    return {"B": "bytes", "flop": "flops"}.get(unit_of(base), unit_of(base))
+
+
+def _primitive_of(info: ValidationInfo) -> str:
+    if "primitive" not in info.data:
+        raise PydanticCustomError(UNREADABLE, "cannot be read before 'primitive' is right")
+    return str(info.data["primitive"])
+
+
+class Device(Strict):
+    """One kind of device. ``peer_to_peer``: whether a GPU reaches another's memory without a copy through the host's.
+
+    ``cores``: of a CPU, what all ranks of the host share; None for a GPU. ``sockets``: of a CPU, how many it stands for
+    as one, over which ranks roam (None: not told). Power is None where nobody has told it.
+    """
+
+    kind: Literal["cpu", "gpu"]
+    model: StrictStr | None = None
+    memory: Size
+    cores: CoreCount | None = None
+    sockets: Count | None = None
+    idle_power: Power | None = None
+    active_power: Power | None = None
+    peer_to_peer: bool = True
+    caches: dict[StrictStr, Cache] = Field(default_factory=dict)
+    curves: tuple[Curve, ...] = ()
+
+    @field_validator("peer_to_peer", mode="before")
+    @classmethod
+    def _boolean(cls, value: Any) -> Any:
+        if not isinstance(value, bool):
+            raise ValueError(f"got {value!r}, expected true or false")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        faults = []
+        if self.kind == "cpu" and self.cores is None:
+            faults.append("cores: missing; a CPU needs { value = '8 cores', source = '...' }")
+        idle, active = self.idle_power, self.active_power
+        if idle is not None and active is not None and idle.value > active.value:
+            told = [format_quantity(power.value, "W") for power in (idle, active)]
+            faults.append(
+                f"idle_power: got {told[0]}, which is above active_power, {told[1]}; expected a device at work to draw "
+                "no less than one that idles"
+            )
+        seen: set[tuple[str, int, int]] = set()
+        for curve in self.curves:
+            key = (curve.primitive, curve.concurrency, curve.threads)
+            if key in seen:
+                faults.append(f"curves: two of {key[0]} for concurrency {key[1]} and {key[2]} threads; expected one")
+            seen.add(key)
+            for name in curve.caches:
+                if name not in self.caches:
+                    known = ", ".join(self.caches) or "none"
+                    faults.append(
+                        f"curves: {curve.primitive} counts misses of cache '{name}', which the device lacks"
+                        f"{nearest(name, self.caches)}; its caches: {known}"
+                    )
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @property
+    def staged(self) -> bool:
+        """Whether what it sends goes through its host's memory, being a GPU that reaches no other's."""
+        return self.kind == "gpu" and not self.peer_to_peer
+
+    def curves_of(self, primitive: str) -> tuple[Curve, ...]:
+        """All concurrency levels of one primitive."""
+        return tuple(curve for curve in self.curves if curve.primitive == primitive)

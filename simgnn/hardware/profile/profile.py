@@ -1,0 +1,204 @@
+"""A hardware profile: everything that a simulation knows of a machine, each number with its source."""
+
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
+
+from simgnn.errors import ConfigError, HardwareError
+from simgnn.hardware.profile.check import burst_problems, topology_problems
+from simgnn.hardware.profile.devices import Cache, Curve, Device
+from simgnn.hardware.profile.library import find_profile
+from simgnn.hardware.profile.links import Backend, Collective, LinkType, Message, Ports
+from simgnn.hardware.profile.quantities import (
+    SOURCES,
+    Bandwidth,
+    CoreCount,
+    Duration,
+    Number,
+    Points,
+    Power,
+    Size,
+    Source,
+    Strict,
+)
+from simgnn.hardware.topology.topology import Edge, Host, Name, Placed, Topology
+from simgnn.schema_faults import sentences
+from simgnn.tomlfile import load_toml, without_none, write_toml
+
+__all__ = [
+    "Backend",
+    "Bandwidth",
+    "Cache",
+    "Collective",
+    "CoreCount",
+    "Curve",
+    "Device",
+    "Duration",
+    "Edge",
+    "Host",
+    "LinkType",
+    "Message",
+    "Meta",
+    "Number",
+    "Placed",
+    "Points",
+    "Ports",
+    "Power",
+    "Profile",
+    "Size",
+    "Source",
+    "Topology",
+    "find_problems",
+    "load_profile",
+    "load_table",
+    "parse_profile",
+    "save_profile",
+]
+FORMAT: Literal[1] = 1
+BackendName = Literal["gloo", "nccl"]
+
+
+class Meta(Strict):
+    """What the profile is of, and how it came about. ``calibrated_ranks``: rank counts measured; empty: never measured.
+    ``ranks_per_host``: ranks that a testbed declares on each host (None: nothing declares it).
+
+    ``sources`` are the documents that published and datasheet numbers come from.
+    """
+
+    name: Name
+    description: StrictStr
+    date: datetime.date
+    versions: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    calibrated_ranks: tuple[Annotated[StrictInt, Field(ge=1)], ...] = ()
+    ranks_per_host: Annotated[StrictInt, Field(ge=1)] | None = None
+    sources: tuple[StrictStr, ...] = ()
+
+
+class Profile(Strict):
+    """Devices, kinds of links, the topology that they make, and the communication libraries as measured on it."""
+
+    format: Literal[1] = FORMAT
+    meta: Meta
+    devices: Annotated[dict[Name, Device], Field(min_length=1)]
+    links: dict[Name, LinkType] = Field(default_factory=dict)
+    topology: Topology
+    backends: dict[BackendName, Backend] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _references(self) -> Self:
+        problems = topology_problems(self.topology, self.devices, self.links) or burst_problems(self)
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def usual_ranks(self, devices: int) -> int:
+        """Ranks of a host with so many CPUs: as declared, else one a CPU or as many as were calibrated."""
+        measured = max(self.meta.calibrated_ranks, default=0) // len(self.topology.host_names())
+        return self.meta.ranks_per_host or max(devices, measured, 1)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether its times were measured on the machine itself."""
+        return bool(self.meta.calibrated_ranks)
+
+    def default_backend(self) -> str:
+        """nccl where there are GPUs and it is described, else gloo."""
+        placed = [entry.type for host in self.topology.hosts.values() for entry in host.devices]
+        gpus = any(self.devices[name].kind == "gpu" for name in placed)
+        return "nccl" if gpus and "nccl" in self.backends else "gloo"
+
+    def source_counts(self) -> dict[str, int]:
+        """How many numbers (curves count as one) come from each source."""
+        counts: dict[str, int] = dict.fromkeys(SOURCES, 0)
+        for source in _sources(self):
+            counts[source] += 1
+        return counts
+
+    def assumptions(self) -> str | None:
+        """What of the profile nobody has measured, published or promised, in a sentence; None: nothing."""
+        counts = self.source_counts()
+        if not counts["assumed"]:
+            return None
+        kinds = [
+            name for name, device in self.devices.items() if any(curve.source == "assumed" for curve in device.curves)
+        ]
+        times = f", among them kernel times of {', '.join(kinds)}" if kinds else ""
+        return f"assumed: {counts['assumed']} of {sum(counts.values())} numbers of '{self.meta.name}'{times}"
+
+    def limits(self) -> list[str]:
+        """What the profile tells its machine too simply, in sentences: for every result that rests on it."""
+        return [
+            f"'{name}' of '{self.meta.name}' stands for {device.sockets} sockets as one: ranks roam over them, and "
+            "memory of another socket costs what a rank's own does"
+            for name, device in self.devices.items()
+            if (device.sockets or 1) > 1
+        ]
+
+    def to_table(self) -> dict[str, Any]:
+        """As TOML writes it; what is left at its default is left out."""
+        table = without_none(self.model_dump(exclude_defaults=True))
+        return {"format": FORMAT, **table}
+
+
+def _sources(value: Any) -> Iterator[Source]:
+    if isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _sources(entry)
+    elif isinstance(value, tuple):
+        for entry in value:
+            yield from _sources(entry)
+    elif isinstance(value, Strict):
+        if "source" in type(value).model_fields:
+            yield value.source  # type: ignore[attr-defined]
+        for name in type(value).model_fields:
+            yield from _sources(getattr(value, name))
+
+
+def find_problems(table: Mapping[str, Any]) -> tuple[Profile | None, list[str]]:
+    """The profile of a table, or every fault of it; references are checked even where other parts are wrong."""
+    try:
+        return Profile.model_validate(dict(table)), []
+    except ValidationError as error:
+        problems = sentences(Profile, error)
+    return None, problems + [line for line in _reference_problems(table) if line not in problems]
+
+
+def _reference_problems(table: Mapping[str, Any]) -> list[str]:
+    names = [table.get(key) for key in ("devices", "links")]
+    devices, links = (list(entry) if isinstance(entry, Mapping) else [] for entry in names)
+    try:
+        topology = Topology.model_validate(table.get("topology"))
+    except ValidationError:
+        return []
+    return topology_problems(topology, devices, links)
+
+
+def parse_profile(table: Mapping[str, Any], label: str = "hardware profile") -> Profile:
+    """The profile of a table, or a :class:`HardwareError` with every fault, one line each."""
+    profile, problems = find_problems(table)
+    if profile is None:
+        raise HardwareError("\n".join(f"{label}: {problem}" for problem in problems))
+    return profile
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """A profile by path or by name (:mod:`simgnn.hardware.profile.library`); :class:`HardwareError` with every fault of
+    it."""
+    path = find_profile(str(name_or_path))
+    return parse_profile(load_table(path), str(path))
+
+
+def load_table(path: Path) -> dict[str, Any]:
+    """The unchecked table of a profile's file; :class:`HardwareError` when it is no TOML."""
+    try:
+        return load_toml(path)
+    except ConfigError as error:
+        raise HardwareError(str(error)) from None
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as TOML, whole or not at all; loading it gives an equal profile."""
+    write_toml(path, profile.to_table())

@@ -1,0 +1,1 @@
+"""What hangs where in a machine, the routes between devices, and the devices of ranks."""

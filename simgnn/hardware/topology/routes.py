@@ -1,0 +1,200 @@
+"""The network of a profile laid out: every single link, and the route between any two devices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+from math import inf
+from typing import TYPE_CHECKING
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.profile.links import LinkType, Load
+from simgnn.hardware.topology.topology import expand_edges, node_kinds
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from simgnn.hardware.profile.profile import Profile
+
+FEMTOSECOND = 1e-15
+MEMORY_KINDS = ("memory", "socket", "pcie-switch")
+"""Kinds of nodes that stand for host memory, the first that a device reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Something that flows share: its capacity in bytes per second, and the bytes that it lets through at once after a
+    pause. A full-duplex link is two, one each way. ``load``: what it does to others while messages fill it."""
+
+    name: str
+    capacity_bytes_per_s: float
+    kind: str
+    burst_bytes: float = 0.0
+    load: Load | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way from one device to another: positions in ``Network.links``, and the latency of them all.
+
+    ``copies``: the types of the links of each copy; a message is copied whole, from one end of a copy to the other,
+    before the next copy begins. Where devices reach each other's memory there is one.
+    """
+
+    links: tuple[int, ...]
+    copies: tuple[tuple[LinkType, ...], ...]
+    latency_s: float
+
+    @property
+    def types(self) -> tuple[LinkType, ...]:
+        """Types of all its links."""
+        return tuple(chain(*self.copies))
+
+    def message_rate(self, nbytes: float) -> float:
+        """Bytes per second that one message of this size reaches on the route alone, after a pause; infinite where no
+        link limits it. Its slowest link decides the time of each copy, and the times of the copies add up."""
+        rates = [min((link.message_rate(nbytes) for link in copy), default=inf) for copy in self.copies]
+        return rates[0] if len(rates) == 1 else 1.0 / sum(1.0 / rate for rate in rates)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """All links of a profile, and the directed graph that they make (edge attributes ``link`` and ``type``).
+
+    ``staged``: devices that reach no other's memory; ``kinds``: of every node (:func:`topology.node_kinds`).
+    """
+
+    links: tuple[Link, ...]
+    graph: "nx.DiGraph[str]"
+    loops: dict[str, tuple[int, LinkType]]
+    staged: frozenset[str]
+    kinds: Mapping[str, str]
+
+    @cached_property
+    def _routes(self) -> dict[tuple[str, str], Route]:
+        return {}
+
+    @cached_property
+    def _before(self) -> dict[str, tuple[dict[str, list[str]], dict[str, float]]]:
+        return {}
+
+    @cached_property
+    def _memories(self) -> dict[str, str]:
+        return {}
+
+    def route(self, source: str, target: str) -> Route:
+        """The route of least latency; among equals of fewest hops, then widest, then first by name. Cached.
+
+        From a device to itself: the link that it has with itself; from a memory to itself no link, in no time. Where an
+        end reaches no other's memory, through the memory of the sender's host, and of the receiver's if that is
+        another: whole copies, one after the other, each on its own route. Raises :class:`HardwareError` when there is
+        none.
+        """
+        key = source, target
+        if key not in self._routes:
+            if source == target:
+                inside = not self.kinds[source].startswith("device:")
+                self._routes[key] = Route((), ((),), 0.0) if inside else self._loop(source)
+            elif source in self.staged or target in self.staged:
+                self._routes[key] = self._copied(source, target)
+            else:
+                self._routes[key] = self.way(source, target)
+        return self._routes[key]
+
+    def host_memory(self, device: str) -> str:
+        """The node that stands for a device's host memory: the nearest of the first kind that it reaches."""
+        if device not in self._memories:
+            _, distance = self._reach(device)
+            inside = [node for node in distance if node.startswith(_host(device) + "/")]
+            for kind in MEMORY_KINDS:
+                found = [node for node in inside if self.kinds.get(node) == kind]
+                if found:
+                    self._memories[device] = min(found, key=lambda node: (distance[node], node))
+                    break
+            else:
+                raise HardwareError(
+                    f"topology: '{device}' has no link to its host's memory, so nothing can be copied to or from it, "
+                    f"nor pass it; expected a chain of links to a node of kind {', '.join(MEMORY_KINDS)} in the same "
+                    "host (for messages alone: or peer_to_peer = true)"
+                )
+        return self._memories[device]
+
+    def _copied(self, source: str, target: str) -> Route:
+        """Copies from memory to memory: a byte crosses all their links, and the times of the copies add up."""
+        stops = [source]
+        if source in self.staged:
+            stops.append(self.host_memory(source))
+        if target in self.staged and not (source in self.staged and _host(source) == _host(target)):
+            stops.append(self.host_memory(target))
+        parts = [self.way(one, other) for one, other in pairwise([*stops, target])]
+        links = tuple(link for part in parts for link in part.links)
+        return Route(links, tuple(part.types for part in parts), sum(part.latency_s for part in parts))
+
+    def _loop(self, device: str) -> Route:
+        if device not in self.loops:
+            local = device.rpartition("/")[2]
+            raise HardwareError(
+                f"topology: '{device}' has no link to itself, so two ranks on it cannot talk; expected an edge between "
+                f"= ['{local}', '{local}'], ranks on other devices, or a calibration with several ranks there"
+            )
+        position, link = self.loops[device]
+        return Route((position,), ((link,),), link.latency.value)
+
+    def way(self, source: str, target: str) -> Route:
+        """The nearest way between two nodes, whatever they are; :class:`HardwareError` when there is none."""
+        before, _ = self._reach(source)
+        if target not in before:
+            raise HardwareError(f"topology: no route from '{source}' to '{target}'; expected a chain of links")
+        links: list[int] = []
+        types: list[LinkType] = []
+        here = target
+        while here != source:
+            earlier = min(before[here], key=lambda node: (-self.graph[node][here]["type"].bandwidth.value, node))
+            links.append(self.graph[earlier][here]["link"])
+            types.append(self.graph[earlier][here]["type"])
+            here = earlier
+        return Route(tuple(links[::-1]), (tuple(types[::-1]),), sum(link.latency.value for link in types))
+
+    def _reach(self, source: str) -> tuple[dict[str, list[str]], dict[str, float]]:
+        """What comes before each node on the nearest ways from ``source``, and how far each is."""
+        import networkx as nx
+
+        if source not in self._before:
+            self._before[source] = nx.dijkstra_predecessor_and_distance(self.graph, source, weight="weight")
+        return self._before[source]
+
+
+def _host(node: str) -> str:
+    return node.rpartition("/")[0]
+
+
+def lay_out(profile: "Profile") -> Network:
+    """The network of a profile. A half-duplex link is one object for both directions."""
+    import networkx as nx
+
+    links: list[Link] = []
+    loops: dict[str, tuple[int, LinkType]] = {}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+
+    def add(name: str, link: LinkType) -> int:
+        burst = 0.0 if link.burst is None else link.burst.value
+        links.append(Link(name, link.bandwidth.value, link.kind, burst, link.load))
+        return len(links) - 1
+
+    edges = sorted((one, other, name) for one, other, name, _ in expand_edges(profile.topology))
+    nodes = len(edges) + 1
+    for one, other, name in edges:
+        link = profile.links[name]
+        if one == other:
+            loops[one] = add(one, link), link
+            continue
+        # whole femtoseconds compare exactly; a hop is less than any latency's last digit
+        weight = round(link.latency.value / FEMTOSECOND) * nodes + 1
+        forward = add(f"{one} -> {other}" if link.duplex == "full" else f"{one} -- {other}", link)
+        backward = add(f"{other} -> {one}", link) if link.duplex == "full" else forward
+        graph.add_edge(one, other, link=forward, type=link, weight=weight)
+        graph.add_edge(other, one, link=backward, type=link, weight=weight)
+    kinds = node_kinds(profile.topology)
+    apart = {name for name, device in profile.devices.items() if device.staged}
+    staged = frozenset(name for name, kind in kinds.items() if kind.partition(":")[2] in apart)
+    return Network(tuple(links), graph, loops, staged, kinds)

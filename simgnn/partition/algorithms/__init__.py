@@ -1,0 +1,1 @@
+"""The algorithms by which partitioners divide a graph."""

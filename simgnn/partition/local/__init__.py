@@ -1,0 +1,1 @@
+"""What one rank holds of a partitioned graph, in its own numbering."""

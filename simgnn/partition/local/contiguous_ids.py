@@ -1,0 +1,143 @@
+"""Contiguous ids: vertices numbered so that those of each partition are one range, and a partition in its own numbers.
+
+Three ids name a vertex: *oid* in the loaded graph, *gid* counting through all partitions, *lid* inside one of them. The
+tables are those of a partition book (DistDGL: Zheng et al., IA3 2020, section 5.3), their order is our decision:
+ascending oid within a partition.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError, GraphError
+from simgnn.graph.csr import CSR, IndexArray
+from simgnn.partition.edges import index_array
+from simgnn.partition.local.edge_cut_kernels import gathered_rows, group_by_owner, halo_places
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class IdMaps:
+    """``new2old`` int64 [V]: gid -> oid. ``node_map`` int64 [k + 1]: partition p has the gids from ``node_map[p]`` up
+    to ``node_map[p + 1]``, so that its first entry is 0 and its last V."""
+
+    new2old: Ids
+    node_map: Ids
+
+    @classmethod
+    def of(cls, owner: NDArray[np.int32], parts: int) -> "IdMaps":
+        """The ids under ``owner`` int32 [V], partitions 0..``parts`` - 1; raises :class:`ConfigError` for others."""
+        owners = np.asarray(owner)
+        if len(owners) and not 0 <= int(owners.min()) <= int(owners.max()) < parts:
+            raise ConfigError(f"partition: expected owners 0..{parts - 1}, got {owners.min()}..{owners.max()}")
+        return cls(*group_by_owner(owners, parts))
+
+    @cached_property
+    def old2new(self) -> Ids:
+        """oid -> gid, int64 [V]."""
+        inverse = np.empty_like(self.new2old)
+        inverse[self.new2old] = np.arange(len(inverse))
+        return inverse
+
+    @property
+    def parts(self) -> int:
+        """k."""
+        return len(self.node_map) - 1
+
+    def core(self, part: int) -> Ids:
+        """Oids of a partition's own vertices, by lid."""
+        return self.new2old[self.node_map[part] : self.node_map[part + 1]]
+
+    def part_of(self, gids: NDArray[Any]) -> Ids:
+        """The partition of each gid. Raises :class:`GraphError` where one is none of 0..V-1."""
+        if len(gids) and not 0 <= int(gids.min()) <= int(gids.max()) < len(self.new2old):
+            raise GraphError(f"gids: expected 0..{len(self.new2old) - 1}, got {gids.min()}..{gids.max()}")
+        return np.searchsorted(self.node_map, gids, side="right") - 1
+
+    def lid_of(self, gids: NDArray[Any]) -> Ids:
+        """The lid of each gid in the partition that owns it. Raises as :meth:`part_of`."""
+        return np.asarray(gids - self.node_map[self.part_of(gids)])
+
+
+@dataclass(frozen=True)
+class RelabelledPart:
+    """Partition ``part`` in its own ids: n core vertices with all their in-edges, h halo vertices known by id only.
+
+    Lids 0..n-1 are core (gid = ``first`` + lid), n..n+h-1 halo. ``indptr`` int64 [n + 1]; ``indices`` [edges], lids of
+    the in-neighbours, int32 where they fit; a row keeps the graph's order, so that it ascends by oid. ``halo_gid``
+    int64 [h], ascending; ``oid`` int64 [n + h].
+    """
+
+    part: int
+    first: int
+    indptr: Ids
+    indices: IndexArray
+    halo_gid: Ids
+    oid: Ids
+
+    @property
+    def core(self) -> int:
+        """n."""
+        return len(self.indptr) - 1
+
+    def gid_of(self, lids: NDArray[Any]) -> Ids:
+        """The gid of each lid. Raises :class:`GraphError` where one is none of 0..n+h-1."""
+        if len(lids) and not 0 <= int(lids.min()) <= int(lids.max()) < len(self.oid):
+            raise GraphError(
+                f"lids of partition {self.part}: expected 0..{len(self.oid) - 1}, got {lids.min()}..{lids.max()}"
+            )
+        gids = np.asarray(lids, dtype=np.int64) + self.first
+        halo = np.flatnonzero(np.asarray(lids) >= self.core)
+        gids[halo] = self.halo_gid[lids[halo] - self.core]
+        return gids
+
+    def lid_of(self, gids: NDArray[Any]) -> Ids:
+        """The lid of each gid. Raises :class:`GraphError` for a vertex that is neither core nor halo here."""
+        lids = np.asarray(gids, dtype=np.int64) - self.first
+        away = np.flatnonzero((lids < 0) | (lids >= self.core))
+        places = np.searchsorted(self.halo_gid, gids[away])
+        known = places < len(self.halo_gid)
+        known[known] = self.halo_gid[places[known]] == gids[away][known]
+        if not known.all():
+            raise GraphError(
+                f"gid {int(gids[away][~known][0])} is neither core nor halo of partition {self.part}; expected "
+                f"{self.first}..{self.first + self.core - 1} or one of its {len(self.halo_gid)} halo vertices"
+            )
+        lids[away] = self.core + places
+        return lids
+
+
+def relabelled_parts(
+    csr: CSR, owner: NDArray[np.int32], maps: IdMaps, parts: Iterable[int] | None = None
+) -> Iterator[RelabelledPart]:
+    """Partitions (default: all) in their own ids, one at a time; ``maps`` are those of ``owner`` int32 [V].
+
+    An edge belongs to the partition of its destination. Needs 12 bytes a vertex of the graph beside the result.
+    """
+    owners = np.asarray(owner)
+    indptr, indices = np.asarray(csr.indptr), np.asarray(csr.indices)
+    stamp = np.full(csr.rows, -1, dtype=np.int32)
+    lookup = np.empty(csr.rows, dtype=np.int64)
+    for part in range(maps.parts) if parts is None else parts:
+        core = maps.core(part)
+        halo = halo_places(indptr, indices, core, owners, part, maps.old2new, stamp)
+        halo.sort()
+        oid = np.concatenate((core, maps.new2old[halo]))
+        lookup[oid] = np.arange(len(oid))
+        sources = index_array(int((indptr[core + 1] - indptr[core]).sum()), len(oid))
+        pointers = gathered_rows(indptr, indices, core, lookup, sources)
+        yield RelabelledPart(part, int(maps.node_map[part]), pointers, sources, halo, oid)
+
+
+def edge_map(csr: CSR, maps: IdMaps) -> Ids:
+    """int64 [k + 1]: the edges of partition p, counted by (gid of the destination, place in its row), are those from
+    ``edge_map[p]`` up to ``edge_map[p + 1]``."""
+    bounds = np.zeros(maps.parts + 1, dtype=np.int64)
+    degrees = csr.degrees()
+    np.cumsum([degrees[maps.core(part)].sum() for part in range(maps.parts)], out=bounds[1:])
+    return bounds

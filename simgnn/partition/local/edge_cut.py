@@ -1,0 +1,129 @@
+"""Local graphs: what one rank of an edge-cut holds of the graph, and the lists of rows that it trades."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.graph.csr import CSR
+from simgnn.graph.reorder import reverse_cuthill_mckee
+from simgnn.partition.edges import index_array
+from simgnn.partition.local.contiguous_ids import IdMaps
+from simgnn.partition.local.edge_cut_kernels import halo_places, induced_rows, relabelled_rows
+from simgnn.partition.partition import Partition
+from simgnn.policy import Reorder
+
+
+@dataclass(frozen=True)
+class RowLists:
+    """A route as one rank sees it. ``leaving``: for each peer the local rows to send, in the order of the wire.
+    ``received``: how many rows each peer sends; ``arriving``: the local rows that these belong to (None: they are
+    stored as they arrive)."""
+
+    leaving: Mapping[int, NDArray[np.int32]]
+    received: Mapping[int, int]
+    arriving: Mapping[int, NDArray[np.int32]] | None = None
+
+
+@dataclass(frozen=True)
+class LocalGraph:
+    """The rows that ``rank`` owns (n), the halo rows that it needs (h) and all in-edges of the owned rows.
+
+    ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
+    rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops.
+    ``degree`` int64 [n + h]: in-degrees in the full graph. ``send_rows``: for each peer that needs rows of this rank,
+    int32 positions of owned rows in the order in which they lie in the peer's halo. ``receive``: for each peer that
+    this rank needs rows of, the slice of the halo that they fill.
+    """
+
+    rank: int
+    owned: NDArray[np.int64]
+    halo: NDArray[np.int64]
+    csr: CSR
+    degree: NDArray[np.int64]
+    send_rows: Mapping[int, NDArray[np.int32]]
+    receive: Mapping[int, slice]
+
+    @property
+    def vertices(self) -> NDArray[np.int64]:
+        """Global ids of the rows that this rank computes."""
+        return self.owned
+
+    @property
+    def masters(self) -> int:
+        """How many of them, the first, are learned from and evaluated here: all."""
+        return len(self.owned)
+
+    @property
+    def complete(self) -> bool:
+        """True: all in-edges of these rows are here."""
+        return True
+
+    @property
+    def copied(self) -> bool:
+        """False: no other rank computes any of these rows."""
+        return False
+
+    @property
+    def row_lists(self) -> Mapping[str, RowLists]:
+        """Rows of the route "halo", from owners to the ranks that need them."""
+        return {"halo": RowLists(self.send_rows, {p: part.stop - part.start for p, part in self.receive.items()})}
+
+
+def local_order(csr: CSR, partition: Partition, reorder: Reorder) -> IdMaps:
+    """All owned rows, rank after rank, each rank's in the order chosen: a rank's local order is its range of ids.
+
+    "none": ascending id. "degree": descending in-degree, ties by id. "rcm": reverse Cuthill-McKee on the edges among
+    the rank's own rows, which brings rows that read the same sources together.
+    """
+    maps = IdMaps.of(partition.owner, partition.ranks)
+    if reorder == "none":
+        return maps
+    vertices, place = maps.new2old.copy(), maps.old2new
+    degrees = csr.degrees() if reorder == "degree" else None
+    for rank in range(partition.ranks):
+        begin, end = int(maps.node_map[rank]), int(maps.node_map[rank + 1])
+        members = maps.core(rank)
+        if degrees is not None:
+            vertices[begin:end] = members[np.argsort(-degrees[members], kind="stable")]
+        elif end - begin > 1:
+            pointers, sources = induced_rows(csr.indptr, csr.indices, members, partition.owner, rank, place, begin)
+            vertices[begin:end] = members[reverse_cuthill_mckee(CSR(pointers, sources, end - begin))]
+    return IdMaps(vertices, maps.node_map)
+
+
+def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm") -> Iterator[LocalGraph]:
+    """The local graph of each rank, in rank order, one at a time. Raises :class:`ConfigError` for a vertex-cut."""
+    if partition.kind != "edge-cut":
+        raise ConfigError(
+            f"partition: local graphs with halo rows need an edge-cut; got a {partition.kind}: "
+            "choose partition.kind = 'metis', 'random' or 'block-row'"
+        )
+    order = local_order(csr, partition, reorder)
+    stamp = np.full(csr.rows, -1, dtype=np.int32)
+    halos = []
+    for rank in range(partition.ranks):
+        found = halo_places(csr.indptr, csr.indices, order.core(rank), partition.owner, rank, order.old2new, stamp)
+        found.sort()
+        halos.append(found)
+    bounds = np.array([np.searchsorted(halo, order.node_map) for halo in halos])
+    degrees = csr.degrees()
+    lookup = np.empty(csr.rows, dtype=np.int64)
+    for rank in range(partition.ranks):
+        owned, halo = order.core(rank), order.new2old[halos[rank]]
+        both = np.concatenate((owned, halo))
+        lookup[both] = np.arange(len(both))
+        edges = int(degrees[owned].sum())
+        sources = index_array(edges, len(both))
+        pointers = relabelled_rows(csr.indptr, csr.indices, owned, lookup, sources)
+        send = {
+            peer: (halos[peer][bounds[peer, rank] : bounds[peer, rank + 1]] - order.node_map[rank]).astype(np.int32)
+            for peer in np.flatnonzero(bounds[:, rank + 1] > bounds[:, rank]).tolist()
+        }
+        receive = {
+            peer: slice(int(bounds[rank, peer]), int(bounds[rank, peer + 1]))
+            for peer in np.flatnonzero(np.diff(bounds[rank]) > 0).tolist()
+        }
+        yield LocalGraph(rank, owned, halo, CSR(pointers, sources, len(both)), degrees[both], send, receive)

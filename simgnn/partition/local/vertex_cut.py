@@ -1,0 +1,192 @@
+"""Replica graphs: what one rank of a vertex-cut holds of the graph, and the lists of rows that it trades."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import ConfigError
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import Graph
+from simgnn.graph.reorder import reverse_cuthill_mckee
+from simgnn.partition.edges import index_array, undirected_edges
+from simgnn.partition.local.edge_cut import LocalGraph, RowLists
+from simgnn.partition.local.masters import replica_sets
+from simgnn.partition.local.vertex_cut_kernels import group_arcs, held_vertices, local_rows, parents
+from simgnn.partition.partition import Partition
+from simgnn.policy import Reorder
+
+
+@dataclass(frozen=True)
+class ReplicaGraph:
+    """The n vertices that ``rank`` holds and the stored edges that it owns, among them.
+
+    ``vertices`` int64 [n]: global ids; masters without mirrors first, then masters with mirrors, then mirrors by
+    (rank of their master, id). ``masters``: how many are masters, ``internal`` how many of these have no mirrors.
+    ``csr``: n rows and columns, the part of each row's in-edges that this rank owns; no self loops. ``degree`` int64
+    [n]: in-degrees in the full graph. ``mirrored``: for each peer that mirrors masters of this rank, int32 local rows,
+    ascending by global id; the peer's mirrors lie in the same order. ``mirrors``: for each peer that has masters of
+    this rank's mirrors, the slice of local rows. ``levels``, where ranks lie on several hosts: rows of the routes
+    "mirrors/across" and "mirrors/within", by which hosts add up first: from masters to one mirror on each other host,
+    and from the replica that stands for a host to its other ones; ascending by global id.
+    Source: CDFGNN, sections 3 and 4; that hosts add up first is our own.
+    """
+
+    rank: int
+    vertices: NDArray[np.int64]
+    masters: int
+    internal: int
+    csr: CSR
+    degree: NDArray[np.int64]
+    mirrored: Mapping[int, NDArray[np.int32]]
+    mirrors: Mapping[int, slice]
+    levels: Mapping[str, RowLists] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """False: in-edges of these rows may be on other ranks too."""
+        return False
+
+    @property
+    def copied(self) -> bool:
+        """Whether other ranks compute some of these rows too."""
+        return self.internal < len(self.vertices)
+
+    @property
+    def row_lists(self) -> Mapping[str, RowLists]:
+        """Rows of the route "mirrors", from masters to their mirrors, and of those by level."""
+        arriving = {peer: np.arange(part.start, part.stop, dtype=np.int32) for peer, part in self.mirrors.items()}
+        direct = RowLists(self.mirrored, {p: len(rows) for p, rows in arriving.items()}, arriving)
+        return {"mirrors": direct, **self.levels}
+
+
+RankGraph = LocalGraph | ReplicaGraph
+"""What a rank holds of a graph, by the kind of its partition."""
+
+
+LEVELS = ("mirrors/across", "mirrors/within")
+BY_HOSTS = "mirrors/across/hosts"
+"""Table of the rows of the first by the number of hosts that their vertex lies on."""
+SHARED = "shared_masters"
+"""Table of the masters of each rank that have mirrors."""
+BY_REPLICAS = "mirrors/histogram"
+"""Table of the mirrors of each pair of ranks by the number of replicas of their vertex."""
+
+
+def build_replica_graphs(
+    graph: Graph, partition: Partition, reorder: Reorder = "rcm", hosts: NDArray[np.int64] | None = None
+) -> Iterator[ReplicaGraph]:
+    """The replica graph of each rank, in rank order, one at a time. Raises :class:`ConfigError` for an edge-cut.
+
+    ``hosts`` int64 [P]: host of each rank (None: one host).
+    ``reorder`` is the order of masters within those with and those without mirrors ("none": ascending id, as the paper
+    has it); mirrors always lie in the order of the wire.
+    """
+    if partition.edge_part is None:
+        raise ConfigError(
+            f"partition: replica graphs need a vertex-cut; got a {partition.kind}: choose partition.kind = 'ebv'"
+        )
+    csr, owner, ranks = graph.csr, partition.owner, partition.ranks
+    low, high = undirected_edges(graph)
+    replicas = replica_sets(low, high, partition.edge_part, owner, ranks)
+    held, firsts = held_vertices(replicas, ranks)
+    shared = np.bincount(held, minlength=graph.vertices) > 1
+    starts = np.searchsorted(low, np.arange(graph.vertices + 1))
+    targets, sources = (index_array(csr.edges, graph.vertices) for _ in range(2))
+    arcs = group_arcs(csr.indptr, csr.indices, starts, high, partition.edge_part, ranks, targets, sources)
+    mirrors = [_mirrors(held[firsts[rank] : firsts[rank + 1]], owner, rank) for rank in range(ranks)]
+    bounds = np.array([np.searchsorted(owner[ids], np.arange(ranks + 1)) for ids in mirrors])
+    levels: list[dict[str, _Arriving]] = []
+    if hosts is not None and len(np.unique(hosts)) > 1:
+        levels = [_levels(replicas, owner, hosts, rank, mirrors[rank]) for rank in range(ranks)]
+    degrees = csr.degrees()
+    lookup = np.empty(graph.vertices, dtype=np.int64)
+    for rank in range(ranks):
+        here = held[firsts[rank] : firsts[rank + 1]]
+        own = here[owner[here] == rank]
+        part = slice(int(arcs[rank]), int(arcs[rank + 1]))
+        masters = np.concatenate((own[~shared[own]], own[shared[own]]))
+        if reorder != "none" and len(masters):
+            vertices = np.concatenate((masters, mirrors[rank]))
+            place = _places(vertices, targets[part], sources[part], lookup, degrees, reorder)
+            masters = masters[np.lexsort((place[: len(masters)], shared[masters]))]
+        vertices = np.concatenate((masters, mirrors[rank]))
+        local = _local_csr(vertices, targets[part], sources[part], lookup)
+        mirrored = {
+            peer: lookup[mirrors[peer][bounds[peer, rank] : bounds[peer, rank + 1]]].astype(np.int32)
+            for peer in np.flatnonzero(bounds[:, rank + 1] > bounds[:, rank]).tolist()
+        }
+        slices = {
+            peer: slice(len(masters) + int(bounds[rank, peer]), len(masters) + int(bounds[rank, peer + 1]))
+            for peer in np.flatnonzero(np.diff(bounds[rank]) > 0).tolist()
+        }
+        internal = int(np.count_nonzero(~shared[masters]))
+        lists = {name: _row_lists([one[name] for one in levels], rank, lookup) for name in LEVELS if levels}
+        yield ReplicaGraph(rank, vertices, len(masters), internal, local, degrees[vertices], mirrored, slices, lists)
+
+
+def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> NDArray[np.int64]:
+    """Mirrors among the vertices (ascending) that a rank holds, by (rank of their master, id)."""
+    found = here[owner[here] != rank]
+    order = np.argsort(owner[found], kind="stable")
+    return np.asarray(found[order], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Arriving:
+    """Mirrors of a rank whose rows arrive by one route: global ids by (rank that sends them, id) and the first place of
+    each such rank, int64 [P + 1]."""
+
+    ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    def of(self, peer: int) -> NDArray[np.int64]:
+        """Those that ``peer`` sends."""
+        return self.ids[self.starts[peer] : self.starts[peer + 1]]
+
+
+def _levels(
+    replicas: NDArray[np.uint64], owner: NDArray[np.int32], hosts: NDArray[np.int64], rank: int,
+    mirrors: NDArray[np.int64],
+) -> dict[str, _Arriving]:  # fmt: skip
+    """The mirrors of a rank by the route of ``LEVELS`` that brings their rows."""
+    sender = parents(replicas, owner, hosts, rank, mirrors, np.empty(len(hosts), dtype=np.int64))
+    near = hosts[sender] == hosts[rank]
+    found = {}
+    for name, chosen in zip(LEVELS, (~near, near), strict=True):
+        ids, of = mirrors[chosen], sender[chosen]
+        order = np.lexsort((ids, of))
+        found[name] = _Arriving(ids[order], np.searchsorted(of[order], np.arange(len(hosts) + 1)))
+    return found
+
+
+def _row_lists(arriving: Sequence[_Arriving], rank: int, lookup: NDArray[np.int64]) -> RowLists:
+    """One route as ``rank`` sees it, from what arrives at every rank; ``lookup``: local row of each vertex held."""
+    peers = range(len(arriving))
+    leaving = {peer: lookup[arriving[peer].of(rank)].astype(np.int32) for peer in peers if len(arriving[peer].of(rank))}
+    mine = {peer: lookup[arriving[rank].of(peer)].astype(np.int32) for peer in peers if len(arriving[rank].of(peer))}
+    return RowLists(leaving, {peer: len(rows) for peer, rows in mine.items()}, mine)
+
+
+def _local_csr(
+    vertices: NDArray[np.int64], targets: NDArray[np.integer], sources: NDArray[np.integer], lookup: NDArray[np.int64]
+) -> CSR:
+    """The arcs of a rank by local ids; ``lookup`` [V] is overwritten for these vertices."""
+    lookup[vertices] = np.arange(len(vertices))
+    indices = index_array(len(targets), len(vertices))
+    return CSR(local_rows(targets, sources, lookup, len(vertices), indices), indices, len(vertices))
+
+
+def _places(
+    vertices: NDArray[np.int64], targets: NDArray[np.integer], sources: NDArray[np.integer], lookup: NDArray[np.int64],
+    degrees: NDArray[np.int64], reorder: Reorder,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Place of each vertex in the wanted order of the rank's local graph, int64 [n]."""
+    if reorder == "degree":
+        order = np.lexsort((vertices, -degrees[vertices]))
+    else:
+        order = reverse_cuthill_mckee(_local_csr(vertices, targets, sources, lookup))
+    place = np.empty(len(vertices), dtype=np.int64)
+    place[order] = np.arange(len(vertices))
+    return place

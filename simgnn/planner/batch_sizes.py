@@ -1,0 +1,174 @@
+"""From an experiment with mini-batches to their sizes: sampled once, kept like partitions, read by every command."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simgnn.emit.batches.neighbours import NeighbourSampling
+from simgnn.emit.batches.placement import RowStore
+from simgnn.errors import ConfigError
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.profile.library import CACHE_NAME
+from simgnn.partition.folder import cache_folder
+from simgnn.partition.local.serving import Serving
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.sampling.batches.estimate import distinct_rows, estimated_sizes
+from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.plan_file import PLAN, save_plan
+from simgnn.sampling.batches.presample import presample, settings_of
+from simgnn.sampling.batches.sizes import BatchSizes, PartedSizes
+from simgnn.sampling.draw.host_structure import structure_bytes
+from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches
+from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows
+from simgnn.sampling.fetches.request_counts import sample_requests
+
+if TYPE_CHECKING:
+    from simgnn.graph.graph import Graph
+    from simgnn.partition.partition import Partition
+    from simgnn.partition.store import PartitionArtifact
+
+
+@dataclass(frozen=True)
+class PreparedBatches:
+    """All batches of a run in ``folder``, drawn by ``plan``; ``source``: digest of graph and partition; ``hosts`` [P].
+    ``placement``: with a number of hot rows. ``fetched_ahead``: whether what each rank sends is known beforehand."""
+
+    plan: SamplingPlan
+    source: str
+    folder: Path
+    epochs: int
+    hosts: tuple[int, ...]
+    placement: RowStore
+    fetched_ahead: bool
+    sizes: BatchSizes
+
+    def plan_folder(self) -> Path:
+        """The plan on disk, for processes that draw batches; written where it is not there yet."""
+        return save_plan(self.plan, self.source, self.folder / PLAN)
+
+    def fetches(self) -> FetchPlan | None:
+        """What ranks gather and send, planned on disk; None where they ask one another while training."""
+        if not self.fetched_ahead:
+            return None
+        hosts, hot_rows = np.array(self.hosts, np.int64), self.placement.cached_rows
+        whole_run = not self.placement.refills
+        return plan_fetches(self.plan, self.source, self.folder, self.epochs, hosts, hot_rows, whole_run)
+
+
+ESTIMATED = "sizes of mini-batches"
+ESTIMATE_NOTE = (
+    "sizes of mini-batches are estimated from degrees and the cut, not drawn: on ogbn_arxiv and coauthor_physics "
+    "rows were up to 22 % off, rows pulled from other hosts from a third too few to nearly twice as many"
+)
+
+
+def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[RowStore, BatchSizes]:
+    """Mini-batches of a graph of which only statistics are there: the placement with a number of hot rows, and sizes.
+
+    Raises :class:`ConfigError` for statistics that tell too little.
+    """
+    batching, placement = experiment.sampling, experiment.row_store
+    assert batching is not None
+    assert placement is not None
+    if placement.pulls_new_rows:
+        raise ConfigError(
+            "placement.pull: got 'delta' with a statistics file, expected 'full': which rows two epochs share is "
+            "known of batches alone; load the graph (graph.source)"
+        )
+    if batching.storage is not None:
+        raise ConfigError(
+            f"batching.storage: got '{batching.storage}' with a statistics file, expected none: its batches are "
+            "estimated, not drawn; leave it out, or load the graph (graph.source)"
+        )
+    training = batching.training_of(stats)
+    size, fanouts = batching.sizes_of(stats.ranks), batching.fanouts
+    placement = placement.resolved(lambda: distinct_rows(stats, training, size, fanouts))
+    epochs = experiment.train.epochs
+    parted = batching.asks_hosts and bool(stats.hosts.any())
+    hot_rows, whole_run = placement.cached_rows, not placement.refills
+    return placement, estimated_sizes(stats, training, size, fanouts, epochs, hot_rows, parted, whole_run)
+
+
+def check_training_vertices(graph: "Graph") -> None:
+    """Raise :class:`ConfigError` for a graph without training vertices."""
+    if graph.train_mask is None or not graph.train_mask.any():
+        raise ConfigError(
+            f"graph '{graph.name}' has no training vertices, so there is nothing to sample; give it labels "
+            "(graph.classes = N for random ones) or a training mask"
+        )
+
+
+def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition") -> SamplingPlan:
+    """Who draws what, of a graph with training vertices."""
+    assert experiment.sampling is not None
+    assert graph.train_mask is not None
+    train = np.flatnonzero(graph.train_mask)
+    hosts = np.array(experiment.rank_hosts(), np.int64)
+    return experiment.sampling.plan(graph.csr, train, partition, hosts, experiment.seed)
+
+
+def prepare_batches(
+    experiment: Experiment,
+    graph: "Graph",
+    partition: "PartitionArtifact",
+    cache: Path | None,
+    stage: Callable[[str], None],
+) -> PreparedBatches:
+    """Sample every batch of the run, or find them in the cache, and count what they need."""
+    batching, store = experiment.sampling, experiment.row_store
+    assert batching is not None
+    assert store is not None
+    check_training_vertices(graph)
+    plan = sampling_plan(experiment, graph, partition.partition)
+    epochs, hosts = experiment.train.epochs, np.array(experiment.rank_hosts(), np.int64)
+    folder, named_by = _batch_folder(batching, plan, partition.digest, cache)
+    count = epochs * sum(plan.batches(worker) for worker in range(plan.ranks))
+    stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
+    presample(plan, partition.digest, folder, epochs, option=named_by)
+    placement = store.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
+    sizes = batch_sizes(
+        plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows, not placement.refills
+    )
+    _tell_rows(sizes, epochs, stage)
+    if batching.asks_hosts and hosts.any():
+        requests = sample_requests(plan, folder, hosts, epochs)
+        held = structure_bytes(plan.csr, plan.owner, Serving(experiment.rank_hosts()))[hosts]
+        sizes = replace(sizes, parted=PartedSizes(requests, held))
+    return PreparedBatches(
+        plan=plan,
+        source=partition.digest,
+        folder=folder,
+        epochs=epochs,
+        hosts=experiment.rank_hosts(),
+        placement=placement,
+        fetched_ahead=batching.known_ahead,
+        sizes=sizes,
+    )
+
+
+def _batch_folder(batching: NeighbourSampling, plan: SamplingPlan, source: str, cache: Path | None) -> tuple[Path, str]:
+    """Where batches are kept, and what names the place, for messages."""
+    if batching.storage is not None:
+        return Path(batching.storage), "batching.storage"
+    key = hashlib.sha256(json.dumps(settings_of(plan, source), sort_keys=True).encode()).hexdigest()
+    return cache_folder(cache) / "batches" / key[:32], CACHE_NAME
+
+
+def _tell_rows(sizes: BatchSizes, epochs: int, stage: Callable[[str], None]) -> None:
+    """Say what batches need of other hosts, and what caches save of it."""
+    pulled, hits = int(sizes.pulled.rows.sum()), int(sizes.hits.sum())
+    if not pulled + hits:
+        return
+    saved = ""
+    if sizes.cache is not None:
+        filled = int(sizes.cache.first.rows.sum() + sizes.cache.pulled.rows.sum())
+        saved = (
+            f"; caches of up to {int(sizes.cache.rows.max()):,} hot rows save {hits:,} of them "
+            f"({100 * hits / (pulled + hits):.1f} %), and pull {filled:,}"
+        )
+    stage(f"rows of other hosts: {pulled + hits:,} in {epochs} epochs{saved}")

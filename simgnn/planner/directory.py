@@ -1,0 +1,183 @@
+"""The run directory as it is before a backend starts: the experiment, the hardware and the plan."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.problems import shown
+from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import SLOTS, kinds_in
+from simgnn.hardware.profile.profile import Profile, save_profile
+from simgnn.locks import locked_folder
+from simgnn.outputs import check_output_folder
+from simgnn.planner.prepare import Prepared, with_default_cluster
+from simgnn.policy import Policy
+from simgnn.program.digest import program_digest
+from simgnn.program.storage import save_program
+from simgnn.registry import folder_of, is_external, shipped
+from simgnn.tomlfile import leaves, load_toml, write_toml
+
+if TYPE_CHECKING:
+    from simgnn.planner.batch_sizes import PreparedBatches
+
+EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
+PLAN_FORMAT = 1
+RUN_TIME_SLOTS = ("freshness", "codec", "schedule")
+"""Slots whose policies act while training."""
+BATCH_SLOTS = ("batching", "communication", "placement")
+"""Those that act besides where training draws mini-batches."""
+
+
+def check_free(directory: Path, force: bool) -> None:
+    """Raise :class:`ConfigError` when ``directory`` cannot be made, or holds something that may not be replaced.
+
+    ``force`` allows to replace an earlier run directory, and nothing else.
+    """
+    check_output_folder(directory, "--out")
+    if not directory.is_dir() or not any(directory.iterdir()):
+        return
+    is_run = (directory / EXPERIMENT_FILE).is_file() and (directory / PLAN_FOLDER).is_dir()
+    if not force:
+        remedy = "name another, or replace it with --force" if is_run else "name another"
+        raise ConfigError(
+            f"--out: got {directory}, which is not empty; expected a folder that is new or empty: {remedy}"
+        )
+    if not is_run:
+        raise ConfigError(f"--force: {directory} is not an earlier run directory, so it is not replaced; name another")
+    with locked_folder(directory, "--force"):  # held while a run trains in it
+        pass
+
+
+def write_run_directory(
+    prepared: Prepared,
+    directory: Path,
+    profile: Profile | None,
+    *,
+    shards: Path | None = None,
+    force: bool = False,
+) -> Path:
+    """Write ``experiment.toml``, ``hardware.toml`` and ``plan/`` under a temporary name, then rename the folder.
+
+    ``shards`` is the folder of the ranks' features and labels, which a run needs and a simulation does not.
+    """
+    check_free(directory, force)
+    directory = directory.resolve()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        temporary.chmod(0o755)  # mkdtemp makes private folders; results are to be read by others
+        write_toml(temporary / EXPERIMENT_FILE, prepared.experiment.to_table())
+        if profile is not None:
+            save_profile(profile, temporary / HARDWARE_FILE)
+        plan = temporary / PLAN_FOLDER
+        plan.mkdir()
+        save_program(prepared.planned.program, plan)
+        write_toml(plan / "resolved.toml", prepared.planned.resolved)
+        (plan / "plan.json").write_text(json.dumps(plan_table(prepared, shards), indent=2) + "\n", encoding="utf-8")
+        _put(temporary, directory)
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+    return directory
+
+
+def _put(temporary: Path, directory: Path) -> None:
+    if directory.is_dir() and any(directory.iterdir()):
+        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
+        os.replace(directory, old)
+        os.replace(temporary, directory)
+        shutil.rmtree(old)
+    else:
+        os.replace(temporary, directory)
+
+
+def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
+    """What ``plan/plan.json`` says: artefacts by path, the model's layers, how to train, the program's digest."""
+    experiment, facts, origin = prepared.experiment, prepared.stats.facts, prepared.stats.origin
+    threads, acting = experiment.hardware.threads_per_rank, _acting(prepared)
+    folders = sorted({folder_of(policy) for policy in acting.values() if is_external(policy)})
+    return {
+        "format": PLAN_FORMAT,
+        "name": experiment.name,
+        "partition": None if prepared.partition is None else str(prepared.partition.path.resolve()),
+        "partition_digest": prepared.stats.digest,
+        "cut_digest": None if origin is None else origin.cut,
+        "graph_digest": None if origin is None else origin.graph,
+        "shards": None if shards is None else str(shards.resolve()),
+        "ranks": experiment.ranks,
+        "hosts": list(experiment.rank_hosts()),
+        "layers": [asdict(layer) for layer in prepared.planned.layers],
+        "classes": facts.classes,
+        "multilabel": facts.multilabel,
+        "graph": asdict(facts),
+        "train": experiment.train.model_dump(mode="json"),
+        "policies": {slot: policy.model_dump(mode="json") for slot, policy in acting.items()},
+        **({"code": folders} if folders else {}),
+        "batches": None if prepared.batches is None or shards is None else batches_table(prepared.batches),
+        "threads_per_rank": None if threads == "auto" else threads,
+        "seed": experiment.seed,
+        "program_digest": program_digest(prepared.planned.program),
+    }
+
+
+def _acting(prepared: Prepared) -> Mapping[str, Policy]:
+    """Slot -> the policy that acts while training, with every choice resolved."""
+    acting = {op.module for _, op in prepared.planned.program.ops if op.action is not None}
+    slots = [*RUN_TIME_SLOTS, *BATCH_SLOTS] if prepared.batches is not None else list(RUN_TIME_SLOTS)
+    slots += [slot for slot in SLOTS if slot in acting and slot not in slots]
+    policies = {slot: getattr(prepared.experiment, slot) for slot in slots}
+    return policies if prepared.batches is None else {**policies, "placement": prepared.batches.placement}
+
+
+def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:
+    """Where the executor finds what it draws from (``plan``), the presampled batches (``folder``) and what ranks gather
+    and send (``fetches``; None where they ask one another). Writes what is not there yet."""
+    fetches = batches.fetches()
+    return {
+        "plan": str(batches.plan_folder().resolve()),
+        "folder": str(batches.folder.resolve()),
+        "fetches": None if fetches is None else str(fetches.path.resolve()),
+        "source": batches.source,
+    }
+
+
+def recorded_experiment(directory: Path, here: Experiment) -> Experiment:
+    """What a run directory says that was simulated or run, for one who has the experiment ``here``.
+
+    Raises :class:`ConfigError` where the record names a policy that is not shipped, unless ``here`` names it in the
+    same slot: a run directory never makes anybody import code.
+    """
+    path = directory / EXPERIMENT_FILE
+    table = load_toml(path)
+    problems = [
+        f"{slot}.kind: got '{own}', expected {shown(kind)} as in {path}: it is not a shipped policy, and code is "
+        "imported only where the experiment itself names it"
+        for slot, kind in kinds_in(table).items()
+        if (own := getattr(here, slot).label) != kind and kind not in shipped(slot)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    # what earlier versions wrote may hold options without effect, which nobody has stated here
+    return Experiment.from_table(table, lambda key: str(path), stated=lambda key: False)
+
+
+def differences(experiment: Experiment, directory: Path) -> list[tuple[str, Any, Any]]:
+    """(key path, value in the run directory, value here) of every field that differs; hardware and name do not count.
+
+    A cluster that ``experiment`` does not state is taken from the directory.
+    """
+    there = recorded_experiment(directory, experiment)
+    cluster = there.cluster
+    here = with_default_cluster(experiment, (cluster.hosts or 1, cluster.ranks_per_host or 1))
+    old, new = (dict(leaves(each.to_table())) for each in (there, here))
+    return [
+        (".".join(path), old.get(path), new.get(path))
+        for path in sorted({*old, *new})
+        if path[0] not in ("hardware", "name") and old.get(path) != new.get(path)
+    ]

@@ -1,0 +1,220 @@
+"""From an experiment to all that a backend needs: statistics of its partition and the program."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.problems import shown
+from simgnn.experiment.schema import Experiment
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.registry import shipped
+
+if TYPE_CHECKING:
+    from simgnn.graph.graph import Graph
+    from simgnn.partition.store import PartitionArtifact
+    from simgnn.planner.batch_sizes import PreparedBatches
+
+STATISTICS = "stats:"
+
+
+def _silent(text: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment with its cluster resolved, ready to be planned for a backend.
+
+    ``graph`` and ``partition`` are None where the graph is a statistics file, ``batches`` where training is on the
+    full graph. ``estimated``: what the plan rests on that nobody counted.
+    """
+
+    experiment: Experiment
+    stats: PartitionStats
+    planned: Any
+    graph: "Graph | None" = None
+    partition: "PartitionArtifact | None" = None
+    batches: "PreparedBatches | None" = None
+    estimated: tuple[str, ...] = ()
+
+
+def prepare(
+    experiment: Experiment,
+    *,
+    base: Path | None = None,
+    default_cluster: tuple[int, int] | None = None,
+    need_graph: bool = False,
+    cache: Path | None = None,
+    counted: Path | None = None,
+    stage: Callable[[str], None] = _silent,
+) -> Prepared:
+    """Load the graph, obtain its partition and its mini-batches (made once, then reused) and plan the program.
+
+    ``default_cluster``: hosts and ranks per host where the experiment names none (the hardware profile's). ``base``:
+    folder of relative paths. ``need_graph``: refuse a statistics file, which nobody can train on. ``counted``: sizes of
+    the batches beside a statistics file, by which they need not be estimated. ``stage`` is told what begins.
+    Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
+    """
+    from simgnn.model.user_layer import user_shape
+    from simgnn.partition.folder import check_cache
+    from simgnn.planner.make_plan import check_trains, plan
+
+    user_shape(experiment.model.kind)  # a class that is not there is told before minutes go into graph and partition
+    if experiment.graph.source.startswith(STATISTICS):
+        if need_graph:
+            raise ConfigError(
+                f"graph.source: got '{experiment.graph.source}', expected a graph: a statistics file can be simulated, "
+                "not trained on"
+            )
+        experiment, stats = _from_statistics(experiment, base)
+        if experiment.sampling is None:
+            return Prepared(experiment, stats, plan(experiment, stats))
+        return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
+    check_cache(cache)
+    sampling = experiment.sampling
+    if sampling is not None and sampling.storage is not None:
+        from simgnn.sampling.batches.presample import check_kept
+
+        check_kept(Path(sampling.storage), "batching.storage")
+    experiment = with_default_cluster(experiment, default_cluster)
+    if sampling is not None:
+        sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
+    graph = read_graph(experiment, base, stage)
+    artifact = obtain_partition(experiment, graph, cache, stage)
+    stats = artifact.stats
+    if sampling is None:
+        return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
+    from simgnn.planner.batch_sizes import prepare_batches
+
+    check_trains(experiment, stats)  # before minutes go into batches
+    batches = prepare_batches(experiment, graph, artifact, cache, stage)
+    resolved = experiment.model_copy(update={"placement": batches.placement})
+    stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
+    return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
+
+
+def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None) -> Experiment:
+    """Hosts and ranks per host that the experiment does not state, from ``default`` (else one rank)."""
+    hosts, each = default or (1, 1)
+    stated = experiment.cluster
+    return experiment.with_cluster(stated.hosts or hosts, stated.ranks_per_host or each)
+
+
+def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable[[str], None] = _silent) -> "Graph":
+    """The experiment's graph; refused when it has fewer vertices than there are ranks."""
+    from simgnn.graph.load import load_graph
+
+    section = experiment.graph
+    stage(f"graph: {section.source}")
+    graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed)
+    for told in graph.notes:
+        stage(f"graph: {told}")
+    if experiment.ranks > graph.vertices:
+        raise ConfigError(
+            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected at most {graph.vertices}, the "
+            f"vertices of '{graph.name}': use fewer ranks (--ranks) or a larger graph"
+        )
+    return graph
+
+
+def obtain_partition(
+    experiment: Experiment, graph: "Graph", cache: Path | None = None, stage: Callable[[str], None] = _silent
+) -> "PartitionArtifact":
+    """The experiment's partition of ``graph``, from the cache or made now."""
+    from simgnn.partition.store import partition_artifact
+
+    stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
+    hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    return partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache)
+
+
+def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:
+    from simgnn.partition.statistics.file import load_stats
+
+    path = Path(experiment.graph.source.removeprefix(STATISTICS)).expanduser()
+    stats = load_stats(path if path.is_absolute() or base is None else base / path)
+    experiment, stats = _with_its_partition(experiment, stats, path)
+    cluster = experiment.cluster
+    if cluster.hosts is None and cluster.ranks_per_host is None:
+        each = np.bincount(stats.hosts)
+        if len(each) == 0 or np.any(each != each[0]) or np.any(np.diff(stats.hosts) < 0):
+            raise ConfigError(
+                f"cluster: not given, and the ranks of {path} lie unevenly on its hosts; expected cluster.hosts and "
+                "cluster.ranks_per_host"
+            )
+        experiment = experiment.with_cluster(len(each), int(each[0]))
+    else:
+        experiment = with_default_cluster(experiment, None)
+    if experiment.ranks != stats.ranks:
+        raise ConfigError(
+            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the "
+            f"partition in {path}: a statistics file holds one partition, which cannot be divided anew"
+        )
+    return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
+
+
+def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
+    """On mini-batches that are estimated."""
+    from simgnn.planner.batch_sizes import ESTIMATE_NOTE, ESTIMATED, estimate_batches
+    from simgnn.planner.make_plan import plan
+
+    placement, sizes = estimate_batches(experiment, stats)
+    resolved = experiment.model_copy(update={"placement": placement})
+    stats = replace(stats, notes=(*stats.notes, ESTIMATE_NOTE))
+    return Prepared(resolved, stats, plan(resolved, stats, sizes), estimated=(ESTIMATED,))
+
+
+def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) -> Prepared:
+    """On mini-batches that were drawn and counted before."""
+    from simgnn.planner.make_plan import plan
+    from simgnn.sampling.batches.sizes_file import load_sizes
+
+    sizes, hot_rows = load_sizes(counted)
+    of, wanted = sizes.local.shape[:2], (experiment.ranks, experiment.train.epochs)
+    if of != wanted:
+        raise ConfigError(
+            f"{counted}: sizes of batches of {of[0]} ranks in {of[1]} epochs, expected {wanted[0]} and {wanted[1]}: "
+            "prepare the experiment again"
+        )
+    store = experiment.row_store
+    assert store is not None, "mini-batches have a store of rows"
+    placement = store.caching(hot_rows)
+    resolved = experiment.model_copy(update={"placement": placement})
+    stats = replace(stats, tables={**stats.tables, **sizes.locality})
+    return Prepared(experiment, stats, plan(resolved, stats, sizes))
+
+
+def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
+    """The experiment with the partition policy that made the statistics; refused where it states another one."""
+    there, stated = stats.made_by, experiment.partition
+    if there is None:
+        note = f"{path.name} does not say which partition policy made it: the experiment's [partition] is not checked"
+        return experiment, replace(stats, notes=(*stats.notes, note))
+    problems, maker = [], there["kind"]
+    known = dict(there)
+    for key in sorted(stated.model_fields_set & set(type(stated).model_fields)):
+        got = stated.model_dump(mode="json")[key]
+        if got is not None and got != known.get(key):
+            expected = (
+                f"{shown(known[key])}, with which {path} was made"
+                if key in known
+                else (f"none: {path} was made by partition.kind = '{maker}'")
+            )
+            problems.append(
+                f"partition.{key}: got {shown(got)}, expected {expected}: a statistics file holds one partition; "
+                "change the key, or make the file anew with simgnn partition --stats"
+            )
+    if problems:
+        raise ConfigError(problems)
+    # a file of statistics never has code imported: only the experiment may name a partitioner of the user's own
+    found = type(stated) if stated.label == maker else shipped("partition").get(maker)
+    if found is None:
+        raise ConfigError(
+            f"partition.kind: got '{stated.label}', expected '{maker}', with which {path} was made: state it, since it "
+            "is not a shipped partitioner"
+        )
+    return experiment.model_copy(update={"partition": found.model_validate(known)}), stats

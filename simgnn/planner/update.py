@@ -1,0 +1,157 @@
+"""What surrounds the layers: training state, loss, gradients' sum, optimizer, evaluation."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.names import Names
+from simgnn.graph.graph import GraphFacts
+from simgnn.model.costs import pass_over
+from simgnn.model.spec import LayerSpec, ModelSpec
+from simgnn.model.user_layer import parameters_of
+from simgnn.partition.statistics.partition_stats import MASKS, PartitionStats
+from simgnn.program.builder import ProgramBuilder
+from simgnn.program.kinds import OpKind
+from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.program import EVALUATE
+from simgnn.program.scratch import Scratch, rows_of
+from simgnn.program.sizes import Column, Size
+
+METRICS = 4
+"""float64 values summed over ranks in every epoch: loss, correct (or true positives), count, non-finite values."""
+EVALUATION = 3 * 4
+"""float64 values of an evaluation: for train, validation and test rows four counts."""
+OPTIMIZER_COPIES = {"adam": 2, "sgd": 0, "sgd-momentum": 1}
+"""Optimizer -> values kept beside each parameter."""
+
+
+def training_state(
+    builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Names, stats: PartitionStats, optimizer: str
+) -> None:
+    """Buffers that live for the whole run."""
+    if any(layer.dropped for layer in layers):
+        builder.buffer(VERTICES, names.rows, 1, "int64", persistent=True)
+    first = layers[0]
+    if first.sparse_input:
+        assert names.feature_nonzeros is not None
+        builder.buffer("features", names.feature_nonzeros, 4 + builder.item_bytes, "uint8", persistent=True)
+        if first.centred_input:
+            builder.buffer("feature_mean", 1, first.width_in, persistent=True)
+    else:
+        builder.buffer("features", names.rows, first.width_in, persistent=True)
+    add_labels(builder, "labels", names.rows, stats.facts)
+    learned_state(builder, layers, optimizer)
+    builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
+    # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
+    rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
+    topology = 2 * 4 * stats.edges + 8 * (rows + sources + 2)
+    builder.buffer(
+        "topology", builder.column("topology_bytes", np.asarray(topology, dtype=np.int64)), 1, "uint8", persistent=True
+    )
+
+
+def add_labels(builder: ProgramBuilder, name: str, rows: Column, facts: GraphFacts) -> None:
+    """The buffer of vertices' labels: a number each, or where they have several a row of 0 and 1 in the training
+    dtype, as losses take them."""
+    width, dtype = (facts.classes, None) if facts.multilabel else (8, "uint8")
+    builder.buffer(name, rows, width, dtype, persistent=True)
+
+
+def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimizer: str) -> None:
+    """Parameters, their gradients, the optimizer's own values, and the metrics that are summed with them."""
+    for layer in layers:
+        count = parameters_of(layer)
+        builder.buffer(f"parameters/{layer.index}", 1, count, persistent=True, inner=True)
+        builder.buffer(f"gradients/{layer.index}", 1, count, persistent=True, inner=True)
+        kept = OPTIMIZER_COPIES[optimizer] * count
+        builder.buffer(f"optimizer/{layer.index}", 1, kept, persistent=True, inner=True)
+    builder.buffer("metrics", 1, METRICS, "float64", persistent=True)
+
+
+def loss_scratch(builder: ProgramBuilder, model: ModelSpec, rows: Size, picked: bool) -> Scratch:
+    """Tensors [rows, classes] that a loss makes beside scores and gradient: the softmax (or its logarithm, when that
+    has gone), and of each row its label and its number (int64); where a vertex has several labels, these and three that
+    torch's binary cross entropy makes on a CPU. Scores that lie among others are ``picked``: one copy more."""
+    copies, numbers = (4, 0) if model.multilabel else (1, 2 * ITEM_BYTES["int64"])
+    return Scratch(rows_of(rows, (copies + picked) * model.classes * builder.item_bytes + numbers))
+
+
+def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
+    """Loss on the training rows of this rank, divided by the number of training rows of the whole graph."""
+    top = len(model.layers)
+    builder.buffer(f"d/hidden/{top}", names.rows, model.classes)
+    of_train_rows = Work("loss", {"rows": names.train_rows, "width": model.classes, "item_bytes": builder.item_bytes})
+    # the gradient of all other rows is zero, but written
+    work = (*builder.work([pass_over(names.rows, model.classes, 1)]), of_train_rows)
+    builder.compute(
+        names.train, "forward/loss", OpKind.LOSS, [f"hidden/{top}", "labels"], [f"d/hidden/{top}", "metrics"], work,
+        layer=top, phase="forward", scratch=loss_scratch(builder, model, names.train_rows, picked=True),
+    )  # fmt: skip
+    keep_splits(builder, names.rows)
+
+
+def keep_splits(builder: ProgramBuilder, rows: Size) -> None:
+    """State the positions (int64) of training, validation and test rows: at most one a row of the loss."""
+    builder.keep("rows of the splits", (rows, ITEM_BYTES["int64"]))
+
+
+def emit_update(
+    builder: ProgramBuilder,
+    layers: Sequence[LayerSpec],
+    train: tuple[str, ...],
+    ranks: int,
+    optimizer: str,
+    divisors: Sequence[str] = (),
+) -> None:
+    """Sum gradients and metrics over ranks, then the same optimizer step on every rank.
+
+    ``divisors``: buffers of one value that are summed in the gradients' own message, and divide them.
+
+    The step reads the metrics too: a loss that is no number ends the run before it reaches the parameters.
+    """
+    gradients = [f"gradients/{layer.index}" for layer in layers]
+    summed = [*gradients, *divisors]
+    total = sum(builder.buffers[name].width for name in gradients)
+    if ranks > 1:
+        builder.allreduce(
+            train,
+            "update/gradients",
+            summed,
+            (total + len(divisors)) * builder.item_bytes,
+            control=False,
+            phase="update",
+        )
+        builder.allreduce(train, "update/metrics", ["metrics"], METRICS * 8, control=True, phase="update")
+    state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
+    work = (Work("optimizer", {"elements": total, "item_bytes": builder.item_bytes}),)
+    builder.compute(
+        train, "update/optimize", OpKind.OPTIMIZE, [*summed, "metrics", *state], state, work, phase="update",
+        category="update",
+    )  # fmt: skip
+
+
+def largest_splits(stats: PartitionStats) -> NDArray[np.int64]:
+    """Rows of each rank in the largest of its splits, int64 [P]. Splits that the statistics do not tell by rank (a
+    ``stats:`` file may leave out all but training rows) are taken to be spread as all rows are."""
+    facts, tables = stats.facts, stats.tables
+    counts = {f"{name}_rows": getattr(facts, f"{name}_vertices") for name in MASKS}
+    spread = {name: np.ceil(stats.rows * (count / facts.vertices)) for name, count in counts.items()}
+    return np.asarray(np.max([tables.get(name, spread[name]) for name in counts], axis=0), dtype=np.int64)
+
+
+def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, stats: PartitionStats) -> None:
+    """Counts for the accuracy (micro-F1 when multi-label) of train, validation and test rows, one split after the
+    other: ``options["split"]`` names how many rows of a rank are in its largest."""
+    ranks, split = stats.ranks, builder.column(f"{names.prefix}split_rows", largest_splits(stats))
+    rows, labels = f"{names.prefix}hidden/{len(model.layers)}", f"{names.prefix}labels"
+    builder.compute(
+        (EVALUATE,), "evaluate/loss", OpKind.LOSS, [rows, labels], ["evaluation"],
+        builder.work([pass_over(names.rows, model.classes, 2)]), layer=len(model.layers), phase="evaluate",
+        options={"split": split.name}, scratch=loss_scratch(builder, model, split, picked=True),
+    )  # fmt: skip
+    if ranks > 1:
+        builder.allreduce(
+            (EVALUATE,), "evaluate/metrics", ["evaluation"], EVALUATION * 8, control=True, phase="evaluate"
+        )

@@ -1,0 +1,135 @@
+"""Who samples what: training vertices of each worker, batches of each epoch."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from simgnn.graph.csr import CSR, IndexArray
+from simgnn.partition.partition import digest_of
+from simgnn.sampling.draw.sampler import Batch, Sampler
+from simgnn.sampling.draw.seeds import batch_seed, epoch_order, hash64, shuffled
+
+Vertices = NDArray[np.int64]
+
+
+def local_split(train: Vertices, owner: NDArray[np.int32], ranks: int) -> tuple[Vertices, ...]:
+    """Each rank trains on the training vertices (ascending, int64 [n]) that it owns: sets of unequal size."""
+    owners = np.asarray(owner)[train]
+    bounds = np.cumsum(np.bincount(owners, minlength=ranks))[:-1]
+    return tuple(np.split(train[np.argsort(owners, kind="stable")], bounds))
+
+
+def even_split(
+    train: Vertices, owner: NDArray[np.int32], rank_hosts: NDArray[np.int64], seed: int
+) -> tuple[Vertices, ...]:
+    """Sets that differ by one vertex at most, mostly owned by the rank's host (DistDGL: Zheng et al., IA3 2020).
+
+    Training vertices, grouped by owning host, are cut evenly into a range for each host, every range given to a host
+    such that most of them are owned there in sum; a host's range is shuffled and cut evenly among its ranks. ``owner``
+    int32 [V]; ``rank_hosts`` int64 [P]. Deviation: the paper gives each range to the host that owns most of it, which
+    may give two ranges to one host; here hosts are assigned all at once.
+    """
+    hosts, places = np.unique(rank_hosts, return_inverse=True)
+    host = places[np.asarray(owner)[train]]
+    order = np.argsort(host, kind="stable")
+    ranges = np.array_split(order, len(hosts))
+    owned = np.stack([np.bincount(host[piece], minlength=len(hosts)) for piece in ranges])
+    parts: list[Vertices] = [np.empty(0, np.int64)] * len(rank_hosts)
+    for piece, place in zip(*linear_sum_assignment(owned, maximize=True), strict=True):
+        mixed = shuffled(np.sort(train[ranges[piece]]), hash64("split", seed, int(place)))
+        members = np.flatnonzero(places == place)
+        for rank, part in zip(members, np.array_split(mixed, len(members)), strict=True):
+            parts[int(rank)] = np.sort(part)
+    return tuple(parts)
+
+
+Last = Literal["keep", "drop"]
+"""Whether an epoch ends with the batches that are short, or that only some workers have."""
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """All that decides every batch: graph, seed, fan-outs by hop from the seed vertices, batch size, and the training
+    vertices of each worker (ascending, int64 [n_w]). ``owner`` int32 [V] is the rank that holds a row.
+
+    ``batch_size``: seed vertices of a full batch, of every worker or of each, a number where all are equal. ``last``:
+    "keep", each worker's last batch may be short, or missing; "drop", all workers have as many batches, all of them
+    full (docs/systems/mini-batches.md).
+    """
+
+    csr: CSR
+    owner: NDArray[np.int32]
+    workers: tuple[Vertices, ...]
+    fanouts: tuple[int, ...]
+    batch_size: int | tuple[int, ...]
+    seed: int
+    last: Last = "keep"
+
+    @property
+    def ranks(self) -> int:
+        """P: worker w is rank w."""
+        return len(self.workers)
+
+    def size_of(self, worker: int) -> int:
+        """Seed vertices of a full batch of a worker."""
+        return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[worker]
+
+    @property
+    def told_batch_size(self) -> int | list[int]:
+        """``batch_size`` as files hold it."""
+        return self.batch_size if isinstance(self.batch_size, int) else list(self.batch_size)
+
+    def batches(self, worker: int) -> int:
+        """Batches of a worker in an epoch; 0 for a worker without training vertices."""
+        if self.last == "drop":
+            return min(len(mine) // self.size_of(w) for w, mine in enumerate(self.workers))
+        return -(-len(self.workers[worker]) // self.size_of(worker))
+
+    @property
+    def steps(self) -> int:
+        """Training steps of an epoch: every rank takes part in each, with or without a batch."""
+        return max(self.batches(worker) for worker in range(self.ranks))
+
+    @property
+    def trained(self) -> int:
+        """Seed vertices of all batches of an epoch."""
+        return sum(min(len(mine), self.batches(w) * self.size_of(w)) for w, mine in enumerate(self.workers))
+
+    def epoch(self, worker: int, epoch: int) -> "WorkerEpoch":
+        """The batches of a worker in an epoch: each of its training vertices is a seed once, or in none of them."""
+        return WorkerEpoch(self, worker, epoch)
+
+    @cached_property
+    def workers_digest(self) -> str:
+        """SHA-256 over the training vertices of each worker."""
+        return digest_of(["training vertices"], self.workers)
+
+
+@dataclass(frozen=True)
+class WorkerEpoch:
+    """The batches of one worker in one epoch."""
+
+    plan: SamplingPlan
+    worker: int
+    epoch: int
+
+    def __len__(self) -> int:
+        return self.plan.batches(self.worker)
+
+    @cached_property
+    def order(self) -> IndexArray:
+        """The worker's training vertices in the order of this epoch."""
+        return epoch_order(self.plan.workers[self.worker], self.plan.seed, self.worker, self.epoch)
+
+    def seeds(self, batch: int) -> IndexArray:
+        """The vertices that batch number ``batch`` is for; none where the worker has no such batch."""
+        size = self.plan.size_of(self.worker)
+        return self.order[batch * size : (batch + 1) * size]
+
+    def sample(self, batch: int, sampler: Sampler) -> Batch:
+        """Batch number ``batch``, with a sampler of the plan's graph and fan-outs."""
+        return sampler.sample(self.seeds(batch), batch_seed(self.plan.seed, self.worker, self.epoch, batch))

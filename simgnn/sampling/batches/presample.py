@@ -1,0 +1,239 @@
+"""Batches of a whole run, sampled ahead of time onto disk: resumable, in bounded memory, with a digest.
+
+A folder holds ``settings.json`` (all that decides a batch), ``epoch-E/rank-R`` (one part each, see ``part``), and, once
+every part of the epochs asked for is there, ``presample.json`` with digest and totals. Several processes may fill one
+folder, each its own ranks; a part is made by one of them, and is there whole or not at all.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from simgnn.errors import ConfigError
+from simgnn.graph.thread_pool import usable_threads
+from simgnn.outputs import check_output_folder
+from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
+from simgnn.sampling.batches.epoch_file import WHAT, Part, write_part
+from simgnn.sampling.batches.plan import SamplingPlan, WorkerEpoch
+from simgnn.sampling.batches.plan_file import PLAN
+from simgnn.sampling.batches.totals import Tally
+from simgnn.sampling.draw.sampler import Sampler
+
+SETTINGS, TOTALS = "settings.json", "presample.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Presampled:
+    """What :func:`presample` did. ``digest`` and ``tally`` are None while parts of other processes are missing."""
+
+    path: Path
+    epochs: int
+    made: int
+    reused: int
+    size_bytes: int
+    digest: str | None
+    tally: Tally | None
+
+
+def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
+    """All that decides a batch, as plain values; ``source``: digest of the graph and its partition."""
+    return {
+        "format": FORMAT,
+        "source": source,
+        "seed": plan.seed,
+        "ranks": plan.ranks,
+        "batch_size": plan.told_batch_size,
+        "fanouts": list(plan.fanouts),
+        "training_vertices": plan.workers_digest,
+        "last": plan.last,
+    }
+
+
+def part_path(folder: Path, epoch: int, worker: int) -> Path:
+    """Where the batches of a worker in an epoch lie."""
+    return folder / f"epoch-{epoch}" / f"rank-{worker}"
+
+
+def open_part(folder: Path, epoch: int, worker: int) -> Part:
+    """The batches of a worker in an epoch. Raises :class:`ConfigError` when they are missing or damaged."""
+    return Part.open(_there(folder, epoch, worker))
+
+
+def checked_part(folder: Path, epoch: int, worker: int) -> Part:
+    """As :func:`open_part`, of a folder that :func:`presample` has made or checked in this process: nobody reads all of
+    it again for its digests. Raises :class:`ConfigError` when it is missing."""
+    return Part(ArtifactFolder.open(_there(folder, epoch, worker), WHAT))
+
+
+def _there(folder: Path, epoch: int, worker: int) -> Path:
+    path = part_path(folder, epoch, worker)
+    if not path.is_dir():
+        raise ConfigError(
+            f"{path} is not there: expected presampled batches; make them with simgnn sample --out {folder}"
+        )
+    return path
+
+
+def check_free(folder: Path, option: str = "--out") -> None:
+    """Raise :class:`ConfigError` when ``folder`` cannot be made or holds something else than presampled batches.
+
+    ``option`` is what named it, for the message.
+    """
+    check_output_folder(folder, option)
+    if folder.is_dir() and any(folder.iterdir()) and _settings_in(folder) is None:
+        raise ConfigError(
+            f"{option}: got {folder}, which is not empty and holds no presampled batches; expected a folder that is "
+            "new, empty or of simgnn sample: name another"
+        )
+
+
+def check_kept(folder: Path, option: str) -> None:
+    """As :func:`check_free`, of a folder that is only read where all batches are there: it may be read-only."""
+    if _settings_in(folder) is None:
+        check_free(folder, option)
+
+
+def presample(
+    plan: SamplingPlan,
+    source: str,
+    folder: Path,
+    epochs: int,
+    *,
+    ranks: Sequence[int] | None = None,
+    threads: int | None = None,
+    force: bool = False,
+    option: str = "--out",
+    done: Callable[[int, int], None] = lambda batches, of: None,
+) -> Presampled:
+    """Write the batches of epochs 0..epochs-1 of ``ranks`` (default: all) into ``folder``; what is there is kept.
+
+    Contents do not depend on ``threads`` (default: every core), on which process makes which part, or on
+    interruptions. ``force`` first removes batches that were made from other settings; without it they are refused with
+    :class:`ConfigError`. ``option`` is what named the folder, for messages. A folder that has it all is only read.
+    ``done`` is told how many batches were sampled, and how many there are to sample.
+    """
+    settings = settings_of(plan, source)
+    _claim(folder, settings, force, option)
+    samplers: SimpleQueue[Sampler] = SimpleQueue()
+    for _ in range(threads or usable_threads()):
+        samplers.put(Sampler(plan.csr, plan.fanouts))
+    turns = [
+        plan.epoch(worker, epoch)
+        for epoch in range(epochs)
+        for worker in (range(plan.ranks) if ranks is None else ranks)
+    ]
+    expected = sum(len(turn) for turn in turns if not part_path(folder, turn.epoch, turn.worker).is_dir())
+    through = made = 0
+
+    def one() -> None:
+        nonlocal through
+        through += 1
+        done(through, max(through, expected))  # a damaged part is made again, which nobody expected
+
+    for turn in turns:
+        key = {**settings, "epoch": turn.epoch, "worker": turn.worker}
+
+        def make(writer: ArtifactWriter, turn: WorkerEpoch = turn, key: Mapping[str, Any] = key) -> Mapping[str, Any]:
+            return {"made_from": key, "tally": write_part(turn, writer, samplers, one).as_dict()}
+
+        made += obtain(part_path(folder, turn.epoch, turn.worker), WHAT, make)[1]
+    return _seal(plan, settings, folder, epochs, made, len(turns) - made)
+
+
+def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) -> None:
+    """Write the folder's settings, or compare them with what it was made from."""
+    there = _settings_in(folder)
+    if there == settings:
+        return  # before anything is tried: it may be read-only
+    check_free(folder, option)
+    if there is not None:
+        if not force:
+            changed = [name for name in settings if there.get(name) != settings[name]]
+            told = "; ".join(
+                f"{name}: there {_short(there.get(name))}, here {_short(settings[name])}" for name in changed
+            )
+            raise ConfigError(
+                f"{option}: got {folder}, which holds batches made from other settings ({told}); expected the same "
+                "experiment: name another folder, or replace them with simgnn sample --force"
+            )
+        for part in (*folder.glob("epoch-*"), *folder.glob("hot-[0-9]*"), *folder.glob(PLAN)):
+            shutil.rmtree(part)
+        for name in (TOTALS, SETTINGS):
+            (folder / name).unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / SETTINGS, settings)
+
+
+def _settings_in(folder: Path) -> dict[str, Any] | None:
+    """What the batches of ``folder`` were made from; None where it holds none."""
+    try:
+        there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return there if isinstance(there, dict) and "training_vertices" in there else None
+
+
+def _seal(
+    plan: SamplingPlan, settings: Mapping[str, Any], folder: Path, epochs: int, made: int, reused: int
+) -> Presampled:
+    """Digest and totals over all parts, written when all are there."""
+    total = Tally.none(len(plan.fanouts), plan.ranks)
+    digest = hashlib.sha256(json.dumps([settings, epochs], sort_keys=True).encode())
+    size = 0
+    for epoch in range(epochs):
+        for worker in range(plan.ranks):
+            path = part_path(folder, epoch, worker)
+            if not path.is_dir():
+                return Presampled(folder, epochs, made, reused, _size(folder), None, None)
+            part = Part(ArtifactFolder.open(path, WHAT))  # verified when it was made or found, above or elsewhere
+            if part.folder.details["made_from"] != {**settings, "epoch": epoch, "worker": worker}:
+                raise ConfigError(f"{path} was made from other settings: remove it and start again")
+            digest.update(json.dumps([epoch, worker, dict(part.folder.files)], sort_keys=True).encode())
+            total += part.tally
+            size += sum(file.stat().st_size for file in path.iterdir())
+    told = digest.hexdigest()
+    write_totals(folder / TOTALS, {"epochs": epochs, "digest": told, "bytes": size, **total.as_dict()})
+    return Presampled(folder, epochs, made, reused, size, told, total)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return f"{text[:12]}..." if len(text) == 64 else text  # a digest
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("epoch-*/rank-*/*.npy"))
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file that is there whole or not at all; one that says the same is left as it is."""
+    text = json.dumps(value, indent=1)
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        draft = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            draft.chmod(0o644)  # temporary files are private; results are to be read by others
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def write_totals(path: Path, value: Mapping[str, Any]) -> None:
+    """As :func:`write_json`, where ``value`` tells of its ``epochs``: a file that tells of more is left as it is."""
+    try:
+        there = int(json.loads(path.read_text(encoding="utf-8"))["epochs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        there = 0
+    if there <= value["epochs"]:
+        write_json(path, value)

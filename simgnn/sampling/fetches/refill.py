@@ -1,0 +1,84 @@
+"""How the cache of hot rows of the next epoch is filled while an epoch runs: a piece of its slots in each step.
+
+The lists of RapidGNN's vectorised pull (docs/systems/rapidgnn.md), whose pieces are those of :class:`Pieces`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.sampling.fetches.fetch_plan import FetchPlan
+from simgnn.sampling.fetches.gather import GatherPart
+from simgnn.sampling.fetches.refill_pieces import Pieces
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Refill:
+    """What fills the cache of one rank, piece after piece.
+
+    ``slots`` int64 [k]: slots that are pulled, in each piece sender after sender, slots ascending; ``rows`` [k]: which
+    rows they are on the senders' hosts; ``senders`` int64 [k]. ``kept`` int64 [c] slots are copied from the slots
+    ``kept_from`` int64 [c] of the present cache. ``pulled_bounds``, ``kept_bounds`` int64 [T + 1]: where pieces begin.
+    """
+
+    slots: IntArray
+    rows: NDArray[Any]
+    senders: IntArray
+    pulled_bounds: IntArray
+    kept: IntArray
+    kept_from: IntArray
+    kept_bounds: IntArray
+
+    def pulled(self, step: int) -> slice:
+        """Which of the pulled slots belong to a step's piece."""
+        return slice(int(self.pulled_bounds[step]), int(self.pulled_bounds[step + 1]))
+
+    def copied(self, step: int) -> slice:
+        """Which of the kept slots belong to a step's piece."""
+        return slice(int(self.kept_bounds[step]), int(self.kept_bounds[step + 1]))
+
+    def of_sender(self, step: int, sender: int) -> NDArray[Any]:
+        """Rows, on its host, that a sender sends in a step, in the order that the requester expects."""
+        piece = self.pulled(step)
+        return np.asarray(self.rows[piece][self.senders[piece] == sender])
+
+
+def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill:
+    """How the cache of ``coming`` is filled in ``steps`` pieces; ``present``: the cache that rows may be copied from,
+    None: all are pulled."""
+    hot, senders = np.asarray(coming.hot), np.asarray(coming.hot_senders, dtype=np.int64)
+    before = hot[:0] if present is None else np.asarray(present.hot)
+    pieces = Pieces.of(hot, before, steps, present is not None)
+    kept, pulled = np.flatnonzero(pieces.kept), np.flatnonzero(~pieces.kept)
+    pulled = pulled[np.lexsort((pulled, senders[pulled], pieces.step[pulled]))]
+    return Refill(
+        slots=pulled,
+        rows=np.asarray(coming.hot_rows)[pulled],
+        senders=senders[pulled],
+        pulled_bounds=_bounds(pieces.step[pulled], steps),
+        kept=kept,
+        kept_from=_places(before, hot[kept]),
+        kept_bounds=_bounds(pieces.step[kept], steps),
+    )
+
+
+def refill_of(fetches: FetchPlan, epoch: int, rank: int, steps: int, delta: bool) -> Refill:
+    """How a rank's cache of ``epoch`` (from 1) is filled during the epoch before; of epoch 0, before training begins,
+    with ``steps`` = 1."""
+    present = fetches.hot(epoch - 1, rank) if delta and epoch else None
+    return refill(fetches.hot(epoch, rank), present, steps)
+
+
+def _places(held: NDArray[Any], wanted: NDArray[Any]) -> IntArray:
+    """Place of each of ``wanted`` [n] in ``held`` [k], which has all of them, no vertex twice: int64 [n]."""
+    order = np.argsort(held, kind="stable")
+    return order[np.searchsorted(held[order], wanted)]
+
+
+def _bounds(pieces: IntArray, steps: int) -> IntArray:
+    """First place of each piece and the end, from the ascending piece of each."""
+    return np.searchsorted(pieces, np.arange(steps + 1)).astype(np.int64)

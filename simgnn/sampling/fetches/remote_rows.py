@@ -1,0 +1,106 @@
+"""Rows of other hosts: who sends them, and which of them a rank needs most often."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.graph.csr import IndexArray
+from simgnn.partition.edges import index_array
+from simgnn.partition.local.contiguous_ids import IdMaps
+from simgnn.partition.local.serving import Serving
+from simgnn.sampling.batches.epoch_file import Part
+
+IntArray = NDArray[np.int64]
+
+
+def rows_on_hosts(owner: NDArray[np.int32], rank_hosts: IntArray) -> IndexArray:
+    """Row of each vertex in the memory of its host, int32 or int64 [V]: its lid where partitions are hosts.
+
+    ``owner`` int32 [V], ranks; ``rank_hosts`` int64 [P]: 0..M-1, each with a rank.
+    """
+    hosts = rank_hosts.astype(np.int32)[owner]
+    maps = IdMaps.of(hosts, Serving(tuple(rank_hosts.tolist())).parts)
+    rows = index_array(len(owner), len(owner))
+    np.subtract(maps.old2new, maps.node_map[hosts], out=rows, casting="same_kind")
+    return rows
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where a worker's rows come from: ``owner`` int32 [V], ranks; ``serving`` int64 [P]: the rank that sends it the
+    rows of each owner, by the rule of :class:`~simgnn.partition.local.serving.Serving`."""
+
+    worker: int
+    owner: NDArray[np.int32]
+    serving: IntArray
+
+    @classmethod
+    def of_worker(cls, owner: NDArray[np.int32], rank_hosts: IntArray, worker: int) -> "Sources":
+        """For one of P ranks, whose hosts 0..M-1 are ``rank_hosts`` int64 [P]."""
+        servers = Serving(tuple(rank_hosts.tolist())).servers[worker]
+        return cls(worker, np.asarray(owner), servers[rank_hosts])
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return len(self.serving)
+
+    def of(self, vertices: NDArray[Any]) -> IntArray:
+        """The rank that each row comes from, int64 [n]; the worker where it lies on its own host."""
+        return np.asarray(self.serving[self.owner[vertices]])
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The rows of other hosts that a worker needs in an epoch, or in a run, and how often.
+
+    ``vertices`` [U], ascending; ``counts`` int32 [U]: batches that need each. The *order* is by falling count, ties by
+    id (the smaller first); a cache of n hot rows holds the first n of it, each in the slot that is its place.
+    Source: RapidGNN, hot set (docs/systems/rapidgnn.md); ties are our decision.
+    """
+
+    vertices: IndexArray
+    counts: NDArray[np.int32]
+
+    @classmethod
+    def of_part(cls, part: Part, sources: Sources) -> "Ranking":
+        """Of presampled batches: what they need of ranks on the worker's own host is left out."""
+        vertices, counts = part.remote
+        far = sources.of(vertices) != sources.worker
+        return cls(vertices[far], counts[far])
+
+    @classmethod
+    def of_run(cls, parts: Iterable[Part], sources: Sources) -> "Ranking":
+        """Of the batches of several epochs, whose counts add up: one after the other, beside the sum."""
+        vertices, counts = np.zeros(0, np.int32), np.zeros(0, np.int32)
+        for part in parts:
+            one = cls.of_part(part, sources)
+            every = np.union1d(vertices, one.vertices)
+            total = np.zeros(len(every), np.int32)
+            total[np.searchsorted(every, vertices)] = counts
+            total[np.searchsorted(every, one.vertices)] += one.counts
+            vertices, counts = every, total
+        return cls(vertices, counts)
+
+    @cached_property
+    def order(self) -> IntArray:
+        """Places in ``vertices``, the row most often needed first, int64 [U]."""
+        return np.argsort(-self.counts, kind="stable")
+
+    def hot(self, rows: int) -> IndexArray:
+        """The vertices that a cache of ``rows`` rows holds, by slot [min(rows, U)]."""
+        return self.vertices[self.order[:rows]]
+
+    def places(self, vertices: NDArray[Any]) -> IntArray:
+        """Place in the order of each of ``vertices`` [n], all of which the ranking holds, int64 [n]."""
+        return self._places[np.searchsorted(self.vertices, vertices)]
+
+    @cached_property
+    def _places(self) -> IntArray:
+        places = np.empty(len(self.order), np.int64)
+        places[self.order] = np.arange(len(self.order))
+        return places

@@ -1,0 +1,273 @@
+"""The simulator's driver loop: interprets a program's turns, generically, on SimPy's clock of integer picoseconds.
+
+One SimPy process a stream and rank (or host, and one for each server of a stream that has several) takes ops from the
+rank's dispatcher (:mod:`simgnn.program.dispatch`) and lets handlers say how long they last; one network process owns
+all links. A rank opens its turns in order, as many ahead as dependencies can reach. Events are ordered by (instant,
+priority, sequence), so that equal programs have equal traces.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simgnn.errors import BackendError
+from simgnn.hardware.price.machine import Machine
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.dispatch import Dispatcher, Job, OpenTurn, Picks
+from simgnn.program.drain_points import Stops, ranks_in_turn
+from simgnn.program.program import EVALUATE, Turn
+from simgnn.sim.clock import FOREVER_PS, too_long
+from simgnn.sim.engine.compiled import Compiled, CompiledOp, turn_of_number
+from simgnn.sim.engine.handlers import HANDLERS, Begin, Context
+from simgnn.sim.engine.op_prices import Pricer
+from simgnn.sim.engine.recorder import Recorder
+from simgnn.sim.engine.running_turns import ServedLane, SharedTurn, describe_stuck
+from simgnn.sim.engine.sent_bytes import sent_by
+from simgnn.sim.engine.turn_sizes import Sizes
+from simgnn.sim.network.link_loads import burdened_hosts
+from simgnn.sim.network.message_bundles import BUNDLED_ABOVE
+from simgnn.sim.network.network import BOUNDARY, WINDOW, Network
+from simgnn.sim.shared_processors import share_devices
+
+UNKNOWN = -1
+"""In ``Engine.running``: the op ends when an event says so."""
+
+
+class Engine:
+    """One simulation of a program on a machine. ``epochs`` may shrink while it runs, as epochs are fast-forwarded;
+    ``epoch_shift`` and ``tick_shift`` then say what was left out, and every row that is noted is moved by them."""
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        machine: Machine,
+        sizes: Sizes,
+        epochs: int,
+        *,
+        stats: PartitionStats | None = None,
+        evaluate_every: int = 0,
+        stops: Stops | None = None,
+        schedule: Picks | None = None,
+        window: float = WINDOW,
+        bundle_above: int = BUNDLED_ABOVE,
+    ) -> None:
+        self.compiled = compiled
+        self.program = compiled.program
+        self.epochs = epochs
+        self.epoch_shift = self.tick_shift = 0
+        self.recorder = Recorder()
+        self.env = simpy.Environment(initial_time=0)
+        names = [link.name for link in machine.links]
+        capacity = np.array([link.capacity_bytes_per_s for link in machine.links], dtype=np.float64)
+        burst = np.array([link.burst_bytes for link in machine.links], dtype=np.float64)
+        self.network = Network(self.env, capacity, names, burst=burst, window=window)
+        self.pricer = Pricer(sizes, machine, stats, self.network, bundle_above)
+        burdened = burdened_hosts(machine)
+        self.cores = share_devices(self.env, self.program, machine, {host for at in burdened.values() for host in at})
+        loads = [link.load for link in machine.links]
+        if any(load is not None for load in loads):
+            hosts = machine.hosts
+            here = {hosts[rank]: cores for rank, cores in self.cores.items() if machine.cores(hosts[rank]) is not None}
+            ends = {link: [here[host] for host in at if host in here] for link, at in burdened.items()}
+            self.network.bear(loads, ends)
+        self.context = Context(self.env, self.network, self.pricer, self.cores, {})
+        self.turns: dict[int, Sequence[OpenTurn[SharedTurn]]] = {}
+        self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.on_epoch: Any = None
+        self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
+        ranks = range(self.program.ranks)
+        # as the executor runs these: one turn after the other, even where an op of the next is ready and a stream idle
+        picks = schedule is not None and schedule.picks
+        serial = (False,) * len(ranks) if picks else ranks_in_turn(self.program)
+        self._windows = [1 if alone else compiled.window for alone in serial]
+        self._stops = None if all(serial) else stops
+        self._next = [0] * len(ranks)
+        self._active: list[list[int]] = [[] for _ in ranks]
+        self.reached = -1
+        self._unfinished = 0
+        self._over = self.env.event()
+        self._shares = any(stream.owner == "host" for stream in self.program.streams.values())
+        self.dispatchers = [
+            Dispatcher[SharedTurn](
+                rank,
+                {
+                    name: ServedLane(stream)
+                    for name, stream in self.program.streams.items()
+                    if stream.owner == "rank" or compiled.leader[rank] == rank
+                },
+                schedule,
+                self._decided,
+            )
+            for rank in ranks
+        ]
+
+    def run(self) -> None:
+        """Simulate to the end. Raises :class:`BackendError` when ops wait for one another for ever."""
+        for name, stream in self.program.streams.items():
+            for rank, dispatcher in enumerate(self.dispatchers):
+                for _ in range((stream.servers if stream.group is None else 1) if name in dispatcher.lanes else 0):
+                    self.env.process(self._serve(rank, name))
+        for rank in range(self.program.ranks):
+            self._open_turns(rank)
+        if self.turns:
+            try:
+                self.env.run(until=self._over)
+            except RuntimeError as error:
+                if self.env.peek() != float("inf"):
+                    raise
+                raise BackendError(describe_stuck(self.turns)) from error
+
+    def end(self) -> None:
+        """End the run at this instant, whatever is under way."""
+        self._over.succeed()
+
+    def _serve(self, rank: int, stream: str) -> Generator[simpy.Event, Any, None]:
+        """One server of a stream: takes ops for ever; the run ends around it."""
+        env, dispatcher = self.env, self.dispatchers[rank]
+        lane = dispatcher.lanes[stream]
+        assert isinstance(lane, ServedLane)
+        while True:
+            job = dispatcher.take(lane)
+            if job is None:
+                wake = env.event()
+                lane.asleep.append(wake)
+                yield wake
+                continue
+            shared, issued = job.turn.what, int(env.now)
+            compiled = shared.template.ops[job.turn.order.places[job.position]]
+            runs = self._guarded(shared, rank, compiled)
+            if runs:
+                self._reach(job.number)
+                key = job.number, rank, compiled.index
+                self.running[key] = issued, UNKNOWN
+                outcome = HANDLERS[compiled.op.kind](self.context, Begin(compiled, rank, shared.sized, job.number))
+                if isinstance(outcome, simpy.Event):
+                    yield outcome
+                elif outcome:
+                    self.running[key] = issued, issued + outcome
+                    yield env.timeout(outcome)
+                if env.now >= FOREVER_PS:
+                    raise too_long()
+                del self.running[key]
+                self._note(job, rank, compiled, issued)
+            self._finish(job, rank, runs)
+
+    def _guarded(self, shared: SharedTurn, rank: int, compiled: CompiledOp) -> bool:
+        guard, sized = compiled.op.guard, shared.sized
+        if guard is None:
+            return True
+        return bool(self.pricer.sizes.guard(guard.decision, sized.epoch, sized.step, compiled.op.name)[rank])
+
+    def _decided(self, turn: OpenTurn[SharedTurn], name: str) -> int | None:
+        """What a rank decided in a turn; None where each number concerns a peer."""
+        values = self.pricer.sizes.recorded(name, turn.epoch, turn.step, "pick")
+        return int(values[turn.on.rank]) if values.ndim == 1 else None
+
+    def _note(self, job: Job[SharedTurn], rank: int, compiled: CompiledOp, issued: int) -> None:
+        sized = job.turn.what.sized
+        sent = self.pricer.once("sent", compiled, sized, lambda: sent_by(self.pricer, compiled, sized).counts.tolist())
+        epoch = job.number // self.compiled.slots + self.epoch_shift
+        ticks = issued + self.tick_shift, int(self.env.now) + self.tick_shift
+        self.recorder.add((rank, epoch, sized.step, compiled.op_id, *ticks, *sent[rank]))
+
+    def _finish(self, job: Job[SharedTurn], rank: int, ran: bool) -> None:
+        """A node has ended: let its followers go, and open turns when it was the last of its turn on the rank."""
+        self.dispatchers[rank].finish(job.turn, job.position, ran)
+        if not job.turn.left:
+            self._active[rank].remove(job.number)
+            self._unfinished -= 1
+            self._leave(job.number)
+            self._open_turns(rank)
+            if not self._unfinished:
+                self._over.succeed()
+
+    def _open_turns(self, rank: int) -> None:
+        """Open a rank's next turns, as long as no older turn than the window is in flight; evaluations stand alone, and
+        none is opened over a stop."""
+        slots, steps = self.compiled.slots, self.program.calendar.steps
+        active = self._active[rank]
+        while self._next[rank] < self.epochs * slots:
+            number = self._next[rank]
+            evaluation = number % slots == steps
+            if evaluation and not self.evaluates(number // slots):
+                self._next[rank] += 1
+                continue
+            lag = 0 if not active else number // slots * steps + number % slots - self._position(active[0])
+            alone = evaluation or (active and active[-1] % slots == steps)
+            stopped = number % slots == 0 and self.stops_after(number // slots - 1)
+            if active and (alone or stopped or lag >= self._windows[rank]):
+                return
+            self._next[rank] += 1
+            self._open(number, rank)
+
+    def _position(self, number: int) -> int:
+        """How many training turns lie before a turn."""
+        return number // self.compiled.slots * self.program.calendar.steps + number % self.compiled.slots
+
+    def evaluates(self, epoch: int) -> bool:
+        """Whether an evaluation follows an epoch: every so many, and the last."""
+        done = epoch + 1 + self.epoch_shift
+        return self._evaluate_every > 0 and (done % self._evaluate_every == 0 or epoch + 1 == self.epochs)
+
+    def stops_after(self, epoch: int) -> bool:
+        """Whether a rank ends all its ops after an epoch before it begins the next."""
+        return self._stops is not None and self._stops.after(epoch + 1 + self.epoch_shift)
+
+    def _open(self, number: int, rank: int) -> None:
+        if number not in self.turns:
+            turn = turn_of_number(self.program, number, self.epoch_shift)
+            template = self.compiled.templates[turn.template]
+            sized = Turn(turn.epoch + self.epoch_shift, turn.step, turn.template)
+            shared = SharedTurn(sized, template, self.program.ranks)
+            self.turns[number] = [
+                OpenTurn(dispatcher, number, sized.epoch, turn.step, order, shared)
+                for dispatcher, order in zip(self.dispatchers, template.orders, strict=True)
+            ]
+        opened = self.turns[number][rank]
+        if not opened.left:
+            self._leave(number)
+            return
+        self._active[rank].append(number)
+        self._unfinished += 1
+        self.dispatchers[rank].open(opened, self._before)
+
+    def _before(self, turn: OpenTurn[SharedTurn], index: int, back: int, name: str) -> Sequence[OpenTurn[SharedTurn]]:
+        """The turns, of the rank itself or of ranks of its host, in which an op that a node waits for must end."""
+        rank, template = turn.on.rank, turn.what.template
+        here = Turn(turn.number // self.compiled.slots, turn.step, template.name)
+        number = self.compiled.earlier(here, back)
+        turns = None if number is None else self.turns.get(number)
+        if turns is None:
+            return ()
+        if not self._shares:
+            return (turns[rank],)
+        there = turns[rank].what.template
+        if name not in there.index:
+            return ()
+        child, parent = template.ops[turn.order.places[index]], there.ops[there.index[name]]
+        return [turns[other] for other in self.compiled.parent_ranks(child, rank, parent)]
+
+    def _leave(self, number: int) -> None:
+        """A rank has nothing left to do in a turn, which is forgotten when that is so of every rank."""
+        turns = self.turns[number]
+        shared = turns[0].what
+        shared.ranks -= 1
+        if shared.ranks:
+            return
+        del self.turns[number]
+        self.pricer.forget(shared.sized)
+        for key in [key for key in self.context.meetings if key[0] == number]:
+            del self.context.meetings[key]
+
+    def _reach(self, number: int) -> None:
+        """Tell the boundary of an epoch, once its first op has been issued and all else of the instant has happened."""
+        epoch = number // self.compiled.slots
+        if epoch > self.reached:
+            self.reached = epoch
+            if self.on_epoch is not None:
+                boundary = self.env.event()
+                boundary._ok, boundary._value = True, epoch
+                boundary.callbacks.append(self.on_epoch)
+                self.env.schedule(boundary, BOUNDARY)

@@ -1,0 +1,252 @@
+"""How each op kind takes its time: a table from kind to handler.
+
+A handler begins an op on one rank at the present instant. It returns the ticks that the op takes, where these are
+certain, or an event that fires when it ends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import simpy
+
+from simgnn.errors import ProgramError
+from simgnn.program.kinds import COMPUTE_KINDS, OpKind
+from simgnn.program.ops import Work
+from simgnn.program.program import Turn
+from simgnn.program.sizes import IntArray
+from simgnn.sim.engine.compiled import CompiledOp
+from simgnn.sim.engine.host_staging import Staged, copied_around, of_collective, of_messages
+from simgnn.sim.engine.op_prices import Pricer, Stream
+from simgnn.sim.engine.rendezvous import Collective, Rounds, stream_alone
+from simgnn.sim.engine.turn_sizes import Sizes
+from simgnn.sim.network.network import Network
+from simgnn.sim.shared_processors import HostCores
+
+Outcome = int | simpy.Event
+M = TypeVar("M", bound=Collective | Rounds)
+
+
+class Meeting(Protocol):
+    """An op under way that several ranks take part in."""
+
+    def join(self, rank: int) -> Outcome:
+        """A rank issues the op."""
+        ...
+
+    def state(self, now: int) -> tuple[Any, ...]:
+        """All that its future depends on, times relative to ``now``."""
+        ...
+
+
+@dataclass
+class Context:
+    """What handlers work with. ``cores``: what the device work of a rank shares; ``meetings``: ops under way by
+    (turn number, op id, team)."""
+
+    env: simpy.Environment
+    network: Network
+    pricer: Pricer
+    cores: Mapping[int, HostCores]
+    meetings: dict[tuple[int, int, int], Meeting]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """An op that begins on a rank. ``number`` tells turns apart; ``turn`` has the epoch of its sizes."""
+
+    compiled: CompiledOp
+    rank: int
+    turn: Turn
+    number: int
+
+
+Handler = Callable[[Context, Begin], Outcome]
+
+
+def compute(context: Context, begin: Begin) -> Outcome:
+    """Device work; what else is at work there, of the rank or of others on its cores, shares the device with it.
+
+    Copies and updates in the memory of a GPU's host are flagged and take no time: no profile prices the processor
+    beside a GPU.
+    """
+    pricer, compiled = context.pricer, begin.compiled
+    if _beside_gpu(context, begin):
+        pricer.flagged[compiled.op.name] = None
+        return 0
+    durations = pricer.once("work", compiled, begin.turn, lambda: pricer.work_ps(compiled, begin.turn))
+    return _on_device(context, begin, int(durations[begin.rank]))
+
+
+def local_copy(context: Context, begin: Begin) -> Outcome:
+    """Rows copied within a rank: device work, the op's own or a copy of its bytes."""
+    compiled = begin.compiled
+    if compiled.op.work:
+        return compute(context, begin)
+    pricer, turn = context.pricer, begin.turn
+
+    def price() -> IntArray:
+        nbytes = copied_bytes(pricer, compiled, turn)
+        program = pricer.sizes.program
+        durations = np.zeros(program.ranks, dtype=np.int64)
+        for size in np.unique(nbytes).tolist():
+            work = (Work("copy", {"bytes": size, "item_bytes": 1}),)
+            priced = pricer.work_ps(compiled, turn, work)
+            durations[nbytes == size] = priced[nbytes == size]
+        return durations
+
+    durations = pricer.once("copy", compiled, turn, price)
+    return _on_device(context, begin, int(durations[begin.rank]))
+
+
+def host_copy(context: Context, begin: Begin) -> Outcome:
+    """Rows between host and device: a fluid over the links between; on a CPU a copy in memory."""
+    pricer, compiled, turn, rank = context.pricer, begin.compiled, begin.turn, begin.rank
+    nbytes = pricer.once("bytes", compiled, turn, lambda: copied_bytes(pricer, compiled, turn))
+    if nbytes[rank] == 0:
+        return 0
+    stream = pricer.host_copy(compiled, rank, int(nbytes[rank]), compiled.op.kind is OpKind.H2D)
+    if stream is None:
+        return local_copy(context, begin)
+    return stream_alone(context.env, context.network, stream, (begin.number, compiled.op_id, rank))
+
+
+def pairwise(context: Context, begin: Begin) -> Outcome:
+    """Messages between pairs of ranks: each starts when both of its ends have issued the op, and have what they send
+    where the library reads it."""
+    pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
+    priced = pricer.once("messages", compiled, turn, lambda: pricer.messages(compiled, turn))
+    if not priced:
+        return 0
+
+    def take_part() -> Outcome:
+        meeting = _meeting(context, begin, lambda tag: Rounds(context.env, context.network, priced, compiled.runs, tag))
+        return meeting.join(begin.rank)
+
+    if not pricer.machine.through_host(begin.rank, compiled.backend) or _in_host(pricer, compiled):
+        return take_part()
+    ranks = pricer.machine.ranks
+    staged = pricer.once("staged", compiled, turn, lambda: of_messages(priced, ranks))
+    return _through_host(context, begin, staged, take_part)
+
+
+def collective(context: Context, begin: Begin) -> Outcome:
+    """A call of a whole group. Where it is a relay of whole buffers, or a ring over links with loads, each member comes
+    and goes by itself; else it starts when all members are there, and ends on all of them at once."""
+    pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
+    members = compiled.members[int(compiled.team[begin.rank])]
+    if len(members) < 2:
+        return 0
+    handed = pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer.sizes, compiled, turn))
+
+    def make(tag: tuple[int, int, int]) -> Collective | Rounds:
+        nbytes = int(handed[list(members)].max())
+        priced = pricer.once(
+            f"collective {tag[2]}", compiled, turn, lambda: pricer.collective(compiled, nbytes, members)
+        )
+        if isinstance(priced, Stream):
+            return Collective(context.env, context.network, priced, len(members), tag)
+        return Rounds(context.env, context.network, priced, np.isin(np.arange(len(compiled.runs)), members), tag)
+
+    def take_part() -> Outcome:
+        return _meeting(context, begin, make).join(begin.rank)
+
+    if not pricer.machine.through_host(begin.rank, compiled.backend):
+        return take_part()
+    return _through_host(context, begin, of_collective(compiled.op.kind, handed, members), take_part)
+
+
+def copied_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
+    """Bytes that a local copy moves on every rank, int64 [P]: rows of its transfer; with a route, rows that leave."""
+    op = compiled.op
+    if op.transfer is None:
+        raise ProgramError(f"op '{op.name}' of kind {op.kind} has neither work nor a transfer, so it has no price")
+    if op.route is not None and op.kind is OpKind.COPY:
+        route = pricer.sizes.program.sizes.routes[op.route]
+        rows: IntArray = route.matrix(pricer.sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
+    else:
+        rows = pricer.sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name)
+    return rows * op.transfer.row_bytes
+
+
+def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
+    """Bytes of the tensor that each rank hands to a collective, int64 [P].
+
+    Of a broadcast only the root's count. Parts of an all-gather are padded to the longest of the team.
+    """
+    op = compiled.op
+    if op.transfer is None:
+        return np.zeros(sizes.program.ranks, dtype=np.int64)
+    nbytes = sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name) * op.transfer.row_bytes
+    if op.kind is OpKind.BROADCAST:
+        nbytes = np.where(np.arange(len(nbytes)) == op.root, nbytes, 0)
+    if op.kind is OpKind.ALLGATHER:
+        nbytes = nbytes.copy()
+        for members in compiled.members.values():
+            nbytes[list(members)] = nbytes[list(members)].max(initial=0)
+    counted: IntArray = np.where(compiled.runs, nbytes, 0)
+    return counted
+
+
+def _through_host(context: Context, begin: Begin, staged: Staged, take_part: Callable[[], Outcome]) -> Outcome:
+    """Copy out, take part, copy back, one after the other."""
+
+    def copy(nbytes: int, to_device: bool) -> simpy.Event | None:
+        pricer, compiled = context.pricer, begin.compiled
+        stream = pricer.host_copy(compiled, begin.rank, nbytes, to_device) if nbytes else None
+        tag = (begin.number, compiled.op_id, begin.rank, -1 - int(to_device))  # rounds of messages count from 0
+        return None if stream is None else stream_alone(context.env, context.network, stream, tag)
+
+    return copied_around(context.env, copy, int(staged.out[begin.rank]), int(staged.back[begin.rank]), take_part)
+
+
+def _on_device(context: Context, begin: Begin, duration_ps: int) -> Outcome:
+    shared = context.cores.get(begin.rank)
+    if shared is None or duration_ps == 0 or (begin.compiled.op.kind is OpKind.SAMPLE and _on_gpu(context, begin)):
+        return duration_ps
+    return shared.run(duration_ps)
+
+
+def _on_gpu(context: Context, begin: Begin) -> bool:
+    return context.pricer.machine.device(begin.rank).kind == "gpu"
+
+
+def _in_host(pricer: Pricer, compiled: CompiledOp) -> bool:
+    """Whether all that an op touches lies in the host's memory."""
+    buffers = pricer.sizes.program.buffers
+    touched = [buffers[access.buffer].space != "device" for access in compiled.op.reads + compiled.op.writes]
+    return bool(touched) and all(touched)
+
+
+def _beside_gpu(context: Context, begin: Begin) -> bool:
+    """Whether an op copies, adds or updates rows in the memory of a host whose ranks have GPUs."""
+    works = begin.compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
+    return works and _on_gpu(context, begin) and _in_host(context.pricer, begin.compiled)
+
+
+def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int]], M]) -> M:
+    key = begin.number, begin.compiled.op_id, int(begin.compiled.team[begin.rank])
+    found = context.meetings.get(key)
+    if found is None:
+        found = context.meetings[key] = make(key)
+    return found  # type: ignore[return-value]
+
+
+HANDLERS: Mapping[OpKind, Handler] = MappingProxyType(
+    {
+        **dict.fromkeys(sorted(COMPUTE_KINDS), compute),
+        OpKind.COPY: local_copy,
+        OpKind.H2D: host_copy,
+        OpKind.D2H: host_copy,
+        OpKind.EXCHANGE: pairwise,
+        OpKind.FETCH: pairwise,
+        OpKind.PEER_READ: pairwise,
+        OpKind.ALLREDUCE: collective,
+        OpKind.BROADCAST: collective,
+        OpKind.ALLGATHER: collective,
+        OpKind.BARRIER: collective,
+    }
+)
+"""Every kind of op has exactly one handler; a test checks it."""

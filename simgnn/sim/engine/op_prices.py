@@ -1,0 +1,262 @@
+"""What ops cost on a machine, as integers of the clock, computed once for all turns in which the sizes are the same."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from simgnn.hardware.price.collectives import Relay
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.message_batch import price_messages
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.kinds import GROUP_KINDS
+from simgnn.program.ops import Work
+from simgnn.program.program import Turn
+from simgnn.program.sizes import IntArray
+from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, to_ps
+from simgnn.sim.engine.compiled import CompiledOp
+from simgnn.sim.engine.message_rounds import Round, pairwise_rounds
+from simgnn.sim.engine.ring_steps import PARTS, queued_ring
+from simgnn.sim.engine.turn_sizes import Sizes
+from simgnn.sim.network.host_path import host_path
+from simgnn.sim.network.max_min import Floats, Ints
+from simgnn.sim.network.message_bundles import BUNDLED_ABOVE, bundle_paths
+from simgnn.sim.network.network import Network
+from simgnn.sim.shared_processors import ranks_at_work
+
+T = TypeVar("T")
+KEPT_PAIRS = 16
+"""How many sets of pairs are remembered: decisions may make a new one in every turn."""
+
+
+class Pairs(NamedTuple):
+    """Who sends to whom in a round: senders and receivers; of each rank which messages it sends or receives, with whom,
+    and over which path, the rank being the later of the two. ``bundled``: paths are those of bundles."""
+
+    source: list[int]
+    target: list[int]
+    of_rank: tuple[Ints, ...]
+    peers: tuple[Ints, ...]
+    paths: tuple[Ints, ...]
+    bundled: bool
+
+
+@dataclass(frozen=True)
+class Messages:
+    """A round of messages, priced: bytes, cap (bytes/s) and latency (ticks) of each. ``call_ps`` [P]: what the call
+    itself costs a rank before its messages start. ``parts``: in how many each is handed over; ``asked``: the receiver
+    tells the sender that it is there when it is, not before."""
+
+    pairs: Pairs
+    sizes: Floats
+    caps: Floats
+    latencies: Ints
+    call_ps: Ints
+    parts: int = 1
+    asked: bool = True
+
+
+class Stream(NamedTuple):
+    """A fluid over several links at once, priced: a collective, or a copy between host and device."""
+
+    latency_ps: int
+    path: int
+    nbytes: float
+    cap: float
+    alone_ps: int
+
+
+class Pricer:
+    """Prices of a program's ops on a machine. ``flagged``: ops priced outside what was measured; ``bundled``: ops with
+    rounds of more than ``bundle_above`` messages."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        machine: Machine,
+        stats: PartitionStats | None,
+        network: Network,
+        bundle_above: int = BUNDLED_ABOVE,
+    ) -> None:
+        self.sizes = sizes
+        self.machine = machine
+        self.flagged: dict[str, None] = {}
+        self.bundled: dict[str, None] = {}
+        self._bundle_above = bundle_above
+        self._stats = stats
+        self._network = network
+        self._loaded = any(link.load is not None for link in machine.links)
+        self._static: dict[int, bool] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
+        self._path_numbers: dict[tuple[int, int, str], int] = {}
+        self._known_pairs: dict[tuple[str, bytes, bytes], Pairs] = {}
+        levels: dict[int, list[int]] = {}
+        for rank, at_once in enumerate(ranks_at_work(machine)):
+            levels.setdefault(at_once, []).append(rank)
+        self._levels = {at_once: np.array(ranks, dtype=np.int64) for at_once, ranks in levels.items()}
+
+    def once(self, what: str, compiled: CompiledOp, turn: Turn, make: Callable[[], T]) -> T:
+        """``make()``, kept for every turn in which the op's sizes are the same."""
+        static = self._static.get(compiled.op_id)
+        if static is None:
+            static = self._static[compiled.op_id] = self.sizes.is_static(compiled.op)
+        key = (what, compiled.op_id) if static else (what, compiled.op_id, turn.epoch, turn.step)
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: T = self._kept[key]
+        return found
+
+    def forget(self, turn: Turn) -> None:
+        """Drop what was kept for one turn only."""
+        for key in [key for key in self._kept if len(key) == 4 and key[2:] == (turn.epoch, turn.step)]:
+            del self._kept[key]
+
+    def work_ps(self, compiled: CompiledOp, turn: Turn, work: tuple[Work, ...] | None = None) -> Ints:
+        """Duration of an op's device work on every rank, int64 [P]."""
+        op = compiled.op
+        total = np.zeros(self.machine.ranks)
+        for piece in op.work if work is None else work:
+            sizes = {
+                name: self.sizes.per_rank(size, turn.epoch, turn.step, op.name) for name, size in piece.sizes.items()
+            }
+            table = None if self._stats is None or piece.locality is None else self._stats.tables.get(piece.locality)
+            for concurrency, ranks in self._levels.items():
+                seconds, outside, _ = self.machine.work_seconds_all(piece.primitive, sizes, table, concurrency)
+                total[ranks] += seconds[ranks]
+                if np.any(outside[ranks] & compiled.runs[ranks]):
+                    self.flagged[op.name] = None
+        return self._ticks(total, f"op '{op.name}'")
+
+    def messages(self, compiled: CompiledOp, turn: Turn) -> tuple[Messages, ...]:
+        """The rounds of a pairwise op, priced; none where no rank sends anything."""
+        rounds = pairwise_rounds(compiled, self.sizes, turn)
+        return tuple(self._price_round(compiled, found) for found in rounds)
+
+    def collective(
+        self, compiled: CompiledOp, nbytes: float, members: tuple[int, ...]
+    ) -> Stream | tuple[Messages, ...]:
+        """A collective: alone it takes exactly its seconds; its flows advance together and share links with others.
+        Where members hand on whole buffers: the rounds of messages in which they do."""
+        op = compiled.op
+        root = op.root if op.root in members else None
+        price = self.machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
+        if price.extrapolated:
+            self.flagged[op.name] = None
+        if price.relay is not None:
+            return self._relayed(compiled, price.relay, members)
+        ring = queued_ring(self.machine, op.kind, compiled.backend, members, price)
+        if ring is not None:
+            first, *rest = self._relayed(compiled, ring.relay, members)
+            return tuple(replace(part, parts=PARTS, asked=part is first or not ring.partial) for part in (first, *rest))
+        what = f"op '{op.name}'"
+        shares: Counter[int] = Counter()
+        for flow in price.flows:
+            shares.update(self.machine.path(flow.source, flow.target, compiled.backend).links)
+        latency, alone = to_ps(price.latency_s, what), to_ps(price.seconds_alone, what)
+        if not price.flows:
+            return Stream(latency, 0, 0.0, 0.0, alone)
+        flow = price.flows[0]
+        path = self._network.path({link: float(count) for link, count in shares.items()})
+        return Stream(latency, path, flow.nbytes, flow.rate_bytes_per_s, alone)
+
+    def host_copy(self, compiled: CompiledOp, rank: int, nbytes: int, to_device: bool) -> Stream | None:
+        """A copy between host and device; None: the device is the host's processor, and the copy is its work."""
+        found = host_path(self.machine, rank, to_device, nbytes)
+        if found is None:
+            return None
+        path = self._network.path({link: float(n) for link, n in Counter(found.links).items()})
+        return Stream(
+            to_ps(found.latency_s, f"op '{compiled.op.name}'"), path, float(nbytes), found.rate_bytes_per_s, 0
+        )
+
+    def _relayed(self, compiled: CompiledOp, relay: Relay, members: tuple[int, ...]) -> tuple[Messages, ...]:
+        what = f"op '{compiled.op.name}'"
+        rounds: list[Messages] = []
+        call = np.zeros(self.machine.ranks)
+        call[list(members)] = relay.call_s
+        for flows in relay.rounds:
+            source = np.array([flow.source for flow in flows], dtype=np.int64)
+            target = np.array([flow.target for flow in flows], dtype=np.int64)
+            sizes = np.array([flow.nbytes for flow in flows], dtype=np.float64)
+            caps = np.array([flow.rate_bytes_per_s for flow in flows], dtype=np.float64)
+            latencies = self._ticks(np.full(len(flows), relay.hop_s), what)
+            pairs = self._pairs(source, target, compiled)
+            rounds.append(Messages(pairs, sizes, caps, latencies, self._ticks(call, what)))
+            call = np.zeros(self.machine.ranks)
+        return tuple(rounds)
+
+    def _price_round(self, compiled: CompiledOp, found: Round) -> Messages:
+        machine, backend = self.machine, compiled.backend
+        prices = price_messages(machine, found.source, found.target, found.nbytes.astype(np.float64), backend)
+        if prices.extrapolated.any():
+            self.flagged[compiled.op.name] = None
+        call = np.zeros(machine.ranks)
+        for members in compiled.members.values() if compiled.op.kind in GROUP_KINDS else ():
+            if len(members) > 1:
+                price = machine.call("exchange", backend, members)
+                call[list(members)] = price.floor_s + price.hop_s * (len(members) - 1)
+                if price.extrapolated:
+                    self.flagged[compiled.op.name] = None
+        what = f"op '{compiled.op.name}'"
+        pairs = self._pairs(found.source, found.target, compiled)
+        return Messages(
+            pairs,
+            found.nbytes.astype(np.float64),
+            prices.rate_bytes_per_s,
+            self._ticks(prices.latency_s, what),
+            self._ticks(call, what),
+        )
+
+    def _pairs(self, source: Ints, target: Ints, compiled: CompiledOp) -> Pairs:
+        """Kept for a while, as ops often exchange between the same pairs."""
+        backend = compiled.backend
+        key = backend, source.tobytes(), target.tobytes()
+        if key not in self._known_pairs:
+            while len(self._known_pairs) >= KEPT_PAIRS:
+                del self._known_pairs[next(iter(self._known_pairs))]
+            rank, place = np.concatenate((source, target)), np.tile(np.arange(len(source)), 2)
+            order = np.lexsort((place, rank))
+            cuts = np.cumsum(np.bincount(rank, minlength=self.machine.ranks))[:-1]
+            bundled = len(source) > self._bundle_above
+            columns = place, np.concatenate((target, source)), self._paths(source, target, backend, bundled)
+            of_rank, peers, paths = (_by_rank(column[order], cuts) for column in columns)
+            self._known_pairs[key] = Pairs(source.tolist(), target.tolist(), of_rank, peers, paths, bundled)
+        found = self._known_pairs[key]
+        if found.bundled:
+            self.bundled[compiled.op.name] = None
+        return found
+
+    def _paths(self, source: Ints, target: Ints, backend: str, bundled: bool) -> Ints:
+        """Path of each message where its sender is the later of the two, then where its receiver is."""
+        if bundled:
+            bundles = bundle_paths(self.machine, source, target, backend)
+            return self._network.add_paths(bundles.paths) + np.concatenate((bundles.sent, bundles.received))
+        pairs = zip(source.tolist(), target.tolist(), strict=True)
+        return np.tile(np.array([self._path_number(i, j, backend) for i, j in pairs], dtype=np.int64), 2)
+
+    def _path_number(self, i: int, j: int, backend: str) -> int:
+        key = i, j, backend
+        if key not in self._path_numbers:
+            number = self._path_numbers[key] = self._path(i, j, backend)
+            if self._loaded:
+                self._network.answer(number, self._path(j, i, backend))
+        return self._path_numbers[key]
+
+    def _path(self, i: int, j: int, backend: str) -> int:
+        links = Counter(self.machine.path(i, j, backend).links)
+        return self._network.path({link: float(count) for link, count in links.items()})
+
+    def _ticks(self, seconds: Floats, what: str) -> IntArray:
+        worst = float(seconds.max(initial=0.0))
+        least = float(seconds.min(initial=0.0))
+        if not (least >= 0.0 and worst * PICOSECONDS < FOREVER_PS):
+            to_ps(least if not least >= 0.0 else worst, what)
+        return np.rint(seconds * PICOSECONDS).astype(np.int64)
+
+
+def _by_rank(column: Ints, cuts: Ints) -> tuple[Ints, ...]:
+    """A column cut where ranks end; ranks without a row share one empty part, as most do in a round of a tree."""
+    none = column[:0]
+    return tuple(part if len(part) else none for part in np.split(column, cuts))

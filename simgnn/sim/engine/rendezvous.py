@@ -1,0 +1,146 @@
+"""Ops that several ranks take part in: when their messages start, and when each rank is through."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from simgnn.sim.network.message_batch import Tag
+from simgnn.sim.network.message_bundles import even_out
+from simgnn.sim.network.network import Network
+
+if TYPE_CHECKING:
+    from simgnn.sim.engine.op_prices import Messages, Stream
+
+ABSENT = -1
+
+
+class Rounds:
+    """Messages between pairs of ranks, in rounds. A rank enters a round when it has ended the one before (the first:
+    when it issues the op) and pays for the call; a message starts when both of its ends have entered its round, and a
+    rank ends a round with the last message that it sends or receives. Ranks that do not run the op are always there."""
+
+    def __init__(
+        self, env: simpy.Environment, network: Network, rounds: "Sequence[Messages]", runs: NDArray[np.bool_], tag: Tag
+    ) -> None:
+        self._env = env
+        self._network = network
+        self._rounds = rounds
+        self._tag = tag
+        self._runs: list[bool] = runs.tolist()
+        self._done: dict[int, simpy.Event] = {}
+        # When each rank has entered each round (ABSENT: not yet), how many messages are open, and when the last ended.
+        self._ready = np.tile(np.where(runs, ABSENT, 0), (len(rounds), 1))
+        self._open = [[0] * len(runs) for _ in rounds]
+        self._latest = [[0] * len(runs) for _ in rounds]
+
+    def join(self, rank: int) -> simpy.Event:
+        """A rank issues the op; the event fires when it is through."""
+        done = self._done[rank] = self._env.event()
+        self._enter(0, rank, int(self._env.now))
+        return done
+
+    def state(self, now: int) -> tuple[Any, ...]:
+        """All that the future depends on besides the messages under way."""
+        entered = self._ready != ABSENT
+        opened, latest = np.array(self._open), np.array(self._latest)
+        # a rank that was there before now is as good as one that is there now
+        ready = np.where(entered, np.maximum(self._ready - now, 0), ABSENT)
+        times = (ready, np.where(latest > 0, latest - now, ABSENT))
+        return (entered.tobytes(), opened.tobytes(), *(column.tobytes() for column in times))
+
+    def _enter(self, number: int, rank: int, at: int) -> None:
+        """A rank enters a round at an instant that is now, or later within the span of one batch of ends."""
+        messages = self._rounds[number]
+        ready = at + int(messages.call_ps[rank])
+        self._ready[number, rank] = self._latest[number][rank] = ready
+        places = messages.pairs.of_rank[rank]
+        self._open[number][rank] = len(places)
+        if not len(places):
+            self._leave(number, rank, ready)
+            return
+        there = self._ready[number, messages.pairs.peers[rank]]
+        present = np.flatnonzero(there != ABSENT)
+        if len(present):
+            there, places = there[present], places[present]
+            starts = np.maximum(np.maximum(there, ready) - int(self._env.now), 0) + messages.latencies[places]
+            paths, sizes, caps = messages.pairs.paths[rank][present], messages.sizes[places], messages.caps[places]
+            if messages.pairs.bundled:
+                sizes, caps = even_out(starts, paths, sizes), even_out(starts, paths, caps)
+            self._network.send(
+                paths, sizes, caps, starts, places,
+                lambda ended, end: self._end(number, ended, end), (*self._tag, number), messages.parts, messages.asked,
+            )  # fmt: skip
+
+    def _end(self, number: int, ended: list[int], end: int) -> None:
+        source, target = self._rounds[number].pairs[:2]
+        opened, latest = self._open[number], self._latest[number]
+        for place in ended:
+            for rank in (source[place], target[place]):
+                if not self._runs[rank]:
+                    continue
+                opened[rank] -= 1
+                if end > latest[rank]:
+                    latest[rank] = end
+                if opened[rank] == 0:
+                    self._leave(number, rank, latest[rank])
+
+    def _leave(self, number: int, rank: int, at: int) -> None:
+        if number + 1 < len(self._rounds):
+            self._enter(number + 1, rank, at)
+        else:
+            fire(self._env, self._done.pop(rank), at)
+
+
+class Collective:
+    """A call of a whole group, in which all members go on together: starts with the last, ends on all at once."""
+
+    def __init__(self, env: simpy.Environment, network: Network, stream: "Stream", members: int, tag: Tag) -> None:
+        self._env = env
+        self._network = network
+        self._stream = stream
+        self._missing = members
+        self._tag = tag
+        self._done = env.event()
+
+    def join(self, rank: int) -> simpy.Event:
+        """A rank issues the op; the event fires when the call ends."""
+        self._missing -= 1
+        if self._missing == 0:
+            start_stream(self._env, self._network, self._stream, self._done, self._tag)
+        return self._done
+
+    def state(self, now: int) -> tuple[Any, ...]:
+        """All that the future depends on besides the stream under way."""
+        return (self._missing,)
+
+
+def stream_alone(env: simpy.Environment, network: Network, stream: "Stream", tag: Tag) -> simpy.Event:
+    """Start a fluid that one rank alone waits for."""
+    done = env.event()
+    start_stream(env, network, stream, done, tag)
+    return done
+
+
+def start_stream(env: simpy.Environment, network: Network, stream: "Stream", done: simpy.Event, tag: Tag) -> None:
+    """Start a fluid; ``done`` fires at its end."""
+    if stream.nbytes == 0.0:
+        fire(env, done, int(env.now) + max(stream.latency_ps, stream.alone_ps))
+        return
+    network.send(
+        np.array([stream.path], dtype=np.int64),
+        np.array([stream.nbytes], dtype=np.float64),
+        np.array([stream.cap], dtype=np.float64),
+        np.array([stream.latency_ps], dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        lambda ended, end: fire(env, done, end),
+        tag,
+    )
+
+
+def fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:
+    """Let an event happen at an instant (now, if that has passed)."""
+    event._ok, event._value = True, None
+    env.schedule(event, delay=max(at - int(env.now), 0))

@@ -1,0 +1,201 @@
+"""Memory over time, from buffer lifetimes.
+
+Persistent buffers, rings (``depth`` copies) and buffers that carry rows from one turn to a later one are there all the
+time. Any other is there from the issue of the op that first touches it in a turn to the end of the last, once for each
+turn in flight. What ends at an instant is given back before what begins there is taken. A buffer that all ranks of a
+host share counts once, with the host's first rank; what is handed from host to device lies in one place on a CPU. Rows
+that nobody has decided yet count as their bound. On top comes what ops hold only while they run (their ``scratch``),
+and what is derived once and kept (the program's ``kept``).
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simgnn.hardware.price.machine import Machine
+from simgnn.program.lifetimes import same_as_constants
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+from simgnn.record.trace import MEMORY_SCHEMA
+from simgnn.sim.clock import PICOSECONDS
+from simgnn.sim.engine.turn_sizes import Sizes
+from simgnn.sim.memory.caching_allocator import reserved_bytes
+from simgnn.sim.memory.spans import (
+    Spans,
+    always_held,
+    buffer_spans,
+    handed_over,
+    most_bytes,
+    scratch_bytes,
+    scratch_spans,
+)
+from simgnn.sim.network.max_min import Bools, Ints
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """Where memory runs out first: the op that asks for it, in which epoch; bytes asked for in all, and there are.
+
+    ``place``: what runs out of it, in words; ``tick``: when.
+    """
+
+    rank: int
+    op: str
+    epoch: int
+    needed_bytes: int
+    available_bytes: int
+    place: str
+    tick: int
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} runs out of memory at op '{self.op}' of epoch {self.epoch + 1}: {self.place} would hold "
+            f"{self.needed_bytes:,} bytes of buffers and has {self.available_bytes:,}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Holdings:
+    """All that is held, for whoever wants more than peaks. ``kept``: bytes of each buffer (or what is kept beside them)
+    that is there all the time, by space and name, int64 [P] each. ``spans``: the rest; ``on_device``: where, bool [n].
+    """
+
+    kept: Mapping[str, Mapping[str, IntArray]]
+    spans: Spans
+    on_device: Bools
+
+    def always(self, *spaces: str) -> IntArray:
+        """Bytes that are there all the time in some spaces, int64 [P]."""
+        found = [nbytes for space in spaces for nbytes in self.kept[space].values()]
+        return np.asarray(np.sum(found, axis=0), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Peaks in bytes, int64 [P]: of each rank's buffers on its ``device``, in ``host`` memory, and of ``both`` at once.
+
+    ``devices``: of all ranks on a device at once, by its name; a CPU's memory holds its ranks' host buffers too.
+    ``gpu``: which ranks have a memory of their own beside the host's, bool [P].
+    """
+
+    device: IntArray
+    host: IntArray
+    both: IntArray
+    devices: Mapping[str, int]
+    gpu: Bools
+    out_of_memory: OutOfMemory | None
+    holdings: Holdings
+
+    @cached_property
+    def timeline(self) -> pa.Table:
+        """What each rank holds from each change on, as a table of ``MEMORY_SCHEMA``: of the epochs that were simulated,
+        not of those that repeat them."""
+        spans, ranks = self.holdings.spans, np.arange(len(self.device))
+        here, span, tick, change = spans.changes(ranks)
+        rank = np.concatenate((ranks, here)).astype(np.int32)
+        seconds = np.concatenate((np.zeros(len(ranks)), tick / PICOSECONDS))
+        levels = []
+        for on_device, spaces in ((True, ("device",)), (False, ("host", "host-shared"))):
+            always = self.holdings.always(*spaces)
+            part = np.where(self.holdings.on_device[span] == on_device, change, 0)
+            levels.append(np.concatenate((always, np.cumsum(part) + always[here])))
+        order = np.lexsort((np.arange(len(rank)), seconds, rank))
+        rank, seconds = rank[order], seconds[order]
+        last = np.ones(len(rank), dtype=np.bool_)
+        last[:-1] = (rank[1:] != rank[:-1]) | (seconds[1:] != seconds[:-1])
+        columns = (rank[last], seconds[last], *(level[order][last] for level in levels))
+        return pa.table([pa.array(column) for column in columns], schema=MEMORY_SCHEMA)
+
+    @cached_property
+    def reserved(self) -> IntArray | None:
+        """Device memory that PyTorch's caching allocator keeps for each rank at the end of the simulated epochs, int64
+        [P], see :mod:`simgnn.sim.memory.caching_allocator`; None where no rank has a GPU, 0 for ranks that have
+        none."""
+        if not self.gpu.any():
+            return None
+        spans = self.holdings.spans.where(self.holdings.on_device)
+        here, span, _, change = spans.changes(np.arange(len(self.gpu)))
+        bounds = np.searchsorted(here, np.arange(len(self.gpu) + 1))
+        found = np.zeros(len(self.gpu), dtype=np.int64)
+        for rank in np.flatnonzero(self.gpu).tolist():
+            mine = slice(bounds[rank], bounds[rank + 1])
+            always = [int(nbytes[rank]) for nbytes in self.holdings.kept["device"].values()]
+            found[rank] = reserved_bytes(always, span[mine].tolist(), change[mine].tolist())
+        return found
+
+
+def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mapping[str, Ints]) -> Memory:
+    """Memory of a run whose ops were issued and ended as ``ticks`` say (columns of the recorder)."""
+    ranks = np.arange(program.ranks)
+    first = np.array([program.hosts.index(host) for host in program.hosts]) == ranks
+    spans = buffer_spans(program, sizes, ticks)
+    spans = spans.joined(scratch_spans(program, sizes, ticks, len(spans.names)))
+    spans = spans.where(first[spans.rank] | ~spans.in_space(program, "host-shared"))
+    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
+    handed = handed_over(program)
+    spans = spans.where(~(on_cpu[spans.rank] & spans.named(handed)))
+    holdings = Holdings(_kept(program, sizes, first, on_cpu, handed), spans, spans.in_space(program, "device"))
+    on_device, in_host = holdings.always("device"), holdings.always("host", "host-shared")
+    devices = list(dict.fromkeys(machine.devices))
+    place = np.array([devices.index(name) for name in machine.devices])
+    limits = np.array([machine.memory_bytes(machine.devices.index(name)) for name in devices])
+    held = spans.where(holdings.on_device | on_cpu[spans.rank])
+    total = np.bincount(place, on_device + in_host * on_cpu, minlength=len(devices)).astype(np.int64)
+    # what lies in host memory beside GPUs; a CPU's device memory is its host's
+    beside = spans.where(~holdings.on_device & ~on_cpu[spans.rank])
+    hosts = np.array(machine.hosts)
+    in_hosts = np.bincount(hosts, in_host * ~on_cpu).astype(np.int64)
+    host_limits = np.array([machine.host_memory_bytes(host) for host in range(len(in_hosts))])
+    overflows = [
+        _overflow(held, program, total, place, limits, "its device"),
+        _overflow(beside, program, in_hosts, hosts, host_limits, "its host's memory"),
+    ]
+    return Memory(
+        device=spans.where(holdings.on_device).peaks(on_device, ranks),
+        host=spans.where(~holdings.on_device).peaks(in_host, ranks),
+        both=spans.peaks(on_device + in_host, ranks),
+        devices=dict(zip(devices, held.peaks(total, place).tolist(), strict=True)),
+        gpu=~on_cpu,
+        out_of_memory=min((found for found in overflows if found is not None), key=lambda one: one.tick, default=None),
+        holdings=holdings,
+    )
+
+
+def _kept(
+    program: Program, sizes: Sizes, first: Bools, on_cpu: Bools, handed: Set[str]
+) -> dict[str, dict[str, IntArray]]:
+    """Bytes that are there all the time, by space and name; ``first``: whether a rank is the first of its host.
+    ``handed``: see :func:`handed_over`; not theirs on a CPU."""
+    zero = np.zeros(program.ranks, dtype=np.int64)
+    kept: dict[str, dict[str, IntArray]] = {space: {"": zero} for space in ("device", "host", "host-shared")}
+    for name in sorted(always_held(program) - same_as_constants(program)):
+        space = program.buffers[name].space
+        there = first if space == "host-shared" else ~on_cpu if name in handed else 1
+        kept[space][name] = most_bytes(sizes, name) * there
+    kept["device"] |= {name: scratch_bytes(sizes, one, 0, 0, name) for name, one in program.kept.items()}
+    return kept
+
+
+def _overflow(
+    spans: Spans, program: Program, always: Ints, place: Ints, limits: NDArray[np.float64], what: str
+) -> OutOfMemory | None:
+    """The first instant at which a place holds more than its limit; ``what``: what places are to a rank."""
+    full = np.flatnonzero(always > limits)
+    if len(full):
+        rank = int(np.flatnonzero(place == full[0])[0])
+        opening = program.templates[program.calendar.template(0)].ops
+        name = opening[0].name if opening else ""
+        return OutOfMemory(rank, name, 0, int(always[full[0]]), int(limits[full[0]]), what, 0)
+    here, span, tick, level = spans.levels(place)
+    over = np.flatnonzero(always[here] + level > limits[here])
+    if not len(over):
+        return None
+    worst = over[np.lexsort((here[over], tick[over]))[0]]
+    found, at = span[worst], here[worst]
+    needed, limit = int(always[at] + level[worst]), int(limits[at])
+    op = program.ops[int(spans.op_id[found])][1].name
+    return OutOfMemory(int(spans.rank[found]), op, int(spans.epoch[found]), needed, limit, what, int(tick[worst]))

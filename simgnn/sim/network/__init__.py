@@ -1,0 +1,1 @@
+"""The network of a machine, whose links flows share max-min fairly."""

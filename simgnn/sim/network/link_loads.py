@@ -1,0 +1,114 @@
+"""What links do to others while messages fill them: small messages wait behind bulk, and bytes take processor time.
+
+A link is a queue: what arrives at it waits behind the bytes that the senders of other messages have put in front of it,
+as many as was measured for their number (:class:`simgnn.hardware.profile.links.Load`), or all that they have left. Fair
+sharing lets a message of S bytes wait for S of each of n others; so a message of at least the queue's part of each
+(Q(n) / n) waits no longer than by sharing, and a smaller one waits longer by (Q(n) - n S) / rate: (n S + Q - n S + S) /
+rate in all, which is the queue and itself.
+
+Bytes that cross a link take time of a core at both of its ends, away from the work there: the cores of a host have that
+much less to give while they flow (:meth:`simgnn.sim.shared_processors.HostCores.take`).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.links import Load
+from simgnn.sim.clock import PICOSECONDS
+from simgnn.sim.network.flow_table import FlowTable
+from simgnn.sim.network.link_crossings import Floats, Ints
+from simgnn.sim.shared_processors import HostCores
+
+
+class Loads:
+    """Loaded links among those of a network. ``loads`` [links]: None for a link of which nothing was measured;
+    ``capacity`` float64 [links] in bytes/s; ``ends``: link -> the cores of the hosts at its ends."""
+
+    def __init__(
+        self, loads: Sequence[Load | None], capacity: Floats, ends: Mapping[int, Sequence[HostCores]], flows: FlowTable
+    ) -> None:
+        self._loads = {link: load for link, load in enumerate(loads) if load is not None}
+        self._capacity = capacity
+        self._flows = flows
+        self.back: dict[int, int] = {}
+        """Path -> the one the other way."""
+        self._shares: dict[int, dict[int, float]] = {}
+        self._taking = [
+            (link, load.processor, ends.get(link, ())) for link, load in self._loads.items() if load.processor
+        ]
+        self._cores = tuple(dict.fromkeys(cores for _, _, each in self._taking for cores in each))
+
+    def crossed(self, path: int) -> dict[int, float]:
+        """Loaded links of a path, and how much of each one unit of a flow's rate takes."""
+        found = self._shares.get(path)
+        if found is None:
+            crossed = self._flows.paths.crossed(path)
+            found = self._shares[path] = {link: share for link, share in crossed if link in self._loads}
+        return found
+
+    def waits_ps(self, now: int, path: Ints, unit: Floats, own: Collection[int] = (), asked: bool = False) -> Ints:
+        """How much longer than by fair sharing messages wait that begin now, int64 [classes] in ticks: ``unit`` float64
+        [classes] are the bytes that each hands over at once. Those of ``own`` owners share with them from the start;
+        ``asked``: the receivers say first that they are there, a few bytes the other way."""
+        waits = self._behind(now, path, unit, own)
+        if asked:
+            # bundles of messages have no way back of their own: theirs is taken to be as full
+            back = np.array([self.back.get(number, number) for number in path.tolist()], dtype=np.int64)
+            waits += self._behind(now, back, np.zeros(len(back)), own)
+        return waits
+
+    def _behind(self, now: int, path: Ints, unit: Floats, own: Collection[int]) -> Ints:
+        known: dict[int, tuple[float, float]] = {}
+        waits = np.zeros(len(path), dtype=np.int64)
+        for k, number in enumerate(path.tolist()):
+            for link in self.crossed(number):
+                if link not in known:
+                    known[link] = self._before(link, now, own)
+                count, left = known[link]
+                queued = min(self._loads[link].queued_bytes(count), left) - count * unit[k]
+                waits[k] = max(waits[k], round(queued / self._capacity[link] * PICOSECONDS))
+        return waits
+
+    def share(self, now: int) -> None:
+        """From ``now`` on take from the cores at the ends of links what the bytes that flow cost them."""
+        taken = dict.fromkeys(self._cores, 0.0)
+        for link, processor, ends in self._taking:
+            flows, rows = self._flows, self._on(link)
+            rate = sum((flows.rate[rows] * flows.weight[rows] * self._of(link, rows)).tolist())
+            for cores in ends:
+                taken[cores] += processor * rate
+        for cores, amount in taken.items():
+            cores.take(amount, now)
+
+    def _before(self, link: int, now: int, own: Collection[int]) -> tuple[float, float]:
+        """How many messages of others flow over a link, and the bytes that they have left."""
+        flows, rows = self._flows, self._on(link)
+        rows = rows[[owner not in own for owner in flows.owner[rows].tolist()]] if own else rows
+        passed = np.maximum(flows.rate[rows], 0.0) * np.maximum(now - flows.since[rows], 0) / PICOSECONDS
+        left = np.maximum(flows.remaining[rows] - passed, 0.0)
+        each = flows.weight[rows] * self._of(link, rows)
+        return float(sum(each[left > 0.0].tolist())), float(sum((left * each).tolist()))
+
+    def _on(self, link: int) -> Ints:
+        """Rows of the classes that flow over a link."""
+        crossings = self._flows.crossings
+        begin = crossings.begin[link]
+        rows: Ints = crossings.crossing[begin : begin + crossings.length[link]]
+        return rows[~self._flows.ended[rows]]
+
+    def _of(self, link: int, rows: Ints) -> Floats:
+        return np.array([self.crossed(path)[link] for path in self._flows.path[rows].tolist()], dtype=np.float64)
+
+
+def burdened_hosts(machine: Machine) -> dict[int, tuple[int, ...]]:
+    """Links that take processor time, and the numbers of the hosts at their ends."""
+    number = {name: host for host, (name, _) in enumerate(machine.profile.topology.host_names())}
+    found: dict[int, set[int]] = {}
+    for one, other, edge in machine.network.graph.edges(data=True):
+        load = machine.links[edge["link"]].load
+        if load is not None and load.processor:
+            hosts = {number.get(node.rpartition("/")[0]) for node in (one, other)}
+            found.setdefault(edge["link"], set()).update(host for host in hosts if host is not None)
+    return {link: tuple(sorted(hosts)) for link, hosts in found.items()}

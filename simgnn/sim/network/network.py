@@ -1,0 +1,299 @@
+"""The network: one SimPy process that owns all links, which flows share max-min fairly.
+
+A message pays its latency first and then becomes a fluid flow over the links of its path, never faster than its cap.
+Flows of one path, cap and size that begin together are one class. Rates are solved again only for the part of the
+network that a change reaches (:mod:`simgnn.sim.network.max_min`).
+
+What happens close together is batched, so that rates are solved again once for all of it. Of ends: each flow of a
+batch ends at exactly its own predicted instant, and the rates of all of them are given away at their mean end; a batch
+spans at most ``window`` times the mean age of the flows. Of beginnings: each flow moves bytes from exactly its own
+instant on, at the rate that it is given with the batch, which waits for at most ``window`` of the time that its
+quickest flow takes. A batch holds at most ``PART`` of the classes under way, so that few flows are exact. The error
+against exact events (``window = 0``) depends on no unit of time or size.
+"""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.profile.links import Load
+from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
+from simgnn.sim.network.flow_table import FlowTable
+from simgnn.sim.network.link_crossings import Floats, Ints, Paths
+from simgnn.sim.network.link_loads import Loads
+from simgnn.sim.network.max_min import Links, patience, solve
+from simgnn.sim.network.message_batch import Batch, OnEnd, Tag
+from simgnn.sim.network.token_buckets import Buckets
+from simgnn.sim.shared_processors import HostCores
+
+WINDOW = 0.03
+"""Default span of a batch of ends, relative to the mean age of the flows, and of a batch of beginnings, relative to the
+time that they take; the error is bounded by a test (< 1 %)."""
+FASTEST_BYTES_PER_S = 1e24
+"""Stands in for "no cap": a terabyte takes one tick of the clock."""
+PART = 0.02
+"""A batch holds at most this share of the classes under way, or one: the last flows of an exchange are exact."""
+LATE = simpy.events.EventPriority(2)
+"""Priority of events that must see everything else that happens at their instant, flows apart."""
+CALL = 3
+"""So much of a tag tells a call: its turn, its op, its team."""
+BOUNDARY = simpy.events.EventPriority(3)
+"""Priority of events that must see the flows too."""
+
+
+class Network:
+    """All links and everything that flows on them.
+
+    ``capacity`` float64 [links] in bytes/s and ``names`` describe the links; ``burst`` float64 [links]: bytes that each
+    lets through at once after a pause (:mod:`simgnn.sim.network.token_buckets`; None: none). Flows are submitted with
+    :meth:`send`.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        capacity: Floats,
+        names: Sequence[str],
+        *,
+        burst: Floats | None = None,
+        window: float = WINDOW,
+    ) -> None:
+        self._env = env
+        # The last link is no link: it never fills, and carries messages that cross none.
+        self._capacity = np.append(np.asarray(capacity, dtype=np.float64), np.inf)
+        self._names = (*names,)
+        self._window = window
+        self._flows = FlowTable(len(self._capacity))
+        self._loads: Loads | None = None
+        self._buckets: Buckets | None = None
+        if burst is not None and burst.any():
+            self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
+        self._waiting: list[tuple[int, int, Batch]] = []
+        self._joining: list[tuple[int, Batch]] = []
+        self._crowd = 0
+        self._reach = self._capacity.copy()
+        self._order = count()
+        self._owners: dict[int, Batch] = {}
+        self._owner_ids = count()
+        self._open: dict[int, int] = {}
+        self._first_end = self._release = self._admission = FOREVER_PS
+        self._batch: tuple[Ints, Ints, int] = np.zeros(0, dtype=np.int64), np.zeros((0, 4), dtype=np.int64), FOREVER_PS
+        self._armed = 0
+        self._running, self.solves = False, 0
+        self._rouse = env.event()
+        env.process(self._run())
+
+    def bear(self, loads: Sequence[Load | None], ends: Mapping[int, Sequence[HostCores]]) -> None:
+        """From now on messages that fill links keep others waiting and take processor time (``sim.loads``)."""
+        self._loads = Loads(loads, self._capacity, ends, self._flows)
+
+    def answer(self, there: int, back: int) -> None:
+        """What the receiver of a message over one path tells its sender goes over another."""
+        if self._loads is not None:
+            self._loads.back[there] = back
+
+    def path(self, shares: Mapping[int, float]) -> int:
+        """Number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
+        self._check_capacity(shares)
+        return self._flows.paths.intern(shares or {len(self._names): 1.0})
+
+    def add_paths(self, paths: Paths) -> int:
+        """Paths by the hundred thousand, which are not looked for among those that are there; number of the first."""
+        self._check_capacity(np.unique(paths.link).tolist())
+        return self._flows.paths.extend(paths)
+
+    def _check_capacity(self, links: Iterable[int]) -> None:
+        for link in links:
+            if not self._capacity[link] > 0.0:
+                raise HardwareError(
+                    f"a message would cross link '{self._names[link]}', whose bandwidth is {self._capacity[link]} "
+                    f"bytes/s; expected more than zero: give the link a bandwidth in the hardware profile, or a route "
+                    f"around it"
+                )
+
+    def send(
+        self, paths: Ints, sizes: Floats, caps: Floats, latencies: Ints, labels: Ints, on_end: OnEnd, tag: Tag,
+        parts: int = 1, asked: bool = False,
+    ) -> None:  # fmt: skip
+        """Submit one message a row: path number, bytes, the most it reaches alone in bytes/s, its latency in ticks.
+
+        ``on_end`` is called once for each group of messages that end together, with their ``labels``. ``parts``: in
+        how many each is handed over. ``asked``: the receiver first says that it is there, which waits too.
+        """
+        now = int(self._env.now)
+        caps = np.minimum(caps, FASTEST_BYTES_PER_S)
+        order = np.lexsort((sizes, caps, paths, latencies))
+        keys = (latencies[order], paths[order], caps[order], sizes[order])
+        fresh = np.ones(len(order), dtype=np.bool_)
+        fresh[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+        heads = np.flatnonzero(fresh)
+        low = np.append(heads, len(order))
+        delays = keys[0][heads]
+        for delay in np.unique(delays):
+            a, b = np.searchsorted(delays, (delay, delay + 1))
+            ends = low[a : b + 1]
+            batch = Batch(
+                keys[1][heads[a:b]],
+                np.diff(ends).astype(np.float64),
+                keys[2][heads[a:b]],
+                keys[3][heads[a:b]],
+                ends - ends[0],
+                labels[order[ends[0] : ends[-1]]].tolist(),
+                on_end,
+                tag,
+                None if self._loads is None else keys[3][heads[a:b]] / parts,
+                asked,
+            )
+            heappush(self._waiting, (now + int(delay), next(self._order), batch))
+        self._arm()
+
+    def state(self, number: int) -> tuple[Any, ...]:
+        """All that the future depends on, with times relative to now and turns to ``number``: equal states evolve
+        equally."""
+        now = int(self._env.now)
+        flows = self._flows
+        alive = flows.order[~flows.ended[flows.order]]
+        columns = (flows.path, flows.weight, flows.cap, flows.remaining, flows.rate)
+        times = (flows.since, flows.born, flows.end)
+        owners = zip(*(column[alive].tolist() for column in (flows.owner, flows.low, flows.high)), strict=True)
+        whose = tuple(
+            (*_relative(self._owners[owner].tag, number), *self._owners[owner].labels[low:high])
+            for owner, low, high in owners
+        )
+        ahead = sorted(self._waiting, key=lambda entry: entry[:2])
+        waiting = tuple(
+            (
+                at - now,
+                batch.unit is None,
+                *(column.tobytes() for column in batch[:5]),
+                *batch.labels,
+                _relative(batch.tag, number),
+            )
+            for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead))
+        )
+        return (
+            *(column[alive].tobytes() for column in columns),
+            *((column[alive] - now).tobytes() for column in times),
+            *(at - now if at < FOREVER_PS else None for at in (self._release, self._admission)),
+            self._reach.tobytes(),
+            len(flows.order),
+            len(self._joining),
+            whose,
+            waiting,
+            () if self._buckets is None else self._buckets.state(now),
+        )
+
+    def _arm(self) -> None:
+        """Wake the process at the next instant at which something changes."""
+        if self._running:
+            return
+        at = self._next()
+        self._armed += 1
+        if at >= FOREVER_PS and self._waiting:
+            raise too_long()
+        if at < FOREVER_PS:
+            alarm = simpy.Event(self._env)
+            alarm._ok, alarm._value = True, self._armed
+            alarm.callbacks.append(self._alarm)
+            self._env.schedule(alarm, LATE, at - int(self._env.now))
+
+    def _next(self) -> int:
+        return min(
+            self._first_end, self._release, self._admission, self._waiting[0][0] if self._waiting else FOREVER_PS
+        )
+
+    def _alarm(self, alarm: simpy.Event) -> None:
+        if alarm.value == self._armed:
+            self._rouse.succeed()
+
+    def _run(self) -> Generator[simpy.Event, Any, None]:
+        while True:
+            yield self._rouse
+            self._rouse = self._env.event()
+            now = int(self._env.now)
+            self._running = True
+            # Up to the next event of anybody else the network goes on by itself: nobody could tell.
+            while True:
+                if now >= self._first_end:
+                    self._commit()
+                self._arrive(now)
+                if now >= min(self._admission, self._release):
+                    self._solve(now)
+                now = self._next()
+                if now >= min(self._env.peek(), FOREVER_PS):
+                    break
+            self._running = False
+            self._arm()
+
+    def _commit(self) -> None:
+        """End the batch of flows that was found last: their instants are final, their rates go at the release."""
+        flows = self._flows
+        gone, rows, self._release = self._batch
+        flows.leave(gone)
+        if self._buckets is not None:
+            self._buckets.leave(flows.path[gone], flows.end[gone])
+        self._first_end = FOREVER_PS
+        for owner, low, high, end in rows.tolist():
+            batch = self._owners[owner]
+            self._open[owner] -= 1
+            if self._open[owner] == 0:
+                del self._open[owner], self._owners[owner]
+            batch.on_end(batch.labels[low:high], end)
+
+    def _arrive(self, now: int) -> None:
+        """Let what has waited out its latency ask for a share; tell until when it can wait for it."""
+        flows = self._flows
+        while self._waiting and self._waiting[0][0] <= now:
+            at, _, batch = heappop(self._waiting)
+            if self._loads is not None and batch.unit is not None:
+                own = [owner for owner, other in self._owners.items() if other.tag[:CALL] == batch.tag[:CALL]]
+                waits = self._loads.waits_ps(at, batch.path, batch.unit, own, batch.asked)
+                for wait in np.unique(waits).tolist():
+                    held = batch.part(np.flatnonzero(waits == wait))
+                    heappush(self._waiting, (at + wait, next(self._order), held))
+                continue
+            if self._buckets is not None:
+                lessened = self._buckets.admit(at, batch.path, batch.weight, batch.cap, batch.size)
+                batch = batch._replace(size=lessened)
+            self._joining.append((at, batch))
+            self._crowd += len(batch.path)
+            wait = 0
+            if self._crowd <= PART * len(flows.order):
+                wait = patience(batch.path, batch.cap, batch.size, flows.paths.build(), self._reach, self._window)
+            self._admission = min(self._admission, at + wait)
+
+    def _solve(self, now: int) -> None:
+        """Take out what has ended, let in what asks for a share, and share again."""
+        flows = self._flows
+        for at, batch in self._joining:
+            owner = next(self._owner_ids)
+            self._owners[owner], self._open[owner] = batch, len(batch.path)
+            flows.join(at, batch.path, batch.weight, batch.cap, batch.size, owner, batch.low)
+        self._joining, self._crowd, self._admission = [], 0, FOREVER_PS
+        dirty = flows.settle()
+        self.solves += 1
+        links = Links(self._capacity, dirty, self._reach)
+        found = solve(now, flows.order, flows.columns, links, flows.crossings, self._window, PART)
+        starved, self._first_end = found.starved, found.first_end
+        self._release, self._batch = FOREVER_PS, (found.gone, found.rows, found.release)
+        if self._loads is not None:
+            self._loads.share(now)
+        if starved >= 0:
+            left_s = flows.remaining[starved] / max(flows.rate[starved], np.finfo(np.float64).tiny)
+            if left_s < FOREVER_PS / PICOSECONDS:
+                raise too_long()
+            crossed = (i for i in flows.paths.links(int(flows.path[starved])) if i < len(self._names))
+            raise HardwareError(
+                f"a message of {flows.remaining[starved]:.0f} bytes over {', '.join(self._names[i] for i in crossed)} "
+                f"would get {flows.rate[starved]:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of "
+                f"simulated time; expected bandwidth to spare: check the bandwidths in the hardware profile"
+            )
+
+
+def _relative(tag: Tag, number: int) -> Tag:
+    return (tag[0] - number, *tag[1:])

@@ -1,0 +1,145 @@
+"""Cores that the ranks and streams of a host share, and GPUs that the streams of a rank share: processor sharing, as a
+fluid.
+
+Each piece of work wants ``threads`` cores. While all pieces at work want more than there are, each moves at
+``cores / wanted`` of its speed. A GPU is one core that every piece wants: a kernel alone is taken to saturate it (its
+memory or its compute units), so two at once last as long as one after the other. Small kernels do overlap better.
+Only hosts that can want more threads than cores, and GPUs with work on several streams, have one of these.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+import simpy
+
+from simgnn.hardware.price.machine import Machine
+from simgnn.program.kinds import COMPUTE_KINDS, OpKind
+from simgnn.program.program import Program
+
+LEAST_SHARE = 0.05
+"""Of the cores that work keeps, however much messages want: the scheduler lets nothing starve."""
+
+
+class HostCores:
+    """The cores of one host. ``cores``: how many there are; ``threads``: how many each piece of work wants."""
+
+    def __init__(self, env: simpy.Environment, cores: float, threads: float) -> None:
+        self._env = env
+        self._cores = cores
+        self._threads = threads
+        self._taken = 0.0
+        self._order = count()
+        self._working: list[tuple[float, int, simpy.Event]] = []
+        self._progress = 0.0
+        self._since = 0
+        self._armed = 0
+
+    def run(self, duration_ps: int) -> simpy.Event:
+        """Work that takes ``duration_ps`` alone; the event fires when it is done."""
+        done = self._env.event()
+        self._advance(int(self._env.now))
+        heappush(self._working, (self._progress + duration_ps, next(self._order), done))
+        self._arm(int(self._env.now))
+        return done
+
+    def take(self, cores: float, now: int) -> None:
+        """From ``now`` on, before which nothing else happens, so many cores do something else, such as passing on
+        messages: work has the rest, at least ``LEAST_SHARE`` of all."""
+        if cores != self._taken:
+            self._advance(now)
+            self._taken = cores
+            self._arm(now)
+
+    def state(self) -> tuple[Any, ...]:
+        """All that the future depends on: cores taken, and work left, in the order in which it ends."""
+        moved = self._progress + (int(self._env.now) - self._since) * self._rate()
+        return self._taken, *(end - moved for end, _, _ in sorted(self._working, key=lambda entry: entry[:2]))
+
+    def _rate(self) -> float:
+        wanted = len(self._working) * self._threads
+        free = max(self._cores - self._taken, LEAST_SHARE * self._cores)
+        return 1.0 if wanted <= free else free / wanted
+
+    def _advance(self, now: int) -> None:
+        """Move all work forward. Progress restarts from zero with every idle period, so it stays exact."""
+        if not self._working:
+            self._progress = 0.0
+        else:
+            self._progress += (now - self._since) * self._rate()
+        self._since = now
+
+    def _arm(self, now: int) -> None:
+        self._armed += 1
+        if not self._working:
+            return
+        left = max(self._working[0][0] - self._progress, 0.0)
+        alarm = simpy.Event(self._env)
+        alarm._ok, alarm._value = True, self._armed
+        alarm.callbacks.append(self._finish)
+        self._env.schedule(alarm, delay=now - int(self._env.now) + round(left / self._rate()))
+
+    def _finish(self, alarm: simpy.Event) -> None:
+        """The first piece of work is done, with all that ends less than a tick later."""
+        if alarm.value != self._armed:
+            return
+        self._advance(int(self._env.now))
+        first = self._working[0][0]
+        while self._working and self._working[0][0] <= first + 1.0:
+            heappop(self._working)[2].succeed()
+        self._arm(int(self._env.now))
+
+
+def shared_cores(cores: float | None, threads: float, ranks: int) -> bool:
+    """Whether ``ranks`` ranks of ``threads`` threads each want more cores than their host has."""
+    return cores is not None and ranks * threads > cores
+
+
+def ranks_at_work(machine: Machine) -> tuple[int, ...]:
+    """How many ranks at work at once each rank's work is priced for: all on its device; where the ranks of a host want
+    more cores than there are, as many as find some free, before they share."""
+    load = Counter(machine.hosts)
+    threads: dict[int, int] = {}
+    for host, wanted in zip(machine.hosts, machine.threads_per_rank, strict=True):
+        threads[host] = max(threads.get(host, 1), wanted)
+    free: dict[int, int] = {}
+    for host, ranks in load.items():
+        cores = machine.cores(host)
+        if cores is not None and shared_cores(cores, threads[host], ranks):
+            free[host] = max(1, int(cores // threads[host]))
+    return tuple(free.get(host, machine.concurrency(rank)) for rank, host in enumerate(machine.hosts))
+
+
+def share_devices(
+    env: simpy.Environment, program: Program, machine: Machine, burdened: Collection[int] = ()
+) -> Mapping[int, HostCores]:
+    """What each rank's device work shares, by rank; ranks that always have their cores for themselves are left out.
+    ``burdened``: hosts whose cores do more than work."""
+    found: dict[int, HostCores] = {}
+    hosts: dict[int, list[int]] = {}
+    for rank, host in enumerate(machine.hosts):
+        hosts.setdefault(host, []).append(rank)
+    for host, ranks in hosts.items():
+        cores = machine.cores(host)
+        if cores is None:
+            if _pieces(program, gpu=True) > 1:
+                found |= {rank: HostCores(env, 1.0, 1.0) for rank in ranks}
+            continue
+        # work of more threads than there are cores is priced on all of them: it wants no more
+        threads = min(max(machine.threads_per_rank[rank] for rank in ranks), max(1.0, cores))
+        if host in burdened or shared_cores(cores, threads, len(ranks) * _pieces(program, gpu=False)):
+            found |= dict.fromkeys(ranks, HostCores(env, cores, threads))
+    return found
+
+
+def _pieces(program: Program, gpu: bool) -> int:
+    """How many pieces of work a rank can have on its device at once: servers of the streams that hold such work.
+
+    Copies between host and device are work of a CPU, but travel over links to a GPU; sampling is no work of a GPU.
+    """
+    kinds = COMPUTE_KINDS | {OpKind.COPY}
+    kinds = kinds - {OpKind.SAMPLE} if gpu else kinds | {OpKind.H2D, OpKind.D2H}
+    streams = {op.stream for _, op in program.ops if op.kind in kinds}
+    return sum(stream.servers for name, stream in program.streams.items() if name in streams)

@@ -1,0 +1,1 @@
+"""What jitter adds to a simulated run."""

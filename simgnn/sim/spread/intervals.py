@@ -1,0 +1,224 @@
+"""Spread: what jitter adds to a simulated run, and the interval in which its epochs are expected.
+
+The simulation is deterministic, and so knows no wait that jitter makes. Afterwards the trace is walked through once
+more with the jitter that calibration measured (:mod:`simgnn.sim.spread.delays`): expected greatest times where ranks
+meet add to waits and to epochs. The interval adds, to the jitter of one epoch, the miss of every model (one unknown
+factor a curve, so fully correlated between its ops and independent of other curves') and the drift of the machine (one
+factor for all curves), as a log-normal around the corrected time. A profile that tells none of it changes nothing.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, sqrt
+
+import numpy as np
+
+from simgnn.hardware.price.machine import Machine
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
+from simgnn.program.program import Turn
+from simgnn.program.sizes import IntArray
+from simgnn.sim.clock import PICOSECONDS
+from simgnn.sim.engine.compiled import CompiledOp
+from simgnn.sim.engine.turn_sizes import Activity, Sizes
+from simgnn.sim.network.max_min import Bools, Floats
+from simgnn.sim.simulate import Simulation
+from simgnn.sim.spread.delays import Delays, Step
+from simgnn.sim.spread.origins import Origins
+
+LEVEL = 0.9
+QUANTILE = 1.6448536269514722
+"""Of the standard normal: LEVEL of it lies within, symmetrically."""
+LEAST_COVERED = 0.5
+"""Share of an epoch's time whose spread must be known for an interval to be given."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """``epoch_s``: with ``added_s``, the waiting that jitter makes, float64 [epochs] each. ``wait_s`` [epochs, P]: the
+    same in each rank's waits; ``op_wait_s``: of a median epoch, by (template, op), mean over ranks.
+
+    ``interval``: (low, high) of an epoch's seconds, LEVEL of the distribution; None where the profile tells the spread
+    of less than LEAST_COVERED of the time. ``covered``: that share. ``parts``: relative standard deviations that make
+    the interval, by cause. ``jitter_known``: whether the profile tells any jitter.
+    """
+
+    epoch_s: list[float]
+    added_s: Floats
+    wait_s: Floats
+    op_wait_s: dict[tuple[str, str], float]
+    interval: tuple[float, float] | None
+    covered: float
+    parts: dict[str, float]
+    jitter_known: bool
+
+    @property
+    def epoch_s_median(self) -> float:
+        """Median over the epochs after the first (the first, where there is no other)."""
+        return float(np.median(self.epoch_s[1:] or self.epoch_s))
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """One epoch: expected seconds added, waits by op id [P], variance of its length, seconds of each origin."""
+
+    added_s: float
+    waits: dict[int, Floats]
+    variance: float
+    seconds: Floats
+
+
+def estimate_spread(
+    simulation: Simulation, machine: Machine, stats: PartitionStats | None = None, activity: Activity | None = None
+) -> Spread:
+    """The spread of a simulation, from the machine, statistics and activity that it was made with."""
+    walk = _Walk(simulation, machine, stats, {} if activity is None else activity)
+    known: dict[bytes, _Epoch] = {}
+    found = []
+    for epoch in range(len(simulation.epoch_s)):
+        key = walk.key(epoch)
+        if key not in known:
+            known[key] = walk.epoch(epoch)
+        found.append(known[key])
+    added = np.array([one.added_s for one in found])
+    lengths = np.array(simulation.epoch_s) + added
+    ranks = simulation.program.ranks
+    waits = np.array([np.sum([np.zeros(ranks), *one.waits.values()], axis=0) for one in found])
+    steady = np.arange(len(found))[1:] if len(found) > 1 else np.arange(1)
+    median = int(steady[np.argsort(lengths[steady], kind="stable")[(len(steady) - 1) // 2]])
+    names = [(template, op.name) for template, op in simulation.program.ops]
+    interval, covered, parts = _interval(found[median], float(np.median(lengths[steady])), walk.origins)
+    return Spread(
+        epoch_s=lengths.tolist(),
+        added_s=added,
+        wait_s=waits,
+        op_wait_s={names[op_id]: float(wait.mean()) for op_id, wait in sorted(found[median].waits.items())},
+        interval=interval,
+        covered=covered,
+        parts=parts,
+        jitter_known=any(origin.jitter is not None for origin in walk.origins.known),
+    )
+
+
+def _interval(
+    epoch: _Epoch, middle: float, origins: Origins
+) -> tuple[tuple[float, float] | None, float, dict[str, float]]:
+    """The interval around ``middle`` seconds, the share of the time whose spread is known, and what it is made of."""
+    if middle <= 0.0:
+        return None, 0.0, {}
+    seconds = dict(zip(origins.known, epoch.seconds.tolist(), strict=True))
+    total = sum(seconds.values())
+    covered = sum(part for origin, part in seconds.items() if origin.spread is not None) / total if total else 0.0
+    model = sum((part * origin.spread) ** 2 for origin, part in seconds.items() if origin.spread is not None)
+    drift = sum(part * origin.drift for origin, part in seconds.items() if origin.drift is not None)
+    parts = {"jitter": sqrt(epoch.variance) / middle, "model": sqrt(model) / middle, "drift": drift / middle}
+    if covered < LEAST_COVERED:
+        return None, covered, parts
+    width = QUANTILE * sqrt(sum(part * part for part in parts.values()))
+    return (middle * exp(-width), middle * exp(width)), covered, parts
+
+
+class _Walk:
+    """Epochs of a trace, each walked through after the one before it."""
+
+    def __init__(self, simulation: Simulation, machine: Machine, stats: PartitionStats | None, activity: Activity):
+        self.simulation = simulation
+        self.program = simulation.program
+        self.compiled = simulation.compiled
+        self.origins = Origins(self.compiled, machine, Sizes(self.program, activity), stats)
+        self._ops = {op.op_id: op for template in self.compiled.templates.values() for op in template.ops}
+        columns = simulation.columns
+        training = columns["step"] >= 0
+        self._columns = {
+            name: np.ascontiguousarray(columns[name][training])
+            for name in ("epoch", "step", "op_id", "rank", "issued_s", "started_s", "ended_s")
+        }
+        self._bounds = np.searchsorted(self._columns["epoch"], np.arange(len(simulation.epoch_s) + 1))
+        # all origins must be known before the first path is taken down
+        first = {
+            int(op_id): self._turn(int(row))
+            for op_id, row in zip(*np.unique(self._columns["op_id"], return_index=True), strict=True)
+        }
+        self._parts = {op_id: self.origins.parts(self._ops[op_id], turn) for op_id, turn in first.items()}
+        self._awaited = {op_id: self.origins.awaited(self._ops[op_id], turn) for op_id, turn in first.items()}
+
+    def key(self, epoch: int) -> bytes:
+        """What the spread of an epoch depends on: all that happened in it and in the one before."""
+        first = int(self._bounds[max(epoch - 1, 0)])
+        rows = slice(first, int(self._bounds[epoch + 1]))
+        digest = hashlib.sha256(str(min(epoch, 1)).encode())
+        for name in ("step", "op_id", "rank"):
+            digest.update(self._columns[name][rows].tobytes())
+        start = float(self._columns["issued_s"][rows].min(initial=np.inf))
+        for name in ("issued_s", "started_s", "ended_s"):
+            digest.update(np.rint((self._columns[name][rows] - start) * PICOSECONDS).astype(np.int64).tobytes())
+        if any(op.kind in PAIRWISE_KINDS for _, op in self.program.ops):
+            digest.update(str(id(self.simulation.traffic.epochs[epoch])).encode())
+        return digest.digest()
+
+    def epoch(self, epoch: int) -> _Epoch:
+        """The spread of one epoch."""
+        delays = Delays(self.compiled, len(self.origins.known))
+        if epoch > 0:
+            self._pass(delays, epoch - 1)
+        before, late, carried = delays.begin_epoch()
+        if not self._pass(delays, epoch):
+            return _Epoch(0.0, {}, 0.0, np.zeros(len(self.origins.known)))
+        _, shift, variance, seconds = delays.end()
+        begins = float(self._columns["issued_s"][self._bounds[epoch] : self._bounds[epoch + 1]].min())
+        # after an evaluation an epoch counts from its own first issue, which nothing has delayed
+        late = late if begins <= before * (1 + 1e-12) else 0.0
+        return _Epoch(shift - late, delays.waits, max(variance - carried, 0.0), seconds)
+
+    def _pass(self, delays: Delays, epoch: int) -> bool:
+        step = None
+        for step in self._steps(epoch):
+            delays.pass_through(step)
+            delays.drop_before(step.turn - self.compiled.window)
+        return step is not None
+
+    def _turn(self, row: int) -> Turn:
+        op_id = int(self._columns["op_id"][row])
+        template = self.program.ops[op_id][0]
+        return Turn(int(self._columns["epoch"][row]), int(self._columns["step"][row]), template)
+
+    def _steps(self, epoch: int) -> Iterator[Step]:
+        """Ops of an epoch's turns in program order."""
+        low, high = int(self._bounds[epoch]), int(self._bounds[epoch + 1])
+        step, op_id = self._columns["step"][low:high], self._columns["op_id"][low:high]
+        fresh = np.flatnonzero(np.concatenate(([True], (np.diff(step) != 0) | (np.diff(op_id) != 0))))
+        for first, last in zip(fresh, [*fresh[1:], high - low], strict=True):
+            if high > low:
+                yield self._step(epoch, slice(low + int(first), low + int(last)))
+
+    def _step(self, epoch: int, rows: slice) -> Step:
+        program, columns = self.program, self._columns
+        compiled = self._ops[int(columns["op_id"][rows.start])]
+        number = int(columns["step"][rows.start])
+        rank = columns["rank"][rows]
+        runs = np.zeros(program.ranks, dtype=np.bool_)
+        runs[rank] = True
+        issued, ended, busy = (np.full(program.ranks, np.nan) for _ in range(3))
+        issued[rank], ended[rank] = columns["issued_s"][rows], columns["ended_s"][rows]
+        meets = compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS
+        busy = np.zeros(program.ranks)
+        busy[rank] = columns["ended_s"][rows] - columns["started_s" if meets else "issued_s"][rows]
+        seconds = self._parts[compiled.op_id].seconds(busy, len(self.origins.known))
+        variance = np.sum((seconds * [origin.jitter or 0.0 for origin in self.origins.known]) ** 2, axis=1)
+        turn = epoch * program.calendar.steps + number
+
+        def awaited() -> Bools | None:
+            if compiled.op.kind not in PAIRWISE_KINDS:
+                return self._awaited[compiled.op_id]
+            meets = self._messages(epoch, number, compiled) > 0
+            return meets | meets.T
+
+        return Step(turn, compiled, runs, issued, ended, variance, seconds, awaited)
+
+    def _messages(self, epoch: int, step: int, compiled: CompiledOp) -> IntArray:
+        """Messages of an op between all ranks, int64 [P, P]."""
+        sent = self.simulation.traffic.epochs[epoch].get(compiled.op_id, ())
+        # guarded steps are left out of the traffic: the steps that are there stand for one another
+        found = sent[min(step, len(sent) - 1)] if sent else None
+        return np.zeros((self.program.ranks,) * 2, dtype=np.int64) if found is None else found.messages

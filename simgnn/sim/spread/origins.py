@@ -1,0 +1,211 @@
+"""What an op's seconds are made of, and how sure the profile is of each part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simgnn.errors import HardwareError
+from simgnn.hardware.price.collectives import CollectivePrice
+from simgnn.hardware.price.communication import find_collective
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.work import choose_level, stand_in_of
+from simgnn.hardware.profile.links import Collective
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
+from simgnn.program.ops import Op, Work
+from simgnn.program.program import Turn
+from simgnn.sim.engine.compiled import Compiled, CompiledOp
+from simgnn.sim.engine.handlers import handed_bytes
+from simgnn.sim.engine.turn_sizes import Sizes
+from simgnn.sim.network.max_min import Bools, Floats
+from simgnn.sim.shared_processors import ranks_at_work
+
+COPIES = (OpKind.H2D, OpKind.D2H)
+CALLED = (OpKind.EXCHANGE, OpKind.FETCH)
+"""Pairwise kinds that are calls of a whole group."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A curve, or a kind of communication, as far as a profile tells its spread; shares of a time, None: not told.
+
+    ``spread``: how far the model misses; ``jitter``: of one rank from repeat to repeat; ``drift``: of all together.
+    """
+
+    name: str
+    spread: float | None
+    jitter: float | None
+    drift: float | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an op's time is made of, by origin, float64 [P] each: ``call_s``, seconds that it takes whatever it moves
+    (as far as it takes so long), and ``shares`` of the rest, one in all, or zero where nothing is priced."""
+
+    shares: dict[int, Floats]
+    call_s: dict[int, Floats]
+
+    def seconds(self, busy_s: Floats, origins: int) -> Floats:
+        """Seconds of each origin of an op that took ``busy_s`` [P]; [P, origins]."""
+        found = np.zeros((len(busy_s), origins))
+        left = busy_s.copy()
+        for number, most in self.call_s.items():
+            found[:, number] = np.minimum(most, left)
+            left -= found[:, number]
+        for number, share in self.shares.items():
+            found[:, number] += left * share
+        return found
+
+
+class Origins:
+    """Parts of the times of a program's ops on a machine. ``known``: all origins so far, in order of appearance."""
+
+    def __init__(self, compiled: Compiled, machine: Machine, sizes: Sizes, stats: PartitionStats | None) -> None:
+        self.known: dict[Origin, int] = {}
+        self._compiled, self._machine, self._sizes, self._stats = compiled, machine, sizes, stats
+        at_once = ranks_at_work(machine)
+        classes: dict[tuple[str, int, int], list[int]] = {}
+        for rank in range(machine.ranks):
+            key = machine.types[rank], machine.threads_per_rank[rank], at_once[rank]
+            classes.setdefault(key, []).append(rank)
+        self._classes = {key: np.array(ranks) for key, ranks in classes.items()}
+
+    def parts(self, compiled: CompiledOp, turn: Turn) -> Parts:
+        """What an op's time is made of."""
+        if compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
+            return self._communication(compiled, turn)
+        return Parts(self._shares(compiled, turn), {})
+
+    def awaited(self, compiled: CompiledOp, turn: Turn) -> Bools | None:
+        """Whom each rank of a collective waits for, [P, P], [i, j]: i for j; None: all for all of their team.
+
+        In a relay: for those through whom the buffer comes, and for those whom it is sent on to.
+        """
+        if compiled.op.kind not in COLLECTIVE_KINDS:
+            return None
+        teams = [members for members in compiled.members.values() if len(members) > 1]
+        prices = [self._price(compiled, members, turn) for members in teams]
+        if all(price.relay is None for price in prices):
+            return None
+        found = np.eye(self._machine.ranks, dtype=np.bool_)
+        for members, price in zip(teams, prices, strict=True):
+            if price.relay is None:
+                found[np.ix_(members, members)] = True
+                continue
+            for flow in price.flows:
+                found[flow.target] |= found[flow.source]
+            for flow in price.flows:
+                found[flow.source, flow.target] = True
+        return found
+
+    def _shares(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
+        found: dict[int, Floats] = {}
+        op = compiled.op
+        copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
+        work: Sequence[Work] = (Work("copy", {"bytes": 1, "item_bytes": 1}),) if copied else op.work
+        of_pieces = [self._origins(piece, op) for piece in work]
+        if len({origin for origins in of_pieces for origin in origins}) == 1:
+            return {self._number(of_pieces[0][0]): np.ones(self._machine.ranks)}
+        for piece, origins in zip(work, of_pieces, strict=True):
+            self._add_work(found, piece, origins, turn, op)
+        total = np.sum(list(found.values()), axis=0) if found else np.zeros(self._machine.ranks)
+        safe = np.where(total > 0, total, 1.0)
+        return {number: seconds / safe for number, seconds in found.items()}
+
+    def _number(self, origin: Origin) -> int:
+        return self.known.setdefault(origin, len(self.known))
+
+    def _origins(self, piece: Work, op: Op) -> list[Origin]:
+        """The origin of a piece of work on each class of ranks."""
+        found = []
+        for kind, threads, at_once in self._classes:
+            device = self._machine.profile.devices[kind]
+            if op.kind in COPIES and device.kind == "gpu":
+                found.append(Origin("copies between host and device", None, None))
+                continue
+            if stand_in_of(device, piece.primitive) is not None:
+                found.append(Origin(f"{piece.primitive} on {kind}, assumed", None, None))
+                continue
+            curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
+            found.append(Origin(f"{piece.primitive} on {kind}", curve.spread, curve.jitter, curve.drift))
+        return found
+
+    def _add_work(self, found: dict[int, Floats], piece: Work, origins: list[Origin], turn: Turn, op: Op) -> None:
+        """Seconds of a piece of work, by origin; copies between host and device, which links price, count one."""
+        machine = self._machine
+        sizes = {name: self._sizes.per_rank(size, turn.epoch, turn.step, op.name) for name, size in piece.sizes.items()}
+        table = None if self._stats is None or piece.locality is None else self._stats.tables.get(piece.locality)
+        for ((kind, _, at_once), ranks), origin in zip(self._classes.items(), origins, strict=True):
+            seconds = np.ones(machine.ranks)
+            if op.kind not in COPIES or machine.profile.devices[kind].kind != "gpu":
+                seconds, _, _ = machine.work_seconds_all(piece.primitive, sizes, table, at_once)
+            found.setdefault(self._number(origin), np.zeros(machine.ranks))[ranks] += seconds[ranks]
+
+    def _communication(self, compiled: CompiledOp, turn: Turn) -> Parts:
+        """The call, which jitters as its floor and hops do, and the bytes, whose model misses by the largest spread
+        that it is told: what limits a long message is a link, which knows nothing of the scheduler.
+
+        A spread by size is one of whole calls, bytes and all, as ``hardware time`` takes it: 90 % of measured calls lie
+        inside. It counts once, as a miss that calls of a size have in common: medians of three do not tell what of it
+        is chance and what the curve's, and calls that follow one another are late alike.
+        """
+        machine, kind = self._machine, compiled.op.kind
+        name, backend = machine.backend(compiled.backend)
+        parts = Parts({}, {})
+        for members in compiled.members.values():
+            if not members:
+                continue
+            told: list[float | None] = []
+            if kind in PAIRWISE_KINDS:
+                links = machine.profile.links.values()
+                rates = (rate for link in links for rate in link.rates)
+                told = [backend.message.floor.spread, *(rate.spread for rate in rates)]
+            priced_by = None if len(members) < 2 else self._entry(compiled, members, turn)
+            if priced_by is not None:
+                entry, exact = priced_by
+                if entry.spread_by_size(exact) is not None:
+                    told.append(entry.spread_at(self._handed(compiled, members, turn), exact))
+                else:
+                    jitter = _largest([entry.floor.spread, entry.hop.spread if entry.hop else None])
+                    call = self._number(Origin(f"call of {kind.value} over {name}", jitter, jitter))
+                    most = parts.call_s.setdefault(call, np.zeros(machine.ranks))
+                    most[list(members)] = self._call_s(compiled, members, turn)
+                    told.append(entry.bus_bandwidth.spread if entry.bus_bandwidth else None)
+            here = self._number(Origin(f"{kind.value} over {name}", _largest(told), None))
+            parts.shares.setdefault(here, np.zeros(machine.ranks))[list(members)] = 1.0
+        return parts
+
+    def _call_s(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> float:
+        """Seconds of a call of nothing."""
+        if compiled.op.kind in COLLECTIVE_KINDS:
+            return self._price(compiled, members, turn).latency_s
+        if compiled.op.kind not in CALLED:
+            return 0.0
+        price = self._machine.call("exchange", compiled.backend, members)
+        return price.floor_s + price.hop_s * (len(members) - 1)
+
+    def _price(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> CollectivePrice:
+        op, nbytes = compiled.op, self._handed(compiled, members, turn)
+        root = op.root if op.root in members else None
+        return self._machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
+
+    def _handed(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> int:
+        return int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())
+
+    def _entry(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> tuple[Collective, bool] | None:
+        """What a call is priced by, and whether it was measured at just this many ranks; None: nothing is told of it,
+        as where only messages are described."""
+        kind, nbytes = OpKind.EXCHANGE, 0
+        if compiled.op.kind in COLLECTIVE_KINDS:
+            kind = compiled.op.kind
+            nbytes = self._handed(compiled, members, turn)
+        try:
+            return find_collective(self._machine, kind.value, compiled.backend, members, nbytes)
+        except HardwareError:
+            return None
+
+
+def _largest(told: Sequence[float | None]) -> float | None:
+    return max((value for value in told if value is not None), default=None)

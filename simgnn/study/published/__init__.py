@@ -1,0 +1,1 @@
+"""Predictions against results that others have published."""

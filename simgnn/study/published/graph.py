@@ -1,0 +1,146 @@
+"""What a published row is predicted on: its graph and partition as statistics, with what is assumed varied."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.graph.locality import BINS
+from simgnn.program.sizes import IntArray
+from simgnn.study.published.datasets import Counted, Dataset, GraphReuse, Reuse
+from simgnn.study.published.suite import Kept, PublishedSuite, PublishedTable
+from simgnn.tomlfile import Table
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Factors on what is assumed: in-edges, halo rows, hits of rows read again, what the largest rank has beyond the
+    mean, memory that is needed; and settings that are open."""
+
+    edges: float = 1.0
+    halo: float = 1.0
+    reuse: float = 1.0
+    balance: float = 1.0
+    memory: float = 1.0
+    set: Table = field(default_factory=dict)
+
+
+def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
+    """Nothing changed; then each assumption either way, alone; then each setting that is open for the ``kind``."""
+    names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
+    names += ["balance"] if suite.balance and ranks > 1 and not counted else []
+    factors: list[dict[str, Any]] = [{name: way} for name in names for way in (1 - suite.vary, 1 + suite.vary)]
+    changed = [replace(Variation(), **factor) for factor in factors]
+    return [Variation(), *changed, *(Variation(set=one.set) for one in table.open if kind in one.models)]
+
+
+@dataclass(frozen=True)
+class Division:
+    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` of a
+    statistics file that states them."""
+
+    rows: IntArray
+    edges: IntArray
+    halo: IntArray
+    given: Table
+
+
+def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variation) -> Division:
+    """How the ranks share a graph, as counted or as assumed. Raises :class:`ConfigError` where nobody says."""
+    counted = dataset.counted.get(str(ranks))
+    if counted is not None:
+        return _as_counted(dataset, counted, change)
+    total = round(dataset.edges * change.edges)
+    rows = np.diff(np.arange(ranks + 1, dtype=np.int64) * dataset.vertices // ranks)
+    if ranks == 1:
+        alone = np.array([total], dtype=np.int64)
+        return Division(rows=rows, edges=alone, halo=0 * alone, given={"ranks": 1, "replication_factor": 1.0})
+    if str(ranks) not in dataset.halo:
+        raise ConfigError(f"datasets: '{dataset.names[0]}' has no halo for {ranks} ranks, which a table needs")
+    most_edges, most_halo = _imbalance(suite, ranks, change)
+    edges = _loaded(total, ranks, most_edges)
+    # the other ranks hold at least one row of their own that nobody needs
+    most = dataset.vertices - int(rows.max()) - ranks
+    halo = np.minimum(_loaded(round(dataset.halo[str(ranks)] * change.halo * dataset.vertices), ranks, most_halo), most)
+    given: Table = {"ranks": ranks, "halo_rows": halo.tolist(), "edge_imbalance": most_edges}
+    return Division(rows=rows, edges=edges, halo=halo, given=given)
+
+
+def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Division:
+    rows = np.array(counted.rows, dtype=np.int64)
+    edges = np.round(np.array(counted.edges) * change.edges).astype(np.int64)
+    pairs = [[owner, rank, min(round(found * change.halo), counted.rows[owner])] for owner, rank, found in counted.halo]
+    halo = np.zeros(len(rows), dtype=np.int64)
+    for _, rank, found in pairs:
+        halo[rank] += found
+    ends = np.cumsum(rows)
+    trained = int(dataset.vertices * dataset.train_share)
+    train_rows = np.diff(trained * ends // ends[-1], prepend=0)
+    given: Table = {"rows": rows.tolist(), "edges": edges.tolist(), "halo": pairs}
+    return Division(rows=rows, edges=edges, halo=halo, given={**given, "tables": {"train_rows": train_rows.tolist()}})
+
+
+def _imbalance(suite: PublishedSuite, ranks: int, change: Variation) -> tuple[float, float]:
+    """Largest over mean of edges and halo rows."""
+    if suite.balance is None:
+        return 1.0, 1.0
+    found = []
+    for name, table in (("edges", suite.balance.edges), ("halo", suite.balance.halo)):
+        if str(ranks) not in table:
+            raise ConfigError(f"balance.{name}: has no entry for {ranks} ranks, which a table needs")
+        found.append(min(1.0 + (table[str(ranks)] - 1.0) * change.balance, float(ranks)))
+    return found[0], found[1]
+
+
+def _loaded(total: int, ranks: int, imbalance: float) -> IntArray:
+    """``total`` of which rank 0 has its imbalance times the mean, and the others the same each."""
+    first = round(imbalance * total / ranks)
+    rest = np.diff(np.arange(ranks, dtype=np.int64) * (total - first) // (ranks - 1))
+    return np.concatenate((np.array([first], dtype=np.int64), rest))
+
+
+def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, change: Variation) -> Table:
+    """A ``stats:`` file of the graph."""
+    division = divide(suite, dataset, ranks, change)
+    partition = dict(division.given)
+    if suite.reuse is not None:
+        sources = division.rows + division.halo
+        like = suite.reuse.like(dataset.edges / dataset.vertices)
+        tables = {
+            "locality/forward": _locality(suite.reuse, like, change.reuse, sources, division.edges),
+            "locality/backward": _locality(suite.reuse, like, change.reuse, division.rows, division.edges),
+        }
+        partition["tables"] = {**partition.get("tables", {}), **tables}
+    return {
+        "graph": {
+            "name": name,
+            "vertices": dataset.vertices,
+            "edges": int(division.edges.sum()),
+            "feature_width": dataset.features,
+            "classes": dataset.classes,
+            "train_vertices": int(dataset.vertices * dataset.train_share),
+        },
+        "partition": partition,
+    }
+
+
+def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:
+    """Reuse profiles of ranks, as :func:`simgnn.graph.locality.reuse_profile`: [P][bins]. A row's first read hits
+    nowhere; those after it do as on the graph ``like`` it, by the share of the rank's rows that 2**k rows are."""
+    table = []
+    for rows, reads in zip(sources.tolist(), edges.tolist(), strict=True):
+        again = 1.0 - min(rows / max(reads, 1), 1.0)
+        shares = np.minimum(2.0 ** np.arange(BINS) / max(rows, 1), 1.0)
+        hits = np.interp(np.log2(shares), np.log2(reuse.shares), like.hits, left=0.0)
+        table.append((again * np.where(shares < 1.0, np.minimum(hits * factor, 1.0), 1.0)).tolist())
+    return table
+
+
+def kept_bytes(kept: Kept, widths: Sequence[int], division: Division) -> int:
+    """Bytes that the fullest rank keeps by a system's own sums; ``widths``: of rows before, between, after layers."""
+    replicated = kept.rows * sum(widths)
+    own = kept.hidden * sum(widths[1:-1]) + kept.last * widths[-1]
+    values = (division.rows + division.halo) * replicated + division.rows * own
+    return int((kept.item_bytes * values + kept.edge_bytes * division.edges).max())

@@ -1,0 +1,1 @@
+"""Predictions against runs on this machine."""

@@ -1,0 +1,188 @@
+"""What predictions are measured against: a linear regression on flops and bytes, and alpha-beta plus roofline.
+
+Both see the same program as the simulator. The regression is fitted to measured runs (of other groups than the one that
+it predicts: it needs what the simulator must do without); alpha-beta plus roofline takes its rates from the same
+calibration and is fitted to nothing. Where ranks share a host's link to the network, both know it, and both know which
+share of its turns a block is sent in: baselines that were easy to beat would prove nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+
+import numpy as np
+
+from simgnn.hardware.price.features import flops_and_bytes
+from simgnn.hardware.price.machine import Machine
+from simgnn.program.kinds import PAIRWISE_KINDS, OpKind
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+from simgnn.study.error_measures import Floats
+
+REFERENCE_ROWS, REFERENCE_WIDTH, REFERENCE_BYTES = 20_000, 256, 2**20
+"""Sizes at which rates are read off a calibration: large enough that calls cost nothing beside them."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a steady epoch asks of each rank: float64 [P] each; bytes [P] of messages, of broadcasts and of all-gathers
+    (from rank to rank) by where they go."""
+
+    flops: Floats
+    memory_bytes: Floats
+    roofline_s: Floats
+    inside_bytes: Floats
+    across_bytes: Floats
+    alpha_beta_s: float
+
+    def features(self, speeds: Sequence[float], link_bytes_per_s: float | None, hosts: Sequence[int]) -> list[float]:
+        """Columns of the regression: 1, flops, memory bytes, bytes inside hosts, seconds of bytes between hosts.
+
+        ``speeds``: declared share of a core that each rank has; ``link_bytes_per_s``: declared rate of a host's link.
+        """
+        share = np.asarray(speeds)
+        across = np.bincount(np.asarray(hosts), self.across_bytes).max() if link_bytes_per_s else 0.0
+        return [
+            1.0,
+            float((self.flops / share).max()),
+            float((self.memory_bytes / share).max()),
+            float(self.inside_bytes.max()),
+            float(across / link_bytes_per_s) if link_bytes_per_s else 0.0,
+        ]
+
+
+def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) -> Demand:
+    """What the second epoch of a program asks for (the first, where a program has one of its own, is not steady).
+
+    ``decided``: every guard, int64 [P, epochs, steps]. An op under one counts by the share of steady turns in which it
+    runs.
+    """
+    P = program.ranks
+    zero = np.zeros(P)
+    flops, moved, roofline, inside, across = zero.copy(), zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    alpha_beta = 0.0
+    peak, bandwidth = _rates(machine)
+    same = np.equal.outer(program.hosts, program.hosts)
+    for step in range(program.calendar.steps):
+        for op in program.templates[program.calendar.template(1, step)].ops:
+            runs = np.ones(P) if op.guard is None else _share(decided[op.guard.decision])
+            for work in op.work:
+                sizes = {name: program.sizes.per_rank(size, 1, step) for name, size in work.sizes.items()}
+                done, touched = flops_and_bytes(work.primitive, sizes)
+                flops += runs * done
+                moved += runs * touched
+                roofline += runs * np.maximum(done / peak, touched / bandwidth)
+            if op.route is not None and op.transfer is not None and op.kind in PAIRWISE_KINDS:
+                rows = program.sizes.routes[op.route].matrix(P, 1, step)
+                sent = np.asarray(rows * op.transfer.row_bytes, dtype=np.float64)
+                inside += runs * (sent * same).sum(axis=1)
+                across += runs * (sent * ~same).sum(axis=1)
+                alpha_beta += runs.max() * _exchange_s(sent, machine)
+            elif op.kind in (OpKind.BROADCAST, OpKind.ALLGATHER) and op.transfer is not None and P > 1:
+                rows = program.sizes.per_rank(op.transfer.rows, 1, step)
+                handed = rows.max() if op.kind is OpKind.ALLGATHER else rows[op.root or 0]
+                sent = _from_rank_to_rank(op.kind, float(handed) * op.transfer.row_bytes, P, op.root or 0)
+                inside += runs * (sent * same).sum(axis=1)
+                across += runs * (sent * ~same).sum(axis=1)
+                alpha_beta += runs.max() * _collective_s(op.kind, float(handed) * op.transfer.row_bytes, machine)
+            elif op.kind is OpKind.ALLREDUCE and op.transfer is not None and P > 1:
+                rows = program.sizes.per_rank(op.transfer.rows, 1, step)
+                alpha_beta += runs.max() * _allreduce_s(float(rows.max()) * op.transfer.row_bytes, machine)
+    return Demand(
+        flops=flops,
+        memory_bytes=moved,
+        roofline_s=roofline,
+        inside_bytes=inside,
+        across_bytes=across,
+        alpha_beta_s=alpha_beta,
+    )
+
+
+def _share(values: IntArray) -> Floats:
+    """Share of the turns after the first epoch (of all, where there is no other) in which a guard is set, [P]."""
+    steady = values[:, 1:] if values.shape[1] > 1 else values
+    return np.asarray((steady != 0).mean(axis=(1, 2)))
+
+
+def roofline_s(found: Demand) -> float:
+    """Alpha-beta plus roofline: the slowest rank's work, then all communication one after another."""
+    return float(found.roofline_s.max()) + found.alpha_beta_s
+
+
+def held_out_regression(rows: Floats, measured: Floats, groups: Sequence[str]) -> Floats:
+    """Predictions [n] for each group by the regression fitted to all others; NaN where there are no others.
+
+    Least squares of relative errors with costs that are not negative, as costs are. ``rows`` [n, features].
+    """
+    predicted = np.full(len(measured), np.nan)
+    names = np.asarray(groups)
+    for group in sorted(set(groups)):
+        left_out = names == group
+        if not left_out.all():
+            predicted[left_out] = rows[left_out] @ _fit(rows[~left_out], measured[~left_out])
+    return predicted
+
+
+def _fit(rows: Floats, measured: Floats) -> Floats:
+    from scipy.optimize import nnls
+
+    relative = rows / measured[:, None]
+    scale = np.abs(relative).max(axis=0)
+    scale[scale == 0] = 1.0
+    costs, _ = nnls(relative / scale, np.ones(len(measured)))
+    return np.asarray(costs / scale)
+
+
+def _rates(machine: Machine) -> tuple[Floats, Floats]:
+    """Flops and bytes of memory a second of every rank, [P] each: a large matrix product, a large copy."""
+    product = {"rows": REFERENCE_ROWS, "inner": REFERENCE_WIDTH, "outer": REFERENCE_WIDTH, "item_bytes": 4}
+    copied = {"rows": REFERENCE_ROWS, "width": REFERENCE_WIDTH, "item_bytes": 4}
+    product_s, _, _ = machine.work_seconds_all("matmul", product)
+    copy_s, _, _ = machine.work_seconds_all("copy", copied)
+    flops, moved = 2.0 * REFERENCE_ROWS * REFERENCE_WIDTH**2, 2.0 * 4 * REFERENCE_ROWS * REFERENCE_WIDTH
+    return flops / product_s, moved / copy_s
+
+
+def _exchange_s(sent: Floats, machine: Machine) -> float:
+    """alpha for each message of the busiest rank, plus bytes over beta: of a rank inside its host, of a host beyond."""
+    P = len(sent)
+    latency, rate = np.zeros((P, P)), np.full((P, P), np.inf)
+    for i, j in zip(*np.nonzero(sent), strict=True):
+        price = machine.message(int(i), int(j), REFERENCE_BYTES)
+        latency[i, j], rate[i, j] = price.latency_s, price.rate_bytes_per_s
+    seconds = sent / rate
+    hosts = np.asarray(machine.hosts)
+    same = np.equal.outer(hosts, hosts)
+    inside = (seconds * same).sum(axis=1).max(initial=0.0)
+    of_rank = (seconds * ~same).sum(axis=1)
+    return float(latency.sum(axis=1).max() + max(inside, np.bincount(hosts, of_rank).max()))
+
+
+def _from_rank_to_rank(kind: OpKind, nbytes: float, P: int, root: int) -> Floats:
+    """Bytes [P, P] of a collective that goes round: a broadcast ends before its root, an all-gather has P parts."""
+    sent = np.zeros((P, P))
+    for rank in range(P):
+        beside = (rank + 1) % P
+        if kind is OpKind.ALLGATHER:
+            sent[rank, beside] = (P - 1) * nbytes
+        elif beside != root:
+            sent[rank, beside] = nbytes
+    return sent
+
+
+def _collective_s(kind: OpKind, nbytes: float, machine: Machine) -> float:
+    """A binomial tree of a broadcast's bytes, or the P - 1 steps of an all-gather round, over the slowest hop."""
+    rounds = machine.ranks - 1 if kind is OpKind.ALLGATHER else ceil(log2(machine.ranks))
+    return rounds * _hop_s(nbytes, machine)
+
+
+def _allreduce_s(nbytes: float, machine: Machine) -> float:
+    """A ring: 2 (P - 1) steps of bytes / P each over the slowest of its hops."""
+    return 2 * (machine.ranks - 1) * _hop_s(nbytes / machine.ranks, machine)
+
+
+def _hop_s(nbytes: float, machine: Machine) -> float:
+    """A message between neighbours of a ring of all ranks, by its longest latency and its lowest rate."""
+    P = machine.ranks
+    hops = [machine.message(i, (i + 1) % P, REFERENCE_BYTES) for i in range(P)]
+    return max(hop.latency_s for hop in hops) + nbytes / min(hop.rate_bytes_per_s for hop in hops)

@@ -1,0 +1,58 @@
+"""A fixed piece of reference work, timed beside the runs: it tells how fast the machine was, and corrects nothing.
+
+``python -m simgnn.study.validate.drift_check`` prints the seconds. One thread, in a process of its own, so that it is
+the same work whatever the rest of the study is: sparse times dense rows, a matrix product, and a pass over a large
+array.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+from simgnn.errors import BackendError
+
+ROUNDS = 40
+ROWS, EDGES_A_ROW, WIDTH, SIDE, ITEMS = 20_000, 10, 64, 512, 4_000_000
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def canary_seconds() -> float:
+    """Median seconds of a round, measured in a fresh process. Raises :class:`BackendError` when that fails."""
+    environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
+    done = subprocess.run(
+        [sys.executable, "-m", "simgnn.study.validate.drift_check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if done.returncode != 0:
+        raise BackendError(f"validate: the reference work ended with status {done.returncode}:\n{done.stderr.strip()}")
+    return float(done.stdout)
+
+
+def main() -> None:
+    """Do the work and print the median seconds of a round."""
+    import numpy as np
+    from scipy import sparse
+
+    rng = np.random.default_rng(0)
+    columns = rng.integers(0, ROWS, ROWS * EDGES_A_ROW)
+    pointers = np.arange(0, len(columns) + 1, EDGES_A_ROW)
+    matrix = sparse.csr_array((np.ones(len(columns), np.float32), columns, pointers), shape=(ROWS, ROWS))
+    rows = rng.random((ROWS, WIDTH), dtype=np.float32)
+    square = rng.random((SIDE, SIDE), dtype=np.float32)
+    flat = rng.random(ITEMS, dtype=np.float32)
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        began = time.perf_counter()
+        matrix @ rows
+        square @ square
+        np.multiply(flat, 1.5, out=flat)
+        seconds.append(time.perf_counter() - began)
+    print(float(np.median(seconds[1:])))  # the first touches its memory for the first time
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""A validation suite: which experiments are predicted and run, and which bars the predictions must hold."""
+
+from collections.abc import Mapping
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
+
+from simgnn.errors import ConfigError
+from simgnn.hardware.primitives import PRIMITIVES
+from simgnn.hardware.profile.links import LinkKind
+from simgnn.hardware.profile.quantities import BytesPerSecond, Strict
+from simgnn.hardware.topology.topology import Name
+from simgnn.schema_faults import sentences
+from simgnn.spelling import nearest
+from simgnn.study.cases import AXES, Axis, Case, case_experiment
+from simgnn.study.validate.stratified_draw import balanced_draw
+from simgnn.study.validate.suite_faults import suite_faults
+from simgnn.tomlfile import Table, load_toml
+
+Share = Annotated[StrictFloat, Field(ge=0.0, le=1.0)]
+"""0.08 for 8 %."""
+Settings = dict[StrictStr, Any]
+
+
+class Level(Strict):
+    """One choice on an axis: ``set`` is merged into the experiment."""
+
+    name: Name
+    set: Settings = Field(default_factory=dict)
+
+
+class Topology(Strict):
+    """Where the ranks run. Without ``link`` and ``slow_last``: this machine as it is. With them: ``hosts`` network
+    namespaces whose links have that rate, and the last rank limited to a share of a CPU, by ``executor testbed``."""
+
+    name: Name
+    hosts: Annotated[StrictInt, Field(ge=1, le=64)] = 1
+    link: BytesPerSecond | None = None
+    slow_last: Annotated[StrictFloat, Field(gt=0.0, lt=1.0)] | None = None
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if (self.hosts > 1) != (self.link is not None):
+            raise ValueError("link: expected with two hosts or more, and only there, such as link = '200 Mbit/s'")
+        return self
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is this machine as it is."""
+        return self.hosts == 1 and self.slow_last is None
+
+
+class Draw(Strict):
+    """How many cases are drawn, and the seed; every level of every axis comes up equally often, give or take one."""
+
+    count: Annotated[StrictInt, Field(ge=1, le=10_000)]
+    seed: Annotated[StrictInt, Field(ge=0)]
+
+
+class Calibration(Strict):
+    """What is measured before the first run, on one host: rank counts, whether quickly, and in how many passes."""
+
+    ranks: Annotated[tuple[Annotated[StrictInt, Field(ge=1)], ...], Field(min_length=1)]
+    quick: StrictBool = False
+    passes: Annotated[StrictInt, Field(ge=1)] = 1
+
+
+class Bars(Strict):
+    """What must hold; what is left out is only reported. Errors as shares of the measured median."""
+
+    median_error: Share | None = None
+    mean_error: Share | None = None
+    p90_error: Share | None = None
+    max_error: Share | None = None
+    tau: Annotated[StrictFloat, Field(gt=-1.0, le=1.0)] | None = None
+    regret: Share | None = None
+    coverage: tuple[Share, Share] | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.coverage is not None and self.coverage[0] > self.coverage[1]:
+            raise ValueError(f"coverage: got {list(self.coverage)}, expected the least first, such as [0.8, 0.97]")
+        if self.coverage == (0.0, 1.0):
+            raise ValueError("coverage: got [0, 1], outside of which no share is; expected such as [0.8, 0.97]")
+        return self
+
+    def stated(self) -> dict[str, Any]:
+        """Bars on one predictor's own score."""
+        return self.model_dump(exclude_none=True, exclude={"better_than_baselines"})
+
+
+class SuiteBars(Bars):
+    """Bars on all cases, for which alone the baselines are judged too."""
+
+    better_than_baselines: Annotated[StrictFloat, Field(ge=1.0)] | None = None
+
+
+class GroupBars(Strict):
+    """Bars on the cases whose ``axis`` is one of ``levels``."""
+
+    name: Name
+    axis: Axis
+    levels: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
+    bars: Bars
+
+
+class Slowed(Strict):
+    """A rate to cut down to ``share`` of itself: of the device's ``primitive`` ("*": all), or of links of a kind."""
+
+    primitive: StrictStr | None = None
+    link: LinkKind | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.primitive is None) == (self.link is None):
+            raise ValueError("expected either primitive = 'spmm' (or '*') or link = 'ethernet'")
+        if self.primitive not in (None, "*", *PRIMITIVES):
+            known = ", ".join(PRIMITIVES)
+            raise ValueError(f"primitive: got '{self.primitive}', expected '*' or one of {known}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        much = "half the" if self.share == 0.5 else f"{self.share:g} of the"
+        return f"{much} rate of {self.primitive or self.link}" + (" links" if self.link else "")
+
+
+class Suite(Strict):
+    """Experiments x graphs x partitions x ranks x topologies, drawn before calibration.
+
+    ``repeats``: runs of each case, interleaved, in fresh processes. ``epochs``: of each run, the first of which is not
+    counted. ``hold_out``: axes of which each level is left out of the fit before it is predicted. ``choose``: axes over
+    which a user would choose, for the regret of picking the predicted best.
+    """
+
+    kind: Literal["runs"] = "runs"
+    name: Name
+    description: StrictStr
+    extends: StrictStr = "vanilla"
+    set: Settings = Field(default_factory=dict)
+    repeats: Annotated[StrictInt, Field(ge=1, le=1000)]
+    epochs: Annotated[StrictInt, Field(ge=2, le=10_000)]
+    experiments: Annotated[tuple[Level, ...], Field(min_length=1)]
+    graphs: Annotated[tuple[Level, ...], Field(min_length=1)]
+    partitions: Annotated[tuple[Level, ...], Field(min_length=1)]
+    ranks: Annotated[tuple[Annotated[StrictInt, Field(ge=1, le=4096)], ...], Field(min_length=1)]
+    topologies: Annotated[tuple[Topology, ...], Field(min_length=1)]
+    draw: Draw | None = None
+    calibration: Calibration
+    hold_out: tuple[Axis, ...] = ("graph",)
+    choose: tuple[Axis, ...] = ("partition", "ranks", "topology")
+    bars: SuiteBars = SuiteBars()
+    group_bars: tuple[GroupBars, ...] = ()
+    sensitivity: tuple[Slowed, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        faults = []
+        for axis in AXES:
+            labels = self.levels(axis)
+            doubled = sorted({label for label in labels if labels.count(label) > 1})
+            faults += [f"{axis}: two levels called '{label}'; expected different names" for label in doubled]
+        for at, group in enumerate(self.group_bars):
+            faults += [
+                f"group_bars.{at}.levels: no {group.axis} is called '{level}'{nearest(level, self.levels(group.axis))}"
+                for level in group.levels
+                if level not in self.levels(group.axis)
+            ]
+        faults += [
+            f"ranks: {ranks} ranks cannot be spread evenly over the {topology.hosts} hosts of '{topology.name}'"
+            for topology, ranks in product(self.topologies, self.ranks)
+            if ranks % topology.hosts
+        ]
+        cases, found = self.every_case(), dict[str, Case]()
+        for case in cases:
+            if found.setdefault(case.name, case) != case:
+                faults.append(
+                    f"two cases are called '{case.name}': {found[case.name].levels()} and {case.levels()}; "
+                    "expected names of levels that differ when joined"
+                )
+        total = len(cases)
+        if self.draw is not None and self.draw.count > total:
+            faults.append(f"draw.count: got {self.draw.count}, expected at most {total}, all the cases that there are")
+        faults = faults or suite_faults(self)  # these are told of cases, which need levels that are right
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
+
+    def levels(self, axis: Axis) -> tuple[str, ...]:
+        """Names of the levels of an axis."""
+        if axis == "ranks":
+            return tuple(str(ranks) for ranks in self.ranks)
+        entries: Mapping[str, tuple[Any, ...]] = {
+            "experiment": self.experiments,
+            "graph": self.graphs,
+            "partition": self.partitions,
+            "topology": self.topologies,
+        }
+        return tuple(entry.name for entry in entries[axis])
+
+    def every_case(self) -> tuple[Case, ...]:
+        """The full product, in the order of the file."""
+        return tuple(
+            Case(graph=graph, partition=partition, ranks=ranks, topology=topology, experiment=experiment)
+            for graph, partition, ranks, topology, experiment in product(
+                self.levels("graph"),
+                self.levels("partition"),
+                self.ranks,
+                self.levels("topology"),
+                self.levels("experiment"),
+            )
+        )
+
+    def cases(self) -> tuple[Case, ...]:
+        """The cases of this suite: drawn, or all. A pure function of the file."""
+        every = self.every_case()
+        if self.draw is None:
+            return every
+        return tuple(every[at] for at in balanced_draw([case.levels() for case in every], **self.draw.model_dump()))
+
+    def topology(self, case: Case) -> Topology:
+        """Where a case runs."""
+        return next(topology for topology in self.topologies if topology.name == case.topology)
+
+    def settings(self, case: Case) -> list[Table]:
+        """What the levels of a case set, least specific first."""
+        hosts = self.topology(case).hosts
+        named = {level.name: level.set for level in (*self.graphs, *self.partitions, *self.experiments)}
+        return [
+            self.set,
+            named[case.graph],
+            named[case.partition],
+            named[case.experiment],
+            {
+                "name": case.name,
+                "cluster": {"hosts": hosts, "ranks_per_host": case.ranks // hosts},
+                "train": {"epochs": self.epochs, "eval_every": 0},
+            },
+        ]
+
+    def to_table(self) -> Table:
+        """As TOML writes it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def suite_names() -> tuple[str, ...]:
+    """Names of the shipped suites, sorted."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
+
+
+def find_suite(argument: str | Path) -> Path:
+    """The file of a suite, by path or by name; :class:`ConfigError` that lists the names."""
+    path = Path(argument).expanduser()
+    if path.is_file():
+        return path
+    shipped = _folder() / f"{argument}.toml"
+    if shipped.parent == _folder() and shipped.is_file():
+        return shipped
+    known = suite_names()
+    raise ConfigError(
+        f"SUITE: got '{argument}', expected a TOML file or the name of a shipped suite ({', '.join(known)})"
+        f"{nearest(str(argument), known)}"
+    )
+
+
+def load_suite(path: Path) -> Suite:
+    """The suite of a file; :class:`ConfigError` with every fault, those of the experiments that it makes included."""
+    return parse_suite(load_toml(path), str(path))
+
+
+def parse_suite(table: Table, label: str) -> Suite:
+    """The suite of a table, checked as a whole, and the experiments that its levels make."""
+    try:
+        suite = Suite.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError([f"{label}: {line}" for line in sentences(Suite, error)]) from None
+    problems: dict[str, None] = {}
+    for case in suite.every_case():
+        try:
+            case_experiment(suite.extends, suite.settings(case))
+        except ConfigError as error:
+            problems.update(dict.fromkeys(f"{label}: {problem}" for problem in error.problems))
+    if problems:
+        raise ConfigError(list(problems))
+    return suite
+
+
+def _folder() -> Path:
+    return Path(str(resources.files("simgnn.study"))) / "suites"

@@ -1,0 +1,77 @@
+"""Nothing is compiled, or read from Numba's cache, once the idle process has been noted: it would count as memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from executor.launch.launcher import environment_of
+from executor.world.environment import RENDEZVOUS
+from simgnn.cli.tables.console import Reporter
+from simgnn.cli.train import write_run
+from simgnn.experiment.load import load_experiment
+from simgnn.planner.prepare import prepare
+from tests.benchmarks.bench_memory import any_profile
+
+RANK = """
+import gc, sys
+from pathlib import Path
+
+from numba.core.dispatcher import Dispatcher
+
+from executor import train
+
+
+def compiled():
+    found = [one for one in gc.get_objects() if issubclass(type(one), Dispatcher)]
+    return {(one.py_func.__module__, one.py_func.__name__, str(kind)) for one in found for kind in one.signatures}
+
+
+class Noted(train.PeakMemory):
+    @classmethod
+    def begin(cls, *arguments, **options):
+        cls.before = compiled()
+        return super().begin(*arguments, **options)
+
+
+train.PeakMemory = Noted
+status = train.run_rank(Path(sys.argv[1]), "cpu")
+print("late", sorted(compiled() - Noted.before), flush=True)
+train.end_process(status)
+"""
+SMALL = ["graph.source=synthetic:communities", "graph.vertices=800", "graph.edges=4000", "train.epochs=2"]
+BATCHES = ["model.layers=2", "batching.fanouts=[3, 3]", "batching.batch_size=20"]
+
+
+@pytest.mark.parametrize(
+    ("system", "ranks", "hosts", "settings"),
+    [
+        ("vanilla", 1, 1, ["model.kind=sage"]),
+        ("cdfgnn", 2, 1, []),
+        ("distdgl", 2, 2, BATCHES),
+        pytest.param("vanilla", 2, 1, ["model.kind=gat", "codec.kind=stochastic"], marks=pytest.mark.slow),
+        pytest.param("cagnet", 2, 1, ["model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
+        pytest.param("sancus", 2, 1, ["codec.kind=bfloat16"], marks=pytest.mark.slow),
+        pytest.param("distdgl", 1, 1, BATCHES, marks=pytest.mark.slow),
+        pytest.param("distdgl", 2, 2, [*BATCHES, "placement.sparse_embedding=4"], marks=pytest.mark.slow),
+        pytest.param("rapidgnn", 2, 2, [*BATCHES, "placement.hot_rows=50"], marks=pytest.mark.slow),
+    ],
+)
+def test_every_kernel_has_run_before_memory_is_measured(
+    system: str, ranks: int, hosts: int, settings: list[str], tmp_path: Path
+) -> None:
+    experiment = load_experiment(system, [*SMALL, *settings]).with_cluster(hosts, ranks // hosts)
+    prepared = prepare(experiment, need_graph=True, cache=tmp_path / "cache")
+    directory = write_run(prepared, any_profile(), tmp_path / "run", Reporter(quiet=True))
+    command = [sys.executable, "-c", RANK, str(directory)]
+    processes = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True,
+            env={**environment_of(rank, ranks, None), RENDEZVOUS: str(tmp_path / "rendezvous")},
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * ranks
+    assert [text.splitlines()[-1] for text in said] == ["late []"] * ranks

@@ -1,0 +1,95 @@
+"""Counts that a suite of published results takes from graphs that are here: laws, the command, the shipped suite."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.errors import ConfigError
+from simgnn.graph.load import load_graph
+from simgnn.study.published.datasets import Balance, Counted, Reuse
+from simgnn.study.published.suite import load_published, published_folder
+from simgnn.study.validate.suite import find_suite
+from tools.count_published import degree, divided, main, reread_hits
+
+SHARES = 2.0 ** np.arange(-10, 1)
+REAL = (
+    "amazon_computers",
+    "coauthor_cs",
+    "coauthor_physics",
+    "cora",
+    "cora_full_structure",
+    "ogbn_arxiv",
+    "pubmed",
+    "tolokers",
+)
+"""What the shipped suite's counts are of: all real graphs of the folder (minesweeper is a made grid)."""
+
+
+def write_edges(path: Path, edges: np.ndarray) -> Path:
+    np.save(path, edges.astype(np.int64))
+    return path
+
+
+def test_reads_in_a_ring_find_their_rows_among_the_last_few(tmp_path: Path) -> None:
+    start = np.arange(4096)
+    ring = write_edges(tmp_path / "ring.npy", np.stack((start, (start + 1) % 4096), axis=1))
+    hits = reread_hits(load_graph(str(ring)), SHARES)
+    assert hits[-1] == 1.0
+    assert hits[SHARES == 4 / 4096] == pytest.approx(1.0, abs=0.01), "each row is read by its two neighbours in turn"
+
+
+def test_reads_at_random_find_as_many_rows_as_there_are_kept(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).integers(0, 2000, (100_000, 2))
+    hits = reread_hits(load_graph(str(write_edges(tmp_path / "drawn.npy", drawn))), SHARES)
+    many = SHARES > 0.1  # fewer are not even the rows of one sum, each of which is read once
+    assert hits[many] == pytest.approx(SHARES[many], abs=0.03)
+    assert np.all(hits[~many] <= SHARES[~many])
+
+
+def test_the_command_writes_what_a_suite_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = np.random.default_rng(1).integers(0, 500, (5000, 2))
+    graph = write_edges(tmp_path / "drawn.npy", drawn)
+    assert main([str(graph), "--ranks", "2", "--partition", str(graph)]) == 0
+    table = tomllib.loads(capsys.readouterr().out)
+    reuse = Reuse.model_validate({**table["reuse"], "assumed": "counted"})
+    found = load_graph(str(graph))
+    assert [(one.graph, one.degree) for one in reuse.of] == [("drawn", pytest.approx(degree(found), abs=0.006))]
+    balance = Balance.model_validate({**table["balance"], "assumed": "counted"})
+    counted = Counted.model_validate(table["counted"]["2"])
+    stats = divided(found, 2)
+    assert sum(counted.rows) == stats.facts.vertices
+    assert sum(counted.edges) == stats.facts.edges
+    assert balance.edges["2"] == pytest.approx(max(counted.edges) / (sum(counted.edges) / 2), abs=0.1)
+    assert main([str(tmp_path / "absent.npy")]) == 2
+    assert "absent.npy" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.realdata
+def test_the_shipped_suite_says_what_is_counted(data_dir: Path) -> None:
+    """METIS may divide anew a little differently; the reuse of rows is exact."""
+    suite = load_published(find_suite("published"))
+    assert suite.reuse is not None
+    assert suite.balance is not None
+    graphs = [load_graph(str(data_dir / f"{name}.npz")) for name in REAL]
+    for name, graph, stated in zip(REAL, graphs, suite.reuse.of, strict=True):
+        assert stated.graph == name
+        assert stated.degree == pytest.approx(degree(graph), abs=0.006)
+        assert stated.hits == pytest.approx(reread_hits(graph, np.array(suite.reuse.shares)).tolist(), abs=0.0006)
+    for ranks, uneven in suite.balance.edges.items():
+        found = [divided(graph, int(ranks)).edges for graph in graphs]
+        assert uneven == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)
+
+
+def test_the_shipped_suite_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_published(find_suite("published"))
+    assert loaded.vary == 0.2
+    assert all(dataset.assumed for dataset in loaded.datasets)
+    monkeypatch.setenv("SIMGNN_DATA", str(tmp_path / "nowhere" / "data"))
+    with pytest.raises(ConfigError, match="'published' beside SIMGNN_DATA"):
+        published_folder()
+    assert invoke(["validate", "published"]) == 2
+    assert invoke(["validate", "published", "--out", str(tmp_path)]) == 2

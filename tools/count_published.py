@@ -1,0 +1,96 @@
+"""``python -m tools.count_published``: what a ``published`` suite assumes of graphs that are not here, counted
+on graphs that are: reuse of rows, balance of METIS partitions; and partitions of a graph that it names.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.errors import SimgnnError
+from simgnn.graph.graph import Graph
+from simgnn.graph.load import load_graph
+from simgnn.graph.locality import reuse_profile
+from simgnn.partition.partition import partitioned
+from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.partition.statistics.quality import over_mean
+from simgnn.policy import Partitioner
+from simgnn.registry import shipped
+
+SMALLEST_SHARE = 10
+"""Shares of a graph's rows are powers of two, from 2 to the minus this on."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print TOML for a suite's file; exit status 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m tools.count_published", description=__doc__)
+    parser.add_argument("graphs", type=Path, nargs="+", help="graphs to count; of balance, medians over them")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4], help="rank counts")
+    parser.add_argument("--partition", type=Path, help="a graph whose METIS partitions are written out")
+    chosen = parser.parse_args(arguments)
+    try:
+        print(_toml(chosen.graphs, chosen.ranks, chosen.partition))
+    except SimgnnError as error:
+        print(f"simgnn: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) -> str:
+    import tomli_w
+
+    loaded = [load_graph(str(path)) for path in graphs]
+    shares = np.exp2(np.arange(-SMALLEST_SHARE, 1, dtype=np.float64))
+    counted = [
+        {
+            "graph": path.stem,
+            "degree": round(degree(graph), 2),
+            "hits": np.round(reread_hits(graph, shares), 3).tolist(),
+        }
+        for path, graph in zip(graphs, loaded, strict=True)
+    ]
+    table: dict[str, Any] = {"reuse": {"shares": shares.tolist(), "of": counted}}
+    edges, halo = {}, {}
+    for each in ranks:
+        found = [divided(graph, each) for graph in loaded]
+        edges[str(each)] = round(float(np.median([over_mean(stats.edges) for stats in found])), 3)
+        halo[str(each)] = round(float(np.median([over_mean(stats.halo_rows()) for stats in found])), 3)
+    table["balance"] = {"edges": edges, "halo": halo}
+    if partition is not None:
+        graph = load_graph(str(partition))
+        table["counted"] = {str(each): _counted(divided(graph, each)) for each in ranks}
+    return tomli_w.dumps(table)
+
+
+def degree(graph: Graph) -> float:
+    """In-edges a vertex."""
+    return graph.csr.edges / graph.vertices
+
+
+def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Share of a row's reads after its first that find it among the rows read last, where these are ``shares`` of all
+    rows that are read; edges in the order in which one aggregation over the whole graph reads them."""
+    profile = reuse_profile(graph.csr)
+    rows = shares * np.count_nonzero(np.bincount(graph.csr.indices, minlength=graph.vertices))
+    found = np.interp(np.log2(np.maximum(rows, 1.0)), np.arange(len(profile)), profile / profile[-1])
+    return np.where(rows < 1.0, 0.0, np.where(shares == 1.0, 1.0, found))
+
+
+def divided(graph: Graph, ranks: int) -> PartitionStats:
+    """Statistics of METIS' parts of equally many vertices, on one host."""
+    hosts, metis = np.zeros(ranks, dtype=np.int64), cast(Partitioner, shipped("partition")["metis"]())
+    return partition_stats(graph, partitioned(metis, graph, hosts, 0), hosts, "none")
+
+
+def _counted(stats: PartitionStats) -> dict[str, Any]:
+    halo = np.stack((stats.halo.source, stats.halo.target, stats.halo.rows), axis=1)
+    return {"rows": stats.rows.tolist(), "edges": stats.edges.tolist(), "halo": halo.tolist()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
