@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.replay import read_recording, replay
+from simgnn.analysis.replay.activity import read_recording, replay
 from simgnn.cli.main import invoke
 from simgnn.program.digest import program_digest
 from simgnn.record.activity import decisions_in

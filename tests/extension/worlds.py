@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from executor.plan import RunPlan
+from executor.state.plan import RunPlan
 from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program
@@ -16,8 +16,8 @@ from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.registry import add_to_path
 from simgnn.sim.simulate import Simulation, simulate
 from tests.equality.counting import Decided, counted_rows, differences, planned_rows, turns_of
-from tests.executor.batch_runs import prepared_batches
 from tests.executor.harness import run_ranks
+from tests.executor.minibatch.batch_runs import prepared_batches
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 from tests.sim.worlds import machine
 
