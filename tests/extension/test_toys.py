@@ -1,5 +1,6 @@
 """Toy policies of a user's own, one file each outside of the tree: simulated, run, replayed and compared."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simgnn import emit
 from simgnn.analysis.replay.activity import read_recording, replay
 from simgnn.cli.main import invoke
 from simgnn.program.digest import program_digest
@@ -65,6 +67,21 @@ def test_the_page_is_complete_and_imports_what_authors_are_promised() -> None:
     for name, text in policies().items():
         found = {module for module in imported(text) if not module.startswith("simgnn.program.")}
         assert found <= {"simgnn.policy", "simgnn.emit"}, name
+
+
+def test_a_type_checker_sees_the_names_that_authors_import() -> None:
+    tree = ast.parse(Path(emit.__file__).read_text())
+    seen = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == dict(emit.HOMES)
+    for name in emit.HOMES:
+        assert getattr(emit, name) is not None
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
