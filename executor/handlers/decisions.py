@@ -19,7 +19,6 @@ from simgnn.errors import BackendError
 from simgnn.policy import Action, PolicyError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
-from simgnn.user_code import blamed
 
 BEFORE = Now(0, 0, 0)
 """A turn that has all that persists."""
@@ -49,11 +48,6 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
             written = action.run(here, *read)
         except PolicyError as error:
             raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
-        except Exception as error:
-            told = blamed(context.policies.values(), error)
-            if told is None:
-                raise
-            raise BackendError(f"{place_of(context.rank, now, op.name)}: {told}") from error
         for put, value in zip(setters, written, strict=True):
             put(now, value)
         decided = action.decided(here, read, written)
