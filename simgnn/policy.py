@@ -6,7 +6,7 @@ A policy of a user imports this module, :mod:`simgnn.emit` and the nouns of :mod
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -63,13 +63,28 @@ class Metrics:
 
     @classmethod
     def of(cls, row: Array) -> "Metrics":
-        """The numbers of a program's buffer of metrics, float64 [1, 4]."""
+        """The numbers of a program's buffer of metrics, float64 [1, METRICS]."""
         return cls(*array_namespace(row).reshape(row, (-1,)).tolist())
+
+    @staticmethod
+    def packed(*, loss: Array, correct: Array, count: Array, nonfinite: Array) -> Array:
+        """What such a buffer holds, float64 [METRICS], of numbers that are arrays themselves."""
+        return array_namespace(loss).stack((loss, correct, count, nonfinite))
+
+    @staticmethod
+    def loss_of(row: Array) -> Array:
+        """A copy of the loss alone, [1], which is not waited for where it lies on a device."""
+        xp = array_namespace(row)
+        return xp.asarray(xp.reshape(row, (-1,))[:1], copy=True)
 
     @property
     def accuracy(self) -> float | None:
         """Share of correct predictions; None: there are no training rows."""
         return self.correct / self.count if self.count else None
+
+
+METRICS = len(fields(Metrics))
+"""Numbers of a set of rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from simgnn.analysis.replay.activity import Replay, read_recording, replay
-from simgnn.analysis.replay.extrapolation import Thresholds
 from simgnn.analysis.replay.recorded_accuracy import recorded_result
 from simgnn.analysis.replay.recorded_plan import (
     HOIST,
@@ -80,7 +79,6 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
         elsewhere = not same and not (full and _exact(experiment))
         told = (ELSEWHERE.format(name, there.file.ranks), *unnamed) if elsewhere else ()
         return Replay(activity=scheduled, transferred=elsewhere, notes=told, run=name, accuracy=accuracy)
-    thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
         recording,
         program,
@@ -88,7 +86,7 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
         digests,
         experiment.train.epochs,
         experiment.seed,
-        thresholds,
+        experiment.freshness.thresholds,
     )
     kept = () if notes else accuracy  # what learned something else reached another one
     moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
