@@ -16,8 +16,10 @@ from simgnn.analysis.replay.recorded_plan import (
 )
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import SLOTS
 from simgnn.planner.directory import differences
 from simgnn.planner.prepare import Prepared
+from simgnn.policy import Policy
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import Accuracy
 from simgnn.tomlfile import leaves
@@ -37,7 +39,7 @@ def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
     """
     result = recorded_result(root)
     stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
-    faults, _ = different_experiment(stated, root, _irrelevant(experiment))
+    faults, _ = different_experiment(stated, root, _policies(experiment), _irrelevant(experiment))
     if faults:
         raise ConfigError(faults)
     return tuple(result.accuracy or ())
@@ -110,10 +112,14 @@ def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irre
     found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
     graph = None if origin is None else origin.graph
     found = graph_differences(found, experiment.graph.source, there.file.graph_digest, graph)
-    faults, notes = different_experiment(found, root, irrelevant)
+    faults, notes = different_experiment(found, root, _policies(experiment), irrelevant)
     if faults:
         raise ConfigError(faults)
     return notes
+
+
+def _policies(experiment: Experiment) -> dict[str, type[Policy]]:
+    return {slot: type(getattr(experiment, slot)) for slot in SLOTS}
 
 
 def _irrelevant(experiment: Experiment) -> frozenset[str]:
