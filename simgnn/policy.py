@@ -6,7 +6,7 @@ A policy of a user imports this module, :mod:`simgnn.emit` and the nouns of :mod
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -28,6 +28,9 @@ Moves = Literal["rows", "blocks", "batches"]
 """What travels: rows of the full graph that lists name, whole blocks of its rows, or input rows of mini-batches."""
 Cut = Literal["edge-cut", "vertex-cut"]
 Reorder = Literal["none", "rcm", "degree"]
+Effect = Literal["decisions", "learning", "nothing"]
+"""What another value of an option changes for a run that was recorded: what it decided, so that the record is of
+another experiment; only what it learned; or neither."""
 Array = Any
 """An array of the Python array API standard: a NumPy array, or a tensor of any device."""
 Resource = TypeVar("Resource")
@@ -64,13 +67,28 @@ class Metrics:
 
     @classmethod
     def of(cls, row: Array) -> "Metrics":
-        """The numbers of a program's buffer of metrics, float64 [1, 4]."""
+        """The numbers of a program's buffer of metrics, float64 [1, METRICS]."""
         return cls(*array_namespace(row).reshape(row, (-1,)).tolist())
+
+    @staticmethod
+    def packed(*, loss: Array, correct: Array, count: Array, nonfinite: Array) -> Array:
+        """What such a buffer holds, float64 [METRICS], of numbers that are arrays themselves."""
+        return array_namespace(loss).stack((loss, correct, count, nonfinite))
+
+    @staticmethod
+    def loss_of(row: Array) -> Array:
+        """A copy of the loss alone, [1], which is not waited for where it lies on a device."""
+        xp = array_namespace(row)
+        return xp.asarray(xp.reshape(row, (-1,))[:1], copy=True)
 
     @property
     def accuracy(self) -> float | None:
         """Share of correct predictions; None: there are no training rows."""
         return self.correct / self.count if self.count else None
+
+
+METRICS = len(fields(Metrics))
+"""Numbers of a set of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +140,15 @@ class Policy(BaseModel):
 
     It never touches transport, clocks or globals. ``kind``: its name in TOML. A shipped policy declares it as a
     ``Literal``; that of a policy of the user's own is "package.module:Class", or the name of its entry point.
-    ``actions``: what its ops do at run time; an op names one of them by its label.
+    ``actions``: what its ops do at run time; an op names one of them by its label. ``effect``: that of its options and
+    of its kind; ``effects``: those of options that differ from it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     slot: ClassVar[str]
     actions: ClassVar[tuple[type["Action[Any]"], ...]] = ()
+    effect: ClassVar[Effect] = "nothing"
+    effects: ClassVar[Mapping[str, Effect]] = {}
 
     kind: str = ""
 
@@ -140,6 +161,11 @@ class Policy(BaseModel):
     def label(self) -> str:
         """The value of ``kind``."""
         return self.kind
+
+    @property
+    def acts(self) -> bool:
+        """Whether ranks call it while they train."""
+        return bool(self.actions)
 
     def refuses(self, choices: "Choices") -> Iterator["Refusal"]:
         """The combinations with this policy that mean nothing, by the traits of what else is chosen."""
@@ -216,9 +242,15 @@ class CodecTraits(Serving):
     """
 
     slot: ClassVar[str] = "codec"
+    effect: ClassVar[Effect] = "decisions"
     relative: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
     encodes: ClassVar[bool] = True
+
+    @property
+    def acts(self) -> bool:
+        """Always: every action is made with the codec."""
+        return True
 
     @property
     def keeps_exact_rows(self) -> bool:
@@ -351,6 +383,7 @@ class CommunicationTraits(Policy):
     """
 
     slot: ClassVar[str] = "communication"
+    effect: ClassVar[Effect] = "decisions"
     cut: ClassVar[Cut]
     moves: ClassVar[Moves] = "rows"
     dense_inputs: ClassVar[bool] = False
@@ -375,6 +408,7 @@ class BatchingTraits(Policy):
     ``known_ahead``: a run's batches are known before it begins."""
 
     slot: ClassVar[str] = "batching"
+    effect: ClassVar[Effect] = "decisions"
     mini_batches: ClassVar[bool] = False
     known_ahead: ClassVar[bool] = False
 
@@ -393,6 +427,7 @@ class FreshnessTraits(Serving):
     """
 
     slot: ClassVar[str] = "freshness"
+    effect: ClassVar[Effect] = "decisions"
     exact: ClassVar[bool] = False
     sends_differences: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
@@ -437,6 +472,11 @@ class Schedule(Serving):
     def picks(self) -> bool:
         """Whether :meth:`pick` is overridden. Otherwise a rank whose ops form one chain runs them in one thread."""
         return type(self).pick is not Schedule.pick
+
+    @property
+    def acts(self) -> bool:
+        """Also where it only picks."""
+        return self.picks or super().acts
 
     def init_pick(self) -> Any:
         """The state of a stream before its first choice; each stream of a rank has its own."""

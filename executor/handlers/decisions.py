@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import simgnn
 from executor.recording.failure import place_of
 from executor.state.buffers import Now
 from executor.state.context import GroupHandle, Handler, RankContext, policy_context
@@ -19,6 +18,7 @@ from simgnn.errors import BackendError
 from simgnn.policy import Action, PolicyError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
+from simgnn.registry import is_external
 
 BEFORE = Now(0, 0, 0)
 """A turn that has all that persists."""
@@ -38,7 +38,7 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
     for name in kept:
         store.reserve(name)
     # ours are proven to agree by tests; the others' first difference would leave ranks waiting for each other
-    checked = None if type(action.owner).__module__.startswith(f"{simgnn.__name__}.") else context.control
+    checked = context.control if is_external(action.owner) else None
 
     def run(now: Now) -> None:
         for name in kept:

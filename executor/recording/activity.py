@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from executor.recording.trace import START_EPOCH, kept_parts
 from executor.state.buffers import Now
-from simgnn.record.activity import ACTIVITY_SCHEMA, parts_of
+from simgnn.record.activity import ACTIVITY_SCHEMA, columns_of
 
 FLUSH_ROWS = 65_536
 
@@ -38,7 +38,7 @@ class ActivityRecorder:
         rows = self._rows[:]
         del self._rows[: len(rows)]  # what other threads note meanwhile stays
         epochs, steps, decisions, peers, values = zip(*rows, strict=True)
-        point, phase, name = zip(*map(parts_of, decisions), strict=True)
+        point, phase, name = columns_of(decisions)
         columns = [epochs, steps, point, phase, [self.rank] * len(rows), peers, name, values]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))

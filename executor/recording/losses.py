@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from executor.recording.trace import START_EPOCH, arrow_of, kept_parts
 from executor.state.buffers import Now
+from simgnn.policy import Metrics
 from simgnn.record.batches import LOSSES_SCHEMA
 
 FLUSH_ROWS = 4096
@@ -32,8 +33,8 @@ class LossRecorder:
         )
 
     def note(self, now: Now, metrics: torch.Tensor) -> None:
-        """The metrics of one batch, before they are summed: their first is copied, on the device."""
-        self._rows.append((now.epoch, now.step, metrics.view(-1)[:1].clone()))
+        """The metrics of one batch, before they are summed: their loss is copied, on the device."""
+        self._rows.append((now.epoch, now.step, Metrics.loss_of(metrics)))
 
     def flush(self, force: bool = True) -> None:
         """Write what was noted; without ``force`` only when it is much."""

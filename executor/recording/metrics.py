@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -11,11 +10,8 @@ import torch
 from executor.recording.failure import NonFiniteError
 from executor.state.buffers import Now
 from executor.state.task import SPLITS
-from simgnn.policy import Metrics
+from simgnn.policy import METRICS, Metrics
 from simgnn.record.result import Accuracy
-
-WIDTH = len(fields(Metrics))
-"""Numbers of a set of rows."""
 
 
 class History:
@@ -72,7 +68,7 @@ class History:
         for epoch, counts in sorted(self.evaluations.items()):
             values: dict[str, float | None] = {}
             for position, split in enumerate(SPLITS):
-                values[split] = Metrics(*counts[position * WIDTH : (position + 1) * WIDTH]).accuracy
+                values[split] = Metrics(*counts[position * METRICS : (position + 1) * METRICS]).accuracy
             result.append(Accuracy(epoch=epoch + 1, **values))
         return result
 

@@ -11,8 +11,7 @@ from simgnn.errors import BackendError
 from simgnn.partition.local.edge_cut import RowLists
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.program.program import Program
-
-REVERSE = "/reverse"
+from simgnn.program.sizes import reverse_of
 
 
 def local_routes(program: Program, local: RankGraph, device: torch.device) -> dict[str, LocalRoute]:
@@ -26,8 +25,8 @@ def local_routes(program: Program, local: RankGraph, device: torch.device) -> di
         if name in result:
             _check(name, result[name], lists, rank)
             result[name] = _with_rows(result[name], lists, device)
-        if name + REVERSE in result:
-            result[name + REVERSE] = result[name].reversed()
+        if reverse_of(name) in result:
+            result[reverse_of(name)] = result[name].reversed()
     for name, route in program.sizes.routes.items():
         if route.part_of:
             result[name] = _part(result[route.part_of], result[name])

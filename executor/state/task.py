@@ -9,6 +9,7 @@ from torch.nn import functional
 from executor.kernels.edges.sparse import from_scipy
 from simgnn.graph.centred import CentredRows
 from simgnn.partition.local.shards import Shard
+from simgnn.policy import Metrics
 
 SPLITS = ("train", "validation", "test")
 
@@ -39,7 +40,7 @@ class Task:
         return float(max(1, self.train_total) * (self.classes if self.multilabel else 1))
 
     def loss(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [4].
+        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [METRICS].
 
         Cross entropy (softmax minus one-hot), or binary cross entropy with logits (sigmoid minus labels), over the
         training rows, divided by :attr:`divisor`. Gradients summed over ranks are the gradient of the mean.
@@ -61,7 +62,7 @@ class Task:
         return gradient.div_(self.classes) if self.multilabel else gradient, self._counts(scores, labels)
 
     def evaluate(self, scores: torch.Tensor) -> torch.Tensor:
-        """Metrics of the train, validation and test rows, float64 [12]."""
+        """Metrics of the train, validation and test rows, float64 [3 METRICS]."""
         if self.evaluated is not None:
             return self.evaluated.evaluate(scores)
         return torch.cat(
@@ -86,7 +87,11 @@ class Task:
             correct = (scores.argmax(1) == labels).sum()
             count = torch.full_like(correct, len(labels))
         nonfinite = (~torch.isfinite(total)).double()
-        return torch.stack((total / self.divisor, correct.double(), count.double(), nonfinite))
+        loss = total / self.divisor
+        row: torch.Tensor = Metrics.packed(
+            loss=loss, correct=correct.double(), count=count.double(), nonfinite=nonfinite
+        )
+        return row
 
 
 def load_task(

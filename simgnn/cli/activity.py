@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from simgnn.analysis.replay.activity import Replay, read_recording, replay
-from simgnn.analysis.replay.extrapolation import Thresholds
 from simgnn.analysis.replay.recorded_accuracy import recorded_result
 from simgnn.analysis.replay.recorded_plan import (
     HOIST,
@@ -17,8 +16,10 @@ from simgnn.analysis.replay.recorded_plan import (
 )
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import SLOTS
 from simgnn.planner.directory import differences
 from simgnn.planner.prepare import Prepared
+from simgnn.policy import Policy
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import Accuracy
 from simgnn.tomlfile import leaves
@@ -38,7 +39,7 @@ def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
     """
     result = recorded_result(root)
     stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
-    faults, _ = different_experiment(stated, root, _irrelevant(experiment))
+    faults, _ = different_experiment(stated, root, _policies(experiment), _irrelevant(experiment))
     if faults:
         raise ConfigError(faults)
     return tuple(result.accuracy or ())
@@ -80,7 +81,6 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
         elsewhere = not same and not (full and _exact(experiment))
         told = (ELSEWHERE.format(name, there.file.ranks), *unnamed) if elsewhere else ()
         return Replay(activity=scheduled, transferred=elsewhere, notes=told, run=name, accuracy=accuracy)
-    thresholds = experiment.freshness if isinstance(experiment.freshness, Thresholds) else None
     found = replay(
         recording,
         program,
@@ -88,7 +88,7 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
         digests,
         experiment.train.epochs,
         experiment.seed,
-        thresholds,
+        experiment.freshness.thresholds,
     )
     kept = () if notes else accuracy  # what learned something else reached another one
     moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
@@ -112,10 +112,14 @@ def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irre
     found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
     graph = None if origin is None else origin.graph
     found = graph_differences(found, experiment.graph.source, there.file.graph_digest, graph)
-    faults, notes = different_experiment(found, root, irrelevant)
+    faults, notes = different_experiment(found, root, _policies(experiment), irrelevant)
     if faults:
         raise ConfigError(faults)
     return notes
+
+
+def _policies(experiment: Experiment) -> dict[str, type[Policy]]:
+    return {slot: type(getattr(experiment, slot)) for slot in SLOTS}
 
 
 def _irrelevant(experiment: Experiment) -> frozenset[str]:

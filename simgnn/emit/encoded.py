@@ -10,7 +10,7 @@ from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import EVALUATE
 from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import Size, reverse_of
 
 
 def training_part(builder: ProgramBuilder, sync: Sync) -> Sync:
@@ -61,9 +61,9 @@ def _take_own(builder: ProgramBuilder, sync: Sync, stage: Stage, codec: Codec, c
     sizes: dict[str, Size] = {"rows": stage.leaving, "width": sync.width, "item_bytes": builder.item_bytes}
     builder.compute(
         sync.templates, sync.op(stage, "put_own"), OpKind.COPY, [taken, stage.target], [stage.target],
-        (Work("gather", sizes),), route=f"{stage.route}/reverse", form=Form.PUT, **fields,
+        (Work("gather", sizes),), route=reverse_of(stage.route), form=Form.PUT, **fields,
     )  # fmt: skip
-    builder.keep_rows_of(f"{stage.route}/reverse", stage.arriving)
+    builder.keep_rows_of(reverse_of(stage.route), stage.arriving)
 
 
 def buffer_name(what: str, sync: Sync, stage: Stage) -> str:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from simgnn.emit.blocks import BlockSync, BlockTransfer
 from simgnn.emit.sync import Reference, Sync
@@ -13,6 +13,18 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 
+class Thresholds(Protocol):
+    """A controller of a threshold: a pure function of its state and an accuracy."""
+
+    def start(self) -> Any:
+        """State before the first epoch, with the field ``epsilon``."""
+        ...
+
+    def adjusted(self, state: Any, accuracy: float | None) -> Any:
+        """State after an epoch of this training accuracy (None: there are no training vertices)."""
+        ...
+
+
 class Freshness(FreshnessTraits, ABC):
     """A choice of slot ``freshness``. ``serves``: what it moves, listed rows (:class:`MovesRows`), whole blocks
     (:class:`MovesBlocks`) or both."""
@@ -20,6 +32,12 @@ class Freshness(FreshnessTraits, ABC):
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """Which of its options decide nothing with these layers, in sentences."""
         return []
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """The controller of the threshold that a row must pass to be sent: past the end of a record, the fractions of
+        rows that are sent follow it. None: there is no threshold."""
+        return None
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
         """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name: no activity is needed

@@ -82,7 +82,7 @@ class GuardedBlocks:
         cache = builder.buffer(f"cache/{sync.point}/root-{root}", rows, sync.width, persistent=True)
         self._wire.send(
             root, cache, after, versions=self._versions, sent=self._sent if self.keeps_sent else None,
-            active=self._active, decided=sync.op("agree"), guard=Guard(f"{self._point}/root-{root}"),
+            active=self._active, decided=sync.op("agree"), guard=Guard(f"{self._point}/root-{root}", agreed=True),
         )  # fmt: skip
         return Arrived(self._sent if self.guards.own_copy else sync.source, cache)
 

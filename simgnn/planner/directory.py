@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
 PLAN_FORMAT = 1
-RUN_TIME_SLOTS = ("freshness", "codec", "schedule")
-"""Slots whose policies act while training."""
-BATCH_SLOTS = ("batching", "communication", "placement")
-"""Those that act besides where training draws mini-batches."""
 
 
 def check_free(directory: Path, force: bool) -> None:
@@ -128,11 +124,10 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
 
 def _acting(prepared: Prepared) -> Mapping[str, Policy]:
     """Slot -> the policy that acts while training, with every choice resolved."""
-    acting = {op.module for _, op in prepared.planned.program.ops if op.action is not None}
-    slots = [*RUN_TIME_SLOTS, *BATCH_SLOTS] if prepared.batches is not None else list(RUN_TIME_SLOTS)
-    slots += [slot for slot in SLOTS if slot in acting and slot not in slots]
-    policies = {slot: getattr(prepared.experiment, slot) for slot in slots}
-    return policies if prepared.batches is None else {**policies, "placement": prepared.batches.placement}
+    policies: dict[str, Policy] = {slot: getattr(prepared.experiment, slot) for slot in SLOTS}
+    if prepared.batches is not None:
+        policies["placement"] = prepared.batches.placement
+    return {slot: policy for slot, policy in policies.items() if policy.acts}
 
 
 def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
 from simgnn.partition.statistics.partition_stats import MASKS, PartitionStats
+from simgnn.policy import METRICS
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Work
@@ -19,10 +20,9 @@ from simgnn.program.program import EVALUATE
 from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column, Size
 
-METRICS = 4
-"""float64 values summed over ranks in every epoch: loss, correct (or true positives), count, non-finite values."""
-EVALUATION = 3 * 4
-"""float64 values of an evaluation: for train, validation and test rows four counts."""
+EVALUATION = len(MASKS) * METRICS
+"""float64 values of an evaluation: the metrics of train, validation and test rows."""
+METRIC_BYTES = ITEM_BYTES["float64"]
 OPTIMIZER_COPIES = {"adam": 2, "sgd": 0, "sgd-momentum": 1}
 """Optimizer -> values kept beside each parameter."""
 
@@ -123,7 +123,7 @@ def emit_update(
             control=False,
             phase="update",
         )
-        builder.allreduce(train, "update/metrics", ["metrics"], METRICS * 8, control=True, phase="update")
+        builder.allreduce(train, "update/metrics", ["metrics"], METRICS * METRIC_BYTES, control=True, phase="update")
     state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
     work = (Work("optimizer", {"elements": total, "item_bytes": builder.item_bytes}),)
     builder.compute(
@@ -153,5 +153,5 @@ def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, sta
     )  # fmt: skip
     if ranks > 1:
         builder.allreduce(
-            (EVALUATE,), "evaluate/metrics", ["evaluation"], EVALUATION * 8, control=True, phase="evaluate"
+            (EVALUATE,), "evaluate/metrics", ["evaluation"], EVALUATION * METRIC_BYTES, control=True, phase="evaluate"
         )

@@ -28,7 +28,7 @@ from simgnn.program.ops import (
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.publications import Publication
 from simgnn.program.scratch import Scratch, Term
-from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable
+from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable, reverse_of
 
 
 class Labelled(Protocol):
@@ -68,6 +68,7 @@ class ProgramBuilder:
         self.buffers: dict[str, Buffer] = {}
         self.columns: dict[str, IntArray] = {}
         self.routes: dict[str, Route] = {}
+        self.forward_routes: dict[str, str] = {}
         self.natures: list[Nature] = [Nature.COMPUTE, Nature.COMMUNICATION]
         self.templates: dict[str, list[Op]] = {}
         self.publications: list[Publication] = []
@@ -79,9 +80,10 @@ class ProgramBuilder:
         return Column(name)
 
     def route(self, name: str, route: Route) -> str:
-        """Add a route; its reverse is added beside it as ``name/reverse``."""
+        """Add a route; its reverse is added beside it, see :func:`reverse_of`."""
         self.routes[name] = route
-        self.routes[f"{name}/reverse"] = route.reversed()
+        self.routes[reverse_of(name)] = route.reversed()
+        self.forward_routes[reverse_of(name)] = name
         return name
 
     def part(self, name: str, whole: str, chosen: NDArray[np.bool_]) -> str:

@@ -92,10 +92,10 @@ def _op_faults(program: Program, op: Op) -> Iterator[str]:
             inside = taking_part[ids == identifier]
             if np.any(inside != inside[:1]):
                 yield f"only some ranks of group '{group.name}' take part; the others would wait for ever"
-    if op.guard is not None and op.kind in COLLECTIVE_KINDS and not op.guard.decision.startswith("agreed/"):
+    if op.guard is not None and op.kind in COLLECTIVE_KINDS and not op.guard.agreed:
         yield (
             f"is guarded by '{op.guard.decision}', which ranks decide alone; a collective's guard must be one that "
-            "ranks agree on ('agreed/...')"
+            "all ranks decide alike (Guard.agreed)"
         )
     if op.kind is OpKind.BROADCAST and (op.root is None or not 0 <= op.root < program.ranks):
         yield f"needs a root among ranks 0..{program.ranks - 1}; got {op.root}"

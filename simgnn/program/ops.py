@@ -97,9 +97,11 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """An op that runs only where the named decision is not zero. On a collective it is equal on all ranks."""
+    """An op that runs only where the named decision is not zero. ``agreed``: all ranks decide alike, so that the op may
+    be a collective."""
 
     decision: str
+    agreed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

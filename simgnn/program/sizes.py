@@ -31,6 +31,11 @@ class Decision:
 Size = int | Column | Decision
 
 
+def reverse_of(route: str) -> str:
+    """Name of the route of the same rows the other way round, which a program has beside every route."""
+    return f"{route}/reverse"
+
+
 @dataclass(frozen=True)
 class Route:
     """How many rows travel from which rank to which: the sizes of a named list of indices that the partition keeps.
@@ -52,7 +57,7 @@ class Route:
     def reversed(self) -> "Route":
         """The same rows the other way round."""
         order = np.lexsort((self.source, self.target))
-        part_of = self.part_of and f"{self.part_of}/reverse"
+        part_of = self.part_of and reverse_of(self.part_of)
         return Route(self.target[order], self.source[order], self.rows[order], part_of)
 
     def matrix(self, ranks: int, epoch: int = 0, step: int = 0) -> IntArray:

@@ -5,10 +5,12 @@ value belongs to an epoch, a step, the rank that decided, and, where it concerns
 ``peer`` (-1: none).
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from simgnn.emit.caches.row_cache import EndEpoch
 from simgnn.errors import ConfigError
@@ -34,14 +36,14 @@ UNDECIDED = -1
 """In :func:`decisions_of`: the rank decided nothing in that turn."""
 
 
-def parts_of(decision: str) -> tuple[str, str, str]:
-    """(point, phase, name) of a decision; the parts that a shorter name lacks are empty."""
-    *point, phase, name = ["", "", *decision.split("/")]
-    return "/".join(part for part in point if part), phase, name
+def columns_of(decisions: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The columns point, phase and name under which decisions are stored; what a shorter name lacks is empty."""
+    parts = pc.split_pattern(pa.array(decisions, pa.string()), "/", max_splits=2, reverse=True).to_pylist()
+    return zip(*(["", "", *part][-3:] for part in parts), strict=True)
 
 
 def decision_of(point: str, phase: str, name: str) -> str:
-    """The decision's name in a program: the inverse of :func:`parts_of`."""
+    """The decision's name in a program: the inverse of :func:`columns_of`."""
     return "/".join(part for part in (point, phase, name) if part)
 
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.emit.batches.drawing import asked
-from simgnn.emit.batches.names import DRAW, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
+from simgnn.emit.batches.names import STAGE_ROWS, TAKE_HOT, edges_of, rows_after
 from simgnn.errors import ConfigError
 from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
+from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
 from simgnn.record.result import InputRows
@@ -59,7 +60,7 @@ HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "stage
 
 def draws_batches(program: Program) -> bool:
     """Whether the program trains on mini-batches."""
-    return any(op.name == DRAW for _, op in program.ops)
+    return any(op.kind is OpKind.SAMPLE for _, op in program.ops)
 
 
 def batch_table(

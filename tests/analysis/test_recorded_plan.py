@@ -12,9 +12,11 @@ from simgnn.analysis.replay.recorded_plan import (
     stated_differences,
 )
 from simgnn.errors import ConfigError
+from simgnn.registry import shipped
 from tests.record.test_plan_file import PLAN, written
 
 ROWS = "communication.rows"
+POLICIES = {"communication": shipped("communication")["halo"]}
 CENTRE = ("graph.centre", None, True)
 
 
@@ -47,11 +49,11 @@ def test_what_auto_chose_counts(
     differences = [(ROWS, old, new)] if old != new else []
     found = planned_differences(differences, {ROWS: new}, {ROWS: there}, {ROWS: here})
     assert found == ([] if expected is None else [(ROWS, *expected)])
-    faults = different_experiment(found, Path("run"))[0]
+    faults = different_experiment(found, Path("run"), POLICIES)[0]
     assert len(faults) == (expected is not None)
     if expected is not None:
         assert f"{ROWS}: got {expected[1]}, expected {expected[0]} as in run: set it so" in faults[0]
-        assert different_experiment(found, Path("run"), {ROWS}) == ([], [])
+        assert different_experiment(found, Path("run"), POLICIES, {ROWS}) == ([], [])
     # before anything is planned, only what both state is known to differ
     early = stated_differences(differences, {ROWS: there})
     assert early == ([] if "auto" in stated else differences)

@@ -10,17 +10,24 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from simgnn.analysis.replay.activity import Recording, Replay, replay
-from simgnn.analysis.replay.extrapolation import Thresholds
 from simgnn.analysis.replay.recorded_plan import different_experiment
 from simgnn.analysis.replay.row_fractions import shared_out, whole
+from simgnn.emit.freshness import Thresholds
 from simgnn.experiment.load import load_experiment
 from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray
 from simgnn.record.activity import accuracy_counts, decisions_in
+from simgnn.registry import shipped
 from tests.experiment.test_master_mirror import statistics as vertex_cut
 from tests.experiment.test_planner import statistics as edge_cut
+
+KINDS = {
+    "communication": "block-broadcast", "batching": "seeded", "freshness": "adaptive-vertex", "codec": "linear",
+    "schedule": "prefetch",
+}  # fmt: skip
+POLICIES = {slot: shipped(slot)[kind] for slot, kind in KINDS.items()}
 
 EPOCHS = 12
 CACHE = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.03"]
@@ -144,12 +151,14 @@ def test_accuracies_are_read_where_the_program_says_that_they_are_counted() -> N
 
 def test_of_a_policy_of_another_kind_only_the_kind_is_told() -> None:
     told = [("codec.bits", None, 8), ("codec.kind", "none", "linear"), ("freshness.epsilon", 0.1, 0.2)]
-    faults, notes = different_experiment([*told, ("train.clip_norm", 1.0, 0.0), ("train.epochs", 3, 4)], Path("run"))
+    faults, notes = different_experiment(
+        [*told, ("train.clip_norm", 1.0, 0.0), ("train.epochs", 3, 4)], Path("run"), POLICIES
+    )
     assert [fault.split(":")[1].strip() for fault in faults] == ["codec.kind", "freshness.epsilon"]
     assert notes == ["activity was recorded with train.clip_norm = 1.0; here it is 0.0"]
 
 
 def test_where_things_lie_and_when_they_are_there_makes_no_other_experiment() -> None:
     told = [("batching.storage", None, "b"), ("communication.blocks_ahead", 0, 1), ("schedule.window", 4, 8)]
-    assert different_experiment(told, Path("run")) == ([], [])
-    assert different_experiment([*told, ("batching.batch_size", 30, 20)], Path("run"))[0]
+    assert different_experiment(told, Path("run"), POLICIES) == ([], [])
+    assert different_experiment([*told, ("batching.batch_size", 30, 20)], Path("run"), POLICIES)[0]

@@ -30,7 +30,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
-from simgnn.record.activity import parts_of, read_activity
+from simgnn.record.activity import read_activity
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
 
@@ -166,7 +166,7 @@ def compare_transfer(options: argparse.Namespace, folder: Path) -> bool:
         prepared = prepare(actual, need_graph=True, cache=folder / "cache")
         found = find_activity(prepared, folder / f"{graph}-recorded")
         assert found.transferred
-        sent = [values for name, values in found.activity.items() if values.ndim == 4 and parts_of(name)[2] == "rows"]
+        sent = [values for name, values in found.activity.items() if values.ndim == 4 and name.endswith("/rows")]
         predicted = sum(int(values[values > 0].sum()) for values in sent)
         error = predicted / rows - 1
         print(f"{graph:18s} rows sent at 4 ranks: {predicted:,} from 2 ranks, {rows:,} run: {error:+.1%}", flush=True)

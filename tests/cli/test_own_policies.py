@@ -263,7 +263,7 @@ def test_a_run_directory_makes_nobody_import_what_it_names(
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("rows = {}[context.rank]", r"Same\.encode raised KeyError: \d \(.*\.py:\d+\)"),
+        ("rows = {}[context.rank]", r"KeyError: \d \(in Same\.encode, at .*\.py:\d+\)"),
         ("rows = rows[:-1]", r"Same\.encode returned uint8 \[\d+, \d+\], expected uint8 \["),
     ],
 )

@@ -113,8 +113,8 @@ def _deciding() -> Program:
     ops = [
         decide,
         *(
-            Op(name, OpKind.ENCODE, "compute", reads("kept"), reads(f"out/{name}"), after, work, module="same", action="run",
-               guard=Guard(FLAG) if name == "middle" else None)
+            Op(name, OpKind.ENCODE, "compute", reads("kept"), reads(f"out/{name}"), after, work, module="same",
+               action="run", guard=Guard(FLAG) if name == "middle" else None)
             for name in ("left", "middle", "right")
         ),
     ]  # fmt: skip

@@ -59,7 +59,7 @@ def program() -> Program:
         Op("agree", OpKind.SELECT, "compute", reads("versions", "flags", "change"), reads("versions", "active"),
            module="freshness", action="Agree", options={"point": "agreed/1/forward"}),
         *(Op(f"broadcast/{root}", OpKind.BROADCAST, "comm", reads("rows", "active"), reads(f"cache/{root}"), root=root,
-             transfer=Transfer(8), guard=Guard(f"agreed/1/forward/root-{root}")) for root in (0, 2)),
+             transfer=Transfer(8), guard=Guard(f"agreed/1/forward/root-{root}", agreed=True)) for root in (0, 2)),
         Op("sum", OpKind.AGGREGATE, "compute", reads("rows", "cache/2", "versions"), reads("total"),
            options={"block": 2, "scaling": "sum", "finish": 1, "versions": "versions", "oldest_epochs": 2}),
     ]  # fmt: skip

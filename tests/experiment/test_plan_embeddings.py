@@ -16,6 +16,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Op
 from simgnn.program.program import EVALUATE, Program, Template
 from simgnn.program.validate import validate
+from simgnn.registry import shipped
 from tests.sim.mini_batches import WIDTH, made_sizes, parted_sizes, planned, statistics
 from tests.sim.worlds import machine, run
 
@@ -195,7 +196,7 @@ def test_hot_rows_are_refused_once_where_none_can_be_cached() -> None:
 def test_a_record_of_other_vectors_is_told() -> None:
     """An accuracy that was learned with them is not that of a run without."""
     differences = [("placement.sparse_embedding", 0, D), ("placement.hot_rows", 0, 5)]
-    assert different_experiment(differences, Path("record")) == (
+    assert different_experiment(differences, Path("record"), {"placement": shipped("placement")["store"]}) == (
         [],
         ["activity was recorded with placement.sparse_embedding = 0; here it is 6"],
     )

@@ -27,7 +27,8 @@ def build(ranks: int = 3) -> Program:
         previous = f"multiply/{root - 1}" if root else "update<<1"
         ops += [
             op(f"broadcast/{root}", "broadcast", "comm", "hidden flags", f"cache/{root}", f"flags multiply/{root}<<1",
-               root=root, guard=Guard(f"agreed/forward/1/root/{root}"), transfer=Transfer(4 * WIDTH, BLOCK)),
+               root=root, guard=Guard(f"agreed/forward/1/root/{root}", agreed=True),
+               transfer=Transfer(4 * WIDTH, BLOCK)),
             op(f"multiply/{root}", "aggregate", "compute", f"cache/{root} sum" if root else "cache/0", "sum",
                f"broadcast/{root} {previous}"),
         ]  # fmt: skip

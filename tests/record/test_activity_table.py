@@ -12,31 +12,31 @@ from executor.recording.activity import ActivityRecorder, activity_file, merge_a
 from executor.recording.trace import put_aside
 from executor.state.buffers import Now
 from simgnn.errors import ConfigError
-from simgnn.record.activity import ACTIVITY_SCHEMA, decision_of, decisions_of, parts_of, read_activity
+from simgnn.record.activity import ACTIVITY_SCHEMA, columns_of, decision_of, decisions_of, read_activity
 from simgnn.record.rundir import write_table
 
 
 def table(*rows: tuple[int, int, str, int, int, int]) -> pa.Table:
     """Rows (epoch, step, decision, rank, peer, value)."""
-    return pa.Table.from_pylist(
-        [
-            dict(zip(ACTIVITY_SCHEMA.names, (epoch, step, *parts_of(name)[:2], rank, peer, parts_of(name)[2], value),
-                     strict=True))
-            for epoch, step, name, rank, peer, value in rows
-        ],
-        schema=ACTIVITY_SCHEMA,
-    )  # fmt: skip
+    epoch, step, decisions, rank, peer, value = zip(*rows, strict=True)
+    point, phase, name = columns_of(decisions)
+    columns = (epoch, step, point, phase, rank, peer, name, value)
+    return pa.table(dict(zip(ACTIVITY_SCHEMA.names, map(list, columns), strict=True)), schema=ACTIVITY_SCHEMA)
 
 
 @given(st.lists(st.text("abc1-", min_size=1), min_size=1, max_size=5))
 def test_names_come_apart_and_together(parts: list[str]) -> None:
     name = "/".join(parts)
-    assert decision_of(*parts_of(name)) == name
+    (stored,) = zip(*columns_of([name]), strict=True)
+    assert decision_of(*stored) == name
 
 
-def test_the_parts_of_a_name() -> None:
-    assert parts_of("sync/1/forward/rows") == ("sync/1", "forward", "rows")
-    assert parts_of("agreed/go") == ("", "agreed", "go")
+def test_the_columns_of_names() -> None:
+    assert list(columns_of(["sync/1/forward/rows", "agreed/go"])) == [
+        ("sync/1", ""),
+        ("forward", "agreed"),
+        ("rows", "go"),
+    ]
 
 
 def test_decisions_with_and_without_peers() -> None:

@@ -63,7 +63,7 @@ def test_whole_blocks_that_go_round_count_in_both_baselines(
 @pytest.mark.parametrize("coded", [False, True])
 def test_a_block_that_is_skipped_in_some_epochs_counts_by_the_share_of_those_in_which_it_is_sent(coded: bool) -> None:
     hosts = (0, 0, 1, 1)
-    guard = Guard("agreed/1/forward/root-0")
+    guard = Guard("agreed/1/forward/root-0", agreed=True)
     block = op("block", "broadcast", "comm", transfer=Transfer(1, 10**6), root=0, guard=guard)
     ops = [op("code", "encode", "comm", guard=guard), block] if coded else [block]
     planned = program("p", {"epoch": ops}, Calendar("epoch"), [], [Stream("comm", group="world")], hosts)

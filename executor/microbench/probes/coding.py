@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from executor.microbench.probes.bench import Bench, float32, measures
 from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
-from executor.policies.accelerated import accelerated
+from executor.policies.measured import measured_cache, measured_codec
 from simgnn.hardware.primitives import DECODE, ENCODE, SELECT
-from simgnn.policies.codec.linear import Linear
-from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policy import PolicyContext
 
 DTYPE = "float32"
@@ -24,7 +22,7 @@ def select_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
     """Which rows moved from those that were sent last."""
 
     def make(world: World) -> Run:
-        policy, table = accelerated(AdaptiveVertex()), bench.pool.matrix(rows, width)
+        policy, table = measured_cache(), bench.pool.matrix(rows, width)
         cached, state = bench.pool.matrix(rows, width).clone(), policy.init(HERE)
         return lambda: policy.moved(HERE, table, cached, state)
 
@@ -49,7 +47,7 @@ def select_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
 )
 def coding_probes(bench: Bench, rows: int, width: int, bits: int) -> Iterator[Probe]:
     """Linear codes of dense rows, and rows from them."""
-    policy = accelerated(Linear.model_validate({"bits": bits}))
+    policy = measured_codec(bits)
 
     def encode(world: World) -> Run:
         table = bench.pool.matrix(rows, width)

@@ -9,11 +9,12 @@ are not zero, and the first epoch is left out of the fit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+
+from simgnn.emit.freshness import Thresholds
 
 Floats = NDArray[np.float64]
 LEAST = 1e-4
@@ -22,19 +23,6 @@ LAST = 10
 """Epochs whose mean goes on where no curve can be fitted."""
 FEWEST = 8
 """Fewer recorded epochs after the first determine no curve."""
-
-
-@runtime_checkable
-class Thresholds(Protocol):
-    """A controller: a pure function of its state and an accuracy."""
-
-    def start(self) -> Any:
-        """State before the first epoch, with the field ``epsilon``."""
-        ...
-
-    def adjusted(self, state: Any, accuracy: float | None) -> Any:
-        """State after an epoch."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simgnn.errors import ConfigError
+from simgnn.policy import Policy
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision
 from simgnn.record.plan import PlanFile, read_plan
@@ -122,11 +123,15 @@ def _of_graph(difference: Difference) -> bool:
 
 
 def different_experiment(
-    differences: Sequence[Difference], root: Path, irrelevant: Collection[str] = ()
+    differences: Sequence[Difference],
+    root: Path,
+    policies: Mapping[str, type[Policy]],
+    irrelevant: Collection[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """(faults, notes) for ``differences``: policies must be those of the record, and the same rows must travel.
+    """(faults, notes) for ``differences``: policies must decide as those of the record, and the same rows must travel.
 
-    Where the kind of a policy differs, its options are not compared. Keys in ``irrelevant`` are ignored.
+    ``policies``: those here, by slot; each says what another value of its options changes. Where the kind of a policy
+    differs, its options are not compared. Keys in ``irrelevant`` are ignored.
     """
     other_kinds = {key.removesuffix(".kind") for key, _, _ in differences if key.endswith(".kind")}
     faults, notes = [], []
@@ -134,22 +139,25 @@ def different_experiment(
         section, _, field = key.partition(".")
         if section in other_kinds and field != "kind":
             continue
-        if key in DECIDES_NOTHING or key in irrelevant:
+        if key in irrelevant:
             continue
-        if section in ("freshness", "codec", "communication", "batching") or key in MOVES:
+        effect = policies[section].effects.get(field, policies[section].effect) if section in policies else None
+        if effect == "decisions" or key in MOVES:
             faults.append(
                 f"--activity: {key}: got {here}, expected {there} as in {root}: set it so, or run this experiment to "
                 "record it"
             )
-        elif section in ("graph", "model", "seed") or field in LEARNS_IN.get(section, ()):
+        elif effect == "learning" or section in ("graph", "model", "seed") or key in LEARNS:
             notes.append(f"activity was recorded with {key} = {there}; here it is {here}")
     return faults, notes
 
 
 MOVES = frozenset({KIND, ORDER, HOIST})
 """Fields of ``[model]`` that say which rows travel, or what they are."""
-DECIDES_NOTHING = frozenset({"batching.storage", "communication.blocks_ahead"})
-"""Fields that say only where something is stored or when it arrives, as all fields of ``[schedule]`` do."""
-LEARNS = ("optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean")
-LEARNS_IN = {"train": LEARNS, "placement": ("sparse_embedding", "sparse_delay")}
-"""Fields by section that change what is learned, and so which rows move."""
+LEARNS = frozenset(
+    f"train.{field}"
+    for field in (
+        "optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean",
+    )
+)  # fmt: skip
+"""Fields of ``[train]`` that change what is learned, and so which rows move."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.analysis.replay.extrapolation import Thresholds, continue_fractions
+from simgnn.analysis.replay.extrapolation import continue_fractions
+from simgnn.emit.freshness import Thresholds
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, IntArray

@@ -1,7 +1,7 @@
 """What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from simgnn.emit.batches.own_rows import JoinRows, TakeOwnRows
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.statistics.spread import even
-from simgnn.policy import Action, Array, Choices, PolicyContext, Refusal, chosen
+from simgnn.policy import Action, Array, Choices, Effect, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Nature, Op, Work
@@ -51,6 +51,7 @@ class NeighbourSampling(Batching, ABC):
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
     mini_batches: ClassVar[bool] = True
+    effects: ClassVar[Mapping[str, Effect]] = {"storage": "nothing"}
 
     batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
     global_batch: Annotated[int, Field(ge=1, le=2**62)] | None = Field(

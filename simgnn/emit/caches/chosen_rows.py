@@ -5,13 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.sizes import IntArray, Route
+from simgnn.program.sizes import IntArray, Route, reverse_of
 
 COUNT_BYTES = 8
 """How many rows travel to a peer: int64."""
 ID_BYTES = 4
 """A row's place in the list of its pair: int32."""
-REVERSE = "/reverse"
 
 
 def add_mask_route(builder: ProgramBuilder, route: str) -> str:
@@ -28,11 +27,12 @@ def add_count_route(builder: ProgramBuilder, route: str) -> str:
 
 
 def _beside(builder: ProgramBuilder, route: str, what: str, rows_of: Callable[[IntArray], IntArray]) -> str:
-    forward = route.removesuffix(REVERSE)
-    name = f"{forward}/{what}" + REVERSE * route.endswith(REVERSE)
-    if f"{forward}/{what}" not in builder.routes:
+    forward = builder.forward_routes.get(route, route)
+    beside = f"{forward}/{what}"
+    name = beside if forward == route else reverse_of(beside)
+    if beside not in builder.routes:
         rows = builder.routes[forward]
-        builder.route(f"{forward}/{what}", Route(rows.source, rows.target, rows_of(rows.rows)))
+        builder.route(beside, Route(rows.source, rows.target, rows_of(rows.rows)))
     found, ranks = builder.routes[name], len(builder.hosts)
     for column, ends in (("leaving", found.source), ("arriving", found.target)):
         total: IntArray = np.bincount(ends, found.rows, minlength=ranks).astype(np.int64)

@@ -16,7 +16,7 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Work
 from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Column, IntArray, Route, Size
+from simgnn.program.sizes import Column, IntArray, Route, Size, reverse_of
 
 SPARSE = "sparse input features"
 
@@ -149,7 +149,7 @@ class HaloSums:
     def give_back(self, layer: LayerSpec, gradient: str, target: str, width: int) -> None:
         """Emit what adds gradients of halo rows to those of the rows in ``target``, on their owners."""
         stage = Stage(
-            "fold", "halo/reverse", gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient, "add",
+            "fold", reverse_of("halo"), gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient, "add",
             arrived=f"receive/{layer.index}", landed="halo",
         )  # fmt: skip
         self.expand(Sync(self.names.train, layer.index, "backward", width, (stage,)))

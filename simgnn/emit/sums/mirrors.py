@@ -9,7 +9,7 @@ from simgnn.emit.segments import Segments
 from simgnn.emit.sync import Expand, Reference, Stage, Sync, emit_plainly
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.local.vertex_cut import SHARED
-from simgnn.program.sizes import Column, Route
+from simgnn.program.sizes import Column, Route, reverse_of
 
 MIRRORS = "mirrors"
 """Route from masters to all their mirrors."""
@@ -127,7 +127,7 @@ class MirrorSums:
         name = f"{name}/{level.name}" if level.name else name
         outward = landing == "put"
         nearest = outward and level is self.levels[0]
-        route = level.route if outward else f"{level.route}/reverse"
+        route = level.route if outward else reverse_of(level.route)
         ends = (level.mirrored, level.mirrors) if outward else (level.mirrors, level.mirrored)
         return Stage(
             "publish" if outward else "fold", route, rows, rows, *ends, f"{name}/send/{layer.index}", landing,

@@ -1,6 +1,6 @@
 """Block broadcast: each rank in turn broadcasts its whole block of rows, and every rank adds what the block gives."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from simgnn.emit.segments import Segments
 from simgnn.emit.sums.blocks import SCALINGS, BlockSums
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.policy import Choices, Cut, Idle, Moves, Refusal, chosen
+from simgnn.policy import Choices, Cut, Effect, Idle, Moves, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray
 
@@ -38,6 +38,7 @@ class BlockBroadcast(Communication):
     moves: ClassVar[Moves] = "blocks"
     dense_inputs: ClassVar[bool] = True
     transforms_copies: ClassVar[bool] = False
+    effects: ClassVar[Mapping[str, Effect]] = {"blocks_ahead": "nothing"}
 
     kind: Literal["block-broadcast"] = "block-broadcast"
     resend_inputs: bool = Field(default=False, description="broadcast input features again in every epoch")

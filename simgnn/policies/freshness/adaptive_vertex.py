@@ -129,6 +129,11 @@ class AdaptiveVertex(CachedRows):
         found = self.adjusted(Threshold(epsilon, None if isnan(mean) else mean), metrics.accuracy)
         return found.epsilon, nan if found.mean_accuracy is None else found.mean_accuracy
 
+    @property
+    def thresholds(self) -> Self:
+        """The policy itself; see :class:`Freshness`."""
+        return self
+
     def start(self) -> Threshold:
         """The controller before the first epoch."""
         return Threshold(self.epsilon)

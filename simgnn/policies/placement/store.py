@@ -1,6 +1,6 @@
 """Input rows in a store: each host keeps its own in memory that its ranks share, batches pull the others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from simgnn.emit.batches.on_rank import OfOne, OfTwo, RankAction
 from simgnn.emit.batches.placement import RowStore
 from simgnn.emit.batches.staging import Staging, received
 from simgnn.errors import ConfigError
-from simgnn.policy import Action, Choices, Refusal, chosen
+from simgnn.policy import Action, Choices, Effect, Refusal, chosen
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
 
@@ -67,6 +67,7 @@ class Store(RowStore):
         *(TakeHotRows, ServeHotRows, FillHotRows, KeepHotRows, ServeFirstHotRows, FillFirstHotRows),
         *(PickGradients, SumGradients, ApplyGradients),
     )
+    effects: ClassVar[Mapping[str, Effect]] = {"sparse_embedding": "learning", "sparse_delay": "learning"}
 
     kind: Literal["store"] = "store"
     hot_rows: Annotated[int, Field(ge=0, le=MOST_HOT_ROWS)] | Literal["auto"] = Field(
