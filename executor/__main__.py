@@ -7,6 +7,12 @@ import sys
 import warnings
 from pathlib import Path
 
+from executor.launch.imports import lasting_imports
+from executor.memory.allocator import tune_allocator
+from executor.world.environment import LAUNCHER, follow_launcher
+from simgnn.errors import SimgnnError
+from simgnn.parent_watch import follow_starter
+
 USAGE = """\
 python -m executor run DIR [--resume] [--device auto|cpu|cuda]
 
@@ -19,11 +25,10 @@ python -m executor testbed --help: a cluster of shaped network namespaces on thi
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run; the exit status."""
-    from simgnn.parent_watch import follow_starter
-
     follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["testbed"]:
+        # the testbed: loaded by its own command
         from executor.testbed.command import main as testbed
 
         return testbed(words[1:])
@@ -34,10 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     options = parser.parse_args(words)
-    from simgnn.errors import SimgnnError
-
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _rank(options.directory, options.device, options.resume)
+    # pyarrow: loaded by the launcher, and by ranks only after their allocator is tuned
     from executor.launch.launcher import launch
 
     passed = ["--device", options.device, *(["--resume"] if options.resume else [])]
@@ -49,16 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:
-    from executor.launch.imports import lasting_imports
-    from executor.memory.allocator import tune_allocator
-    from executor.world.environment import LAUNCHER, follow_launcher
-
     tune_allocator()  # first: importing pyarrow starts a thread, and its heap would then be that of others, too
     if LAUNCHER in os.environ:
         # Ctrl-C reaches the whole terminal; the launcher answers it and ends its ranks
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         follow_launcher(int(os.environ[LAUNCHER]))
     with lasting_imports():
+        # torch and pyarrow: loaded by ranks, after the allocator is tuned
         from executor.rank.session import end_process, run_rank
 
     # torch says so once a process; the few functions that are used are covered by tests

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from simgnn.errors import BackendError
+from simgnn.errors import ConfigError as ConfigError
 from simgnn.graph.graph import Graph as Graph
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
@@ -497,8 +498,11 @@ class StepEnds:
     trained: str
 
 
-class MiniBatchSchedule(Schedule, ABC):
-    """A schedule that serves mini-batches too: how many are drawn and staged ahead of the one in training."""
+class MiniBatchSchedule(Schedule):
+    """A schedule that serves mini-batches too: how many are drawn and staged ahead of the one in training.
+
+    As it is, none: a step begins when the one before has ended.
+    """
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
 
@@ -512,41 +516,41 @@ class MiniBatchSchedule(Schedule, ABC):
         found = super().stream(nature, op)
         return replace(found, servers=self.drawing_threads) if nature is Nature.DRAWING else found
 
-    @abstractmethod
     def fitted(self, batches: int) -> "MiniBatchSchedule":
         """The same for a run of so many batches: it neither waits for more nor keeps memory for them."""
+        return self
 
     @property
-    @abstractmethod
     def drawing_threads(self) -> int:
         """Batches that are drawn at once."""
+        return 1
 
     @property
-    @abstractmethod
     def drawn_batches(self) -> int:
         """Batches whose blocks are held at once, the one in training included."""
+        return 1
 
-    @abstractmethod
     def staged_batches(self, steps: int) -> int:
         """Batches whose input rows are held on the device at once, the one in training included, where an epoch has so
         many ``steps``."""
+        return 1
 
     @property
-    @abstractmethod
     def pushes_beside(self) -> bool:
         """Whether what a step pushes may travel while the next step runs."""
+        return False
 
-    @abstractmethod
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """What a batch's blocks wait for."""
+        """What a batch's blocks wait for: here the end of the step before."""
+        return tuple(Dependency(op, steps_back=1) for op in dict.fromkeys((ends.trained, ends.staged)))
 
-    @abstractmethod
     def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """What a batch's rows wait for, besides its blocks."""
+        """What a batch's rows wait for, besides its blocks: here the end of the step before."""
+        return tuple(Dependency(op, steps_back=1) for op in dict.fromkeys((ends.trained, ends.staged)))
 
-    @abstractmethod
     def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
         """What the rows of an epoch's first batch wait for besides; nothing where epochs are like steps."""
+        return ()
 
 
 SLOTS: Mapping[str, type[Policy]] = MappingProxyType(

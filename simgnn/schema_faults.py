@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from simgnn.spelling import nearest
+from simgnn.units import example
 
 UNREADABLE = "unreadable"
 """Type of a fault that only follows from another one, and is not told."""
@@ -95,8 +96,6 @@ def _tables(model: type[BaseModel], path: Sequence[int | str]) -> str:
         return f"; expected one of {', '.join(repr(choice) for choice in choices)}"
     unit = next((entry for entry in _metadata(model, path) if hasattr(entry, "dimension")), None)
     if unit is not None:
-        from simgnn.units import example
-
         return f"; expected text such as '{example(unit.dimension)}'"
     return ""
 

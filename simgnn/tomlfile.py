@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from simgnn.errors import ConfigError
 from simgnn.spelling import nearest
 
@@ -137,8 +139,6 @@ def without_none(value: Any) -> Any:
 
 def write_toml(path: Path, table: Mapping[str, Any]) -> None:
     """Write a table under a temporary name and rename it, so that no half-written file is ever seen."""
-    import tomli_w
-
     write_atomically(path, tomli_w.dumps(without_none(table)))
 
 

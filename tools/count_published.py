@@ -16,7 +16,7 @@ from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.partition.partition import partitioned
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.partition.statistics.quality import over_mean
 from simgnn.policy import Partitioner

@@ -14,6 +14,7 @@ W_PER_MW = 1e-3
 def load_library() -> Any | None:
     """The module ``pynvml`` of nvidia-ml-py; None where it is not installed."""
     try:
+        # optional: only hosts with GPUs need it
         import pynvml
     except ImportError:
         return None

@@ -19,7 +19,6 @@ from simgnn.policy import Action, PolicyError
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 from simgnn.registry import is_external
-from simgnn.user_code import blamed
 
 BEFORE = Now(0, 0, 0)
 """A turn that has all that persists."""
@@ -39,7 +38,7 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
     for name in kept:
         store.reserve(name)
     # ours are proven to agree by tests; the others' first difference would leave ranks waiting for each other
-    checked = None if not is_external(action.owner) else context.control
+    checked = context.control if is_external(action.owner) else None
 
     def run(now: Now) -> None:
         for name in kept:
@@ -49,11 +48,6 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
             written = action.run(here, *read)
         except PolicyError as error:
             raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
-        except Exception as error:
-            told = blamed(context.policies.values(), error)
-            if told is None:
-                raise
-            raise BackendError(f"{place_of(context.rank, now, op.name)}: {told}") from error
         for put, value in zip(setters, written, strict=True):
             put(now, value)
         decided = action.decided(here, read, written)

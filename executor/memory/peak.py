@@ -39,7 +39,7 @@ from executor.memory.allocator import (
 from executor.memory.heap import PAGE, Room, c_library, fill_holes, make_room, release_free_memory
 
 if TYPE_CHECKING:
-    from executor.rank.interpreter import Record
+    from executor.rank.lanes import Record
     from executor.state.buffers import Now
     from executor.state.context import Sent
 

@@ -14,11 +14,10 @@ from executor.minibatch.embeddings import learned_width, load_embeddings, rows_w
 from executor.minibatch.evaluation import load_evaluation
 from executor.minibatch.input_rows import FoundOrigins, ScheduledRows, StagedRows, Staging
 from executor.policies.accelerated import accelerated
-from executor.rank.assemble import learned_values
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext
 from executor.state.model import SampledNetwork
-from executor.state.optimizer import FlatOptimizer
+from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import BatchFolders, RunPlan
 from executor.store.features import FeatureStore
 from executor.store.places import Places
@@ -84,7 +83,7 @@ def _context(
     evaluation = load_evaluation(plan, store.places, device)
     if task.evaluated is not None:
         constants |= {OWN_LABELS: task.evaluated.labels, **evaluation.constants}
-    buffers = BufferStore(program, rank, device, {**constants, **learned_values(plan, optimizer)})
+    buffers = BufferStore(program, rank, device, {**constants, **learned_values(plan.layers, optimizer)})
     leaving = buffers.room(SERVED_ROWS) if SERVED_ROWS in program.buffers else None
     staged = _staged_rows(plan, sampling, fetches, rank, device, dtype, leaving)
     learning, written = load_embeddings(plan, sampling, store)

@@ -10,7 +10,7 @@ from executor.policies.accelerated import accelerated, warm_up_policies
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext
 from executor.state.model import LayerNetwork
-from executor.state.optimizer import FlatOptimizer
+from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import RunPlan
 from executor.state.routes import local_routes
 from executor.state.task import Task, load_task
@@ -25,6 +25,7 @@ from simgnn.partition.local.vertex_cut import RankGraph
 def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
     """Open what the rank holds, as files that are mapped until they are copied; what is returned makes its context."""
     if plan.batches is not None:
+        # mini-batches: half a hundred modules that a run on the full graph does not need
         from executor.minibatch.setup import batch_context
 
         return batch_context(plan, plan.batches, world, groups)
@@ -49,7 +50,7 @@ def _full_graph_context(
         program=program,
         rank=world.rank,
         device=world.device,
-        store=BufferStore(program, world.rank, world.device, {**constants, **learned_values(plan, optimizer)}),
+        store=BufferStore(program, world.rank, world.device, {**constants, **learned_values(plan.layers, optimizer)}),
         seed=plan.seed,
         routes=local_routes(program, local, world.device),
         groups=groups,
@@ -69,19 +70,10 @@ def warm_up_for(plan: RunPlan, device: torch.device) -> None:
     if plan.batches is None:
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
         return
+    # mini-batches: half a hundred modules that a run on the full graph does not need
     from executor.minibatch.warmup import warm_up_batches
 
     warm_up_batches(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
-
-
-def learned_values(plan: RunPlan, optimizer: FlatOptimizer) -> dict[str, Value]:
-    """Parameters and their gradients, by buffer."""
-    values: dict[str, Value] = {}
-    views = zip(plan.layers, optimizer.parameter_views, optimizer.gradient_views, strict=True)
-    for layer, parameters, gradients in views:
-        values[f"parameters/{layer.index}"] = parameters
-        values[f"gradients/{layer.index}"] = gradients
-    return values
 
 
 def _blocks(plan: RunPlan, world: World, dtype: torch.dtype) -> BlockAdjacency | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -41,6 +42,13 @@ class CompiledTemplate:
     steps: tuple[Step, ...]
     order: Order
     serial: bool
+
+
+class Coming(NamedTuple):
+    """A turn that has not begun."""
+
+    template: CompiledTemplate
+    now: Now
 
 
 def compile_program(

@@ -8,37 +8,22 @@ streams and what the schedule picks decide what runs when. Both paths run the sa
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 
-from executor.rank.compile import CompiledTemplate, Observe, Step, compile_program
-from executor.rank.lanes import Lanes
+from executor.rank.compile import Coming, Observe, Step, compile_program
+from executor.rank.lanes import Lanes, Record
 from executor.rank.threads import Workers
 from executor.recording.failure import op_failure
 from executor.state.buffers import Now
-from executor.state.context import NOTHING, RankContext, Sent
+from executor.state.context import NOTHING, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.dispatch import Picks
 from simgnn.program.program import EVALUATE, Program
 
 SPAN = 512
 """Turns after which what was noted of them is written: they bound the memory that it takes."""
-
-
-class Record(Protocol):
-    """Where finished ops are written down: executor.recording.trace.Recorder, or a list in a test."""
-
-    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
-        """Note one op; times are what :meth:`Interpreter.clock` returned."""
-        ...
-
-
-class Coming(NamedTuple):
-    """A turn that has not begun."""
-
-    template: CompiledTemplate
-    now: Now
 
 
 class Interpreter:
@@ -65,7 +50,9 @@ class Interpreter:
         used = {name for name in self.templates if name != EVALUATE}
         picks = schedule is not None and schedule.picks
         self.serial = not picks and all(self.templates[name].serial for name in used)
-        self._lanes = None if self.serial else Lanes(self, schedule, workers or Workers(0))
+        self._lanes = None
+        if not self.serial:
+            self._lanes = Lanes(context, self.templates, self.clock, record, schedule, workers or Workers(0))
 
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
         """Run all turns of consecutive epochs; all ops have ended when this returns.
@@ -126,7 +113,8 @@ class Interpreter:
         except BackendError:
             raise
         except Exception as error:
-            raise op_failure(self.program, step, now, self.context.rank, error) from error
+            op = None if step is None else self.program.ops[step.op_id][1]
+            raise op_failure(op, now, self.context.rank, error) from error
 
 
 def clock_of(device: torch.device) -> Callable[[], Any]:

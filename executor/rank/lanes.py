@@ -7,23 +7,28 @@ stream runs next is what the dispatcher says (:mod:`simgnn.program.dispatch`).
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-from executor.rank.compile import CompiledTemplate, Step
+from executor.rank.compile import Coming, CompiledTemplate, Step
 from executor.rank.threads import Workers
 from executor.recording.failure import op_failure
 from executor.state.buffers import Now
-from executor.state.context import NOTHING
+from executor.state.context import NOTHING, RankContext, Sent
 from simgnn.errors import BackendError
 from simgnn.program.dispatch import Dispatcher, Job, Lane, OpenTurn, Picks
 
-if TYPE_CHECKING:
-    from executor.rank.interpreter import Coming, Interpreter
+
+class Record(Protocol):
+    """Where finished ops are written down: executor.recording.trace.Recorder, or a list in a test."""
+
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
+        """Record one op. ``issued`` and ``ended`` are marks of :func:`executor.rank.interpreter.clock_of`."""
+        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -44,12 +49,20 @@ class Running:
 class Lanes:
     """Runs turns as they come, in threads of ``workers`` that are kept until :meth:`close`."""
 
-    def __init__(self, interpreter: "Interpreter", schedule: Picks | None, workers: Workers) -> None:
-        program, context = interpreter.program, interpreter.context
-        self.interpreter = interpreter
+    def __init__(
+        self,
+        context: RankContext,
+        templates: Mapping[str, CompiledTemplate],
+        clock: Callable[[], Any],
+        record: Record,
+        schedule: Picks | None,
+        workers: Workers,
+    ) -> None:
+        program = context.program
+        self.context, self.clock, self.record = context, clock, record
         self.window = 1 + max(
             [0]
-            + [back for template in interpreter.templates.values() for _, back, _ in template.order.earlier]
+            + [back for template in templates.values() for _, back, _ in template.order.earlier]
             + [buffer.depth - 1 for buffer in program.buffers.values()]
         )
         self._changed = threading.Condition()
@@ -77,14 +90,14 @@ class Lanes:
 
     def run(
         self,
-        work: "Iterator[Coming]",
+        work: Iterator[Coming],
         between: Callable[[], None] | None = None,
         every: int = sys.maxsize,
     ) -> None:
         """Run turns, each taken from ``work`` when it is opened; returns when all their ops have ended, raises the
         first error of any stream. ``between`` is called whenever ``every`` more turns have ended: nobody but this
         thread's stream waits for it."""
-        if self.interpreter.context.device.type == "cuda":
+        if self.context.device.type == "cuda":
             torch.cuda.synchronize()
         with self._changed:
             self._coming, self._next_turn = work, next(work, None)
@@ -98,7 +111,7 @@ class Lanes:
                         self._pause(between)
             except BaseException as error:
                 self._fail(error)
-        if self.interpreter.context.device.type == "cuda":
+        if self.context.device.type == "cuda":
             torch.cuda.synchronize()
         if self._error is not None:
             raise self._error
@@ -154,7 +167,7 @@ class Lanes:
 
     def _execute(self, job: Job[Running]) -> None:
         running = job.turn.what
-        step, context = running.step(job.position), self.interpreter.context
+        step, context = running.step(job.position), self.context
         runs = step.guard is None or bool(context.decisions.get(step.guard))
         end: Any = None
         if runs:
@@ -176,11 +189,11 @@ class Lanes:
             self._changed.notify_all()
 
     def _timed(self, step: Step, now: Now) -> Any:
-        clock = self.interpreter.clock
+        clock = self.clock
         issued = clock()
         sent = step.run(now)
         ended = clock()
-        self.interpreter.record.add(now, step.op_id, issued, ended, sent or NOTHING)
+        self.record.add(now, step.op_id, issued, ended, sent or NOTHING)
         return ended
 
     def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:
@@ -189,7 +202,7 @@ class Lanes:
         for slot in running.step(job.position).touched:
             running.uses[slot] -= 1
             if not running.uses[slot]:
-                self.interpreter.context.store.values[slot] = None
+                self.context.store.values[slot] = None
         if end is not None:
             for follower in self._dispatcher.followers(turn, job.position):
                 follower.turn.what.ends.setdefault(follower.position, []).append(end)
@@ -221,8 +234,9 @@ class Lanes:
     def _failure(self, job: Job[Running], error: BaseException) -> BaseException:
         if isinstance(error, BackendError) or not isinstance(error, Exception):
             return error
-        running, context = job.turn.what, self.interpreter.context
-        return op_failure(self.interpreter.program, running.step(job.position), running.now, context.rank, error)
+        running, context = job.turn.what, self.context
+        op = context.program.ops[running.step(job.position).op_id][1]
+        return op_failure(op, running.now, context.rank, error)
 
 
 def _cuda_stream() -> Any:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Literal
 import simgnn
 from simgnn.errors import BackendError, SimgnnError
 from simgnn.program.kinds import GROUP_KINDS, OpKind
-from simgnn.program.program import Program
+from simgnn.program.ops import Op
 
 if TYPE_CHECKING:
-    from executor.rank.compile import Step
     from executor.state.buffers import Now
 
 SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
@@ -39,12 +38,11 @@ def place_of(rank: int, now: "Now", op: str) -> str:
     return f"rank {rank}, epoch {now.epoch + 1}, op '{op}'"
 
 
-def op_failure(program: Program, step: "Step | None", now: "Now", rank: int, error: Exception) -> BackendError:
+def op_failure(op: Op | None, now: "Now", rank: int, error: Exception) -> BackendError:
     """The error of an op with where it happened; of communication it means that a peer was lost."""
-    if step is None:
+    if op is None:
         return BackendError(f"rank {rank}: {error}")
-    op = program.ops[step.op_id][1]
-    where = place_of(rank, now, step.name)
+    where = place_of(rank, now, op.name)
     message = _first_line(error)
     if (op.kind in GROUP_KINDS or op.kind is OpKind.PEER_READ) and _is_transport(error):
         return _lost(where, message)

@@ -82,6 +82,7 @@ def train_reference(
 
 def _dgl_graph(graph: Graph) -> Any:
     try:
+        # DGL: optional, and slow to load
         import dgl
     except ImportError as error:
         raise BackendError(
@@ -107,6 +108,7 @@ def load_values(
 
 def reference_module(layer: LayerSpec, norm: str) -> torch.nn.Module:
     """DGL's layer of that kind; ``norm``: how it weighs the sums of a GCN."""
+    # DGL: optional, and slow to load
     from dgl import nn
 
     if layer.kind == "gcn":
@@ -144,6 +146,7 @@ def _forward(
     rows: torch.Tensor,
     drawn: int | None = None,
 ) -> torch.Tensor:
+    # DGL: optional, and slow to load
     import dgl
 
     looped = dgl.add_self_loop(edges)

@@ -152,6 +152,7 @@ def _dgl_block(batch: Batch, hop: int, looped: bool) -> Any:
     """A hop's edges as DGL's block, whose first sources are its destinations; ``looped``: with an edge of each to
     itself."""
     try:
+        # DGL: optional, and slow to load
         import dgl
     except ImportError as error:
         raise BackendError(

@@ -8,6 +8,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from simgnn.errors import BackendError
+from simgnn.model.spec import LayerSpec
 
 
 class FlatOptimizer:
@@ -63,6 +64,16 @@ class FlatOptimizer:
             )
         self.flat.data.copy_(state["flat"])
         self.rule.load(state["rule"])
+
+
+def learned_values(layers: Sequence[LayerSpec], optimizer: FlatOptimizer) -> dict[str, torch.Tensor]:
+    """Parameters and their gradients, by buffer."""
+    values: dict[str, torch.Tensor] = {}
+    views = zip(layers, optimizer.parameter_views, optimizer.gradient_views, strict=True)
+    for layer, parameters, gradients in views:
+        values[f"parameters/{layer.index}"] = parameters
+        values[f"gradients/{layer.index}"] = gradients
+    return values
 
 
 class Rule(Protocol):

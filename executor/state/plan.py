@@ -150,6 +150,7 @@ class RunPlan:
     @cached_property
     def artifact(self) -> "PartitionArtifact":
         """The partition."""
+        # Numba: loaded by ranks; the launcher reads the plan without it
         from simgnn.partition.store import PartitionArtifact
 
         return PartitionArtifact.open(self.partition)
@@ -160,6 +161,7 @@ class RunPlan:
 
     def shard(self, rank: int) -> "Shard":
         """A rank's features, labels and masks."""
+        # Numba: loaded by ranks; the launcher reads the plan without it
         from simgnn.partition.local.shards import ShardArtifact
 
         shard = ShardArtifact.open(self.shards).rank(rank)

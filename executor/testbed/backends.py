@@ -1,7 +1,7 @@
 """What a communication library costs on a declared testbed, from what it costs on the machine below."""
 
 from executor.testbed.declaration import Declaration
-from simgnn.hardware.profile.links import Backend, Collective, Ports
+from simgnn.hardware.profile.libraries import Backend, Collective, Ports
 from simgnn.hardware.profile.quantities import Bandwidth, Duration
 
 

@@ -8,8 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from executor.testbed import lifecycle
 from executor.testbed.declaration import Declaration
-from simgnn.errors import ConfigError, SimgnnError
+from executor.testbed.hold import hold, remove_orphan
+from executor.testbed.network import require_tools
+from executor.testbed.state import recorded_names
+from simgnn.errors import ConfigError, HardwareError, SimgnnError
+from simgnn.outputs import check_output_file, make_parent
 
 USAGE = """\
 python -m executor testbed up TESTBED.toml [--hold]   make its hosts (network namespaces), links and quotas
@@ -97,6 +102,7 @@ def _carry_out(options: argparse.Namespace) -> int:
         return _profile(declared, options.base, options.out, options.measure_load)
     if options.command == "up":
         return _up(declared, options.hold)
+    # NumPy and pyarrow: loaded when a run starts
     from executor.testbed.runs import execute, run
 
     if options.command == "exec":
@@ -105,9 +111,6 @@ def _carry_out(options: argparse.Namespace) -> int:
 
 
 def _up(declared: Declaration, holds: bool) -> int:
-    from executor.testbed import lifecycle
-    from executor.testbed.hold import hold
-
     def tell(found: lifecycle.Made) -> None:
         before = " (it was before, and stays)" if holds else " (it was before)"
         told = [f"testbed '{declared.name}' is up" + ("" if found.made else before)]
@@ -124,9 +127,6 @@ def _up(declared: Declaration, holds: bool) -> int:
 
 def _down(names: Sequence[str], orphaned: bool) -> int:
     """Take all down, also after one that cannot be; what happened is told at the end, whoever may still read it."""
-    from executor.testbed import lifecycle
-    from executor.testbed.hold import remove_orphan
-
     told, faults = [], []
     for name in names:
         try:
@@ -149,12 +149,11 @@ def _told(faults: Sequence[SimgnnError]) -> int:
 
 
 def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool) -> int:
+    # NumPy and pydantic: loaded when a profile is described
     from executor.testbed.load import check_measurable, measure_load
     from executor.testbed.profile import WIRE, describe
-    from simgnn.errors import HardwareError
     from simgnn.hardware.profile.library import calibration_path
     from simgnn.hardware.profile.profile import load_profile, save_profile
-    from simgnn.outputs import check_output_file, make_parent
 
     check_output_file(out, "--out")
     if with_load:
@@ -173,20 +172,15 @@ def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool
 
 def _names(declared: Declaration | None) -> list[str]:
     """The testbed that is meant: the one of a file, else all that were ever made here."""
-    from executor.testbed.network import require_tools
-    from executor.testbed.state import recorded_names
-
     require_tools()
     return recorded_names() if declared is None else [declared.name]
 
 
 def _status(names: Sequence[str], declared: Declaration | None, as_json: bool) -> int:
-    from executor.testbed.lifecycle import status
-
     found, faults = [], []
     for name in names:
         try:
-            found.append(status(name, declared))
+            found.append(lifecycle.status(name, declared))
         except SimgnnError as error:
             faults.append(error)
     if as_json:

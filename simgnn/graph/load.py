@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from simgnn.errors import GraphError
+from simgnn.graph.centring import with_centred_features
 from simgnn.graph.graph import Graph
 from simgnn.spelling import nearest
 
@@ -63,6 +64,7 @@ def check_source(source: str) -> None:
 def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping[str, Any]) -> Graph:
     symmetrise = bool(given.get("symmetrise", True))
     if prefix == "ogb" and rest:
+        # Numba: loaded with the reader or generator of this source
         from simgnn.graph.readers.ogb import read_ogb
 
         _refuse(given, ("vertices", "edges", "feature_width"), source)
@@ -71,6 +73,7 @@ def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping
     forced = {"dgl": ".bin", "pyg": ".pt"}.get(prefix) if rest else None
     path = _find(rest if forced else source, base)
     if path.is_dir():
+        # Numba: loaded with the reader or generator of this source
         from simgnn.graph.build import symmetrise_csr
         from simgnn.graph.store import open_graph
 
@@ -89,17 +92,21 @@ def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping
 
 def _reader(suffix: str) -> Callable[..., Graph]:
     if suffix == ".npz":
+        # Numba: loaded with the reader or generator of this source
         from simgnn.graph.readers.npz import read_npz
 
         return read_npz
     if suffix == ".mtx":
+        # Numba: loaded with the reader or generator of this source
         from simgnn.graph.readers.matrix_market import read_matrix_market
 
         return read_matrix_market
     if suffix == ".bin":
+        # Numba: loaded with the reader or generator of this source
         from simgnn.graph.readers.dgl_graph import read_dgl
 
         return read_dgl
+    # Numba: loaded with the reader or generator of this source
     from simgnn.graph.readers.pyg import read_pyg
 
     return read_pyg
@@ -107,19 +114,23 @@ def _reader(suffix: str) -> Callable[..., Graph]:
 
 def _table(suffix: str, path: Path, vertices: int | None, symmetrise: bool) -> Graph:
     if suffix == ".npy":
+        # Numba: loaded with the reader or generator of this source
         from simgnn.graph.readers.npy import read_npy
 
         return read_npy(path, vertices=vertices, symmetrise=symmetrise)
     if suffix == ".parquet":
+        # Numba: loaded with the reader or generator of this source
         from simgnn.graph.readers.parquet import read_parquet
 
         return read_parquet(path, vertices=vertices, symmetrise=symmetrise)
+    # Numba: loaded with the reader or generator of this source
     from simgnn.graph.readers.edge_list import read_edge_list
 
     return read_edge_list(path, vertices=vertices, symmetrise=symmetrise)
 
 
 def _synthetic(kind: str, given: Mapping[str, Any], seed: int) -> Graph:
+    # Numba: loaded with the reader or generator of this source
     from simgnn.graph.generators.generate import generated, recipe_of
 
     shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
@@ -128,6 +139,7 @@ def _synthetic(kind: str, given: Mapping[str, Any], seed: int) -> Graph:
 
 def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
     """Add the stand-ins that were asked for, and masks where a graph has labels and no split."""
+    # Numba: loaded with the reader or generator of this source
     from simgnn.graph.generators.generate import split_masks
 
     width = given.get("stand_in_features")
@@ -138,8 +150,6 @@ def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
         note = f"features are stand-ins: {width} random normal numbers a vertex"
         graph = replace(graph, features=draws, synthetic_features=True, notes=(*graph.notes, note))
     if given.get("centre"):
-        from simgnn.graph.centring import with_centred_features
-
         graph = with_centred_features(graph, source)
     if "classes" in given or given.get("multilabel"):
         if graph.labels is not None:

@@ -10,8 +10,12 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
+from simgnn.graph.load import load_graph
+from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import check_trains, plan
 from simgnn.registry import shipped
+from simgnn.sampling.batches.sizes_file import load_sizes
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
@@ -59,9 +63,8 @@ def prepare(
     the batches beside a statistics file, by which they need not be estimated. ``stage`` is told what begins.
     Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
     """
-    from simgnn.model.user_layer import user_shape
+    # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
-    from simgnn.planner.make_plan import check_trains, plan
 
     user_shape(experiment.model.kind)  # a class that is not there is told before minutes go into graph and partition
     if experiment.graph.source.startswith(STATISTICS):
@@ -77,6 +80,7 @@ def prepare(
     check_cache(cache)
     sampling = experiment.sampling
     if sampling is not None and sampling.storage is not None:
+        # Numba: loaded when a graph is prepared
         from simgnn.sampling.batches.presample import check_kept
 
         check_kept(Path(sampling.storage), "batching.storage")
@@ -88,6 +92,7 @@ def prepare(
     stats = artifact.stats
     if sampling is None:
         return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
+    # Numba: loaded when a graph is prepared
     from simgnn.planner.batch_sizes import prepare_batches
 
     check_trains(experiment, stats)  # before minutes go into batches
@@ -106,8 +111,6 @@ def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None
 
 def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable[[str], None] = _silent) -> "Graph":
     """The experiment's graph; refused when it has fewer vertices than there are ranks."""
-    from simgnn.graph.load import load_graph
-
     section = experiment.graph
     stage(f"graph: {section.source}")
     graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed)
@@ -125,6 +128,7 @@ def obtain_partition(
     experiment: Experiment, graph: "Graph", cache: Path | None = None, stage: Callable[[str], None] = _silent
 ) -> "PartitionArtifact":
     """The experiment's partition of ``graph``, from the cache or made now."""
+    # Numba: loaded when a graph is prepared
     from simgnn.partition.store import partition_artifact
 
     stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
@@ -133,6 +137,7 @@ def obtain_partition(
 
 
 def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:
+    # Numba: loaded when a graph is prepared
     from simgnn.partition.statistics.file import load_stats
 
     path = Path(experiment.graph.source.removeprefix(STATISTICS)).expanduser()
@@ -159,8 +164,8 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
 
 def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
     """On mini-batches that are estimated."""
+    # Numba: loaded when a graph is prepared
     from simgnn.planner.batch_sizes import ESTIMATE_NOTE, ESTIMATED, estimate_batches
-    from simgnn.planner.make_plan import plan
 
     placement, sizes = estimate_batches(experiment, stats)
     resolved = experiment.model_copy(update={"placement": placement})
@@ -170,9 +175,6 @@ def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
 
 def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) -> Prepared:
     """On mini-batches that were drawn and counted before."""
-    from simgnn.planner.make_plan import plan
-    from simgnn.sampling.batches.sizes_file import load_sizes
-
     sizes, hot_rows = load_sizes(counted)
     of, wanted = sizes.local.shape[:2], (experiment.ranks, experiment.train.epochs)
     if of != wanted:

@@ -93,6 +93,7 @@ def write_report(calibration: "Calibration", files: "Sequence[SampleFile]", path
 
 def report_page(calibration: "Calibration", files: "Sequence[SampleFile]") -> str:
     """The page's HTML, with plotly's script in it."""
+    # plotly: loaded when a report is written
     import plotly.io
 
     meta = calibration.profile.meta
@@ -152,6 +153,7 @@ def _groups(found: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _scatter(found: Sequence[Point]) -> Any:
+    # plotly: loaded when a report is written
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -176,6 +178,7 @@ def _scatter(found: Sequence[Point]) -> Any:
 
 
 def _residuals(found: Sequence[Point]) -> Any:
+    # plotly: loaded when a report is written
     import plotly.graph_objects as go
 
     figure = go.Figure()

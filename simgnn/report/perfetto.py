@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from simgnn.analysis.compare.metrics import op_times
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.report.links import link_use
 from simgnn.tomlfile import write_atomically
 
 MICROSECONDS = 1e6
@@ -68,8 +69,6 @@ def _events(label: str, run: RunDirectory, first_process: int, epochs: int | Non
 
 
 def _links(label: str, run: RunDirectory, process: int, epochs: int | None) -> list[dict[str, Any]]:
-    from simgnn.report.links import link_use
-
     events = [_name("process_name", process, 0, f"{label} links")]
     for name, (times, levels) in link_use(run, epochs).items():
         events += [

@@ -7,6 +7,7 @@ from simgnn.record.energy import joules_text
 
 def print_comparison(comparison: Comparison) -> None:
     """Epoch error, error per op kind split into compute, wait and transfer, and the ops that differ most."""
+    # rich: loaded when a table is printed
     from rich.console import Console
     from rich.table import Table
 

@@ -70,6 +70,7 @@ def write_report(board: Scoreboard, path: Path) -> None:
 
 def _scatter(board: Scoreboard) -> "go.Figure":
     """Measured against predicted epoch, a colour a topology; across: run-to-run spread, upright: 90 % interval."""
+    # plotly: loaded when a report is written
     import plotly.graph_objects as go
 
     figure = go.Figure()

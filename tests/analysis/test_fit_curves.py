@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.fit.compute import TERMS, fit_curves, profile_caches
+from simgnn.analysis.fit.compute import fit_curves, profile_caches
 from simgnn.analysis.fit.network import fit_network
 from simgnn.analysis.fit.profile import fit_profile
 from simgnn.analysis.fit.samples import Cache, Facts, MeasuredHost, Sample, SampleFile
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.features import features
 from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.profile import load_profile, save_profile
 
 CACHES = (
@@ -92,7 +93,7 @@ def machine_samples(primitive: str, count: int, noise: float, active: int = 2, s
     return samples
 
 
-@pytest.mark.parametrize("primitive", list(TERMS))
+@pytest.mark.parametrize("primitive", list(PRIMITIVES))
 def test_every_primitive_predicts_sizes_that_it_has_not_seen(primitive: str) -> None:
     caches = profile_caches(CACHES)
     (found,) = fit_curves(machine_samples(primitive, 60, 0.03), caches, 2.0)
@@ -206,7 +207,7 @@ def test_a_floor_is_not_the_luckiest_sample() -> None:
 
 
 def test_a_fitted_profile_prices_what_was_measured(tmp_path: Path) -> None:
-    compute = [sample for primitive in TERMS for sample in machine_samples(primitive, 40, 0.01)]
+    compute = [sample for primitive in PRIMITIVES for sample in machine_samples(primitive, 40, 0.01)]
     common = {"format": "simgnn-samples", "version": 2, "started": "2026-01-02T03:04:05Z", "hosts": HERE,
               "backend": "gloo", "threads": 1, "quick": False}  # fmt: skip
     files = [

@@ -17,7 +17,7 @@ from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import Quality, measure
 
 HOSTS = np.arange(8) // 4

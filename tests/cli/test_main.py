@@ -11,7 +11,7 @@ from simgnn.cli import main
 from simgnn.cli.main import COMMANDS, invoke
 from simgnn.closed_output import ended_quietly
 
-HEAVY = ("torch", "dgl", "simpy", "pandas", "numba", "scipy", "pyarrow", "numpy", "networkx")
+HEAVY = ("torch", "dgl", "simpy", "plotly", "pandas", "numba", "scipy", "pyarrow", "numpy", "networkx")
 START_LIMIT_S = 0.6
 
 

@@ -18,6 +18,8 @@ from simgnn.partition.statistics.file import load_stats
 from simgnn.planner.prepare import prepare
 from simgnn.record.plan import read_plan
 from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
+from simgnn.seal import seal_folder
 
 NUMBERS = itertools.count()
 POLICIES = '''
@@ -281,6 +283,7 @@ def test_a_run_directory_makes_nobody_import_what_it_names(
     (tmp_path / "imported").unlink()
     for file in (out / "experiment.toml", out / "plan" / "plan.json"):
         file.write_text(file.read_text().replace(module, evil))
+    seal_folder(out, RunDirectory(out).recorded)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert read_plan(out / "plan" / "plan.json").policies["codec"]["kind"] == f"{evil}:Same"
     assert invoke(["compare", "predicted", "out"]) == 0
@@ -295,7 +298,7 @@ def test_a_run_directory_makes_nobody_import_what_it_names(
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("rows = {}[context.rank]", r"KeyError: \d \(in Same\.encode, at .*\.py:\d+\)"),
+        ("rows = {}[context.rank]", r"Same\.encode raised KeyError: \d \(.*\.py:\d+\)"),
         ("rows = rows[:-1]", r"Same\.encode returned uint8 \[\d+, \d+\], expected uint8 \["),
     ],
 )

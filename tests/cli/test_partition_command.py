@@ -9,7 +9,7 @@ from simgnn.cli.main import invoke
 from simgnn.graph.load import load_graph
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import measure
 
 GRAPH = {"vertices": 400, "edges": 2500, "classes": 4, "feature_width": 16}  # of the fixture "small"

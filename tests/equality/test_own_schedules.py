@@ -23,7 +23,7 @@ from simgnn.sim.simulate import Simulation, simulate
 from tests.equality.block_runs import told
 from tests.equality.counting import differences
 from tests.equality.own_schedules import Aside, ByRows, InOrder
-from tests.executor.harness import Notes, reads, run_ranks, tiny_program, world_context
+from tests.executor.harness import Notes, acting, reads, run_ranks, tiny_program, world_context
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 from tests.sim.worlds import machine, seconds_of_work
 
@@ -106,13 +106,15 @@ VALUES = [3, 2, 1, 0, 3, 1]
 def _deciding() -> Program:
     """An op decides; of two that wait for it a schedule chooses, and one of the next is guarded."""
     work = seconds_of_work(1.0)
-    decide = Op("decide", OpKind.ENCODE, "compute", reads("rows"), reads("kept"), module="decide", work=work)
+    decide = Op(
+        "decide", OpKind.ENCODE, "compute", reads("rows"), reads("kept"), module="decide", action="run", work=work
+    )
     after = (Dependency("decide"),)
     ops = [
         decide,
         *(
             Op(name, OpKind.ENCODE, "compute", reads("kept"), reads(f"out/{name}"), after, work, module="same",
-               guard=Guard(FLAG) if name == "middle" else None)
+               action="run", guard=Guard(FLAG) if name == "middle" else None)
             for name in ("left", "middle", "right")
         ),
     ]  # fmt: skip
@@ -125,22 +127,12 @@ def _deciding() -> Program:
     )
 
 
-class _Script:
-    """A policy made of a function."""
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-
-    def encode(self, context: Any, *read: torch.Tensor) -> Any:
-        return self.function(context, *read)
-
-
 def _executed(program: Program, schedule: ByRows) -> tuple[list[str], Any]:
-    def decide(at: Any, rows: torch.Tensor) -> torch.Tensor:
+    def decide(at: Any, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         context.decisions.update({ROWS: VALUES[at.epoch], FLAG: at.epoch % 2})
-        return rows[: VALUES[at.epoch]]
+        return (rows[: VALUES[at.epoch]],)
 
-    policies = {"decide": _Script(decide), "same": _Script(lambda at, rows: rows)}
+    policies = {"decide": acting(run=decide), "same": acting(run=lambda at, rows: (rows,))}
     context = world_context(program, 0, {"rows": torch.ones(4, 1)}, policies=policies)
     notes = Notes()
     interpreter = Interpreter(program, context, notes, schedule=schedule)

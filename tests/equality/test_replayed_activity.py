@@ -9,6 +9,7 @@ are the parts of which it is made: what each vertex sends, given the weights; fr
 import json
 import shutil
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from simgnn.tomlfile import load_toml, write_toml
 from tests.equality.cached_runs import CACHE, EIGHT_BITS, TRANSFORMED, Recorded, Runs, case
 from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench
+from tests.policies.acting import HERE
 
 RATE = 0.5
 FIRST = "model.order=aggregate-first"
@@ -53,7 +55,7 @@ def moved_vertices(run: Recorded, features: np.ndarray) -> np.ndarray:
     cached, state, found = np.zeros((len(features), shape[1])), policy.start(), []
     for gradient, accuracy in zip(told["gradients"], accuracies, strict=True):
         rows = features @ weight
-        moved = policy.moved(rows, cached, state.epsilon)
+        moved = policy.moved(HERE, rows, cached, (state.epsilon, nan))
         change, size = np.abs(rows - cached).max(1), np.abs(rows).max(1)
         assert np.abs(change - state.epsilon * size).min() > 1e-12, "a row is on the edge: rounding would decide"
         cached[moved] = rows[moved]

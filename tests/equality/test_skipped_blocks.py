@@ -204,7 +204,7 @@ def test_a_rank_without_rows_takes_part(
     def none_for_the_first(vertices: int, ranks: int, seed: int) -> np.ndarray:
         return (np.arange(vertices) % (ranks - 1) + 1).astype(np.int32)
 
-    monkeypatch.setattr("simgnn.partition.algorithms.simple.random_owner", none_for_the_first)
+    monkeypatch.setattr("simgnn.partition.partitioners.random.random_owner", none_for_the_first)
     wanted = block_case(model, 3, *settings, "partition.seed=77", graph="small", partition="random")
     finished = bench.run(wanted)
     assert finished.plan.program.sizes.columns["rows"].tolist() == [0, 45, 45]

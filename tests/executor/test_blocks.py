@@ -18,7 +18,7 @@ from simgnn.model.spec import LayerSpec
 from simgnn.partition.algorithms.simple import random_owner
 from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.partition import Partition
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op, Transfer
 from tests.executor.harness import Notes, reads, tiny_program, world_context

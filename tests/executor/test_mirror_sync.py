@@ -18,7 +18,7 @@ from simgnn.graph.graph import Graph
 from simgnn.partition.local.vertex_cut import ReplicaGraph, build_replica_graphs
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.policies.codec.linear import Linear
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Calendar, Program

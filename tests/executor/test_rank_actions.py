@@ -9,7 +9,8 @@ from executor.minibatch.evaluation import OwnRows
 from executor.minibatch.input_rows import ScheduledRows, StagedRows
 from simgnn.emit.batches.on_rank import RankAction
 from simgnn.emit.batches.staging import LocateRows, StageInputs
-from simgnn.experiment.slots import SLOTS, kinds
+from simgnn.experiment.slots import SLOTS
+from simgnn.registry import shipped
 
 HOLDERS = (DrawnBatches, Embeddings, OwnRows, PartedBatches, ScheduledRows)
 
@@ -23,7 +24,7 @@ def test_every_action_has_one_function() -> None:
         action
         for slot in SLOTS
         if slot != "partition"
-        for policy in kinds(slot).values()
+        for policy in shipped(slot).values()
         for action in policy.actions
         if issubclass(action, RankAction)
     }
@@ -35,6 +36,6 @@ def test_every_action_has_one_function() -> None:
 
 @pytest.mark.parametrize("slot", [slot for slot in SLOTS if slot != "partition"])
 def test_labels_name_one_action_of_a_policy(slot: str) -> None:
-    for policy in kinds(slot).values():
+    for policy in shipped(slot).values():
         labels = [action.label for action in policy.actions]
         assert len(set(labels)) == len(labels)

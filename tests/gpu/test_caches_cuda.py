@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from executor.kernels.masks import WireMask
 
 from executor.policies.accelerated import accelerated
+from simgnn.emit.caches.masks import WireMask
 from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex

@@ -12,8 +12,9 @@ from simgnn.cli.main import invoke
 from simgnn.hardware.profile.links import Load
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
 from simgnn.hardware.show.change import Change
-from simgnn.hardware.show.describe import lines, tree
+from simgnn.hardware.show.describe import tree
 from simgnn.hardware.show.difference import compare_profiles
+from simgnn.hardware.show.node import lines
 from simgnn.hardware.topology.routes import lay_out
 
 LOAD = {

@@ -15,8 +15,8 @@ from simgnn.errors import ConfigError
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.random import Random
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.degrees import DEGREES, degree_table
-from simgnn.partition.statistics.edge_cut import partition_stats
 from simgnn.partition.statistics.file import load_stats, save_stats
 from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_to_parts
 from simgnn.tomlfile import write_toml

@@ -13,7 +13,7 @@ from simgnn.partition.local.masters import replica_sets
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics import vertex_cut
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import measure
 
 HOSTS = {

@@ -18,7 +18,7 @@ from simgnn.partition.partitioners.dbh import Dbh
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.hdrf import Hdrf
 from simgnn.partition.partitioners.random_edges import RandomEdges
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import measure
 from simgnn.policy import Partitioner
 

@@ -15,7 +15,7 @@ from simgnn.partition.local.masters import choose_masters, replica_sets
 from simgnn.partition.local.vertex_cut import BY_HOSTS, LEVELS, ReplicaGraph, build_replica_graphs
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import connections
 from simgnn.policy import Reorder
 

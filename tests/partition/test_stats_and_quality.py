@@ -12,7 +12,7 @@ from scipy import sparse
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.partition.partition import Partition
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import connections, measure
 
 

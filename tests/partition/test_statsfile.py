@@ -12,7 +12,7 @@ from simgnn.graph.digest import graph_digest
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.random import Random
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.file import load_stats, save_stats
 from simgnn.partition.statistics.partition_stats import Origin, stats_to_parts
 from simgnn.partition.statistics.quality import measure

@@ -21,7 +21,7 @@ from simgnn.partition.partitioners.block_row import BlockRow
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.metis import Metis
 from simgnn.partition.partitioners.random import Random
-from simgnn.partition.statistics.edge_cut import partition_stats
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.partition_stats import stats_to_parts
 from simgnn.partition.store import PartitionArtifact, partition_artifact
 from simgnn.policy import Partitioner

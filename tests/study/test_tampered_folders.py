@@ -123,7 +123,7 @@ def test_what_a_run_starts_from_is_frozen(tmp_path: Path) -> None:
     assert again.events == []
     stored.write_text(honest)
     keep(root, tmp_path / "kept")
-    with pytest.raises(ConfigError, match="a folder of --keep is for --rescore"):
+    with pytest.raises(ConfigError, match="--rescore"):
         validate(suite, tmp_path / "kept", again)
     validate(suite, root, again)
     assert again.names().count("run") == 16 - 5

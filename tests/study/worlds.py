@@ -17,7 +17,8 @@ from simgnn.planner.prepare import prepare
 from simgnn.record.result import Result
 from simgnn.sampling.batches.sizes_file import save_sizes
 from simgnn.study.backend import Counted, Predicted
-from simgnn.study.validate.suite import Suite, parse_suite
+from simgnn.study.validate.suite import Suite
+from simgnn.study.validate.suite_file import parse_suite
 from simgnn.tomlfile import write_toml
 
 PROFILE = "cpu-100gbe-8"

@@ -11,7 +11,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.load import load_graph
 from simgnn.study.published.datasets import Balance, Counted, Reuse
 from simgnn.study.published.suite import load_published, published_folder
-from simgnn.study.validate.suite import find_suite
+from simgnn.study.validate.suite_file import find_suite
 from tools.count_published import degree, divided, main, reread_hits
 
 SHARES = 2.0 ** np.arange(-10, 1)

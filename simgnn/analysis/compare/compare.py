@@ -17,6 +17,7 @@ from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
 
 if TYPE_CHECKING:
+    # pandas: loaded when runs are compared op by op
     import pandas as pd
 
 PARTS = ("compute", "wait", "transfer")
@@ -204,6 +205,7 @@ def _columns() -> list[str]:
 
 def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int]:
     """Ops of the epochs compared, with times of both sides; how many epochs; how many ops one side alone has."""
+    # pandas: loaded when runs are compared op by op
     import pandas as pd
 
     sides = [frame[frame["step"] >= 0] for frame in map(op_times, (first, second))]

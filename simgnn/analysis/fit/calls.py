@@ -14,7 +14,7 @@ from simgnn.analysis.fit.errors import CallErrors, Predictor, held_out, without
 from simgnn.analysis.fit.samples import Sample
 from simgnn.analysis.fit.solver import MAD_TO_SIGMA, costs
 from simgnn.hardware.price.collectives import bus_seconds, bytes_moved, hops, steps
-from simgnn.hardware.profile.links import Algorithm, Collective
+from simgnn.hardware.profile.libraries import Algorithm, Collective
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 FloatArray = NDArray[np.float64]

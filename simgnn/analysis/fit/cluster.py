@@ -26,7 +26,8 @@ from simgnn.analysis.fit.host_link import Pair, fit_pair
 from simgnn.analysis.fit.network import NetworkFit, fit_network
 from simgnn.analysis.fit.samples import Sample, SampleFile
 from simgnn.hardware.profile.devices import Device
-from simgnn.hardware.profile.links import Backend, Collective, LinkType, Message, Ports
+from simgnn.hardware.profile.libraries import Backend, Collective, Message, Ports
+from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.quantities import Duration
 from simgnn.hardware.topology.topology import Edge, Topology
 
@@ -126,6 +127,7 @@ def _best(host: int, pairs: Mapping[tuple[int, int], Pair]) -> Pair:
 
 def _latencies(hosts: int, beyond: Mapping[tuple[int, int], float]) -> list[float]:
     """Seconds of each host's link, so that those of two add up to what their messages take beyond the floor."""
+    # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 
     columns = np.zeros((len(beyond), hosts))

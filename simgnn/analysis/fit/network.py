@@ -28,7 +28,8 @@ from simgnn.analysis.fit.calls import (
 from simgnn.analysis.fit.errors import Errors, Predictor, held_out, without
 from simgnn.analysis.fit.samples import Sample
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.links import Backend, LinkType, Message, Ports
+from simgnn.hardware.profile.libraries import Backend, Message, Ports
+from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.quantities import Bandwidth, Duration
 
 
@@ -124,6 +125,7 @@ def _fit_limits(
     Largest sizes stand in where no message of 1 MiB was measured. A limit that never binds keeps its starting value,
     the highest rate that was seen of its kind, which is a lower bound of the truth.
     """
+    # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 
     reach = min(LARGE_BYTES, max(sample.sizes["bytes"] for sample in exchanges))

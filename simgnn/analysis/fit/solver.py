@@ -96,6 +96,7 @@ def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
     Columns are scaled to one by their largest share of a time, so that all unknowns are of one magnitude; terms that
     start at zero get a small share, from which the solver can raise or drop them.
     """
+    # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 
     relative = features / seconds[:, None]

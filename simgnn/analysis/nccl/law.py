@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simgnn.analysis.nccl.curves import read, smooth_curve, straight_line
 from simgnn.analysis.nccl.measured_tables import Floats, Table
 from simgnn.hardware.price.collectives import FIRST_ROUND, flow_bytes, steps
-from simgnn.hardware.profile.links import Algorithm, Choice
+from simgnn.hardware.profile.libraries import Algorithm, Choice
 
 LARGE_BYTES = float(1 << 18)
 """Below it the measured times are mostly noise of the calls, and latencies decide: no law is learnt there."""
@@ -112,8 +112,8 @@ THIN = 3
 class Law:
     """What holds for all rank counts of one scope. ``hop_s``, ``tree_hop_s``: seconds of a hop on a ring, in a tree;
     ``chunk``: bytes of a rank's share that go round at once; ``fill``: the part of a step that fills the pipeline;
-    ``ranks_per_rail``, ``inside``: as :class:`simgnn.hardware.profile.links.Collective` has them; ``choice``: between
-    both."""
+    ``ranks_per_rail``, ``inside``: as :class:`simgnn.hardware.profile.libraries.Collective` has them; ``choice``:
+    between both."""
 
     scope: str
     hop_s: float = 0.0

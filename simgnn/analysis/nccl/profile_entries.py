@@ -24,7 +24,7 @@ from simgnn.analysis.nccl.curves import (
 from simgnn.analysis.nccl.law import LARGE_BYTES, ROUND_BYTES, Law
 from simgnn.analysis.nccl.measured_tables import Floats, Table
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.links import Algorithm, Choice, Collective
+from simgnn.hardware.profile.libraries import Algorithm, Choice, Collective
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 from simgnn.units import format_quantity
 

@@ -19,6 +19,7 @@ from simgnn.cli.calibrate_measure import (
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.cli.tables.console import Reporter, note, print_json
 from simgnn.errors import ConfigError
+from simgnn.outputs import check_output_file, check_output_folder, make_parent
 from simgnn.report.terminal import print_table
 
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ def command(
     # loaded when the command runs: its help starts fast
     from simgnn.hardware.profile.library import CACHE_NAME, calibration_path
     from simgnn.hardware.profile.profile import save_profile
-    from simgnn.outputs import check_output_file, check_output_folder, make_parent
 
     if page is not None and not report:
         raise ConfigError(
@@ -113,6 +113,7 @@ def command(
             make_parent(path)
             save_profile(calibration.profile, path)
         if report:
+            # the report of a calibration alone needs it
             from simgnn.report.calibration import write_report
 
             page = page or named.with_suffix(".html")

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from simgnn.cli.options import JsonOption, path_option
+from simgnn.errors import ConfigError
+from simgnn.outputs import check_output_file, check_output_folder
 
 if TYPE_CHECKING:
     from simgnn.record.result import Result
@@ -79,8 +81,6 @@ def command(
 def _check_folder(out: Path, runs: Sequence[Path], files: Sequence[Path]) -> None:
     """Raise :class:`ConfigError` unless ``out`` is new, or holds nothing but what an earlier demo has put there."""
     # loaded when the command runs: its help starts fast
-    from simgnn.errors import ConfigError
-    from simgnn.outputs import check_output_file, check_output_folder
     from simgnn.planner.directory import check_free
 
     check_output_folder(out, "--out")

@@ -1,17 +1,19 @@
 """``simgnn hardware``: the hardware profiles that predictions are made for."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simgnn.cli.commands import hardware_diff, hardware_time
+from simgnn.errors import HardwareError
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
     from simgnn.hardware.profile.profile import Profile
-    from simgnn.hardware.show.describe import Node
+    from simgnn.hardware.show.node import Node
 
 app = typer.Typer(
     add_completion=False,
@@ -41,7 +43,6 @@ def list_profiles(json: AsJson = False) -> None:
     """
     # loaded when the command runs: its help starts fast
     from simgnn.cli.tables.console import print_json
-    from simgnn.errors import HardwareError
     from simgnn.hardware.profile.library import calibration_path, known_profiles
     from simgnn.hardware.profile.profile import load_profile
     from simgnn.hardware.show.describe import counts
@@ -132,8 +133,6 @@ def check_profile(
 
 def _console() -> Any:
     # loaded when the command runs: its help starts fast
-    import sys
-
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False)

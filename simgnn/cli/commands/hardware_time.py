@@ -1,5 +1,6 @@
 """``simgnn hardware time``: what one op takes on a machine."""
 
+import json
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ import typer
 
 from simgnn.cli.options import path_option
 from simgnn.errors import ConfigError
+from simgnn.units import parse
 
 if TYPE_CHECKING:
     from simgnn.hardware.price.machine import Machine
@@ -107,6 +109,7 @@ def read_matrix(path: Path) -> list[list[int]]:
     """
     try:
         if path.suffix == ".npy":
+            # loaded when the command runs: its help starts fast
             import numpy as np
 
             from simgnn.npzfile import read_npy
@@ -116,8 +119,6 @@ def read_matrix(path: Path) -> list[list[int]]:
                 raise ConfigError(f"--matrix: {path} holds {table.dtype} {list(table.shape)}, expected numbers [P, P]")
             entries: list[list[Any]] = table.tolist()
         elif path.suffix == ".json":
-            import json
-
             entries = json.loads(path.read_text() or "[]")
         else:
             lines = [line.strip() for line in path.read_text().splitlines()]
@@ -138,9 +139,6 @@ def read_matrix(path: Path) -> list[list[int]]:
 
 
 def _entry(value: Any, where: str) -> int:
-    # loaded when the command runs: its help starts fast
-    from simgnn.units import parse
-
     try:
         bare = float(value)
     except (ValueError, TypeError, OverflowError):

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of, path_option
+from simgnn.errors import ConfigError
+from simgnn.outputs import check_output_file, make_parent
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
@@ -54,8 +56,6 @@ def command(
     """
     # loaded when the command runs: its help starts fast
     from simgnn.cli.tables.console import Reporter, print_json
-    from simgnn.errors import ConfigError
-    from simgnn.outputs import check_output_file, make_parent
     from simgnn.partition.folder import check_cache
     from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
     from simgnn.report.terminal import print_table
@@ -74,6 +74,7 @@ def command(
     graph = read_graph(loaded, None, reporter.stage)
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
     if save_stats is not None:
+        # only --stats needs them
         from simgnn.partition.statistics.degrees import DEGREES, degree_table
         from simgnn.partition.statistics.file import save_stats as write_stats
 

@@ -16,6 +16,7 @@ from simgnn.cli.options import (
     SetOption,
     experiment_of,
 )
+from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
@@ -68,7 +69,6 @@ def command(
 def _resumable(experiment: "Experiment", out: Path | None) -> Path:
     """The run directory to go on with: it must hold the same experiment."""
     # loaded when the command runs: its help starts fast
-    from simgnn.errors import ConfigError
     from simgnn.planner.directory import EXPERIMENT_FILE, differences
 
     if out is None:

@@ -14,6 +14,7 @@ from simgnn.cli.options import (
     experiment_of,
     path_option,
 )
+from simgnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
@@ -134,9 +135,6 @@ def command(
 
 def _folder(experiment: "Experiment", out: Path | None) -> tuple[Path, str]:
     """Where batches go, and what names the place."""
-    # loaded when the command runs: its help starts fast
-    from simgnn.errors import ConfigError
-
     if out is not None:
         return out, "--out"
     storage = None if experiment.sampling is None else experiment.sampling.storage
@@ -147,7 +145,6 @@ def _folder(experiment: "Experiment", out: Path | None) -> tuple[Path, str]:
 
 def _check(experiment: "Experiment", only: list[int] | None) -> None:
     # loaded when the command runs: its help starts fast
-    from simgnn.errors import ConfigError
     from simgnn.planner.prepare import STATISTICS
 
     problems, sampling = [], experiment.sampling

@@ -1,5 +1,7 @@
 """``simgnn simulate``: predict an experiment on a hardware profile. Never loads torch."""
 
+import typer
+
 from simgnn.cli.options import (
     ActivityOption,
     EpochsOption,
@@ -32,8 +34,6 @@ def command(
     """
     loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # what is slow to load comes after the faults that are quick to tell
-    import typer
-
     from simgnn.cli.predict import predict, write_prediction
     from simgnn.cli.tables.console import Reporter
     from simgnn.cli.tables.results import show_result

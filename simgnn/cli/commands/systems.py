@@ -59,6 +59,7 @@ def show_system(
 
 def _explained(experiment: "Experiment") -> str:
     """The experiment as TOML, with the description and the bounds of each option in the line above it."""
+    # loaded when the command runs: its help starts fast
     import tomli_w
 
     from simgnn.experiment.problems import expected

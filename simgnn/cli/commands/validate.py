@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simgnn.cli.options import JsonOption, path_option
+from simgnn.errors import ConfigError
+from simgnn.outputs import check_output_file, make_parent
 
 if TYPE_CHECKING:
     from simgnn.cli.backend import CommandBackend
@@ -42,11 +44,10 @@ def command(
     from simgnn.cli.backend import CommandBackend
     from simgnn.cli.calibrate_measure import check_counts
     from simgnn.cli.tables.console import Reporter, note, print_json
-    from simgnn.outputs import check_output_file, make_parent
     from simgnn.report.validation import print_scoreboard, write_report
     from simgnn.study.validate.ground_truth import TruthFolder
     from simgnn.study.validate.shipped_truth import truth_folder
-    from simgnn.study.validate.suite import find_suite, load_suite
+    from simgnn.study.validate.suite_file import find_suite, load_suite
     from simgnn.study.validate.suite_runs import check_keep, check_stored, validate
     from simgnn.study.validate.suite_runs import keep as keep_truth
     from simgnn.study.validate.suite_runs import rescore as score_again
@@ -93,7 +94,6 @@ def _of_others(kind: str, path: Path, backend: "CommandBackend", as_json: bool, 
     """Score against results of others: nothing is run, so nothing is written."""
     # loaded when the command runs: its help starts fast
     from simgnn.cli.tables.console import print_json
-    from simgnn.errors import ConfigError
     from simgnn.report.validation_published import print_collectives, print_published
     from simgnn.study.collectives import load_collectives, score_collectives
     from simgnn.study.published.score import score_published

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from simgnn.emit.batches.batching import Batching
@@ -13,13 +14,13 @@ from simgnn.emit.batches.on_rank import RankAction
 from simgnn.emit.batches.own_rows import JoinRows, TakeOwnRows
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.partition.statistics.spread import even
 from simgnn.policy import Action, Array, Choices, Effect, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Nature, Op, Work
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from simgnn.graph.csr import CSR
@@ -136,16 +137,12 @@ class NeighbourSampling(Batching, ABC):
 
         Raises :class:`ConfigError` where no batch would be full and others are dropped.
         """
-        from simgnn.partition.statistics.spread import even
-
         if self.split == "even":
             training = even(stats.facts.train_vertices, stats.ranks)
         else:
             training = stats.table("train_rows", "batching.split = 'local'")
         if self.last == "keep":
             return training
-        import numpy as np
-
         sizes = np.array(self.sizes_of(stats.ranks), np.int64)
         steps = training // sizes
         rank = int(steps.argmin())
@@ -171,6 +168,7 @@ class NeighbourSampling(Batching, ABC):
         seed: int,
     ) -> "SamplingPlan":
         """Who samples what: ``train`` int64 [n] ids of training vertices, ascending; ``rank_hosts`` int64 [P]."""
+        # Numba: loaded when batches are planned; checking an experiment does not need it
         from simgnn.sampling.batches.plan import SamplingPlan, even_split, local_split
 
         if self.split == "local":

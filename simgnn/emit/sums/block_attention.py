@@ -6,12 +6,11 @@ computed where rows arrive, so rows alone travel; gradients of sums and of weigh
 row whose score is above the maximum that its target knew, since that had an older copy of it, weighs as that maximum.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from simgnn.emit.blocks import Arrived
 from simgnn.emit.segments import BACKWARD, FORWARD
+from simgnn.emit.sums.arriving_blocks import ArrivingBlocks
 from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
 from simgnn.program.kinds import OpKind, Segment
@@ -19,18 +18,15 @@ from simgnn.program.program import EVALUATE
 from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column, Route, Size
 
-if TYPE_CHECKING:
-    from simgnn.emit.sums.blocks import BlockSums
-
 SCORES = "block_scores"
 """Route of partial gradients of scores: from each rank that has rows to the owner of each other block."""
 LEAVING, ARRIVING = Column(f"{SCORES}/leaving"), Column(f"{SCORES}/arriving")
 
 
 class BlockAttention:
-    """Emits the sums of one attending layer, block by block, for :class:`BlockSums`."""
+    """Emits the sums of one attending layer, block by block."""
 
-    def __init__(self, sums: "BlockSums", layer: LayerSpec) -> None:
+    def __init__(self, sums: ArrivingBlocks, layer: LayerSpec) -> None:
         self.sums, self.layer = sums, layer
         self.builder, self.names = sums.builder, sums.names
         self._parameters = f"parameters/{layer.index}"

@@ -1,48 +1,24 @@
 """Sums over blocks: as each rank's block of rows arrives, the edges from it add to the sums of own rows."""
 
-from collections.abc import Iterator
-
-import numpy as np
-
-from simgnn.emit.blocks import Arrived, BlockSync, BlockTransfer, ExpandBlocks, PlainBlocks
+from simgnn.emit.blocks import Arrived, BlockSync, BlockTransfer
 from simgnn.emit.communication import CopiedRows
-from simgnn.emit.segments import BACKWARD, FORWARD, Segments
+from simgnn.emit.segments import BACKWARD, FORWARD
+from simgnn.emit.sums.arriving_blocks import ArrivingBlocks
 from simgnn.emit.sums.block_attention import BlockAttention
 from simgnn.emit.sync import Phase
 from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import OpKind, Segment
-from simgnn.program.ops import ITEM_BYTES, Dependency
 from simgnn.program.program import EVALUATE
 from simgnn.program.scratch import Scratch, rows_of
-from simgnn.program.sizes import Column, IntArray, Size
+from simgnn.program.sizes import Size
 
 SCALINGS = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
 """Kind of a layer -> the weights of the edges that it sums over."""
-LAST_OP = "update/optimize"
-"""What the first broadcast of an epoch waits for, so that epochs follow one another."""
 
 
-class BlockSums:
-    """See :class:`~simgnn.emit.communication.Sums`.
-
-    ``edges`` [P, P]: edges of each block, [rank that sums, rank whose rows are summed]. ``sent_in``: the templates in
-    which input rows travel; ``ahead``: blocks that may arrive while one is multiplied.
-    """
-
-    def __init__(
-        self, segments: Segments, stats: PartitionStats, edges: IntArray, expand: ExpandBlocks,
-        sent_in: tuple[str, ...], ahead: int,
-    ) -> None:  # fmt: skip
-        self.segments, self.builder, self.names = segments, segments.builder, segments.names
-        self.expand, self.sent_in, self.ahead = expand, sent_in, ahead
-        self.rows, self.ranks = tuple(stats.rows.tolist()), stats.ranks
-        self.roots = [root for root, rows in enumerate(self.rows) if rows]
-        self._edges = edges
-        self._epoch_began = False
-        others = [max((r for j, r in enumerate(self.rows) if j != i), default=0) for i in range(self.ranks)]
-        self._arriving = self.builder.column("block_rows", np.array(others, dtype=np.int64))
+class BlockSums(ArrivingBlocks):
+    """Sums over blocks; see :class:`~simgnn.emit.communication.Sums` for the methods."""
 
     def fetch_inputs(self) -> None:
         """Nothing: blocks are fetched where they are summed."""
@@ -94,42 +70,6 @@ class BlockSums:
         """A layer of one segment has no sum that could be cut into blocks."""
         return None
 
-    def sync(
-        self, layer: LayerSpec, phase: Phase, source: str, width: int, templates: tuple[str, ...],
-        sent_in: tuple[str, ...],
-    ) -> BlockSync:  # fmt: skip
-        """The blocks of ``source`` as they travel in some templates."""
-        return BlockSync(
-            templates, sent_in, layer.index, phase, width, source, self.rows, self.names.rows, self._arriving,
-            source == "features", self.ahead,
-        )  # fmt: skip
-
-    def each_block(self, sync: BlockSync) -> Iterator[tuple[BlockTransfer, int, int, Arrived]]:
-        """Emits the transfers of a sync, one before each (transfer, position, root, buffers of the root's rows)."""
-        transfer = self._transfer(sync)
-        first = self._after(sync, 0)
-        if self.ranks > 1:
-            transfer.begin(first)
-        for position, root in enumerate(self.roots):
-            arrived = Arrived(sync.source, sync.source)
-            if self.ranks > 1:
-                arrived = transfer.send(root, self._after(sync, position) if position else first)
-            yield transfer, position, root, arrived
-
-    def checks(self, transfer: BlockTransfer, position: int) -> tuple[list[str], dict[str, int | str]]:
-        """What the last of a sync's sums reads and is told besides, so that it makes sure of ages."""
-        if self.ranks == 1 or position + 1 < len(self.roots):
-            return [], {}
-        checked, options = transfer.checks()
-        return [] if checked is None else [checked], options
-
-    def block_edges(self, root: int, transposed: bool, loops: bool) -> Column:
-        """Edges of a root's block on each rank; with ``loops``, a vertex counts among its own sources."""
-        edges = np.array(self._edges.T[:, root] if transposed else self._edges[:, root])
-        if loops:
-            edges[root] += self.rows[root]
-        return self.builder.column(f"block_edges/{root}{'/transposed' if transposed else ''}", edges)
-
     def _sum(
         self, layer: LayerSpec, phase: Phase, source: str, target: str, width: int, templates: tuple[str, ...],
         sent_in: tuple[str, ...],
@@ -139,22 +79,6 @@ class BlockSums:
         sync = self.sync(layer, phase, source, width, templates, sent_in)
         for transfer, position, root, arrived in self.each_block(sync):
             self._add_block(layer, sync, transfer, position, root, arrived, target)
-
-    def _transfer(self, sync: BlockSync) -> BlockTransfer:
-        """Freshness has its say in training; evaluation is exact, and what travels once is sent as it is."""
-        if sync.templates == self.names.train:
-            return self.expand(sync)
-        return PlainBlocks(self.builder, sync, None)
-
-    def _after(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:
-        """Ops that a broadcast waits for, so that no more blocks than stated are ahead, and no epoch is."""
-        behind = position - 1 - self.ahead
-        if behind >= 0:
-            return (Dependency(sync.op(f"aggregate/{self.roots[behind]}")),)
-        if position == 0 and EVALUATE not in sync.templates and not self._epoch_began:
-            self._epoch_began = True
-            return (Dependency(LAST_OP, epochs_back=1),)
-        return ()
 
     def _add_block(
         self, layer: LayerSpec, sync: BlockSync, transfer: BlockTransfer, position: int, root: int, arrived: Arrived,
@@ -180,7 +104,3 @@ class BlockSums:
         # of sources, behind sums so far where there are any, and of rows
         scaled = ((names.rows, builder.item_bytes * (2 if position else 1)), (self.rows[root], builder.item_bytes))
         builder.keep(f"scalings of block {root}/{int(transposed)}", *scaled)
-
-    def keep_degrees(self, root: int) -> None:
-        """State the in-degrees (int64) of a block's sources."""
-        self.builder.keep(f"degrees of block {root}", (self.rows[root], ITEM_BYTES["int64"]))

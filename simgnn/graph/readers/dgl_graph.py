@@ -12,6 +12,7 @@ from simgnn.graph.readers.vertex_data import graph_with
 def read_dgl(path: Path, *, symmetrise: bool = True) -> Graph:
     """Read the one homogeneous graph of a ``.bin`` file. Raises :class:`GraphError`, also where DGL is missing."""
     try:
+        # DGL: optional, and slow to load
         import dgl
     except ImportError as error:
         raise GraphError(

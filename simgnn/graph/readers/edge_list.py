@@ -29,6 +29,7 @@ def read_edge_list(path: Path, *, vertices: int | None = None, symmetrise: bool 
     ``source``/``src`` and ``target``/``dst`` are taken, else the first two; other columns are left out and noted.
     ``vertices``: V, default largest id + 1. Raises :class:`GraphError`, also for a file that is cut off.
     """
+    # pyarrow: loaded when a file of lines is read
     import pyarrow as pa
 
     blocks: list[NDArray[Any]] = []
@@ -67,6 +68,7 @@ def read_edge_list(path: Path, *, vertices: int | None = None, symmetrise: bool 
 def _blocks(
     stream: IO[bytes], separator: str, width: int, columns: tuple[int, int], header: bool
 ) -> Iterator[NDArray[Any]]:
+    # pyarrow: loaded when a file of lines is read
     import pyarrow as pa
     from pyarrow import csv
 

@@ -4,6 +4,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from scipy.io import mminfo, mmread
+
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges
 from simgnn.graph.complete import Found, complete_graph
@@ -15,8 +17,6 @@ def read_matrix_market(path: Path, *, symmetrise: bool = True) -> Graph:
 
     Raises :class:`GraphError` for dense or rectangular matrices and for files that cannot be read.
     """
-    from scipy.io import mminfo, mmread
-
     try:
         rows, columns, _, layout, field, _ = mminfo(str(path))
         if layout != "coordinate":

@@ -106,6 +106,7 @@ def _optional(path: Path, dtype: Any) -> NDArray[Any] | None:
 
 def _table(path: Path, dtype: Any) -> NDArray[Any]:
     """A headerless table of numbers, [rows, columns]; read in blocks."""
+    # pyarrow: loaded when a file of lines is read
     import pyarrow as pa
     from pyarrow import csv
 

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import parquet as pq
 
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges
@@ -21,9 +23,6 @@ def read_parquet(path: Path, *, vertices: int | None = None, symmetrise: bool = 
     ``vertices``: V; default: the file's metadata entry ``vertices``, else the largest id + 1. Other columns are left
     out and noted. Raises :class:`GraphError`.
     """
-    import pyarrow as pa
-    from pyarrow import parquet as pq
-
     blocks: list[NDArray[Any]] = []
     try:
         with pq.ParquetFile(path) as file:

@@ -19,6 +19,7 @@ def read_pyg(path: Path, *, symmetrise: bool = True) -> Graph:
     ``torch.load(weights_only=True)``, so nothing but tensors and PyG's own containers is accepted. Raises
     :class:`GraphError`.
     """
+    # torch: loaded when such a file is read
     import torch
 
     try:
@@ -76,6 +77,7 @@ def _line(error: Exception) -> str:
 
 def _containers() -> list[Any]:
     try:
+        # PyG: optional, and slow to load
         from torch_geometric.data import Data
         from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
         from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
@@ -101,6 +103,7 @@ def _one(loaded: Any, path: Path) -> Any:
 
 
 def _numpy(tensor: Any, where: str) -> Any:
+    # torch: loaded when such a file is read
     import torch
 
     try:

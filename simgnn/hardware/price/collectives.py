@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil, inf, log, log1p, log2
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.links import Backend, Collective
+from simgnn.hardware.profile.libraries import Backend, Collective
 from simgnn.spelling import nearest
 
 TOUCHING = 1e-12

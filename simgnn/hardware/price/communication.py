@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from simgnn.hardware.price.collectives import (
     CollectivePrice,
@@ -21,10 +21,41 @@ from simgnn.hardware.price.collectives import (
     rails,
     steps,
 )
-from simgnn.hardware.profile.links import Backend, Collective
+from simgnn.hardware.profile.libraries import Backend, Collective
+from simgnn.hardware.topology.routes import Link, Route
 
-if TYPE_CHECKING:
-    from simgnn.hardware.price.machine import Machine
+
+class Path(NamedTuple):
+    """Positions in ``Machine.links`` that a message crosses, and the latency of all of them."""
+
+    links: tuple[int, ...]
+    latency_s: float
+
+
+class PlacedRanks(Protocol):
+    """What a price reads of a :class:`~simgnn.hardware.price.machine.Machine`."""
+
+    @property
+    def hosts(self) -> Sequence[int]:
+        """Host number of each rank."""
+        ...
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """Everything that flows share."""
+        ...
+
+    def backend(self, name: str) -> tuple[str, Backend]:
+        """A communication library by name."""
+        ...
+
+    def route(self, i: int, j: int, backend: str) -> Route:
+        """Route of a library's messages between two ranks, without their ports."""
+        ...
+
+    def path(self, i: int, j: int, backend: str) -> Path:
+        """What a message from rank i to rank j crosses, ports included."""
+        ...
 
 
 class MessagePrice(NamedTuple):
@@ -44,7 +75,7 @@ class CallPrice(NamedTuple):
     extrapolated: bool
 
 
-def price_message(machine: "Machine", i: int, j: int, nbytes: float, backend: str) -> MessagePrice:
+def price_message(machine: PlacedRanks, i: int, j: int, nbytes: float, backend: str) -> MessagePrice:
     """One message of ``nbytes`` from rank i to rank j, before it shares links with others."""
     _, described = machine.backend(backend)
     route = machine.route(i, j, backend)
@@ -57,7 +88,7 @@ def price_message(machine: "Machine", i: int, j: int, nbytes: float, backend: st
 
 
 def find_collective(
-    machine: "Machine", kind: str, backend: str, members: Sequence[int], nbytes: float = 0.0
+    machine: PlacedRanks, kind: str, backend: str, members: Sequence[int], nbytes: float = 0.0
 ) -> tuple[Collective, bool]:
     """The description that a call of ``members`` with a buffer of ``nbytes`` is priced by, and whether it was measured
     at just this many ranks."""
@@ -65,7 +96,7 @@ def find_collective(
     return choose_collective(described, name, kind, len(members), _across_hosts(machine, members), nbytes)
 
 
-def price_call(machine: "Machine", kind: str, backend: str, members: Sequence[int]) -> CallPrice:
+def price_call(machine: PlacedRanks, kind: str, backend: str, members: Sequence[int]) -> CallPrice:
     """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
     chosen, exact = find_collective(machine, kind, backend, members)
     hop = chosen.hop.value if chosen.hop is not None else _longest_hop(machine, members, backend)
@@ -74,7 +105,7 @@ def price_call(machine: "Machine", kind: str, backend: str, members: Sequence[in
 
 
 def price_collective(
-    machine: "Machine", kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None
+    machine: PlacedRanks, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None
 ) -> CollectivePrice:
     """A collective of ``members``, in ring order by host and number; ``root`` of a broadcast: default the first."""
     count = len(members)
@@ -142,7 +173,7 @@ def _library_rate(described: Backend, nbytes: float) -> float:
 
 
 def _seconds_on_links(
-    machine: "Machine", rounds: Sequence[Sequence[tuple[int, int]]], each: float, backend: str
+    machine: PlacedRanks, rounds: Sequence[Sequence[tuple[int, int]]], each: float, backend: str
 ) -> list[float]:
     """Seconds that equal flows of each round take after a pause, round after round: its busiest link decides. A link
     lets its burst through in the first of the rounds that cross it."""
@@ -161,12 +192,12 @@ def _seconds_on_links(
     return seconds
 
 
-def _ring(machine: "Machine", members: Sequence[int]) -> list[int]:
+def _ring(machine: PlacedRanks, members: Sequence[int]) -> list[int]:
     """Members in an order that leaves each host once."""
     return sorted(members, key=lambda rank: (machine.hosts[rank], rank))
 
 
-def _longest_hop(machine: "Machine", members: Sequence[int], backend: str) -> float:
+def _longest_hop(machine: PlacedRanks, members: Sequence[int], backend: str) -> float:
     """Latency of the longest hop of the ring, with the library's floor of a message."""
     if len(members) < 2:
         return 0.0
@@ -175,11 +206,11 @@ def _longest_hop(machine: "Machine", members: Sequence[int], backend: str) -> fl
     return machine.backend(backend)[1].message.floor.value + max(hops)
 
 
-def _across_hosts(machine: "Machine", members: Sequence[int]) -> bool:
+def _across_hosts(machine: PlacedRanks, members: Sequence[int]) -> bool:
     return len({machine.hosts[rank] for rank in members}) > 1
 
 
-def _ranks_per_host(machine: "Machine", members: Sequence[int]) -> int:
+def _ranks_per_host(machine: PlacedRanks, members: Sequence[int]) -> int:
     """Ranks on the host that has the fewest of the group."""
     return min(Counter(machine.hosts[rank] for rank in members).values(), default=1)
 

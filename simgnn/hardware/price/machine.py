@@ -12,10 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import CollectivePrice, Flow
-from simgnn.hardware.price.communication import CallPrice, MessagePrice, price_call, price_collective, price_message
+from simgnn.hardware.price.communication import (
+    CallPrice,
+    MessagePrice,
+    Path,
+    price_call,
+    price_collective,
+    price_message,
+)
 from simgnn.hardware.price.work import Price, Prices, price_work
 from simgnn.hardware.profile.devices import Device
-from simgnn.hardware.profile.links import Backend
+from simgnn.hardware.profile.libraries import Backend
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.topology.placement import even_threads, place_ranks
 from simgnn.hardware.topology.routes import Link, Network, Route, lay_out
@@ -33,13 +40,6 @@ __all__ = [
     "Price",
     "Prices",
 ]
-
-
-class Path(NamedTuple):
-    """Positions in ``Machine.links`` that a message crosses, and the latency of all of them."""
-
-    links: tuple[int, ...]
-    latency_s: float
 
 
 class PowerDraw(NamedTuple):

@@ -1,18 +1,13 @@
-"""What a profile must hold beyond the form of its tables: names that exist, devices that reach each other, prices."""
+"""What a profile must hold so that training can be priced on its machine."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.primitives import PRIMITIVES
+from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.topology.routes import lay_out
-from simgnn.hardware.topology.topology import Topology, copies, expand_edges, node_kinds
-from simgnn.spelling import nearest
-from simgnn.units import format_quantity
-
-if TYPE_CHECKING:
-    from simgnn.hardware.profile.profile import Profile
+from simgnn.hardware.topology.topology import expand_edges, node_kinds
 
 TRAINING_PRIMITIVES = tuple(name for name, row in PRIMITIVES.items() if not row.optional and row.stand_in is None)
 """What full-graph training is priced from. Without a curve of any other primitive, programs that need it have no price,
@@ -20,100 +15,7 @@ or are priced by what stands in for it."""
 TRAINING_COLLECTIVES = ("allreduce", "exchange")
 
 
-def topology_problems(topology: Topology, devices: Collection[str], links: Collection[str]) -> list[str]:
-    """Faults of the references of a topology: names that nothing bears, names borne twice, what nothing reaches."""
-    problems = [*_name_problems(topology, devices)]
-    kinds = node_kinds(topology)
-    group = {name: name for name in kinds}
-    seen: set[tuple[str, str]] = set()
-    told: set[str] = set()
-    certain = not problems
-
-    def tell(message: str) -> None:
-        if message not in told:
-            told.add(message)
-            problems.append(message)
-
-    def root(name: str) -> str:
-        while group[name] != name:
-            group[name] = group[group[name]]
-            name = group[name]
-        return name
-
-    for one, other, link, path in expand_edges(topology):
-        where = ".".join(str(part) for part in path)
-        if link not in links:
-            listed = ", ".join(links) or "none"
-            tell(f"{where}.link: got '{link}', which [links] does not define{nearest(link, links)}; it has: {listed}")
-        missing = [end for end in (one, other) if end not in kinds]
-        for end in missing:
-            shown = end if path[1] == "edges" else end.partition("/")[2]
-            known = kinds if path[1] == "edges" else [name.partition("/")[2] for name in kinds]
-            tell(f"{where}.between: got '{shown}', which is no node or device{nearest(shown, known)}")
-        if missing:
-            certain = False  # what this edge was to join may hang on it
-            continue
-        if one == other and not kinds[one].startswith("device:"):
-            tell(f"{where}.between: joins '{one}' to itself; expected two nodes (only a device has a link of its own)")
-        if (min(one, other), max(one, other)) in seen:
-            tell(f"{where}.between: a second link between '{one}' and '{other}'; expected one: add up their bandwidth")
-        seen.add((min(one, other), max(one, other)))
-        group[root(one)] = root(other)
-    if certain:
-        problems += _unreachable(kinds, root)
-    return problems
-
-
-def _name_problems(topology: Topology, devices: Collection[str]) -> list[str]:
-    problems = []
-    for base, host in topology.hosts.items():
-        where = f"topology.hosts.{base}"
-        for number, placed in enumerate(host.devices):
-            if placed.type not in devices:
-                listed = ", ".join(devices) or "none"
-                problems.append(
-                    f"{where}.devices.{number}.type: got '{placed.type}', which [devices] does not define"
-                    f"{nearest(placed.type, devices)}; it has: {listed}"
-                )
-        names = Counter([name for placed in host.devices for name in placed.names()] + list(host.nodes))
-        problems += [f"{where}: {times} things are called '{name}'" for name, times in names.items() if times > 1]
-    names = Counter(full for base, host in topology.hosts.items() for full in copies(base, host.count))
-    problems += [f"topology.hosts: {times} hosts are called '{name}'" for name, times in names.items() if times > 1]
-    return problems
-
-
-def _unreachable(kinds: Mapping[str, str], root: Callable[[str], str]) -> list[str]:
-    """One line for each device that the first one does not reach."""
-    devices = [name for name, kind in kinds.items() if kind.startswith("device:")]
-    return [
-        f"topology: '{name}' is not reachable from '{devices[0]}'; expected a chain of links in topology.*.edges"
-        for name in devices[1:]
-        if root(name) != root(devices[0])
-    ]
-
-
-def burst_problems(profile: "Profile") -> list[str]:
-    """Links between nodes that let bytes through at once, any of a profile in which messages of a device go as copies
-    through host memory, one after the other: which ones these cross is a matter of routes, and of who talks to whom.
-
-    A flow over all the copies is slower than each of its links, so that their buckets could not tell what it has saved.
-    """
-    used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
-    apart = [name for name in profile.devices if name in used and profile.devices[name].staged]
-    sending = [str(name) for name, backend in profile.backends.items() if backend.memory == "device"]
-    if not apart or not sending:
-        return []
-    crossed = {link for one, other, link, _ in expand_edges(profile.topology) if one != other}
-    return [
-        f"links.{name}.burst: got {format_quantity(link.burst.value, 'bytes')}, but messages of '{apart[0]}' go as "
-        "copies through host memory, of which a burst cannot be told; expected none, peer_to_peer = true of "
-        f"{', '.join(apart)}, or backends.{sending[0]}.memory = 'host'"
-        for name, link in profile.links.items()
-        if name in crossed and link.burst is not None
-    ]
-
-
-def price_problems(profile: "Profile") -> list[str]:
+def price_problems(profile: Profile) -> list[str]:
     """What a simulation of training would miss: curves of devices, links among ranks, collectives of a backend."""
     problems = []
     used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
@@ -182,7 +84,7 @@ def _missing_collectives(backends: Mapping[str, Sequence[tuple[Any, Any]]], acro
     return problems
 
 
-def _missing_memories(profile: "Profile") -> list[str]:
+def _missing_memories(profile: Profile) -> list[str]:
     """Devices whose messages go through host memory, which they do not reach."""
     network = lay_out(profile)
     problems = []
@@ -194,7 +96,7 @@ def _missing_memories(profile: "Profile") -> list[str]:
     return problems
 
 
-def _unstaged(profile: "Profile", used: Collection[str]) -> list[str]:
+def _unstaged(profile: Profile, used: Collection[str]) -> list[str]:
     """Gloo reads and writes host memory only, and needs a rate there: on GPUs its messages end where no link tells."""
     problems = []
     for name, backend in profile.backends.items():
@@ -206,7 +108,7 @@ def _unstaged(profile: "Profile", used: Collection[str]) -> list[str]:
     return problems
 
 
-def _missing_loops(profile: "Profile") -> list[str]:
+def _missing_loops(profile: Profile) -> list[str]:
     if profile.calibrated and len(profile.topology.host_names()) > 1:
         return []  # where one rank measured alone nobody knows how two talk: pricing it is refused
     kinds = node_kinds(profile.topology)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from importlib.resources import files
 from pathlib import Path
 
 from simgnn.errors import HardwareError
@@ -22,8 +23,6 @@ def user_folders() -> tuple[Path, ...]:
 
 def shipped_folder() -> Path:
     """The folder of the profiles that come with the package."""
-    from importlib.resources import files
-
     return Path(str(files("hwprofiles")))
 
 

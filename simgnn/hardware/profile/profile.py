@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError, HardwareError
-from simgnn.hardware.profile.check import burst_problems, topology_problems
 from simgnn.hardware.profile.devices import Cache, Curve, Device
+from simgnn.hardware.profile.libraries import Backend, Collective, Message, Ports
 from simgnn.hardware.profile.library import find_profile
-from simgnn.hardware.profile.links import Backend, Collective, LinkType, Message, Ports
+from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.quantities import (
     SOURCES,
     Bandwidth,
@@ -24,9 +24,11 @@ from simgnn.hardware.profile.quantities import (
     Source,
     Strict,
 )
-from simgnn.hardware.topology.topology import Edge, Host, Name, Placed, Topology
+from simgnn.hardware.topology.check import topology_problems
+from simgnn.hardware.topology.topology import Edge, Host, Name, Placed, Topology, expand_edges
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import load_toml, without_none, write_toml
+from simgnn.units import format_quantity
 
 __all__ = [
     "Backend",
@@ -89,7 +91,7 @@ class Profile(Strict):
 
     @model_validator(mode="after")
     def _references(self) -> Self:
-        problems = topology_problems(self.topology, self.devices, self.links) or burst_problems(self)
+        problems = topology_problems(self.topology, self.devices, self.links) or _burst_problems(self)
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -155,6 +157,27 @@ def _sources(value: Any) -> Iterator[Source]:
             yield value.source  # type: ignore[attr-defined]
         for name in type(value).model_fields:
             yield from _sources(getattr(value, name))
+
+
+def _burst_problems(profile: Profile) -> list[str]:
+    """Links between nodes that let bytes through at once, any of a profile in which messages of a device go as copies
+    through host memory, one after the other: which ones these cross is a matter of routes, and of who talks to whom.
+
+    A flow over all the copies is slower than each of its links, so that their buckets could not tell what it has saved.
+    """
+    used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
+    apart = [name for name in profile.devices if name in used and profile.devices[name].staged]
+    sending = [str(name) for name, backend in profile.backends.items() if backend.memory == "device"]
+    if not apart or not sending:
+        return []
+    crossed = {link for one, other, link, _ in expand_edges(profile.topology) if one != other}
+    return [
+        f"links.{name}.burst: got {format_quantity(link.burst.value, 'bytes')}, but messages of '{apart[0]}' go as "
+        "copies through host memory, of which a burst cannot be told; expected none, peer_to_peer = true of "
+        f"{', '.join(apart)}, or backends.{sending[0]}.memory = 'host'"
+        for name, link in profile.links.items()
+        if name in crossed and link.burst is not None
+    ]
 
 
 def find_problems(table: Mapping[str, Any]) -> tuple[Profile | None, list[str]]:

@@ -1,7 +1,5 @@
 """A profile as nested text and as numbers: for ``simgnn hardware show`` and whoever else prints one."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,31 +9,19 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.price.features import unit_of
 from simgnn.hardware.profile.quantities import Number, Strict
 from simgnn.hardware.show.describe_topology import add_topology
+from simgnn.hardware.show.node import Node
 from simgnn.hardware.topology.routes import lay_out
 from simgnn.hardware.topology.topology import expand_edges, node_kinds
 from simgnn.units import cost_of, format_quantity
 
 if TYPE_CHECKING:
     from simgnn.hardware.profile.devices import Curve, Device
-    from simgnn.hardware.profile.links import Collective, Load
+    from simgnn.hardware.profile.libraries import Collective
+    from simgnn.hardware.profile.links import Load
     from simgnn.hardware.profile.profile import Profile
 
 
 SCOPES = {"any": "", "host": " inside a host", "cluster": " across hosts"}
-
-
-@dataclass
-class Node:
-    """A line of a tree and the lines below it."""
-
-    text: str
-    children: list["Node"] = field(default_factory=list)
-
-    def add(self, text: str) -> "Node":
-        """A new line below this one."""
-        child = Node(text)
-        self.children.append(child)
-        return child
 
 
 def told(number: Number | None) -> str:
@@ -188,10 +174,3 @@ def as_json(value: object) -> object:
     if isinstance(value, tuple | list):
         return [as_json(entry) for entry in value]
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-
-def lines(node: Node, depth: int = 0) -> Iterator[tuple[int, str]]:
-    """Every line of a tree with its depth."""
-    yield depth, node.text
-    for child in node.children:
-        yield from lines(child, depth + 1)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from simgnn.hardware.show.node import Node
 from simgnn.hardware.topology.topology import Host, Topology, copies, expand_edges, node_kinds
 from simgnn.units import format_quantity
 
 if TYPE_CHECKING:
     from simgnn.hardware.profile.profile import Profile
-    from simgnn.hardware.show.describe import Node
 
 ROOTS = ("socket", "pcie-switch", "nvswitch", "nic", "memory", "network-switch")
 """Which kinds of nodes stand at the top of a host: the first that is there."""
@@ -28,7 +28,7 @@ class _Line(NamedTuple):
     link: str
 
 
-def add_topology(node: "Node", profile: "Profile") -> None:
+def add_topology(node: Node, profile: "Profile") -> None:
     """Lines of every host, then of the network between hosts, below ``node``."""
     topology = profile.topology
     edges = [_Edge(one, other, link) for one, other, link, _ in expand_edges(topology)]
@@ -55,7 +55,7 @@ def add_topology(node: "Node", profile: "Profile") -> None:
         node.add(f"{one} -- {other}{_by(link, profile)}")
 
 
-def _host(machine: "Node", host: Host, edges: Sequence[_Edge], profile: "Profile") -> None:
+def _host(machine: Node, host: Host, edges: Sequence[_Edge], profile: "Profile") -> None:
     """The nodes and devices of one host as a forest, breadth first from its ROOTS."""
     kinds = {**dict(host.nodes), **{name: placed.type for placed in host.devices for name in placed.names()}}
     hosted = set(host.nodes)
@@ -89,7 +89,7 @@ def _host(machine: "Node", host: Host, edges: Sequence[_Edge], profile: "Profile
 
 
 def _add(
-    parent: "Node", line: tuple[str, _Line], below: Mapping[str, list[_Line]], host: Host, profile: "Profile"
+    parent: Node, line: tuple[str, _Line], below: Mapping[str, list[_Line]], host: Host, profile: "Profile"
 ) -> None:
     text, entry = line
     child = parent.add(f"{text}{_by(entry.link, profile)}")

@@ -9,7 +9,7 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.price.communication import find_collective
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import spread_ranks
-from simgnn.hardware.profile.links import Backend, Collective
+from simgnn.hardware.profile.libraries import Backend, Collective
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.show.change import MESSAGES, Change, both_spreads, change_of
 from simgnn.units import format_quantity

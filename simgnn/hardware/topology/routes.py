@@ -157,6 +157,7 @@ class Network:
 
     def _reach(self, source: str) -> tuple[dict[str, list[str]], dict[str, float]]:
         """What comes before each node on the nearest ways from ``source``, and how far each is."""
+        # networkx: loaded when a network is laid out
         import networkx as nx
 
         if source not in self._before:
@@ -170,6 +171,7 @@ def _host(node: str) -> str:
 
 def lay_out(profile: "Profile") -> Network:
     """The network of a profile. A half-duplex link is one object for both directions."""
+    # networkx: loaded when a network is laid out
     import networkx as nx
 
     links: list[Link] = []

@@ -32,6 +32,7 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
         owner[np.argsort(classes, kind="stable")] = np.arange(graph.vertices) % ranks
         return owner
     try:
+        # DGL: optional, and slow to load
         import dgl
         import torch
     except ImportError as error:

@@ -22,6 +22,7 @@ def metis_owner(
     if graph.edges == 0:
         # METIS balances nothing without edges; equal blocks are optimal
         return np.sort(np.arange(graph.vertices, dtype=np.int64) % ranks).astype(np.int32)
+    # METIS: loaded when a graph is partitioned
     import pymetis
 
     csr = symmetric_csr(graph)

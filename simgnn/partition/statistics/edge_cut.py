@@ -11,7 +11,7 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.graph.transpose import transpose_csr
-from simgnn.partition.local.edge_cut import LocalGraph, build_local_graphs
+from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.edge_cut_kernels import summed_nonzeros
 from simgnn.partition.partition import Partition, digest_of
 from simgnn.partition.statistics.partition_stats import MASKS, PartitionStats
@@ -111,24 +111,6 @@ def edge_cut_stats(graph: Graph, hosts: IntArray, numbers: Sequence[RankNumbers]
         digest=digest,
         tables=tables,
     )
-
-
-def partition_stats(graph: Graph, partition: Partition, hosts: IntArray, reorder: Reorder = "rcm") -> PartitionStats:
-    """Statistics of a partition that is not kept; :func:`simgnn.partition.store.partition_artifact` keeps one."""
-    from simgnn.graph.digest import graph_digest
-
-    digest = stats_digest(graph_digest(graph), partition, hosts, reorder)
-    if partition.kind == "vertex-cut":
-        from simgnn.partition.local.vertex_cut import build_replica_graphs
-        from simgnn.partition.statistics.vertex_cut import LevelRows, vertex_cut_stats
-
-        profiles, levels = [], []
-        for one in build_replica_graphs(graph, partition, reorder, np.asarray(hosts, dtype=np.int64)):
-            profiles.append(locality_profiles(graph, one.csr, one.vertices))
-            levels.append(LevelRows.of(one))
-        return vertex_cut_stats(graph, partition, hosts, digest, profiles, levels)
-    numbers = [rank_numbers(graph, one, partition.ranks) for one in build_local_graphs(graph.csr, partition, reorder)]
-    return edge_cut_stats(graph, hosts, numbers, digest)
 
 
 def stats_digest(graph_digest: str, partition: Partition, hosts: IntArray, reorder: Reorder) -> str:

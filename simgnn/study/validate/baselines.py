@@ -124,6 +124,7 @@ def held_out_regression(rows: Floats, measured: Floats, groups: Sequence[str]) -
 
 
 def _fit(rows: Floats, measured: Floats) -> Floats:
+    # SciPy's optimizers: loaded when baselines are fitted
     from scipy.optimize import nnls
 
     relative = rows / measured[:, None]

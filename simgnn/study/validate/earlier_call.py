@@ -7,7 +7,8 @@ from simgnn.errors import ConfigError
 from simgnn.locks import LOCK
 from simgnn.outputs import check_output_folder
 from simgnn.study.validate.ground_truth import TruthFolder
-from simgnn.study.validate.suite import Suite, parse_suite
+from simgnn.study.validate.suite import Suite
+from simgnn.study.validate.suite_file import parse_suite
 from simgnn.tomlfile import leaves, load_toml, write_atomically
 
 

@@ -1,24 +1,19 @@
 """A validation suite: which experiments are predicted and run, and which bars the predictions must hold."""
 
 from collections.abc import Mapping
-from importlib import resources
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from simgnn.errors import ConfigError
 from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.links import LinkKind
 from simgnn.hardware.profile.quantities import BytesPerSecond, Strict
 from simgnn.hardware.topology.topology import Name
-from simgnn.schema_faults import sentences
 from simgnn.spelling import nearest
-from simgnn.study.cases import AXES, Axis, Case, case_experiment
+from simgnn.study.cases import AXES, Axis, Case
 from simgnn.study.validate.stratified_draw import balanced_draw
-from simgnn.study.validate.suite_faults import suite_faults
-from simgnn.tomlfile import Table, load_toml
+from simgnn.tomlfile import Table
 
 Share = Annotated[StrictFloat, Field(ge=0.0, le=1.0)]
 """0.08 for 8 %."""
@@ -186,7 +181,6 @@ class Suite(Strict):
         total = len(cases)
         if self.draw is not None and self.draw.count > total:
             faults.append(f"draw.count: got {self.draw.count}, expected at most {total}, all the cases that there are")
-        faults = faults or suite_faults(self)  # these are told of cases, which need levels that are right
         if faults:
             raise ValueError("\n".join(faults))
         return self
@@ -246,49 +240,3 @@ class Suite(Strict):
     def to_table(self) -> Table:
         """As TOML writes it."""
         return self.model_dump(mode="json", exclude_none=True)
-
-
-def suite_names() -> tuple[str, ...]:
-    """Names of the shipped suites, sorted."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
-
-
-def find_suite(argument: str | Path) -> Path:
-    """The file of a suite, by path or by name; :class:`ConfigError` that lists the names."""
-    path = Path(argument).expanduser()
-    if path.is_file():
-        return path
-    shipped = _folder() / f"{argument}.toml"
-    if shipped.parent == _folder() and shipped.is_file():
-        return shipped
-    known = suite_names()
-    raise ConfigError(
-        f"SUITE: got '{argument}', expected a TOML file or the name of a shipped suite ({', '.join(known)})"
-        f"{nearest(str(argument), known)}"
-    )
-
-
-def load_suite(path: Path) -> Suite:
-    """The suite of a file; :class:`ConfigError` with every fault, those of the experiments that it makes included."""
-    return parse_suite(load_toml(path), str(path))
-
-
-def parse_suite(table: Table, label: str) -> Suite:
-    """The suite of a table, checked as a whole, and the experiments that its levels make."""
-    try:
-        suite = Suite.model_validate(table)
-    except ValidationError as error:
-        raise ConfigError([f"{label}: {line}" for line in sentences(Suite, error)]) from None
-    problems: dict[str, None] = {}
-    for case in suite.every_case():
-        try:
-            case_experiment(suite.extends, suite.settings(case))
-        except ConfigError as error:
-            problems.update(dict.fromkeys(f"{label}: {problem}" for problem in error.problems))
-    if problems:
-        raise ConfigError(list(problems))
-    return suite
-
-
-def _folder() -> Path:
-    return Path(str(resources.files("simgnn.study"))) / "suites"

@@ -2,15 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simgnn.experiment.problems import shown
 from simgnn.experiment.slots import SLOTS
 from simgnn.study.cases import Case
+from simgnn.study.validate.suite import Bars, Level, Suite
 from simgnn.tomlfile import Table, deep_merge, leaves
-
-if TYPE_CHECKING:
-    from simgnn.study.validate.suite import Bars, Level, Suite
 
 SET_BY_SUITE: Mapping[tuple[str, ...], str] = {
     ("name",): "a run is named after its case",
@@ -23,7 +21,7 @@ SET_BY_SUITE: Mapping[tuple[str, ...], str] = {
 NOTHING = object()
 
 
-def suite_faults(suite: "Suite") -> list[str]:
+def suite_faults(suite: Suite) -> list[str]:
     """Every fault, each with its key. The cases of the suite must be well-formed."""
     cases = suite.cases()
     return [
@@ -34,7 +32,7 @@ def suite_faults(suite: "Suite") -> list[str]:
     ]
 
 
-def _settings(suite: "Suite") -> Iterator[str]:
+def _settings(suite: Suite) -> Iterator[str]:
     """Settings that another part of the suite overwrites: runs would not have what is written there."""
     axes: tuple[tuple[str, tuple[Level, ...]], ...] = (
         ("graphs", suite.graphs),
@@ -65,7 +63,7 @@ def _overwritten(below: Table, above: Table) -> list[tuple[str, Any]]:
     return [(".".join(path), value) for path, value in leaves(below) if merged.get(path, NOTHING) != value]
 
 
-def _groups(suite: "Suite", cases: tuple[Case, ...]) -> Iterator[str]:
+def _groups(suite: Suite, cases: tuple[Case, ...]) -> Iterator[str]:
     if not suite.bars.stated() and suite.bars.better_than_baselines is None and not suite.group_bars:
         known = ", ".join(type(suite.bars).model_fields)
         yield f"bars: got none, so nothing would be judged; expected one or more of {known}"
@@ -81,7 +79,7 @@ def _groups(suite: "Suite", cases: tuple[Case, ...]) -> Iterator[str]:
             yield from _bars(f"{where}.bars", group.bars, suite, kept)
 
 
-def _bars(where: str, bars: "Bars", suite: "Suite", cases: tuple[Case, ...]) -> Iterator[str]:
+def _bars(where: str, bars: Bars, suite: Suite, cases: tuple[Case, ...]) -> Iterator[str]:
     """Bars on figures that these cases cannot give: they could not hold, whatever is measured."""
     if bars.tau is not None and len(cases) < 2:
         yield f"{where}.tau: an order needs two cases, there is {len(cases)}; leave it out"
@@ -91,7 +89,7 @@ def _bars(where: str, bars: "Bars", suite: "Suite", cases: tuple[Case, ...]) -> 
         yield f"{where}.regret: no two cases differ by choose ({chosen}) alone, so there is no choice; leave it out"
 
 
-def _hold_out(suite: "Suite", cases: tuple[Case, ...]) -> Iterator[str]:
+def _hold_out(suite: Suite, cases: tuple[Case, ...]) -> Iterator[str]:
     if suite.bars.better_than_baselines is not None and not suite.hold_out:
         yield (
             "hold_out: got [], so the regression is fitted to nothing and only one of the two baselines of "

@@ -35,7 +35,8 @@ from simgnn.study.validate.ground_truth import (
 from simgnn.study.validate.results import Scoreboard
 from simgnn.study.validate.scoreboard import build_scoreboard
 from simgnn.study.validate.shipped_truth import load_bound
-from simgnn.study.validate.suite import Suite, Topology, parse_suite
+from simgnn.study.validate.suite import Suite, Topology
+from simgnn.study.validate.suite_file import parse_suite
 from simgnn.tomlfile import load_toml
 
 KEPT = ("suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "runs.parquet", "runs.json")

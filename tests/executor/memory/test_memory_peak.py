@@ -61,7 +61,7 @@ assert not memory.holes
 
 SPLIT = """
 import resource, sys, torch
-from executor import memory as measured
+from executor.memory import peak as measured
 from executor.memory.allocator import tune_allocator
 
 measured.SLACK = float(sys.argv[1])

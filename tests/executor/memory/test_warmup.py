@@ -20,7 +20,7 @@ from pathlib import Path
 
 from numba.core.dispatcher import Dispatcher
 
-from executor import train
+from executor.rank import session
 
 
 def compiled():
@@ -28,17 +28,17 @@ def compiled():
     return {(one.py_func.__module__, one.py_func.__name__, str(kind)) for one in found for kind in one.signatures}
 
 
-class Noted(train.PeakMemory):
+class Noted(session.PeakMemory):
     @classmethod
     def begin(cls, *arguments, **options):
         cls.before = compiled()
         return super().begin(*arguments, **options)
 
 
-train.PeakMemory = Noted
-status = train.run_rank(Path(sys.argv[1]), "cpu")
+session.PeakMemory = Noted
+status = session.run_rank(Path(sys.argv[1]), "cpu")
 print("late", sorted(compiled() - Noted.before), flush=True)
-train.end_process(status)
+session.end_process(status)
 """
 SMALL = ["graph.source=synthetic:communities", "graph.vertices=800", "graph.edges=4000", "train.epochs=2"]
 BATCHES = ["model.layers=2", "batching.fanouts=[3, 3]", "batching.batch_size=20"]

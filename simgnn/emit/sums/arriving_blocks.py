@@ -1,0 +1,94 @@
+"""Blocks of rows as they arrive: each rank that has rows broadcasts them, and an op adds what comes from them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simgnn.emit.blocks import Arrived, BlockSync, BlockTransfer, ExpandBlocks, PlainBlocks
+from simgnn.emit.segments import Segments
+from simgnn.emit.sync import Phase
+from simgnn.model.spec import LayerSpec
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.ops import ITEM_BYTES, Dependency
+from simgnn.program.program import EVALUATE
+from simgnn.program.sizes import Column, IntArray
+
+LAST_OP = "update/optimize"
+"""What the first broadcast of an epoch waits for, so that epochs follow one another."""
+
+
+class ArrivingBlocks:
+    """Emits the transfers of blocks for whatever sums over them.
+
+    ``edges`` [P, P]: edges of each block, [rank that sums, rank whose rows are summed]. ``sent_in``: the templates in
+    which input rows travel; ``ahead``: blocks that may arrive while one is multiplied.
+    """
+
+    def __init__(
+        self, segments: Segments, stats: PartitionStats, edges: IntArray, expand: ExpandBlocks,
+        sent_in: tuple[str, ...], ahead: int,
+    ) -> None:  # fmt: skip
+        self.segments, self.builder, self.names = segments, segments.builder, segments.names
+        self.expand, self.sent_in, self.ahead = expand, sent_in, ahead
+        self.rows, self.ranks = tuple(stats.rows.tolist()), stats.ranks
+        self.roots = [root for root, rows in enumerate(self.rows) if rows]
+        self._edges = edges
+        self._epoch_began = False
+        others = [max((r for j, r in enumerate(self.rows) if j != i), default=0) for i in range(self.ranks)]
+        self._arriving = self.builder.column("block_rows", np.array(others, dtype=np.int64))
+
+    def sync(
+        self, layer: LayerSpec, phase: Phase, source: str, width: int, templates: tuple[str, ...],
+        sent_in: tuple[str, ...],
+    ) -> BlockSync:  # fmt: skip
+        """The blocks of ``source`` as they travel in some templates."""
+        return BlockSync(
+            templates, sent_in, layer.index, phase, width, source, self.rows, self.names.rows, self._arriving,
+            source == "features", self.ahead,
+        )  # fmt: skip
+
+    def each_block(self, sync: BlockSync) -> Iterator[tuple[BlockTransfer, int, int, Arrived]]:
+        """Emits the transfers of a sync, one before each (transfer, position, root, buffers of the root's rows)."""
+        transfer = self._transfer(sync)
+        first = self._after(sync, 0)
+        if self.ranks > 1:
+            transfer.begin(first)
+        for position, root in enumerate(self.roots):
+            arrived = Arrived(sync.source, sync.source)
+            if self.ranks > 1:
+                arrived = transfer.send(root, self._after(sync, position) if position else first)
+            yield transfer, position, root, arrived
+
+    def checks(self, transfer: BlockTransfer, position: int) -> tuple[list[str], dict[str, int | str]]:
+        """What the last of a sync's sums reads and is told besides, so that it makes sure of ages."""
+        if self.ranks == 1 or position + 1 < len(self.roots):
+            return [], {}
+        checked, options = transfer.checks()
+        return [] if checked is None else [checked], options
+
+    def block_edges(self, root: int, transposed: bool, loops: bool) -> Column:
+        """Edges of a root's block on each rank; with ``loops``, a vertex counts among its own sources."""
+        edges = np.array(self._edges.T[:, root] if transposed else self._edges[:, root])
+        if loops:
+            edges[root] += self.rows[root]
+        return self.builder.column(f"block_edges/{root}{'/transposed' if transposed else ''}", edges)
+
+    def keep_degrees(self, root: int) -> None:
+        """State the in-degrees (int64) of a block's sources."""
+        self.builder.keep(f"degrees of block {root}", (self.rows[root], ITEM_BYTES["int64"]))
+
+    def _transfer(self, sync: BlockSync) -> BlockTransfer:
+        """Freshness has its say in training; evaluation is exact, and what travels once is sent as it is."""
+        if sync.templates == self.names.train:
+            return self.expand(sync)
+        return PlainBlocks(self.builder, sync, None)
+
+    def _after(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:
+        """Ops that a broadcast waits for, so that no more blocks than stated are ahead, and no epoch is."""
+        behind = position - 1 - self.ahead
+        if behind >= 0:
+            return (Dependency(sync.op(f"aggregate/{self.roots[behind]}")),)
+        if position == 0 and EVALUATE not in sync.templates and not self._epoch_began:
+            self._epoch_began = True
+            return (Dependency(LAST_OP, epochs_back=1),)
+        return ()
