@@ -111,8 +111,10 @@ def asks_for_a_class(node: ast.Call) -> bool:
     if not isinstance(node.func, ast.Name) or node.func.id != "isinstance":
         return False
     asked, wanted = node.args
+    classes = [inner for inner in ast.walk(wanted) if isinstance(inner, ast.Name | ast.Attribute)]
+    # ``nn.Linear`` is a layer of torch, not the codec
     return last_word(asked) in POLICIES or any(
-        last_word(inner) in BASES for inner in ast.walk(wanted) if isinstance(inner, ast.Name | ast.Attribute)
+        last_word(inner) in BASES and not ast.unparse(inner).startswith("nn.") for inner in classes
     )
 
 

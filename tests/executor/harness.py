@@ -18,6 +18,7 @@ import torch.multiprocessing as multiprocessing
 
 from executor.state.buffers import BufferStore, Now, Value
 from executor.state.context import GroupHandle, LocalRoute, RankContext, Sent
+from simgnn.policies.codec.none import Plain
 from simgnn.policy import Action
 from simgnn.program.derived_dependencies import derive_dependencies
 from simgnn.program.ops import Access, Buffer, Group, Op, Stream
@@ -51,7 +52,7 @@ def acting(**functions: Callable[..., tuple[Any, ...]]) -> Any:
     def action(label: str, function: Callable[..., tuple[Any, ...]]) -> type[Action[Any]]:
         return type(label, (Action,), {"label": label, "run": lambda self, *read: function(*read)})
 
-    return SimpleNamespace(label="acting", actions=tuple(action(*item) for item in functions.items()))
+    return SimpleNamespace(slot="codec", label="acting", actions=tuple(action(*item) for item in functions.items()))
 
 
 def run_ranks(
@@ -179,7 +180,7 @@ def world_context(
         store=BufferStore(program, rank, place, constants),
         groups=groups,
         routes=routes or {},
-        policies={"codec": None, **policies} if policies else {},
+        policies={"codec": Plain(), **policies} if policies else {},
         **fields,
     )
 
