@@ -28,11 +28,11 @@ def reported(policies: Iterable[Policy]) -> Iterator[None]:
 def blamed(policies: Iterable[Policy], error: BaseException) -> str | None:
     """Which of the user's policies raised an error, where and what; None where none of their files took part."""
     files = {inspect.getfile(sys.modules[type(one).__module__]): one for one in policies if is_external(one)}
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename in files]
-    if not frames:
-        return None
-    code, policy = frames[-1].f_code, files[frames[-1].f_code.co_filename]
-    line = next(number for frame, number in traceback.walk_tb(error.__traceback__) if frame is frames[-1])
+    steps = [step for step in traceback.walk_tb(error.__traceback__) if step[0].f_code.co_filename in files]
+    if not steps:  # the simulator's event loop raises a copy of what an event raised
+        return None if error.__cause__ is None else blamed(files.values(), error.__cause__)
+    frame, line = steps[-1]
+    code, policy = frame.f_code, files[frame.f_code.co_filename]
     message = (str(error).splitlines() or [""])[0]
     return (
         f"{policy.slot}.kind = '{policy.label}': {code.co_qualname} raised {type(error).__name__}: {message} "

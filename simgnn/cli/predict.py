@@ -9,6 +9,7 @@ from simgnn.cli.profiles import ChosenProfile, choose_profile, default_cluster
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import SLOTS
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level
 from simgnn.planner.directory import write_run_directory
@@ -20,6 +21,7 @@ from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.report.perfetto import write_perfetto
 from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
+from simgnn.user_code import reported
 
 TRACE_EPOCHS = 10
 """Epochs that ``trace.perfetto.json`` holds: enough to see, small enough to load at once."""
@@ -55,21 +57,24 @@ def predict(
     cluster = default_cluster(chosen.profile)
     prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=reporter.stage)
     check_declared(prepared)
-    found = find_activity(prepared, activity)
+    policies = [getattr(experiment, slot) for slot in SLOTS]
+    with reported(policies):
+        found = find_activity(prepared, activity)
     threads = experiment.hardware.threads_per_rank
     hosts = prepared.experiment.rank_hosts()
     machine = Machine.place(chosen.profile, hosts, None if threads == "auto" else threads)
     reporter.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
-    simulation = simulate(
-        prepared.planned.program,
-        machine,
-        stats=prepared.stats,
-        epochs=experiment.train.epochs,
-        activity=found.activity,
-        evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
-        stops=Stops(experiment.train.epochs, checkpoint_every=experiment.train.checkpoint_every),
-        schedule=prepared.experiment.schedule,
-    )
+    with reported(policies):
+        simulation = simulate(
+            prepared.planned.program,
+            machine,
+            stats=prepared.stats,
+            epochs=experiment.train.epochs,
+            activity=found.activity,
+            evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
+            stops=Stops(experiment.train.epochs, checkpoint_every=experiment.train.checkpoint_every),
+            schedule=prepared.experiment.schedule,
+        )
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
     result = prediction_result(prepared, chosen, simulation, spread, found)
     return Prediction(prepared, chosen, simulation, spread, result)

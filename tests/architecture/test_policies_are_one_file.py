@@ -93,13 +93,11 @@ def asks_for_a_class(node: ast.Call) -> bool:
     if not isinstance(node.func, ast.Name) or node.func.id != "isinstance":
         return False
     asked, wanted = node.args
-    classes = (inner for inner in ast.walk(wanted) if isinstance(inner, ast.Name | ast.Attribute))
-    return last_word(asked) in POLICIES or any(last_word(inner) in BASES for inner in classes if not of_torch(inner))
-
-
-def of_torch(node: ast.expr) -> bool:
-    """Whether a class is a module of torch, which has a ``Linear`` too."""
-    return isinstance(node, ast.Attribute) and last_word(node.value) == "nn"
+    classes = [inner for inner in ast.walk(wanted) if isinstance(inner, ast.Name | ast.Attribute)]
+    # ``nn.Linear`` is a layer of torch, not the codec
+    return last_word(asked) in POLICIES or any(
+        last_word(inner) in BASES and not ast.unparse(inner).startswith("nn.") for inner in classes
+    )
 
 
 def names_a_method(node: ast.Call) -> bool:

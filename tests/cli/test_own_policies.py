@@ -207,6 +207,41 @@ def test_a_partitioner_that_fails_is_told(
     assert "Broken.divide returned owner: got float64 [3], expected 400 whole numbers" in capsys.readouterr().err
 
 
+FAILING = """
+from simgnn.emit import MovesRows
+from simgnn.policy import Schedule
+
+
+class Bare(MovesRows):
+    def expand(self, builder, sync, codec):
+        raise KeyError("my bug")
+
+
+class Torn(Schedule):
+    def after(self, nature, op, before):
+        raise KeyError("my bug")
+
+
+class Lost(Schedule):
+    def pick(self, ready, observed, state):
+        raise KeyError("my bug")
+"""
+
+
+@pytest.mark.parametrize(
+    ("slot", "method"), [("freshness", "Bare.expand"), ("schedule", "Torn.after"), ("schedule", "Lost.pick")]
+)
+def test_a_policy_that_fails_while_it_is_planned_or_simulated_is_told(
+    slot: str, method: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = f"failing_{next(NUMBERS)}"
+    (small.parent / f"{module}.py").write_text(FAILING)
+    kind = f"{module}:{method.rpartition('.')[0]}"
+    assert invoke(["simulate", str(with_kinds(small, **{slot: kind})), "--hardware", "dgx-a100", "--ranks", "2"]) == 2
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert f"{slot}.kind = '{kind}': {method} raised KeyError: 'my bug' ({small.parent / module}.py:" in line
+
+
 def test_a_file_of_statistics_imports_no_partitioner(
     small: Path, own: Callable[[], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
