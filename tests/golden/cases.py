@@ -3,6 +3,11 @@
 ``python -m tests.golden.cases predict`` writes ``golden.json`` anew. ``python -m tests.golden.cases compare OLD NEW``
 trains and simulates every case in two checkouts of this repository and prints whatever differs: losses, decisions and
 cached bytes follow from training, which depends on the processor, so they are compared on one machine, not stored.
+
+All fields but the two digests are those of commit 6937e02, before policies said everything about themselves. Digests
+were recorded anew after it, since the stored form of programs changed: ops name an ``action``, a ``form`` or a
+``segment`` where options and ``module`` named a face, a function or "layers.2.update"; guards of collectives are
+``agreed``; buffers of parameters are ``inner``; programs list their ``publications``.
 """
 
 import hashlib
