@@ -47,7 +47,7 @@ class ComparesBlocks(AgreesOnBlocks, ABC):
 
 
 class FlagChange(Action[ComparesBlocks]):
-    """A rank tells whether its block has moved too far from what it sent last."""
+    """A rank reports whether its block has moved too far from what it sent last."""
 
     starts_from_zeros: ClassVar[bool] = False
 

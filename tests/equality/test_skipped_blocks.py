@@ -199,7 +199,7 @@ def test_ranks_agree_and_hold_the_same_copies(wanted: Case, bench: Bench) -> Non
 def test_a_rank_without_rows_takes_part(
     model: str, settings: tuple[str, ...], bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/systems/sancus.md: it sends no block, and is told of all others."""
+    """docs/systems/sancus.md: it sends no block, and receives all others."""
 
     def none_for_the_first(vertices: int, ranks: int, seed: int) -> np.ndarray:
         return (np.arange(vertices) % (ranks - 1) + 1).astype(np.int32)

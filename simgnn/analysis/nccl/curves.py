@@ -17,7 +17,7 @@ from simgnn.units import format_quantity
 
 QUANTILE = 0.9
 BANDS = tuple(float(size) for size in (0, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24))
-"""From so many bytes on, the spread is told apart: it falls with size."""
+"""Bytes of a message from which on its spread is fitted by size, since it falls with size."""
 CARRIED_BANDS = tuple(size for size in BANDS if size != 1 << 16)
 """The same of what is carried over: below 64 KiB a table has eight sizes, too few to tell how others are missed."""
 LEAST_SPREAD = 1e-6

@@ -3,7 +3,7 @@
 At each hop a rank divides its frontier by the hosts that hold its vertices, asks them, draws from its own rows
 meanwhile, draws what it is asked for itself, and stitches own draws and answers (DistDGL: Zheng et al., IA3 2020,
 section 5.5.1; docs/systems/distdgl.md). What travels is that of C7 in docs/systems/mini-batches.md: counts, ids
-(int64), degrees (int32), ids of neighbours (int64). Deviation: a reply tells the degree of a vertex, of which the
+(int64), degrees (int32), ids of neighbours (int64). Deviation: a reply holds the degree of a vertex, of which the
 requester knows how many are kept, so that the answer need not wait for the draws."""
 
 from collections.abc import Callable, Iterable

@@ -60,7 +60,7 @@ class ArrivingBlocks:
             yield transfer, position, root, arrived
 
     def checks(self, transfer: BlockTransfer, position: int) -> tuple[list[str], dict[str, int | str]]:
-        """What the last of a sync's sums reads and is told besides, so that it makes sure of ages."""
+        """Buffers and options by which the last of a sync's sums checks the ages of blocks."""
         if self.ranks == 1 or position + 1 < len(self.roots):
             return [], {}
         checked, options = transfer.checks()

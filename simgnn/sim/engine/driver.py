@@ -32,7 +32,7 @@ from simgnn.sim.network.network import BOUNDARY, WINDOW, Network
 from simgnn.sim.shared_processors import share_devices
 
 UNKNOWN = -1
-"""In ``Engine.running``: the op ends when an event says so."""
+"""In ``Engine.running``: the op ends with an event."""
 
 
 class Engine:
