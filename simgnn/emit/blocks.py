@@ -146,7 +146,7 @@ class BlockWire:
 
 
 class PlainBlocks:
-    """Every block, every time (or once, where the sync says so). ``codec`` None: rows travel as they are."""
+    """Sends every block each time, or once where the sync says so. ``codec`` None: rows travel as they are."""
 
     def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
         self.builder, self.sync = builder, sync

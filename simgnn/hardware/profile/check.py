@@ -34,7 +34,7 @@ def price_problems(profile: Profile) -> list[str]:
 
 
 def table_price_problems(table: Mapping[str, Any]) -> list[str]:
-    """The same as far as it shows in a table that is no profile yet: so that one look tells all there is to mend."""
+    """The same problems, found in a table that is no profile yet, so that all are reported at once."""
     problems = []
     topology, devices = table.get("topology"), table.get("devices")
     hosts = topology.get("hosts") if isinstance(topology, Mapping) else None
@@ -97,7 +97,7 @@ def _missing_memories(profile: Profile) -> list[str]:
 
 
 def _unstaged(profile: Profile, used: Collection[str]) -> list[str]:
-    """Gloo reads and writes host memory only, and needs a rate there: on GPUs its messages end where no link tells."""
+    """Gloo uses host memory only, so on GPUs a profile must state the rate of that memory."""
     problems = []
     for name, backend in profile.backends.items():
         gpus = any(device.kind == "gpu" for kind, device in profile.devices.items() if kind in used)
