@@ -14,8 +14,8 @@ from executor.kernels.edges.sparse import diagonal, from_scipy, to_scipy
 from executor.kernels.edges.structure import Scaling, Structure
 from executor.layers.tape import Call, autograd
 from simgnn.errors import ConfigError
+from simgnn.graph.build import is_symmetric
 from simgnn.graph.csr import CSR
-from simgnn.graph.transpose import is_symmetric
 from simgnn.partition.local.vertex_cut import RankGraph
 
 

@@ -15,8 +15,8 @@ from executor.kernels.rows import add_rows, gather_rows
 from executor.state.model import LayerNetwork
 from executor.state.optimizer import FlatOptimizer
 from executor.state.task import Task
+from simgnn.graph.build import is_symmetric
 from simgnn.graph.csr import CSR
-from simgnn.graph.transpose import is_symmetric
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.program.kinds import Segment

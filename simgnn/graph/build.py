@@ -1,4 +1,4 @@
-"""From a list of edges to a CSR: counting sorts in Numba, linear in V + E."""
+"""Builds CSRs: from lists of edges, and by transposing. Counting sorts in Numba, linear in V + E."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,56 @@ from numpy.typing import ArrayLike, NDArray
 
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
-from simgnn.graph.transpose import is_symmetric, scatter_rows, transpose_csr
+
+
+@njit(cache=True, nogil=True)
+def _transpose(indptr: Any, indices: Any, out_indptr: Any, out_indices: Any) -> None:
+    for k in range(len(indices)):
+        out_indptr[indices[k] + 1] += 1
+    for v in range(len(out_indptr) - 1):
+        out_indptr[v + 1] += out_indptr[v]
+    place = out_indptr[:-1].copy()
+    for v in range(len(indptr) - 1):
+        for k in range(indptr[v], indptr[v + 1]):
+            u = indices[k]
+            out_indices[place[u]] = v
+            place[u] += 1
+
+
+def scatter_rows(
+    indptr: NDArray[np.int64], indices: NDArray[Any], columns: int, dtype: type[np.int32] | type[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Arrays of the transpose of a CSR that may hold repeats; its rows ascend, repeats side by side."""
+    out_indptr = np.zeros(columns + 1, np.int64)
+    out_indices = np.empty(len(indices), dtype)
+    _transpose(indptr, indices, out_indptr, out_indices)
+    return out_indptr, out_indices
+
+
+def transpose_csr(csr: CSR) -> CSR:
+    """Edges grouped by source: rows = ``csr.columns``, columns = ``csr.rows``, each row ascending. O(V + E)."""
+    dtype = np.int32 if csr.rows < 2**31 else np.int64
+    indptr, indices = scatter_rows(csr.indptr, csr.indices, csr.columns, dtype)
+    return CSR(indptr, indices, csr.rows)
+
+
+@njit(cache=True, nogil=True)
+def _reverses_follow(indptr: Any, indices: Any) -> bool:
+    """Walk the edges by row; in a symmetric graph with ascending rows, row u meets its neighbours in the same order."""
+    place = indptr[:-1].copy()
+    for v in range(len(indptr) - 1):
+        for k in range(indptr[v], indptr[v + 1]):
+            u = indices[k]
+            if place[u] >= indptr[u + 1] or indices[place[u]] != v:
+                return False
+            place[u] += 1
+    return True
+
+
+def is_symmetric(csr: CSR) -> bool:
+    """Whether a square CSR with strictly ascending rows holds the reverse of each of its edges. O(V + E)."""
+    return csr.rows == csr.columns and bool(_reverses_follow(csr.indptr, csr.indices))
+
 
 # ids this far apart are names, not numbers; memory goes with the largest one
 SPARSE_IDS, SPARSE_IDS_PER_EDGE = 1_000_000, 64
@@ -17,7 +66,7 @@ SPARSE_IDS, SPARSE_IDS_PER_EDGE = 1_000_000, 64
 
 @dataclass(frozen=True)
 class BuiltGraph:
-    """A CSR and what was mended on the way; ``symmetric`` tells whether each edge has its reverse."""
+    """A CSR, and how many edges were dropped or added to make it; ``symmetric``: each edge has its reverse."""
 
     csr: CSR
     symmetric: bool
@@ -27,13 +76,13 @@ class BuiltGraph:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence for each thing that was mended; empty when nothing was."""
-        told = (
-            (self.self_loops, "{} self loops dropped (the layers add their own)"),
-            (self.duplicates, "{} duplicate edges dropped"),
-            (self.reversed_edges, "{} reverse edges added (symmetrised)"),
+        """What was dropped or added, a sentence each."""
+        changes = (
+            (self.self_loops, "self loops dropped (the layers add their own)"),
+            (self.duplicates, "duplicate edges dropped"),
+            (self.reversed_edges, "reverse edges added (symmetrised)"),
         )
-        return tuple(text.format(f"{count:,}") for count, text in told if count)
+        return tuple(f"{count:,} {what}" for count, what in changes if count)
 
 
 def index_dtype(columns: int) -> type[np.int32] | type[np.int64]:
@@ -122,7 +171,7 @@ def assemble_edges(
 
     ``source``, ``target``: integers [edges]. ``vertices``: V; None = largest id + 1. ``symmetrise``: add the reverse of
     every edge. Vertices without edges stay. Raises :class:`GraphError` for lists of different lengths, ids that are not
-    integers, negative or not below V, and for a graph without vertices; ``key`` names what the user has to look at.
+    integers, negative or not below V, and for a graph without vertices; its message begins with ``key``.
     """
     source, target = _edge_ids(source, "source", key), _edge_ids(target, "target", key)
     if len(source) != len(target):
@@ -153,7 +202,7 @@ def assemble_edges(
 def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str) -> int:
     """V: as stated, else the largest id + 1. ``low`` and ``high`` are the smallest and the largest id (-1: none).
 
-    Raises :class:`GraphError`; ``key`` names what the user has to look at.
+    Raises :class:`GraphError`, which begins with ``key``.
     """
     if low < 0:
         raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
@@ -172,11 +221,6 @@ def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str
             "state the right number of vertices or renumber them"
         )
     return vertices
-
-
-def build_csr(source: ArrayLike, target: ArrayLike, vertices: int | None = None, symmetrise: bool = True) -> CSR:
-    """The CSR of :func:`assemble_edges`, without the account of what was mended."""
-    return assemble_edges(source, target, vertices, symmetrise).csr
 
 
 def _edge_ids(ids: ArrayLike, side: str, key: str) -> NDArray[Any]:

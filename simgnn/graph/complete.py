@@ -1,5 +1,6 @@
 """Turn what a reader found into a checked :class:`Graph`: shapes, finite features, label range, disjoint masks."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,17 +10,17 @@ from scipy import sparse
 
 from simgnn.errors import GraphError
 from simgnn.graph.build import BuiltGraph
-from simgnn.graph.graph import Features, Graph
+from simgnn.graph.graph import MASKS, Features, Graph
 
 CHUNK_ROWS = 65_536
 
 
 @dataclass
 class Found:
-    """What a reader found in a source, unchecked. ``where`` leads error messages; masks of indices are not masks.
+    """What a reader found in a source, unchecked. ``where`` begins error messages.
 
     ``labels``: integers [V] (-1 or NaN = no label), [V, 1], or a 0/1 matrix [V, classes] for several labels a vertex.
-    ``classes`` 0: as many as the labels show.
+    Masks are bool or 0/1 [V], not lists of ids. ``classes`` 0: as many as the labels show.
     """
 
     name: str
@@ -31,41 +32,35 @@ class Found:
     validation_mask: Any = None
     test_mask: Any = None
     classes: int = 0
-    synthetic_features: bool = False
     synthetic_labels: bool = False
     notes: list[str] = field(default_factory=list)
 
 
 def complete_graph(found: Found) -> Graph:
-    """Check everything and return the graph; :class:`GraphError` says what is wrong and where."""
+    """Check everything and return the graph. Raises :class:`GraphError`."""
     vertices, where = found.edges.csr.rows, found.where
-    features, told = _features(found.features, vertices, where)
+    features, converted = _features(found.features, vertices, where)
     labels, classes, multilabel = _labels(found.labels, found.classes, vertices, where)
-    masks = [
-        _mask(value, vertices, f"{where}: {name}")
-        for name, value in (
-            ("train_mask", found.train_mask),
-            ("validation_mask", found.validation_mask),
-            ("test_mask", found.test_mask),
-        )
-    ]
-    if labels is None and any(mask is not None for mask in masks):
+    given = {name: getattr(found, f"{name}_mask") for name in MASKS}
+    masks: dict[str, Any] = {
+        f"{name}_mask": _mask(value, vertices, f"{where}: {name}_mask")
+        for name, value in given.items()
+        if value is not None
+    }
+    if labels is None and masks:
         raise GraphError(f"{where}: masks without labels; got no labels, expected int64 [{vertices}]")
-    _check_masks(masks, labels, multilabel, where)
+    _check_masks(masks.values(), labels, multilabel, where)
     return Graph(
         name=found.name,
         csr=found.edges.csr,
         features=features,
         labels=labels,
-        train_mask=masks[0],
-        validation_mask=masks[1],
-        test_mask=masks[2],
         classes=classes,
         multilabel=multilabel,
         symmetric=found.edges.symmetric,
-        synthetic_features=found.synthetic_features,
         synthetic_labels=found.synthetic_labels,
-        notes=(*found.edges.notes, *told, *found.notes),
+        notes=(*found.edges.notes, *converted, *found.notes),
+        **masks,
     )
 
 
@@ -89,14 +84,14 @@ def _features(value: Any, vertices: int, where: str) -> tuple[Features | None, l
     _check_rows(array.shape, vertices, where)
     if array.dtype.kind not in "fiub":
         raise GraphError(f"{where}: features must be numbers; got {array.dtype}")
-    told = []
+    converted = []
     if array.dtype not in (np.float16, np.float32):
-        told = [f"features converted from {array.dtype} to float32"]
+        converted = [f"features converted from {array.dtype} to float32"]
         _check_finite(array, where)
         with np.errstate(over="ignore"):  # found by the check below
             array = array.astype(np.float32)
     _check_finite(array, where)
-    return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), told
+    return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), converted
 
 
 def _check_rows(shape: tuple[int, ...], vertices: int, where: str) -> None:
@@ -154,9 +149,7 @@ def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArra
     return labels, classes or high + 1, False
 
 
-def _mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_] | None:
-    if value is None:
-        return None
+def _mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_]:
     array = np.asarray(value)
     if array.shape != (vertices,):
         raise GraphError(f"{where} must have one entry a vertex, [{vertices}]; got shape {list(array.shape)}")
@@ -170,21 +163,16 @@ def _mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_] | None:
 
 
 def _check_masks(
-    masks: list[NDArray[np.bool_] | None], labels: NDArray[Any] | None, multilabel: bool, where: str
+    masks: Collection[NDArray[np.bool_]], labels: NDArray[Any] | None, multilabel: bool, where: str
 ) -> None:
-    held = [mask for mask in masks if mask is not None]
-    if len(held) > 1:
-        count = held[0].astype(np.int8)
-        for mask in held[1:]:
-            count += mask
-        if count.max() > 1:
-            raise GraphError(
-                f"{where}: train, validation and test masks must be disjoint; "
-                f"vertex {int(np.argmax(count > 1))} is in several"
-            )
-    if labels is None or multilabel:
+    if labels is None:
         return
-    for mask in held:
-        bad = np.flatnonzero(mask & (labels < 0))
-        if len(bad):
-            raise GraphError(f"{where}: vertex {int(bad[0])} is in a mask but has no label: leave it out of the masks")
+    count = sum((mask.astype(np.int8) for mask in masks), np.zeros(len(labels), np.int8))
+    if np.any(count > 1):
+        raise GraphError(
+            f"{where}: train, validation and test masks must be disjoint; "
+            f"vertex {int(np.argmax(count > 1))} is in several"
+        )
+    bad = np.zeros(0, np.intp) if multilabel else np.flatnonzero((count > 0) & (labels < 0))
+    if len(bad):
+        raise GraphError(f"{where}: vertex {int(bad[0])} is in a mask but has no label: leave it out of the masks")

@@ -1,9 +1,11 @@
 """A CSR larger than memory: edges go to buckets of rows on disk, each bucket is sorted alone, rows are appended."""
 
 import math
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -62,9 +64,8 @@ class Keys:
     def of(cls, vertices: int, symmetrise: bool, wanted: int) -> "Keys":
         """Keys of about ``wanted`` buckets: at most twice as many."""
         row_bits = max(0, math.ceil(math.log2(max(1.0, vertices / wanted))))
-        return cls(
-            vertices, symmetrise, ((vertices - 1) >> row_bits) + 1, row_bits, max(1, (vertices - 1).bit_length())
-        )
+        buckets, id_bits = ((vertices - 1) >> row_bits) + 1, max(1, (vertices - 1).bit_length())
+        return cls(vertices, symmetrise, buckets, row_bits, id_bits)
 
     def split(self, edges: NDArray[np.int64]) -> "Split":
         """Group edges int64 [2, n] (source, target) by bucket, each also reversed where the graph is symmetrised."""
@@ -96,54 +97,50 @@ class Split:
     keys: NDArray[np.int64]
 
 
-class EdgeBuckets:
-    """Take edges in any order, then write ``indptr.npy`` and ``indices.npy``; the order does not show in the result.
+def sort_to_disk(
+    folder: Path,
+    vertices: int,
+    edges: int,
+    symmetrise: bool,
+    pairs: Callable[[int], NDArray[np.int64]],
+    chunks: int,
+    threads: int | None = None,
+) -> tuple[int, int]:
+    """Write ``indptr.npy`` and ``indices.npy`` into ``folder``; returns the edges stored and the self loops dropped.
 
-    ``folder`` holds the buckets meanwhile (8 bytes a stored edge). ``edges`` is the number expected; it sets the number
-    of buckets only. A graph whose rows differ wildly along the ids should have its ids permuted.
+    ``pairs(k)``: chunk k of ``chunks`` chunks, int64 [2, n] (source, target), in any order; called on several threads.
+    ``edges``: their number, which only sets the number of buckets. The buckets lie in ``folder`` meanwhile, 8 bytes a
+    stored edge. Permute the ids of a graph whose rows differ wildly along the ids.
     """
+    stored = (2 if symmetrise else 1) * edges
+    layout = Keys.of(vertices, symmetrise, min(MOST_BUCKETS, max(1, math.ceil(stored / BUCKET_EDGES))))
+    paths = [folder / f"bucket-{b}.keys" for b in range(layout.buckets)]
+    loops = total = 0
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in paths]
+        for split in in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads):
+            loops += split.self_loops
+            for b, bucket_file in enumerate(files):
+                if split.starts[b + 1] > split.starts[b]:
+                    bucket_file.write(split.keys[split.starts[b] : split.starts[b + 1]].data)
+    dtype = np.dtype(index_dtype(vertices))
+    indptr = np.zeros(vertices + 1, np.int64)
 
-    def __init__(self, folder: Path, vertices: int, edges: int, symmetrise: bool) -> None:
-        stored = (2 if symmetrise else 1) * edges
-        self.layout = Keys.of(vertices, symmetrise, min(MOST_BUCKETS, max(1, math.ceil(stored / BUCKET_EDGES))))
-        self.loops = 0
-        self.paths = [folder / f"bucket-{b}.keys" for b in range(self.layout.buckets)]
-        self.files: list[IO[bytes]] = [path.open("wb") for path in self.paths]
+    def rows(bucket: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        return layout.rows(bucket, np.fromfile(paths[bucket], np.int64))
 
-    def add(self, split: Split) -> None:
-        """Append what ``layout.split`` returned (on any thread); one thread at a time."""
-        self.loops += split.self_loops
-        for b, file in enumerate(self.files):
-            if split.starts[b + 1] > split.starts[b]:
-                file.write(split.keys[split.starts[b] : split.starts[b + 1]].data)
-
-    def close(self) -> None:
-        """Close the buckets' files."""
-        for file in self.files:
-            file.close()
-
-    def finish(self, folder: Path, threads: int | None = None) -> int:
-        """Write ``indptr.npy`` and ``indices.npy`` into ``folder``, remove the buckets; returns edges stored."""
-        self.close()
-        vertices = self.layout.vertices
-        dtype = np.dtype(index_dtype(vertices))
-        indptr = np.zeros(vertices + 1, np.int64)
-        total = 0
-        with (folder / "indices.npy").open("wb") as file:
-            file.write(npy_header(dtype, (0,)))
-            for bucket, (bounds, indices) in enumerate(in_order(self._rows, self.layout.buckets, threads)):
-                first = bucket << self.layout.row_bits
-                indptr[first : first + len(bounds)] = bounds + total
-                file.write(indices.data)
-                total += len(indices)
-                self.paths[bucket].unlink()
-            file.seek(0)
-            file.write(npy_header(dtype, (total,)))
-        np.save(folder / "indptr.npy", indptr)
-        return total
-
-    def _rows(self, bucket: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        return self.layout.rows(bucket, np.fromfile(self.paths[bucket], np.int64))
+    with (folder / "indices.npy").open("wb") as file:
+        file.write(npy_header(dtype, (0,)))
+        for bucket, (bounds, indices) in enumerate(in_order(rows, layout.buckets, threads)):
+            first = bucket << layout.row_bits
+            indptr[first : first + len(bounds)] = bounds + total
+            file.write(indices.data)
+            total += len(indices)
+            paths[bucket].unlink()
+        file.seek(0)
+        file.write(npy_header(dtype, (total,)))
+    np.save(folder / "indptr.npy", indptr)
+    return total, loops
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

@@ -11,14 +11,16 @@ from simgnn.graph.centred import CentredRows
 from simgnn.graph.csr import CSR
 
 Features = NDArray[Any] | sparse.csr_array | CentredRows
+MASKS = ("train", "validation", "test")
+"""Kinds of labelled rows; the mask of each is the graph's attribute of that name with ``_mask`` behind it."""
 
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What planning needs to know of a graph besides its partition; also all that a ``stats:`` file tells.
+    """What planning needs to know of a graph besides its partition; a ``stats:`` file states the same.
 
-    ``feature_nonzeros`` is None for dense features; of ``centred_features`` (sparse ones less their mean) it counts the
-    column beside them too. ``train_vertices`` etc. count the masks.
+    ``feature_nonzeros``: None for dense features; of ``centred_features`` (:class:`CentredRows`) it counts the extra
+    column too. ``train_vertices`` etc. count the masks.
     """
 
     name: str
@@ -42,8 +44,7 @@ class Graph:
 
     ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` or :class:`CentredRows` of that shape, or None.
     ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. No self
-    loops, no duplicate edges. ``notes`` tells what is not real (synthetic features, labels) and what was mended on
-    reading.
+    loops, no duplicate edges. ``notes``: what is synthetic, and what was corrected on reading.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Graph:
 
     @property
     def vertices(self) -> int:
-        """V."""
+        """V, the number of vertices."""
         return self.csr.rows
 
     @property
@@ -72,7 +73,7 @@ class Graph:
 
     @property
     def sparse_rows(self) -> sparse.csr_array | None:
-        """The sparse matrix that features are kept as, one column wider where they are centred; None: they are not."""
+        """The matrix of sparse features, one column wider where they are centred; None for dense or absent ones."""
         features = self.features
         if isinstance(features, CentredRows):
             return features.extended
@@ -80,11 +81,9 @@ class Graph:
 
     @property
     def sparse_features(self) -> bool:
-        """Whether features are kept as a sparse matrix."""
         return self.sparse_rows is not None
 
     def facts(self) -> GraphFacts:
-        """The numbers that planning needs."""
         features, stored = self.features, self.sparse_rows
         return GraphFacts(
             name=self.name,

@@ -1,6 +1,6 @@
 """From ``graph.source`` and its options to a :class:`Graph`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from simgnn.errors import GraphError
-from simgnn.graph.centring import with_centred_features
-from simgnn.graph.graph import Graph
+from simgnn.graph.centred import CentredRows
+from simgnn.graph.graph import MASKS, Graph
 from simgnn.spelling import nearest
 
 GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_width")
 OPTIONS = (*GENERATOR_OPTIONS, "stand_in_features", "centre", "symmetrise", "root")
+SIZES = ("vertices", "edges", "feature_width")
 SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".mtx", ".bin", ".pt")
 PREFIXES = ("synthetic:", "ogb:", "dgl:", "pyg:", "stats:")
 STAND_IN_SEED = 0  # fixed, so that a stand-in belongs to the graph and not to the experiment's seed
-
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+CHUNK_ROWS = 65_536
 
 
 def load_graph(
-    source: str, *, base: Path | None = None, options: Mapping[str, Any] = _NO_OPTIONS, seed: int = 0
+    source: str, *, base: Path | None = None, options: Mapping[str, Any] = MappingProxyType({}), seed: int = 0
 ) -> Graph:
     """Load or generate the graph that an experiment names.
 
@@ -34,112 +34,74 @@ def load_graph(
 
     ``options``: ``symmetrise`` (default true); ``vertices`` V of an edge list, Parquet file or generator; ``edges``,
     ``feature_width`` for generators; ``classes``, ``multilabel`` for generators, or random labels and 60/20/20 masks
-    for a graph without labels; ``stand_in_features``: width of unit normal float32 features for a graph without any
-    (``np.random.default_rng(0)``); ``centre``: see :func:`simgnn.graph.centring.with_centred_features`; ``root``:
-    folder of OGB data sets. A value of None is as if absent.
+    for a graph without labels; ``stand_in_features``: width of unit normal float32 features for a graph without any;
+    ``centre``: see :func:`with_centred_features`; ``root``: folder of OGB data sets. None means that an option is
+    absent.
 
     Raises :class:`GraphError`. Stand-ins are marked in ``synthetic_features``, ``synthetic_labels`` and ``notes``.
     """
     given = {key: value for key, value in options.items() if value is not None}
     _check_options(given)
     prefix, _, rest = source.partition(":")
-    if f"{prefix}:" == "synthetic:":
+    if prefix == "synthetic":
+        # Numba: loaded when a graph is generated
+        from simgnn.graph.generators.generate import generated, recipe_of
+
         _refuse(given, ("stand_in_features", "centre", "root"), source)
-        return _synthetic(rest, given, seed)
-    if f"{prefix}:" == "stats:":
+        shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
+        return generated(recipe_of(rest, shape, seed), symmetrise=bool(given.get("symmetrise", True)))
+    if prefix == "stats":
         raise GraphError(
             f"graph.source: '{source}' names statistics, which hold no graph; `simgnn simulate` takes it, "
             "training needs a graph"
         )
-    return _finish(_read(source, prefix, rest, base, given), given, source)
+    return _completed(_read(source, prefix, rest, base, given), given, source)
 
 
 def check_source(source: str) -> None:
-    """Raise :class:`GraphError` for a path that is not there; whether it can be read is told when it is."""
+    """Raise :class:`GraphError` for a path that does not exist; its content is not read."""
     prefix, _, rest = source.partition(":")
     if prefix not in ("synthetic", "ogb", "stats"):
         _find(rest if prefix in ("dgl", "pyg") and rest else source, None)
 
 
 def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping[str, Any]) -> Graph:
+    # Numba, SciPy and pyarrow: loaded when a graph is read
+    from simgnn.graph.build import symmetrise_csr
+    from simgnn.graph.readers import frameworks, npy, npz, ogb, tables
+    from simgnn.graph.store import open_graph
+
     symmetrise = bool(given.get("symmetrise", True))
     if prefix == "ogb" and rest:
-        # Numba: loaded with the reader or generator of this source
-        from simgnn.graph.readers.ogb import read_ogb
-
-        _refuse(given, ("vertices", "edges", "feature_width"), source)
-        return read_ogb(rest, _roots(given.get("root"), base), symmetrise=symmetrise)
+        _refuse(given, SIZES, source)
+        return ogb.read_ogb(rest, _roots(given.get("root"), base), symmetrise=symmetrise)
     _refuse(given, ("root",), source)
     forced = {"dgl": ".bin", "pyg": ".pt"}.get(prefix) if rest else None
     path = _find(rest if forced else source, base)
     if path.is_dir():
-        # Numba: loaded with the reader or generator of this source
-        from simgnn.graph.build import symmetrise_csr
-        from simgnn.graph.store import open_graph
-
-        _refuse(given, ("vertices", "edges", "feature_width"), source)
+        _refuse(given, SIZES, source)
         saved = open_graph(path)
         if symmetrise and not saved.symmetric:
             return replace(saved, csr=symmetrise_csr(saved.csr), symmetric=True, notes=(*saved.notes, "symmetrised"))
         return saved
     suffix = forced or _suffix(path)
-    if suffix in (".npy", ".csv", ".tsv", ".txt", ".parquet"):
-        _refuse(given, ("edges", "feature_width"), source)
-        return _table(suffix, path, given.get("vertices"), symmetrise)
-    _refuse(given, ("vertices", "edges", "feature_width"), source)
-    return _reader(suffix)(path, symmetrise=symmetrise)
+    whole = {
+        ".npz": npz.read_npz,
+        ".mtx": tables.read_matrix_market,
+        ".bin": frameworks.read_dgl,
+        ".pt": frameworks.read_pyg,
+    }
+    if suffix in whole:
+        _refuse(given, SIZES, source)
+        return whole[suffix](path, symmetrise=symmetrise)
+    _refuse(given, ("edges", "feature_width"), source)
+    read = {".npy": npy.read_npy, ".parquet": tables.read_parquet}.get(suffix, tables.read_edge_list)
+    return read(path, vertices=given.get("vertices"), symmetrise=symmetrise)
 
 
-def _reader(suffix: str) -> Callable[..., Graph]:
-    if suffix == ".npz":
-        # Numba: loaded with the reader or generator of this source
-        from simgnn.graph.readers.npz import read_npz
-
-        return read_npz
-    if suffix == ".mtx":
-        # Numba: loaded with the reader or generator of this source
-        from simgnn.graph.readers.matrix_market import read_matrix_market
-
-        return read_matrix_market
-    if suffix == ".bin":
-        # Numba: loaded with the reader or generator of this source
-        from simgnn.graph.readers.dgl_graph import read_dgl
-
-        return read_dgl
-    # Numba: loaded with the reader or generator of this source
-    from simgnn.graph.readers.pyg import read_pyg
-
-    return read_pyg
-
-
-def _table(suffix: str, path: Path, vertices: int | None, symmetrise: bool) -> Graph:
-    if suffix == ".npy":
-        # Numba: loaded with the reader or generator of this source
-        from simgnn.graph.readers.npy import read_npy
-
-        return read_npy(path, vertices=vertices, symmetrise=symmetrise)
-    if suffix == ".parquet":
-        # Numba: loaded with the reader or generator of this source
-        from simgnn.graph.readers.parquet import read_parquet
-
-        return read_parquet(path, vertices=vertices, symmetrise=symmetrise)
-    # Numba: loaded with the reader or generator of this source
-    from simgnn.graph.readers.edge_list import read_edge_list
-
-    return read_edge_list(path, vertices=vertices, symmetrise=symmetrise)
-
-
-def _synthetic(kind: str, given: Mapping[str, Any], seed: int) -> Graph:
-    # Numba: loaded with the reader or generator of this source
-    from simgnn.graph.generators.generate import generated, recipe_of
-
-    shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
-    return generated(recipe_of(kind, shape, seed), symmetrise=bool(given.get("symmetrise", True)))
-
-
-def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
+def _completed(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
     """Add the stand-ins that were asked for, and masks where a graph has labels and no split."""
-    # Numba: loaded with the reader or generator of this source
+    # Numba: loaded when a graph is read
     from simgnn.graph.generators.generate import split_masks
 
     width = given.get("stand_in_features")
@@ -159,9 +121,7 @@ def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
         if "classes" not in given:
             raise GraphError(f"graph.multilabel: '{source}' has no labels; state graph.classes for random ones")
         graph = _random_labels(graph, int(given["classes"]), bool(given.get("multilabel", False)))
-    if graph.labels is not None and all(
-        mask is None for mask in (graph.train_mask, graph.validation_mask, graph.test_mask)
-    ):
+    if graph.labels is not None and all(getattr(graph, f"{name}_mask") is None for name in MASKS):
         masks: dict[str, Any] = dict(split_masks(graph.vertices, STAND_IN_SEED))
         if not graph.multilabel:
             masks = {name: mask & (graph.labels >= 0) for name, mask in masks.items()}
@@ -169,13 +129,33 @@ def _finish(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
     return graph
 
 
+def with_centred_features(graph: Graph, source: str) -> Graph:
+    """Subtract from each feature column its mean over all vertices, which is taken in float64.
+
+    Sparse features stay sparse (:class:`CentredRows`). Dense ones become float32 and lie in memory, 4 V F_0 bytes, even
+    if they were memory-mapped. Raises :class:`GraphError` for a graph without features.
+    """
+    features: Any = graph.features
+    if features is None:
+        raise GraphError(f"graph.centre: '{source}' has no features to centre; take the option away")
+    if isinstance(features, CentredRows):
+        return graph  # a saved graph that was centred already
+    notes = (*graph.notes, "features less the mean of their column")
+    if graph.sparse_rows is not None:
+        return replace(graph, features=CentredRows.of(graph.sparse_rows), notes=notes)
+    mean = np.asarray(features.mean(axis=0, dtype=np.float64)).ravel()
+    centred = np.empty(features.shape, dtype=np.float32)
+    for first in range(0, len(centred), CHUNK_ROWS):
+        centred[first : first + CHUNK_ROWS] = np.asarray(features[first : first + CHUNK_ROWS]) - mean
+    return replace(graph, features=centred, notes=notes)
+
+
 def _random_labels(graph: Graph, classes: int, multilabel: bool) -> Graph:
     draw = np.random.default_rng(STAND_IN_SEED + 1)
     labels: Any = draw.integers(0, classes, graph.vertices)
     if multilabel:
         labels = draw.random((graph.vertices, classes)) < 2.0 / classes
-    note = f"labels are stand-ins: {classes} random classes"
-    notes = (*graph.notes, note)
+    notes = (*graph.notes, f"labels are stand-ins: {classes} random classes")
     return replace(graph, labels=labels, classes=classes, multilabel=multilabel, synthetic_labels=True, notes=notes)
 
 
@@ -184,8 +164,7 @@ def _check_options(given: Mapping[str, Any]) -> None:
         if key not in OPTIONS:
             raise GraphError(f"graph.{key}: no such option{nearest(key, OPTIONS, 0.5)}; known: {', '.join(OPTIONS)}")
         if key in ("symmetrise", "multilabel", "centre"):
-            fine = isinstance(value, bool)
-            wanted = "true or false"
+            fine, wanted = isinstance(value, bool), "true or false"
         elif key == "root":
             fine, wanted = isinstance(value, (str, Path)), "a folder"
         else:
@@ -203,16 +182,15 @@ def _refuse(given: Mapping[str, Any], keys: tuple[str, ...], source: str) -> Non
 
 
 def _roots(root: str | Path | None, base: Path | None) -> list[Path]:
-    starts = [Path.cwd()] if base is None else [base, Path.cwd()]
-    folder = Path(root).expanduser() if root is not None else Path("dataset")
-    return [folder] if folder.is_absolute() else [start / folder for start in starts]
+    return _candidates(Path(root).expanduser() if root is not None else Path("dataset"), base)
+
+
+def _candidates(path: Path, base: Path | None) -> list[Path]:
+    return [path] if path.is_absolute() else [start / path for start in (base, Path.cwd()) if start is not None]
 
 
 def _find(text: str, base: Path | None) -> Path:
-    path = Path(text).expanduser()
-    tried = (
-        [path] if path.is_absolute() else [start / path for start in ([] if base is None else [base]) + [Path.cwd()]]
-    )
+    tried = _candidates(Path(text).expanduser(), base)
     for candidate in tried:
         if candidate.exists():
             return candidate
@@ -222,12 +200,11 @@ def _find(text: str, base: Path | None) -> Path:
 
 
 def _suffix(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = suffixes[-1:] == [".gz"]
-    last = suffixes[-2:-1] if packed else suffixes[-1:]
-    if not last or last[0] not in SUFFIXES or (packed and last[0] not in (".csv", ".tsv", ".txt", ".mtx")):
+    name = path.name.lower()
+    suffix = Path(name.removesuffix(".gz")).suffix
+    if suffix not in SUFFIXES or (name.endswith(".gz") and suffix not in (".csv", ".tsv", ".txt", ".mtx")):
         raise GraphError(
             f"graph.source: cannot tell the format of '{path.name}'; known suffixes: {', '.join(SUFFIXES)} "
             "(.csv, .tsv, .txt and .mtx also with .gz), or a prefix: " + ", ".join(PREFIXES)
         )
-    return last[0]
+    return suffix

@@ -1,5 +1,6 @@
-"""A graph as a folder of ``.npy`` files and ``graph.json``: opened memory-mapped, written whole or not at all."""
+"""A graph on disk: a folder of ``.npy`` files and ``graph.json``, opened memory-mapped; and the digest of a graph."""
 
+import hashlib
 import json
 import mmap
 import os
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import GraphError
+from simgnn.graph.build import is_symmetric
 from simgnn.graph.centred import CentredRows
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
-from simgnn.graph.transpose import is_symmetric
 from simgnn.npzfile import read_npy
 
 FORMAT = "simgnn-graph-1"
@@ -126,3 +128,41 @@ def _array(path: Path, name: str, required: bool = False) -> Any:
         return read_npy(file, mapped=True)
     except ValueError as error:
         raise GraphError(f"{file}: cannot be read ({error}): write the graph again") from error
+
+
+_CHUNK = 1 << 22
+
+
+def graph_digest(graph: Graph) -> str:
+    """SHA-256 (hex) over edges, features, labels, masks and the number of classes; not over names, paths or notes."""
+    digest = hashlib.sha256(f"simgnn-graph-1 {graph.csr.columns} {graph.classes} {graph.multilabel}".encode())
+    named: list[tuple[str, Any]] = [
+        ("indptr", graph.csr.indptr),
+        ("indices", graph.csr.indices),
+        ("labels", graph.labels),
+        ("train", graph.train_mask),
+        ("validation", graph.validation_mask),
+        ("test", graph.test_mask),
+    ]
+    features, stored = graph.features, graph.sparse_rows
+    if stored is not None:
+        named += [("sparse-indptr", stored.indptr.astype(np.int64)), ("sparse-indices", stored.indices)]
+        named += [("sparse-data", stored.data)]
+        digest.update(f"width {stored.shape[1]}".encode())
+    else:
+        named.append(("features", features))
+    if isinstance(features, CentredRows):
+        named.append(("mean", features.mean))
+    for name, array in named:
+        if array is not None:
+            _update(digest, name, array)
+    return digest.hexdigest()
+
+
+def _update(digest: Any, name: str, array: NDArray[Any]) -> None:
+    plain = np.asarray(array)  # the digest must not care whether an array is memory-mapped
+    digest.update(f"|{name} {plain.dtype.str} {plain.shape}|".encode())
+    data = np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
+    for first in range(0, len(data), _CHUNK):
+        digest.update(data[first : first + _CHUNK])
+        release_pages(data)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
-from simgnn.graph.digest import graph_digest
 from simgnn.graph.graph import Graph, GraphFacts
+from simgnn.graph.store import graph_digest
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.local.edge_cut import LocalGraph, RowLists, build_local_graphs
 from simgnn.partition.local.vertex_cut import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs

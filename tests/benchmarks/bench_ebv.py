@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.graph.disk_buckets import npy_header
-from simgnn.graph.generators.rmat import RMat
+from simgnn.graph.generators.recipes import RMat
 from simgnn.graph.readers.npy import read_npy
 from simgnn.graph.store import open_graph
 from simgnn.graph.thread_pool import in_order

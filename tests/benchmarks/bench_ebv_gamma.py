@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.graph.generators.generate import generate
-from simgnn.graph.generators.rmat import RMat
+from simgnn.graph.generators.recipes import RMat
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.partition.partition import partitioned

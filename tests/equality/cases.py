@@ -13,10 +13,9 @@ from scipy import sparse
 from executor.layers import build_layers
 from executor.reference.full_graph import train_reference
 from executor.state.plan import RunPlan
-from simgnn.graph.centring import with_centred_features
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
-from simgnn.graph.load import load_graph
+from simgnn.graph.load import load_graph, with_centred_features
 from tests.executor.runs import small_graph
 
 EPOCHS = 20

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import assemble_edges, build_csr, index_dtype
+from simgnn.graph.build import assemble_edges, index_dtype, is_symmetric, transpose_csr
 from simgnn.graph.csr import CSR
-from simgnn.graph.transpose import is_symmetric, transpose_csr
 
 
 @st.composite
@@ -54,7 +53,7 @@ def test_build_is_what_scipy_makes_of_it(edges, symmetrise):
 @settings(max_examples=60, deadline=None)
 def test_transpose_twice_is_the_graph_itself(edges):
     vertices, (source, target) = edges
-    csr = build_csr(source, target, vertices, symmetrise=False)
+    csr = assemble_edges(source, target, vertices, symmetrise=False).csr
     other = transpose_csr(csr)
     expected = sparse.csr_array((np.ones(csr.edges), csr.indices, csr.indptr), (vertices, vertices)).T.tocsr()
     np.testing.assert_array_equal(other.indptr, expected.indptr)
@@ -84,14 +83,14 @@ def test_what_was_mended_is_told():
 
 
 def test_no_edges_and_isolated_vertices_are_fine():
-    csr = build_csr([], [], 3)
+    csr = assemble_edges([], [], 3).csr
     assert csr.indptr.tolist() == [0, 0, 0, 0]
     assert csr.edges == 0
     assert csr.indices.dtype == np.int32
 
 
 def test_row_is_the_destination():
-    csr = build_csr([0], [1], 2, symmetrise=False)
+    csr = assemble_edges([0], [1], 2, symmetrise=False).csr
     assert csr.indptr.tolist() == [0, 0, 1]
     assert csr.indices.tolist() == [0]
 
@@ -112,7 +111,7 @@ def test_row_is_the_destination():
 )
 def test_bad_edges_are_refused(source, target, vertices, told):
     with pytest.raises(GraphError, match=told):
-        build_csr(source, target, vertices)
+        assemble_edges(source, target, vertices)
 
 
 def test_ids_are_wide_only_when_they_must_be():
@@ -122,4 +121,4 @@ def test_ids_are_wide_only_when_they_must_be():
 
 def test_wide_ids_are_refused_before_memory_is_asked_for():
     with pytest.raises(GraphError, match=r"0\.\.9"):
-        build_csr(np.array([2**40]), np.array([1]), 10)
+        assemble_edges(np.array([2**40]), np.array([1]), 10)

@@ -45,7 +45,7 @@ def dgl_graph(dgl):
 
 
 def test_dgl_object_and_file(dgl, tmp_path):
-    from simgnn.graph.readers.dgl_graph import from_dgl
+    from simgnn.graph.readers.frameworks import from_dgl
 
     check(from_dgl(dgl_graph(dgl)))
     path = tmp_path / "g.bin"
@@ -57,7 +57,7 @@ def test_dgl_object_and_file(dgl, tmp_path):
 
 
 def test_bad_dgl(dgl, tmp_path):
-    from simgnn.graph.readers.dgl_graph import from_dgl
+    from simgnn.graph.readers.frameworks import from_dgl
 
     path = tmp_path / "g.bin"
     dgl.save_graphs(str(path), [dgl_graph(dgl)] * 2)
@@ -93,7 +93,7 @@ def pyg_data(pyg, **changes):
 
 
 def test_pyg_object_and_files(pyg, tmp_path):
-    from simgnn.graph.readers.pyg import from_pyg
+    from simgnn.graph.readers.frameworks import from_pyg
 
     data = pyg_data(pyg)
     check(from_pyg(data))
@@ -109,7 +109,7 @@ def test_pyg_object_and_files(pyg, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_pyg_sparse_features_adjacency_labels_and_splits(pyg):
-    from simgnn.graph.readers.pyg import from_pyg
+    from simgnn.graph.readers.frameworks import from_pyg
 
     graph = from_pyg(pyg_data(pyg, x=torch.eye(5).to_sparse_csr()))
     assert isinstance(graph.features, sparse.csr_array)
@@ -131,7 +131,7 @@ def test_pyg_sparse_features_adjacency_labels_and_splits(pyg):
 
 
 def test_bad_pyg(pyg, tmp_path):
-    from simgnn.graph.readers.pyg import from_pyg
+    from simgnn.graph.readers.frameworks import from_pyg
 
     path = tmp_path / "bad.pt"
     torch.save({"edge_index": torch.zeros(2, 0, dtype=torch.long), "evil": os.system}, path)

@@ -10,15 +10,13 @@ import pytest
 
 from simgnn.errors import GraphError
 from simgnn.graph import disk_buckets
-from simgnn.graph.digest import graph_digest
+from simgnn.graph.build import is_symmetric
 from simgnn.graph.generators import generate
-from simgnn.graph.generators.communities import Communities
 from simgnn.graph.generators.generate import generate as make
 from simgnn.graph.generators.generate import generate_to_disk, generated, recipe_of, split_masks
-from simgnn.graph.generators.rmat import RMat
+from simgnn.graph.generators.recipes import Communities, RMat
 from simgnn.graph.hashing import permutation_slice, stream_key, uniform_slice
-from simgnn.graph.store import open_graph
-from simgnn.graph.transpose import is_symmetric
+from simgnn.graph.store import graph_digest, open_graph
 
 RECIPES = [
     Communities(3000, 40_000, seed=3, feature_width=8),
@@ -185,7 +183,7 @@ def test_large_graphs_are_kept_in_the_cache(tmp_path, monkeypatch):
 
 
 def test_nothing_half_written_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_buckets.EdgeBuckets, "_rows", lambda self, bucket: 1 / 0)
+    monkeypatch.setattr(disk_buckets.Keys, "rows", lambda self, bucket, keys: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         generate_to_disk(RMat(100, 500), tmp_path / "g")
     assert list(tmp_path.iterdir()) == []

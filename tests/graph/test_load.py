@@ -7,13 +7,11 @@ import pytest
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.centring import with_centred_features
-from simgnn.graph.digest import graph_digest
 from simgnn.graph.generators.generate import generate
-from simgnn.graph.generators.rmat import RMat
+from simgnn.graph.generators.recipes import RMat
 from simgnn.graph.graph import Graph
-from simgnn.graph.load import load_graph
-from simgnn.graph.store import open_graph, save_graph
+from simgnn.graph.load import load_graph, with_centred_features
+from simgnn.graph.store import graph_digest, open_graph, save_graph
 
 
 @pytest.fixture
@@ -95,7 +93,7 @@ def test_stand_ins_are_marked(small):
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize("chunk", [2, 65_536])
 def test_columns_of_features_are_centred(tmp_path, arrays, monkeypatch, dense, chunk):
-    monkeypatch.setattr("simgnn.graph.centring.CHUNK_ROWS", chunk)
+    monkeypatch.setattr("simgnn.graph.load.CHUNK_ROWS", chunk)
     monkeypatch.setattr("simgnn.graph.centred.CHUNK_ROWS", chunk)
     rows = np.array([[1, 3, 0], [0, 0, 0], [2, 0, -2], [0, 0.5, 0], [2, 4, 7]], np.float16)
     del arrays["feat"]

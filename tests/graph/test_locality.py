@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import build_csr
+from simgnn.graph.build import assemble_edges
 from simgnn.graph.csr import CSR
-from simgnn.graph.digest import graph_digest
 from simgnn.graph.graph import Graph
-from simgnn.graph.locality import BINS, reuse_profile
-from simgnn.graph.reorder import reverse_cuthill_mckee
+from simgnn.graph.locality import BINS, reuse_profile, reverse_cuthill_mckee
+from simgnn.graph.store import graph_digest
 
 
 def by_stack(indices, bins):
@@ -63,7 +62,7 @@ def bandwidth(csr, order):
 @pytest.mark.parametrize("symmetrise", [True, False])
 def test_reverse_cuthill_mckee_narrows_a_shuffled_path(symmetrise):
     shuffled = np.random.default_rng(1).permutation(50)
-    csr = build_csr(shuffled[:-1], shuffled[1:], 53, symmetrise)
+    csr = assemble_edges(shuffled[:-1], shuffled[1:], 53, symmetrise).csr
     order = reverse_cuthill_mckee(csr)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(53))
@@ -77,13 +76,13 @@ def test_reverse_cuthill_mckee_wants_a_square():
 
 def test_digest_is_of_arrays_not_of_names():
     features = np.arange(6, dtype=np.float32).reshape(3, 2)
-    graph = Graph("a", build_csr([0, 1], [1, 2], 3), features, np.array([0, 1, 0]), classes=2)
+    graph = Graph("a", assemble_edges([0, 1], [1, 2], 3).csr, features, np.array([0, 1, 0]), classes=2)
     digest = graph_digest(graph)
     assert digest == graph_digest(replace(graph, name="b", notes=("mended",)))
     assert len(digest) == 64
     changed = [
-        replace(graph, csr=build_csr([0, 1], [1, 2], 4)),
-        replace(graph, csr=build_csr([0, 2], [1, 0], 3)),
+        replace(graph, csr=assemble_edges([0, 1], [1, 2], 4).csr),
+        replace(graph, csr=assemble_edges([0, 2], [1, 0], 3).csr),
         replace(graph, features=features.astype(np.float16)),
         replace(graph, features=features + 1),
         replace(graph, features=sparse.csr_array(features)),

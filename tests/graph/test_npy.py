@@ -5,9 +5,9 @@ import pytest
 
 from simgnn.errors import GraphError
 from simgnn.graph import disk_buckets
-from simgnn.graph.digest import graph_digest
 from simgnn.graph.load import load_graph
 from simgnn.graph.readers import npy
+from simgnn.graph.store import graph_digest
 
 
 def load(path, **options):

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from simgnn.graph.build import is_symmetric
 from simgnn.graph.load import load_graph
-from simgnn.graph.transpose import is_symmetric
 
 NAMES = (
     "amazon_computers",

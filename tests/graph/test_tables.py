@@ -11,7 +11,7 @@ from scipy.io import mmwrite
 
 from simgnn.errors import GraphError
 from simgnn.graph.load import load_graph
-from simgnn.graph.readers import edge_list
+from simgnn.graph.readers import tables
 
 PATH_INDICES = [1, 0, 2, 1, 3, 2]
 
@@ -55,7 +55,7 @@ def test_many_blocks_give_the_same_graph(tmp_path, monkeypatch):
     path = tmp_path / "many.csv"
     path.write_text("".join(lines))
     whole = load(path, vertices=500, symmetrise=False)
-    monkeypatch.setattr(edge_list, "_BLOCK_BYTES", 1024)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 1024)
     parts = load(path, vertices=500, symmetrise=False)
     np.testing.assert_array_equal(whole.csr.indices, parts.csr.indices)
     expected = sparse.csr_array((np.ones(5000), (pairs[:, 1], pairs[:, 0])), (500, 500))

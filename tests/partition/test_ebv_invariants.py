@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from partition_graphs import as_sets, dense, graph_of, graphs
 
 from simgnn.graph.generators.generate import generate
-from simgnn.graph.generators.rmat import RMat
+from simgnn.graph.generators.recipes import RMat
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.partition.edges import undirected_edges

@@ -12,7 +12,7 @@ from partition_graphs import as_sets, graphs, literal_ebv, literal_order, random
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
 from simgnn.graph.generators.generate import generate_to_disk
-from simgnn.graph.generators.rmat import RMat
+from simgnn.graph.generators.recipes import RMat
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import open_graph, save_graph
 from simgnn.partition.algorithms import edge_order

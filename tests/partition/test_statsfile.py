@@ -8,7 +8,7 @@ import pytest
 from partition_graphs import random_graph
 
 from simgnn.errors import ConfigError
-from simgnn.graph.digest import graph_digest
+from simgnn.graph.store import graph_digest
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.random import Random

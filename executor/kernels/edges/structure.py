@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from executor.kernels.balance import balanced_rows
+from simgnn.graph.build import transpose_csr
 from simgnn.graph.csr import CSR
-from simgnn.graph.transpose import transpose_csr
 
 
 @dataclass(frozen=True, eq=False)

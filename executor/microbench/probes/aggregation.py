@@ -15,8 +15,8 @@ from executor.microbench.probes.graphs import GraphSpec
 from executor.microbench.probes.index_streams import StreamSpec, make_stream
 from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
+from simgnn.graph.build import transpose_csr
 from simgnn.graph.locality import reuse_profile
-from simgnn.graph.transpose import transpose_csr
 from simgnn.hardware.primitives import SPARSE_MATMUL, SPMM
 
 FULL_GRAPHS: tuple[Numbered, ...] = tuple(

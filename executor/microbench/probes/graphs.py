@@ -11,11 +11,10 @@ from executor.kernels.edges.aggregation import Aggregation, kernel_named
 from executor.kernels.edges.attention import Attention
 from executor.kernels.edges.structure import Scaling, Structure
 from executor.microbench.probes.index_streams import StreamSpec, make_stream
+from simgnn.graph.build import transpose_csr
 from simgnn.graph.csr import CSR
 from simgnn.graph.load import load_graph
-from simgnn.graph.locality import reuse_profile
-from simgnn.graph.reorder import reverse_cuthill_mckee
-from simgnn.graph.transpose import transpose_csr
+from simgnn.graph.locality import reuse_profile, reverse_cuthill_mckee
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Generated graphs, in memory or streamed to disk; both ways give the same arrays."""
+"""Generates graphs in memory, or streamed to disk; both ways give the same arrays."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
+from simgnn.graph.build import is_symmetric
 from simgnn.graph.csr import CSR
-from simgnn.graph.disk_buckets import EdgeBuckets, Keys, Split, npy_header
-from simgnn.graph.generators.communities import FEATURE_ROWS, Communities, Membership
-from simgnn.graph.generators.rmat import RMat, RMatStream
+from simgnn.graph.disk_buckets import Keys, npy_header, sort_to_disk
+from simgnn.graph.generators.recipes import FEATURE_ROWS, Communities, Membership, RMat, RMatStream
 from simgnn.graph.graph import Graph
 from simgnn.graph.hashing import permutation_slice, stream_key
 from simgnn.graph.store import graph_cache, new_folder, open_graph, stored_symmetric, write_facts
 from simgnn.graph.thread_pool import in_order
-from simgnn.graph.transpose import is_symmetric
 
 Recipe = Communities | RMat
 Stream = Membership | RMatStream
@@ -55,10 +54,11 @@ def recipe_of(kind: str, options: Mapping[str, Any], seed: int) -> Recipe:
 
 
 def generate(recipe: Recipe, *, symmetrise: bool = True, threads: int | None = None) -> Graph:
-    """Make the graph in memory. Equal recipes give equal arrays, bit by bit, for any number of threads."""
+    """Generate the graph in memory. Equal recipes give equal arrays, bit by bit, for any number of threads."""
     stream = recipe.prepare()
     layout = Keys.of(recipe.vertices, symmetrise, 1)
-    splits = list(_splits(recipe, stream, layout, threads))
+    pairs, chunks = _pairs(recipe, stream), _chunks(recipe.edges, CHUNK_EDGES)
+    splits = list(in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads))
     loops = sum(split.self_loops for split in splits)
     keys = np.concatenate([split.keys for split in splits]) if splits else np.empty(0, np.int64)
     del splits
@@ -66,9 +66,8 @@ def generate(recipe: Recipe, *, symmetrise: bool = True, threads: int | None = N
     csr = CSR(indptr, indices, recipe.vertices)
     features = None
     if recipe.feature_width:
-        parts = in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)
-        features = np.concatenate(list(parts))
-    masks = _masks(recipe) if stream.labels is not None else {}
+        features = np.concatenate(list(in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)))
+    masks: dict[str, Any] = {} if stream.labels is None else {**split_masks(recipe.vertices, recipe.seed)}
     return Graph(
         csr=csr,
         features=features,
@@ -87,13 +86,8 @@ def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, thr
     """
     stream = recipe.prepare()
     with new_folder(path) as folder:
-        buckets = EdgeBuckets(folder, recipe.vertices, recipe.edges, symmetrise)
-        try:
-            for split in _splits(recipe, stream, buckets.layout, threads):
-                buckets.add(split)
-            edges = buckets.finish(folder, threads)
-        finally:
-            buckets.close()
+        pairs, chunks = _pairs(recipe, stream), _chunks(recipe.edges, CHUNK_EDGES)
+        edges, loops = sort_to_disk(folder, recipe.vertices, recipe.edges, symmetrise, pairs, chunks, threads)
         if recipe.feature_width:
             # written, not mapped: dirty pages of a map would count as resident memory
             with (folder / "features.npy").open("wb") as file:
@@ -102,10 +96,10 @@ def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, thr
                     file.write(rows.data)
         if stream.labels is not None:
             np.save(folder / "labels.npy", stream.labels)
-            for name, mask in _masks(recipe).items():
+            for name, mask in split_masks(recipe.vertices, recipe.seed).items():
                 np.save(folder / f"{name}.npy", mask)
         symmetric = symmetrise or stored_symmetric(folder)
-        write_facts(folder, **_stated(recipe, symmetric), notes=list(_notes(recipe, buckets.loops, edges)))
+        write_facts(folder, **_stated(recipe, symmetric), notes=list(_notes(recipe, loops, edges)))
     return open_graph(path)
 
 
@@ -113,10 +107,8 @@ def generated(recipe: Recipe, *, symmetrise: bool = True, cache: Path | None = N
     """In memory below ``MEMORY_EDGES`` edges; else from ``cache`` (default ``$SIMGNN_CACHE`` or ~/.cache/simgnn)."""
     if recipe.edges <= MEMORY_EDGES:
         return generate(recipe, symmetrise=symmetrise)
-    key = hashlib.sha256(
-        f"1 {type(recipe).__name__} {sorted(asdict(recipe).items())} {symmetrise}".encode()
-    ).hexdigest()
-    path = graph_cache(cache) / f"{recipe.name}-{key[:16]}"
+    told = f"1 {type(recipe).__name__} {sorted(asdict(recipe).items())} {symmetrise}"
+    path = graph_cache(cache) / f"{recipe.name}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
     return open_graph(path) if path.exists() else generate_to_disk(recipe, path, symmetrise=symmetrise)
 
 
@@ -131,16 +123,9 @@ def split_masks(vertices: int, seed: int) -> dict[str, NDArray[np.bool_]]:
     }
 
 
-def _splits(recipe: Recipe, stream: Stream, layout: Keys, threads: int | None) -> Iterator[Split]:
-    def one(chunk: int) -> Split:
-        first = chunk * CHUNK_EDGES
-        return layout.split(stream.edges(first, min(CHUNK_EDGES, recipe.edges - first)))
-
-    return in_order(one, _chunks(recipe.edges, CHUNK_EDGES), threads)
-
-
-def _masks(recipe: Recipe) -> dict[str, Any]:
-    return dict(split_masks(recipe.vertices, recipe.seed))
+def _pairs(recipe: Recipe, stream: Stream) -> Callable[[int], NDArray[np.int64]]:
+    """Edges of a chunk, int64 [2, n]."""
+    return lambda chunk: stream.edges(chunk * CHUNK_EDGES, min(CHUNK_EDGES, recipe.edges - chunk * CHUNK_EDGES))
 
 
 def _chunks(total: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Edge lists in NumPy's own format, read memory-mapped: the way into simgnn for graphs larger than memory."""
+"""Edge lists in NumPy's own format, read memory-mapped: the format for graphs larger than memory."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges, vertex_count
 from simgnn.graph.complete import Found, complete_graph
-from simgnn.graph.disk_buckets import EdgeBuckets, Split
+from simgnn.graph.disk_buckets import sort_to_disk
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import graph_cache, new_folder, open_graph, release_pages, stored_symmetric, write_facts
 from simgnn.graph.thread_pool import in_order
@@ -27,7 +27,15 @@ def read_npy(path: Path, *, vertices: int | None = None, symmetrise: bool = True
     of the graph store, kept in ``$SIMGNN_CACHE`` by the digest of the list; the graph is opened memory-mapped. Raises
     :class:`GraphError`.
     """
-    edges = _mapped(path)
+    try:
+        edges = read_array(path, mapped=True)
+    except ValueError as error:
+        raise GraphError(f"{path}: not a readable .npy file ({error}): is it cut off? write it again") from error
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype not in (np.int32, np.int64):
+        raise GraphError(
+            f"{path}: an edge list must be int32 or int64 of shape [edges, 2], a row (source, target) each; "
+            f"got {edges.dtype} of shape {list(edges.shape)}"
+        )
     if len(edges) <= MEMORY_EDGES:
         built = assemble_edges(edges[:, 0], edges[:, 1], vertices, symmetrise, key=str(path))
         return complete_graph(Found(path.stem, str(path), built))
@@ -38,19 +46,6 @@ def read_npy(path: Path, *, vertices: int | None = None, symmetrise: bool = True
     if not folder.exists():
         _sort_to_disk(edges, path, folder, vertices, symmetrise)
     return open_graph(folder)
-
-
-def _mapped(path: Path) -> NDArray[Any]:
-    try:
-        edges = read_array(path, mapped=True)
-    except ValueError as error:
-        raise GraphError(f"{path}: not a readable .npy file ({error}): is it cut off? write it again") from error
-    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype not in (np.int32, np.int64):
-        raise GraphError(
-            f"{path}: an edge list must be int32 or int64 of shape [edges, 2], a row (source, target) each; "
-            f"got {edges.dtype} of shape {list(edges.shape)}"
-        )
-    return edges
 
 
 def _sort_to_disk(edges: NDArray[Any], path: Path, folder: Path, vertices: int | None, symmetrise: bool) -> None:
@@ -64,31 +59,17 @@ def _sort_to_disk(edges: NDArray[Any], path: Path, folder: Path, vertices: int |
         release_pages(edges)
         return found
 
+    def pairs(number: int) -> NDArray[np.int64]:
+        pair = np.ascontiguousarray(chunk(number).T, dtype=np.int64)
+        release_pages(edges)
+        return pair
+
     lowest, highest = zip(*in_order(extremes, chunks), strict=True)
     count = vertex_count(min(lowest), max(highest), len(edges), vertices, str(path))
     with new_folder(folder) as making:
-        buckets = EdgeBuckets(making, count, len(edges), symmetrise)
-
-        def split(number: int) -> Split:
-            pair = np.ascontiguousarray(chunk(number).T, dtype=np.int64)
-            release_pages(edges)
-            return buckets.layout.split(pair)
-
-        try:
-            for part in in_order(split, chunks):
-                buckets.add(part)
-            stored = buckets.finish(making)
-        finally:
-            buckets.close()
+        stored, loops = sort_to_disk(making, count, len(edges), symmetrise, pairs, chunks)
         what = "stored, in both directions" if symmetrise else "stored"
-        note = f"{len(edges):,} edges listed: {buckets.loops:,} self loops dropped, {stored:,} different ones {what}"
-        write_facts(
-            making,
-            name=path.stem,
-            classes=0,
-            multilabel=False,
-            symmetric=symmetrise or stored_symmetric(making),
-            synthetic_features=False,
-            synthetic_labels=False,
-            notes=[note],
-        )
+        note = f"{len(edges):,} edges listed: {loops:,} self loops dropped, {stored:,} different ones {what}"
+        facts: dict[str, Any] = dict.fromkeys(("multilabel", "synthetic_features", "synthetic_labels"), False)
+        symmetric = symmetrise or stored_symmetric(making)
+        write_facts(making, name=path.stem, classes=0, symmetric=symmetric, notes=[note], **facts)

@@ -11,28 +11,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import BuiltGraph, assemble_edges, index_dtype
+from simgnn.graph.build import BuiltGraph, assemble_edges, index_dtype, is_symmetric
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
-from simgnn.graph.transpose import is_symmetric
 from simgnn.npzfile import read_npz as read_archive
 
-KNOWN = frozenset(
-    [
-        "indptr",
-        "indices",
-        "feat",
-        "feat_indptr",
-        "feat_indices",
-        "feat_data",
-        "feat_shape",
-        "labels",
-        "train_mask",
-        "val_mask",
-        "test_mask",
-    ]
-)
 SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
 
 
@@ -41,8 +25,8 @@ def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
 
     Keys: ``indptr`` int [V+1] and ``indices`` int [E] (row = destination); optional ``feat`` float [V, F] or
     ``feat_indptr``/``feat_indices``/``feat_data``/``feat_shape`` (CSR); ``labels`` int [V]; ``train_mask``,
-    ``val_mask``, ``test_mask`` bool [V]. Other keys are left alone. Rows that do not ascend, self loops and repeats are
-    mended and noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
+    ``val_mask``, ``test_mask`` bool [V]. Other keys are ignored. Unsorted rows, self loops and repeats are corrected
+    and noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
     """
     arrays = load_arrays(path)
     facts = _facts(path.with_suffix(".json"))
@@ -52,8 +36,7 @@ def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
                 f"{path}: no array '{key}'; got {', '.join(sorted(arrays)) or 'nothing'}: see the format's README"
             )
     edges = csr_edges(arrays["indptr"], arrays["indices"], symmetrise, str(path))
-    labels_synthetic = str(facts.get("labels_kind", "")).upper().startswith("SYNTHETIC")
-    notes = [f"labels: {facts['labels_kind']}"] if labels_synthetic else []
+    synthetic = str(facts.get("labels_kind", "")).upper().startswith("SYNTHETIC")
     found = Found(
         name=str(facts.get("name", path.stem)),
         where=str(path),
@@ -64,8 +47,8 @@ def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
         validation_mask=arrays.get("val_mask"),
         test_mask=arrays.get("test_mask"),
         classes=0 if "labels" not in arrays or arrays["labels"].ndim == 2 else int(facts.get("num_classes", 0)),
-        synthetic_labels=labels_synthetic,
-        notes=notes,
+        synthetic_labels=synthetic,
+        notes=[f"labels: {facts['labels_kind']}"] if synthetic else [],
     )
     return complete_graph(found)
 
@@ -77,14 +60,14 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         return read_archive(path)
     except ValueError as error:
-        # of the messages that name pickle, only this one is of an array of objects; others are of damaged headers
+        # NumPy also names pickle where a header is damaged
         if "Object arrays" in str(error):
             raise GraphError(f"{path}: holds pickled objects, which are never loaded: save plain arrays") from error
         raise GraphError(f"{path}: not a readable .npz ({error}): is it cut off? write or fetch it again") from error
 
 
 def csr_edges(indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, where: str) -> BuiltGraph:
-    """Check CSR arrays from outside; mend them where rows do not ascend strictly, hold self loops or lack reverses."""
+    """Check CSR arrays from outside, and correct unsorted rows, self loops, repeats and missing reverse edges."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise GraphError(
@@ -101,11 +84,8 @@ def csr_edges(indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, whe
     ids = np.ascontiguousarray(indices, index_dtype(vertices))
     csr = CSR(csr.indptr, ids, vertices)
     target = np.repeat(np.arange(vertices, dtype=csr.indices.dtype), csr.degrees())
-    fine = not np.any(csr.indices == target)
-    if fine and csr.edges:
-        rising = csr.indices[1:] > csr.indices[:-1]
-        fine = bool(np.all(rising | (target[1:] != target[:-1])))
-    if fine:
+    rising = (csr.indices[1:] > csr.indices[:-1]) | (target[1:] != target[:-1])
+    if np.all(rising) and not np.any(csr.indices == target):
         symmetric = is_symmetric(csr)
         if symmetric or not symmetrise:
             return BuiltGraph(csr, symmetric, 0, 0, 0)

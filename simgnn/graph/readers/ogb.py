@@ -1,4 +1,4 @@
-"""Node-property data sets of the Open Graph Benchmark, as the ogb package lays them out on disk (Hu et al., 2020)."""
+"""Node-property data sets of the Open Graph Benchmark, in the layout of the ogb package (Hu et al., 2020)."""
 
 import gzip
 import zlib
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import csv
 
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges
@@ -105,14 +107,9 @@ def _optional(path: Path, dtype: Any) -> NDArray[Any] | None:
 
 
 def _table(path: Path, dtype: Any) -> NDArray[Any]:
-    """A headerless table of numbers, [rows, columns]; read in blocks."""
-    # pyarrow: loaded when a file of lines is read
-    import pyarrow as pa
-    from pyarrow import csv
-
+    """A table of numbers without a header, [rows, columns]."""
     if not path.is_file():
         raise GraphError(f"{path} is missing; an OGB folder has it: fetch the data set again")
-    kind = pa.from_numpy_dtype(np.dtype(dtype))
     try:
         with gzip.open(path) as stream:
             width = stream.readline().count(b",") + 1
@@ -120,22 +117,17 @@ def _table(path: Path, dtype: Any) -> NDArray[Any]:
                 return np.empty((0, 1), dtype)
         # the types are stated, as a first block of "0" would make a column of features integers
         names = [str(k) for k in range(width)]
-        with csv.open_csv(
+        kinds = dict.fromkeys(names, pa.from_numpy_dtype(np.dtype(dtype)))
+        table = csv.read_csv(
             str(path),
             read_options=csv.ReadOptions(column_names=names, block_size=1 << 23),
-            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, kind), null_values=["nan", "NaN", ""]),
-        ) as reader:
-            blocks = [_block(batch, dtype, path) for batch in reader]
+            convert_options=csv.ConvertOptions(column_types=kinds, null_values=["nan", "NaN", ""]),
+        )
     except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
         raise GraphError(f"{path}: not a readable table of numbers ({error}): is it cut off? fetch it again") from error
-    return np.concatenate(blocks) if blocks else np.empty((0, 1), dtype)
-
-
-def _block(batch: Any, dtype: Any, path: Path) -> NDArray[Any]:
-    out = np.empty((batch.num_rows, batch.num_columns), dtype)
-    for k in range(batch.num_columns):
-        column = batch.column(k)
+    out = np.empty((table.num_rows, width), dtype)
+    for k, column in enumerate(table.columns):
         if column.null_count and np.dtype(dtype).kind == "i":
             raise GraphError(f"{path}: column {k} has empty values, expected whole numbers")
-        out[:, k] = column.to_numpy(zero_copy_only=False)
+        out[:, k] = column.to_numpy()
     return out

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
+from simgnn.graph.bits import words_for
 from simgnn.partition.algorithms.ebv_kernels import assign_edges, assign_edges_one_word, place_isolated
 from simgnn.partition.algorithms.edge_order import BLOCK_EDGES, EdgeOrder, blocks_in_order
 from simgnn.partition.edges import UndirectedEdges, index_array
 from simgnn.partition.local.masters import RULES, choose_masters
-from simgnn.partition.rank_sets import words_for
 
 EdgePart = NDArray[np.unsignedinteger[Any]]
 MAX_RANKS = 2**16

@@ -7,7 +7,7 @@ rank of its host. The order (score, balance, rank) makes this exact for 0 <= gam
 import numpy as np
 from numba import njit
 
-from simgnn.partition.rank_sets import bit_of, bit_position, lowest_bit
+from simgnn.graph.bits import bit_of, bit_position, lowest_bit
 
 AHEAD = 64
 

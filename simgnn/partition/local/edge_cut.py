@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
-from simgnn.graph.reorder import reverse_cuthill_mckee
+from simgnn.graph.locality import reverse_cuthill_mckee
 from simgnn.partition.edges import index_array
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.edge_cut_kernels import halo_places, induced_rows, relabelled_rows

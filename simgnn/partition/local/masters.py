@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from simgnn.partition.rank_sets import bit_of, members_of, set_size
+from simgnn.graph.bits import bit_of, members_of, set_size
 
 RULES = ("host-majority", "balanced", "hash", "first")
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
-from simgnn.graph.reorder import reverse_cuthill_mckee
+from simgnn.graph.locality import reverse_cuthill_mckee
 from simgnn.partition.edges import index_array, undirected_edges
 from simgnn.partition.local.edge_cut import LocalGraph, RowLists
 from simgnn.partition.local.masters import replica_sets

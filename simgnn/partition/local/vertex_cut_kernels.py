@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from simgnn.partition.rank_sets import members_of
+from simgnn.graph.bits import members_of
 
 
 @njit(cache=True)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from simgnn.graph.digest import graph_digest
 from simgnn.graph.graph import Graph
+from simgnn.graph.store import graph_digest
 from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.local.vertex_cut import build_replica_graphs
 from simgnn.partition.partition import Partition

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.graph.build import transpose_csr
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.locality import reuse_profile
-from simgnn.graph.transpose import transpose_csr
 from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.edge_cut_kernels import summed_nonzeros
 from simgnn.partition.partition import Partition, digest_of

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from simgnn.graph.bits import bit_position, lowest_bit
 from simgnn.graph.hashing import GOLDEN, splitmix
-from simgnn.partition.rank_sets import bit_position, lowest_bit
 
 WORD = 64
 """Rows of at most this many neighbours are chosen with one word of bits."""

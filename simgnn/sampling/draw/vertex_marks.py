@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from simgnn.graph.bitcount import ones
-from simgnn.partition.rank_sets import bit_position, lowest_bit
+from simgnn.graph.bits import bit_position, lowest_bit, ones
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.graph.build import transpose_csr
 from simgnn.graph.csr import CSR
 from simgnn.graph.locality import BINS, reuse_profile
-from simgnn.graph.transpose import transpose_csr
 from simgnn.program.sizes import Route
 from simgnn.sampling.batches.epoch_file import Part
 from simgnn.sampling.batches.plan import SamplingPlan

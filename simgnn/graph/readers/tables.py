@@ -1,14 +1,17 @@
-"""Edge lists: CSV or TSV, plain or gzip, read in blocks."""
+"""Edges as tables: CSV and TSV (plain or gzip), Parquet, Matrix Market."""
 
 import gzip
-import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import csv
+from pyarrow import parquet as pq
+from scipy.io import mminfo, mmread
 
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges
@@ -18,46 +21,104 @@ from simgnn.graph.graph import Graph
 COMMENTS = (b"#", b"%")
 SOURCES = ("source", "src", "from", "u", "head")
 TARGETS = ("target", "dst", "destination", "to", "v", "tail")
-
-_BLOCK_BYTES = 1 << 22
+PARQUET_COLUMNS = (("source", "target"), ("src", "dst"))
+BLOCK_BYTES = 1 << 22
 
 
 def read_edge_list(path: Path, *, vertices: int | None = None, symmetrise: bool = True) -> Graph:
-    """Read ``source<sep>target`` lines; the separator (comma, tab, semicolon or blank) is seen on the first line.
+    """Read ``source<sep>target`` lines; the first line shows the separator (comma, tab, semicolon or blank).
 
     Lines that start with ``#`` or ``%`` are comments. A first line that is not two numbers is a header: its columns
     ``source``/``src`` and ``target``/``dst`` are taken, else the first two; other columns are left out and noted.
     ``vertices``: V, default largest id + 1. Raises :class:`GraphError`, also for a file that is cut off.
     """
-    # pyarrow: loaded when a file of lines is read
-    import pyarrow as pa
-
     blocks: list[NDArray[Any]] = []
+    left: list[str] = []
     try:
-        with _open(path) as stream:
+        with cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             first = _first_line(stream, path)
-            if first is None:
-                if vertices is None:
-                    raise GraphError(f"{path}: no edges; state graph.vertices for a graph without any")
-                left: list[str] = []
-            else:
+            if first is not None:
                 separator, names, columns = _layout(first, path)
                 left = [name for k, name in enumerate(names) if k not in columns]
                 stream.seek(0)
-                header = not _numbers(names, columns)
+                header = not all(names[k].lstrip("-").isdigit() for k in columns)
                 if header and any(names[k].lstrip("+-.")[:1].isdigit() for k in columns):
                     raise GraphError(
                         f"{path}: line 1: got '{separator.join(names)}', expected two whole numbers, or a header whose "
                         "names do not begin with a digit"
                     )
-                for block in _blocks(stream, separator, len(names), columns, header):
-                    blocks.append(block)
+                blocks.extend(_blocks(stream, separator, len(names), columns, header))
+            elif vertices is None:
+                raise GraphError(f"{path}: no edges; state graph.vertices for a graph without any")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise GraphError(
             f"{path}: not an edge list: {error}; expected two whole numbers a line, one separator throughout"
         ) from error
     except (EOFError, zlib.error, gzip.BadGzipFile, OSError) as error:
         raise GraphError(f"{path}: cannot be read ({error}): is it cut off? fetch it again") from error
+    return _graph(path, blocks, left, vertices, symmetrise)
+
+
+def read_parquet(path: Path, *, vertices: int | None = None, symmetrise: bool = True) -> Graph:
+    """Read the integer columns ``source`` and ``target`` (or ``src`` and ``dst``), batch by batch.
+
+    ``vertices``: V; default: the file's metadata entry ``vertices``, else the largest id + 1. Other columns are left
+    out and noted. Raises :class:`GraphError`.
+    """
+    blocks: list[NDArray[Any]] = []
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            pair = next((pair for pair in PARQUET_COLUMNS if set(pair) <= set(schema.names)), None)
+            if pair is None:
+                found = ", ".join(schema.names) or "none"
+                raise GraphError(f"{path}: expected columns source and target, or src and dst; got {found}")
+            stated = (schema.metadata or {}).get(b"vertices", b"").decode("utf-8", "replace")
+            if vertices is None and stated:
+                if not stated.isdigit():
+                    raise GraphError(f"{path}: metadata 'vertices' must be a whole number; got {stated!r}")
+                vertices = int(stated)
+            for name in pair:
+                kind = schema.field(name).type
+                if not pa.types.is_integer(kind):
+                    raise GraphError(f"{path}: column '{name}' must hold integers; got {kind}")
+            for batch in file.iter_batches(columns=list(pair)):
+                columns = [batch.column(name) for name in pair]
+                for name, column in zip(pair, columns, strict=True):
+                    if column.null_count:
+                        raise GraphError(
+                            f"{path}: column '{name}' has {column.null_count} empty values: drop those rows"
+                        )
+                blocks.append(np.stack([column.to_numpy(zero_copy_only=False) for column in columns]))
+    except (pa.ArrowException, OSError) as error:
+        raise GraphError(f"{path}: not a readable Parquet file ({error}): is it cut off? write it again") from error
+    return _graph(path, blocks, [name for name in schema.names if name not in pair], vertices, symmetrise)
+
+
+def read_matrix_market(path: Path, *, symmetrise: bool = True) -> Graph:
+    """Read a square sparse matrix, such as one of the SuiteSparse collection: an entry in row r and column c is the
+    edge r -> c. Values are left out and noted.
+
+    Raises :class:`GraphError` for dense or rectangular matrices and for files that cannot be read.
+    """
+    try:
+        rows, columns, _, layout, field, _ = mminfo(str(path))
+        if layout != "coordinate":
+            raise GraphError(f"{path}: expected a sparse matrix ('coordinate'); got '{layout}'")
+        if rows != columns:
+            raise GraphError(f"{path}: an adjacency matrix is square; got {rows} x {columns}")
+        matrix: Any = mmread(str(path), spmatrix=False)
+    except (ValueError, TypeError, OSError, EOFError, OverflowError, zlib.error) as error:
+        raise GraphError(
+            f"{path}: not a readable Matrix Market file ({error}): is it cut off? fetch it again"
+        ) from error
+    built = assemble_edges(matrix.row, matrix.col, rows, symmetrise, key=str(path))
+    notes = [] if field == "pattern" else [f"{field} values of the matrix left out (edges have no weights)"]
+    return complete_graph(Found(path.name.removesuffix(".gz").removesuffix(".mtx"), str(path), built, notes=notes))
+
+
+def _graph(path: Path, blocks: list[NDArray[Any]], left: list[str], vertices: int | None, symmetrise: bool) -> Graph:
+    """The graph of pairs [2, n], without the columns ``left``."""
     edges = np.concatenate(blocks, axis=1) if blocks else np.empty((2, 0), np.int64)
     built = assemble_edges(edges[0], edges[1], vertices, symmetrise, key=str(path))
     notes = [f"columns left out: {', '.join(left)} (edges have no weights)"] if left else []
@@ -68,15 +129,11 @@ def read_edge_list(path: Path, *, vertices: int | None = None, symmetrise: bool 
 def _blocks(
     stream: IO[bytes], separator: str, width: int, columns: tuple[int, int], header: bool
 ) -> Iterator[NDArray[Any]]:
-    # pyarrow: loaded when a file of lines is read
-    import pyarrow as pa
-    from pyarrow import csv
-
     names = [f"c{k}" for k in range(width)]
     wanted = [names[k] for k in columns]
     reader = csv.open_csv(
         pa.PythonFile(_WithoutComments(stream), mode="r"),
-        read_options=csv.ReadOptions(column_names=names, skip_rows=int(header), block_size=_BLOCK_BYTES),
+        read_options=csv.ReadOptions(column_names=names, skip_rows=int(header), block_size=BLOCK_BYTES),
         parse_options=csv.ParseOptions(delimiter=separator),
         convert_options=csv.ConvertOptions(
             include_columns=wanted, column_types={name: pa.int64() for name in wanted}, null_values=[]
@@ -88,22 +145,13 @@ def _blocks(
         yield np.stack(pair).astype(np.int32 if fits else np.int64)
 
 
-class _WithoutComments(io.RawIOBase):
-    """A stream of whole lines, less those that are comments or blank."""
+class _WithoutComments:
+    """A stream of whole lines, without those that are comments or blank. pyarrow calls its methods."""
+
+    closed = False
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.ready, self.tail, self.done = stream, b"", b"", False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.ready and not self.done:
-            self._refill()
-        part = self.ready[: len(buffer)]
-        buffer[: len(part)] = part
-        self.ready = self.ready[len(part) :]
-        return len(part)
 
     def read(self, size: int = -1) -> bytes:
         while not self.ready and not self.done:
@@ -112,23 +160,19 @@ class _WithoutComments(io.RawIOBase):
         part, self.ready = self.ready[:size], self.ready[size:]
         return part
 
+    def close(self) -> None:
+        self.closed = True
+
     def _refill(self) -> None:
-        data = self.stream.read(_BLOCK_BYTES)
+        data = self.stream.read(BLOCK_BYTES)
         if not data:
             self.done, text, self.tail = True, self.tail, b""
         else:
             text, newline, self.tail = (self.tail + data).rpartition(b"\n")
             text += newline
         if any(mark in text for mark in COMMENTS) or b"\n\n" in text or b"\n\r\n" in text:
-            kept = (line for line in text.splitlines(keepends=True) if line.strip() and not _comment(line))
-            text = b"".join(kept)
+            text = b"".join(line for line in text.splitlines(keepends=True) if line.strip() and not _comment(line))
         self.ready = text
-
-
-def _open(path: Path) -> IO[bytes]:
-    if path.suffix.lower() == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return path.open("rb")
 
 
 def _comment(line: bytes) -> bool:
@@ -157,7 +201,3 @@ def _layout(line: str, path: Path) -> tuple[str, list[str], tuple[int, int]]:
     if source is None or target is None:
         return separator, fields, (0, 1)
     return separator, fields, (source, target)
-
-
-def _numbers(fields: list[str], columns: tuple[int, int]) -> bool:
-    return all(fields[k].lstrip("-").isdigit() for k in columns)

@@ -1,16 +1,58 @@
-"""PyTorch Geometric graphs: a ``Data`` object, or a file of ``torch.save``, loaded without running any code of it."""
+"""Graphs of DGL and PyTorch Geometric, from their objects or their files; loading a file runs none of its code."""
 
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import assemble_edges
+from simgnn.graph.build import BuiltGraph, assemble_edges
+from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
-from simgnn.graph.readers.vertex_data import graph_with
+
+NAMES = {
+    "features": ("feat", "x", "feature", "features"),
+    "labels": ("label", "y", "labels"),
+    "train_mask": ("train_mask",),
+    "validation_mask": ("val_mask", "valid_mask", "validation_mask"),
+    "test_mask": ("test_mask",),
+}
+"""Field of a graph -> the names that DGL and PyG use for it."""
+
+
+def read_dgl(path: Path, *, symmetrise: bool = True) -> Graph:
+    """Read the one homogeneous graph of a ``.bin`` file. Raises :class:`GraphError`, also where DGL is missing."""
+    try:
+        # DGL: optional, and slow to load
+        import dgl
+    except ImportError as error:
+        raise GraphError(
+            f"{path}: reading it needs DGL, which cannot be imported ({error}): install dgl==1.1.3 on Python 3.11, "
+            "or convert the graph there with simgnn.graph.store.save_graph"
+        ) from error
+    try:
+        graphs, _ = dgl.load_graphs(str(path))
+    except (dgl.DGLError, OSError, MemoryError, ValueError) as error:
+        raise GraphError(f"{path}: not a readable DGL file ({_line(error)}): is it cut off? write it again") from error
+    if len(graphs) != 1:
+        raise GraphError(f"{path}: expected one graph; got {len(graphs)}: save the one to train on alone")
+    return from_dgl(graphs[0], name=path.stem, symmetrise=symmetrise, where=str(path))
+
+
+def from_dgl(graph: Any, *, name: str = "dgl", symmetrise: bool = True, where: str = "DGLGraph") -> Graph:
+    """Convert a homogeneous ``DGLGraph``.
+
+    Vertex data: ``feat`` (or ``x``), ``label`` (or ``y``), ``train_mask``, ``val_mask``, ``test_mask``; edge data are
+    left out. Raises :class:`GraphError`.
+    """
+    if not graph.is_homogeneous:
+        raise GraphError(f"{where}: expected one type of vertices and edges; got {graph.ntypes} and {graph.etypes}")
+    source, target = graph.edges()
+    edges = assemble_edges(source.cpu().numpy(), target.cpu().numpy(), int(graph.num_nodes()), symmetrise, key=where)
+    return _with_vertex_data(edges, graph.ndata, name, where)
 
 
 def read_pyg(path: Path, *, symmetrise: bool = True) -> Graph:
@@ -38,7 +80,7 @@ def read_pyg(path: Path, *, symmetrise: bool = True) -> Graph:
 
 
 def from_pyg(data: Any, *, name: str = "pyg", symmetrise: bool = True, where: str = "Data") -> Graph:
-    """Take over a ``Data`` or a mapping with ``edge_index`` int [2, E] (source row 0) or a transposed ``adj_t``.
+    """Convert a ``Data`` or a mapping with ``edge_index`` int [2, E] (source row 0) or a transposed ``adj_t``.
 
     Vertex data: ``x`` dense or sparse, ``y``, ``train_mask``, ``val_mask``, ``test_mask`` (first of several splits).
     ``num_nodes``, else the rows of ``x`` or ``y``, else largest id + 1. Edge attributes are left out. Raises
@@ -47,7 +89,8 @@ def from_pyg(data: Any, *, name: str = "pyg", symmetrise: bool = True, where: st
     values = data if isinstance(data, Mapping) else data.to_dict() if hasattr(data, "to_dict") else None
     if values is None:
         raise GraphError(f"{where}: expected a torch_geometric Data or its to_dict(); got {type(data).__name__}")
-    if "edge_index" in values and values["edge_index"] is not None:
+    vertices = values.get("num_nodes")
+    if values.get("edge_index") is not None:
         pairs = _numpy(values["edge_index"], f"{where}: edge_index")
         if getattr(pairs, "ndim", 0) != 2 or pairs.shape[0] != 2:
             raise GraphError(f"{where}: edge_index must have shape [2, edges]; got {list(getattr(pairs, 'shape', []))}")
@@ -58,17 +101,31 @@ def from_pyg(data: Any, *, name: str = "pyg", symmetrise: bool = True, where: st
         if not hasattr(matrix, "tocoo") or shape[0] != shape[1]:
             raise GraphError(f"{where}: adj_t must be a square sparse tensor")
         coordinates = matrix.tocoo()
-        source, target = coordinates.col, coordinates.row
-        values = {**values, "num_nodes": shape[0]}
+        source, target, vertices = coordinates.col, coordinates.row, shape[0]
     else:
         known = ", ".join(str(key) for key in values) or "nothing"
         raise GraphError(f"{where}: no edge_index (or adj_t); got {known}: only homogeneous graphs can be read")
-    vertices = values.get("num_nodes")
     if vertices is None:
         rows = next((values[key] for key in ("x", "y") if values.get(key) is not None), None)
-        vertices = None if rows is None else int(rows.shape[0])
+        vertices = None if rows is None else rows.shape[0]
     edges = assemble_edges(source, target, None if vertices is None else int(vertices), symmetrise, key=where)
-    return graph_with(edges, values, name, where, _numpy)
+    return _with_vertex_data(edges, values, name, where)
+
+
+def _with_vertex_data(edges: BuiltGraph, data: Mapping[str, Any], name: str, where: str) -> Graph:
+    """The graph of ``edges`` and of the tensors in ``data`` under :data:`NAMES`; of several splits, the first."""
+    values: dict[str, Any] = {}
+    notes: list[str] = []
+    for field, names in NAMES.items():
+        held = [key for key in names if key in data and data[key] is not None]
+        if len(held) > 1:
+            raise GraphError(f"{where}: {field} under several names ({', '.join(held)}); keep one of them")
+        if held:
+            values[field] = found = _numpy(data[held[0]], f"{where}: {held[0]}")
+            if field.endswith("_mask") and np.ndim(found) == 2 and found.shape[1] > 0:
+                values[field] = found[:, 0]
+                notes.append(f"{field}: first of {found.shape[1]} splits")
+    return complete_graph(Found(name, where, edges, notes=notes, **values))
 
 
 def _line(error: Exception) -> str:
@@ -88,22 +145,19 @@ def _containers() -> list[Any]:
 
 def _one(loaded: Any, path: Path) -> Any:
     """The one graph in what a file holds."""
+    slices: Mapping[str, Any] = {}
     if isinstance(loaded, tuple) and loaded:
-        slices = loaded[1] if len(loaded) > 1 else None
-        if slices:
-            many = max((len(slices[key]) - 1 for key in slices), default=1)
-            if many > 1:
-                raise GraphError(f"{path}: expected one graph; got {many}: save the one to train on alone")
+        slices = (loaded[1] if len(loaded) > 1 else None) or {}
         loaded = loaded[0]
-    if isinstance(loaded, list):
-        if len(loaded) != 1:
-            raise GraphError(f"{path}: expected one graph; got {len(loaded)}: save the one to train on alone")
-        loaded = loaded[0]
-    return loaded
+    graphs = loaded if isinstance(loaded, list) else [loaded]
+    count = max([len(graphs), *(len(bounds) - 1 for bounds in slices.values())])
+    if count != 1:
+        raise GraphError(f"{path}: expected one graph; got {count}: save the one to train on alone")
+    return graphs[0]
 
 
 def _numpy(tensor: Any, where: str) -> Any:
-    # torch: loaded when such a file is read
+    # torch: loaded when a graph of tensors is read
     import torch
 
     try:

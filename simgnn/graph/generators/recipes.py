@@ -1,4 +1,4 @@
-"""Degree-corrected community graphs with planted labels, features that tell a little of them, and masks."""
+"""Recipes of generated graphs: degree-corrected communities with planted labels, and R-MAT with skewed degrees."""
 
 import math
 from dataclasses import dataclass
@@ -8,14 +8,30 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simgnn.graph.hashing import normal_rows, permutation_slice, splitmix, stream_key, uniform_slice, unit
+from simgnn.graph.hashing import (
+    index_bits,
+    normal_rows,
+    permutation_slice,
+    permute_index,
+    splitmix,
+    stream_key,
+    uniform_slice,
+    unit,
+)
 
 FEATURE_ROWS = 65_536  # a chunk of rows has a random stream of its own
+A, B, C = 0.57, 0.19, 0.19
 
 _FOUR = np.uint64(4)
 _S32 = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = 1.0 / 4294967296.0
+_TRIES = np.uint64(64)
+_DRAWS = np.uint64(32)
+# bounds of the quadrants of R-MAT in 32-bit draws
+_CUT_A = np.uint64(round(A * 2**32))
+_CUT_B = np.uint64(round((A + B) * 2**32))
+_CUT_C = np.uint64(round((A + B + C) * 2**32))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -39,7 +55,7 @@ def _community(place: Any, starts: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _edges(
+def _community_edges(
     first: Any, key: Any, members: Any, starts: Any, lows: Any, highs: Any, share: Any, head: Any, out: Any
 ) -> None:
     """Fill ``out`` [2, n] with edges ``first .. first+n-1`` of the stream."""
@@ -87,20 +103,16 @@ class Communities:
 
     @property
     def name(self) -> str:
-        """What results call this graph."""
         return f"communities-{self.vertices}-{self.edges}" + ("-multilabel" if self.multilabel else "")
 
     @property
     def mixing(self) -> tuple[float, float]:
-        """(inside, signal) as used."""
+        """``inside`` and ``signal``, or their defaults."""
         inside, signal = (0.75, 2.0) if self.multilabel else (0.3, 1.75)
-        return (
-            inside if self.inside is None else self.inside,
-            signal if self.signal is None else self.signal,
-        )
+        return inside if self.inside is None else self.inside, signal if self.signal is None else self.signal
 
     def prepare(self) -> "Membership":
-        """Who belongs where, O(V) memory."""
+        """Draw the communities, members and labels; O(V) memory."""
         vertices, classes = self.vertices, self.classes
         order = permutation_slice(0, vertices, vertices, stream_key(self.seed, "communities/place"))
         # sizes differ by up to a factor of two, so that partitions and batches are not all alike
@@ -147,7 +159,7 @@ class Membership:
         out = np.empty((2, count), np.int64)
         key = stream_key(recipe.seed, "communities/edges")
         lows = np.full(len(highs), math.sqrt(recipe.head))
-        _edges(first, key, self.members, self.starts, lows, highs, recipe.mixing[0], recipe.head, out)
+        _community_edges(first, key, self.members, self.starts, lows, highs, recipe.mixing[0], recipe.head, out)
         return out
 
     def features(self, chunk: int) -> NDArray[np.float32]:
@@ -158,8 +170,83 @@ class Membership:
         centres = normal_rows(recipe.seed, 0, (recipe.classes, recipe.feature_width))
         centres *= np.float32(recipe.mixing[1] / math.sqrt(recipe.feature_width))
         rows = normal_rows(recipe.seed, chunk + 1, (len(labels), recipe.feature_width))
-        if recipe.multilabel:
-            rows += labels.astype(np.float32) @ centres
-        else:
-            rows += centres[labels]
+        rows += labels.astype(np.float32) @ centres if recipe.multilabel else centres[labels]
         return rows
+
+
+@njit(cache=True, nogil=True)
+def _rmat_edges(first: Any, key: Any, name_key: Any, levels: Any, bits: Any, vertices: Any, out: Any) -> None:
+    size = np.uint64(vertices)
+    for k in range(out.shape[1]):
+        tries = np.uint64(0)
+        while True:
+            # a pair outside 0..V-1 is drawn again, from its own numbers: no other edge moves
+            base = (np.uint64(first + k) * _TRIES + tries) * _DRAWS
+            u, v, draw = np.uint64(0), np.uint64(0), np.uint64(0)
+            for level in range(levels):
+                if level % 2 == 0:
+                    draw = splitmix(key, base + np.uint64(level // 2))
+                    part = draw & _LOW
+                else:
+                    part = draw >> _S32
+                u = u + u + np.uint64(part >= _CUT_B)
+                v = v + v + np.uint64((part >= _CUT_A and part < _CUT_B) or part >= _CUT_C)
+            tries += np.uint64(1)
+            if (u < size and v < size) or tries == _TRIES:
+                break
+        # after 64 misses (probability below 0.7**64) the pair is folded into range
+        out[0, k] = np.int64(permute_index(u % size, name_key, bits, size))
+        out[1, k] = np.int64(permute_index(v % size, name_key, bits, size))
+
+
+@dataclass(frozen=True)
+class RMat:
+    """A recipe: R-MAT (Chakrabarti, Zhan, Faloutsos, SDM 2004) with a, b, c, d = 0.57, 0.19, 0.19, 0.05.
+
+    ``vertices`` V, any number: pairs outside are drawn again (a power of two needs none); ids are permuted, as Graph500
+    asks. ``edges`` drawn, self loops and repeats included (they are dropped after). ``feature_width`` 0: no features.
+    ``classes`` 0: no labels. Features are unit normal and labels uniform: for traffic and timing, never for accuracy.
+    """
+
+    vertices: int = 65_536
+    edges: int = 1_048_576
+    classes: int = 16
+    multilabel: bool = False
+    feature_width: int = 64
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"rmat-{self.vertices}-{self.edges}"
+
+    def prepare(self) -> "RMatStream":
+        """Draw the labels; edges and features are drawn when they are asked for."""
+        if not self.classes:
+            return RMatStream(self, None)
+        count = self.vertices * self.classes if self.multilabel else self.vertices
+        draws = uniform_slice(0, count, stream_key(self.seed, "rmat/labels"))
+        if self.multilabel:
+            return RMatStream(self, draws.reshape(self.vertices, self.classes) < 2.0 / self.classes)
+        return RMatStream(self, np.floor(draws * self.classes).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class RMatStream:
+    """``labels`` int64 [V], bool [V, classes] or None."""
+
+    recipe: RMat
+    labels: NDArray[Any] | None
+
+    def edges(self, first: int, count: int) -> NDArray[np.int64]:
+        """Edges ``first .. first+count-1`` of the stream, int64 [2, count]."""
+        recipe = self.recipe
+        out = np.empty((2, count), np.int64)
+        levels = max(1, (recipe.vertices - 1).bit_length())
+        keys = stream_key(recipe.seed, "rmat/edges"), stream_key(recipe.seed, "rmat/names")
+        _rmat_edges(first, *keys, levels, index_bits(recipe.vertices), recipe.vertices, out)
+        return out
+
+    def features(self, chunk: int) -> NDArray[np.float32]:
+        """Feature rows of vertices ``chunk * FEATURE_ROWS ...``, float32 [<= FEATURE_ROWS, F]."""
+        rows = min(FEATURE_ROWS, self.recipe.vertices - chunk * FEATURE_ROWS)
+        return normal_rows(self.recipe.seed, chunk + 1, (rows, self.recipe.feature_width))
