@@ -1,6 +1,5 @@
-"""A calibration as one HTML page: tables, measured against predicted, residuals. Needs nothing from the network."""
+"""A calibration as one HTML page: tables, measured against predicted, residuals."""
 
-import html
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +8,7 @@ import numpy as np
 
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import price_work
-from simgnn.tomlfile import write_atomically
+from simgnn.report.page import paragraphs, scatter, table, write_page
 
 if TYPE_CHECKING:
     from simgnn.analysis.fit.profile import Calibration
@@ -23,11 +22,6 @@ RULES = (
     "communication its size (-: too few sizes to hold one out). Of communication a time is that of its last rank. The "
     "points below are predicted by the profile itself, so they scatter a little less. Samples that were left out are "
     "shown too.",
-)
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .7rem;border-bottom:1px solid #ddd;"
-    "text-align:right}td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}"
 )
 
 
@@ -76,46 +70,51 @@ def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterato
 
 def _point(sample: "Sample", level: str, predicted: float, measured: float) -> Point:
     sizes = ", ".join(f"{key} {value:g}" for key, value in sample.sizes.items() if key != "item_bytes")
-    return Point(
-        primitive=sample.primitive,
-        level=level,
-        label=f"{sample.form}: {sizes}",
-        measured_s=measured,
-        predicted_s=predicted,
-        noise_s=sample.mad_s,
-    )
+    return Point(sample.primitive, level, f"{sample.form}: {sizes}", measured, predicted, sample.mad_s)
 
 
 def write_report(calibration: "Calibration", files: "Sequence[SampleFile]", path: Path) -> None:
     """Write the page, whole or not at all."""
-    write_atomically(path, report_page(calibration, list(files)))
-
-
-def report_page(calibration: "Calibration", files: "Sequence[SampleFile]") -> str:
-    """The page's HTML, with plotly's script in it."""
-    # plotly: loaded when a report is written
-    import plotly.io
-
     meta = calibration.profile.meta
-    found = list(points(calibration, files))
     facts = [
         [key, str(value)] for key, value in (("machine", meta.description), ("date", meta.date), *meta.versions.items())
     ]
-    parts = [
-        f"<h1>Calibration {html.escape(meta.name)}</h1>",
-        _table(["", ""], facts),
-        *(f"<p>{html.escape(rule)}</p>" for rule in RULES),
-        "<h2>Work</h2>",
-        _table(*_work_table(calibration)),
-    ]
+    parts: list[Any] = [table(["", ""], facts), paragraphs(RULES), "<h2>Work</h2>", table(*_work_table(calibration))]
     if calibration.communication:
-        parts += ["<h2>Communication</h2>", _table(*_network_table(calibration))]
-    parts.append("<h2>Measured and predicted</h2>")
-    for number, figure in enumerate((_scatter(found), _residuals(found))):
-        options = {"include_plotlyjs": number == 0, "full_html": False, "div_id": f"plot{number}"}
-        parts.append(plotly.io.to_html(figure, **options))
-    head = f'<head><meta charset="utf-8"><title>{html.escape(meta.name)}</title><style>{STYLE}</style></head>'
-    return f'<!doctype html>\n<html lang="en">{head}<body>\n' + "\n".join(parts) + "\n</body></html>\n"
+        parts += ["<h2>Communication</h2>", table(*_network_table(calibration))]
+    groups: dict[str, list[Point]] = {}
+    for point in points(calibration, files):
+        groups.setdefault(f"{point.primitive}, {point.level}", []).append(point)
+    both = scatter(
+        {
+            name: {
+                "x": [point.measured_s for point in group],
+                "y": [point.predicted_s for point in group],
+                "error_x": {"array": [point.noise_s for point in group], "thickness": 1},
+                "text": [point.label for point in group],
+            }
+            for name, group in groups.items()
+        },
+        "measured, s (bars: median absolute deviation of the repeats)",
+        "predicted, s",
+    )
+    residuals = scatter(
+        {
+            name: {
+                "x": [point.measured_s for point in group],
+                "y": [point.predicted_s / point.measured_s for point in group],
+                "text": [point.label for point in group],
+            }
+            for name, group in groups.items()
+        },
+        "measured, s",
+        "predicted / measured",
+        diagonal=False,
+    )
+    residuals.add_hline(y=1.0, line={"color": "#999", "dash": "dot"})
+    both.update_layout(height=620, title="Samples of work, collectives and messages")
+    residuals.update_layout(height=520, title="Residuals")
+    write_page(path, f"Calibration {meta.name}", [*parts, "<h2>Measured and predicted</h2>", both, residuals])
 
 
 def _work_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]:
@@ -135,65 +134,3 @@ def _work_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]
 def _network_table(calibration: "Calibration") -> tuple[list[str], list[list[str]]]:
     rows = [[kind, str(ranks), *found.shown()] for (kind, ranks), found in calibration.communication.items()]
     return ["communication", "ranks", "samples", "median error", "worst"], rows
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    head = line(columns, "th") if any(columns) else ""
-    return "<table>" + head + "".join(line(row, "td") for row in rows) + "</table>"
-
-
-def _groups(found: Sequence[Point]) -> dict[str, list[Point]]:
-    groups: dict[str, list[Point]] = {}
-    for point in found:
-        groups.setdefault(f"{point.primitive}, {point.level}", []).append(point)
-    return groups
-
-
-def _scatter(found: Sequence[Point]) -> Any:
-    # plotly: loaded when a report is written
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for name, group in _groups(found).items():
-        figure.add_trace(
-            go.Scatter(
-                x=[point.measured_s for point in group],
-                y=[point.predicted_s for point in group],
-                error_x={"array": [point.noise_s for point in group], "thickness": 1},
-                text=[point.label for point in group],
-                mode="markers",
-                name=name,
-            )
-        )
-    ends = [point.measured_s for point in found] or [1e-6, 1.0]
-    line = [min(ends), max(ends)]
-    figure.add_trace(go.Scatter(x=line, y=line, mode="lines", name="equal", line={"color": "#999", "dash": "dot"}))
-    figure.update_xaxes(type="log", title="measured, s (bars: median absolute deviation of the repeats)")
-    figure.update_yaxes(type="log", title="predicted, s")
-    figure.update_layout(height=620, title="Samples of work, collectives and messages")
-    return figure
-
-
-def _residuals(found: Sequence[Point]) -> Any:
-    # plotly: loaded when a report is written
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for name, group in _groups(found).items():
-        figure.add_trace(
-            go.Scatter(
-                x=[point.measured_s for point in group],
-                y=[point.predicted_s / point.measured_s for point in group],
-                text=[point.label for point in group],
-                mode="markers",
-                name=name,
-            )
-        )
-    figure.add_hline(y=1.0, line={"color": "#999", "dash": "dot"})
-    figure.update_xaxes(type="log", title="measured, s")
-    figure.update_yaxes(type="log", title="predicted / measured")
-    figure.update_layout(height=520, title="Residuals")
-    return figure

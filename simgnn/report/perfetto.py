@@ -2,21 +2,28 @@
 memory and link use. Several runs may stand side by side in one file."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from simgnn.analysis.compare.metrics import op_times
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
+from simgnn.program.kinds import PAIRWISE_KINDS
+from simgnn.program.storage import load_program
 from simgnn.record.rundir import RunDirectory, read_table
-from simgnn.report.links import link_use
 from simgnn.tomlfile import write_atomically
 
 MICROSECONDS = 1e6
 PROCESSES = 10_000
 """Process numbers that a run may use: its ranks, then its links."""
+Event = dict[str, Any]
+Steps = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def write_perfetto(
@@ -27,27 +34,35 @@ def write_perfetto(
     Runs whose label is in ``predictions`` also get a process with a counter of the bytes per second on each link.
     Raises :class:`ConfigError` when a directory holds no trace.
     """
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     for position, (label, path) in enumerate(runs.items()):
-        events += _events(label, RunDirectory(path), position * PROCESSES, epochs)
+        run = RunDirectory(path)
+        events += _events(label, run, position * PROCESSES, epochs)
         if label in predictions:
-            events += _links(label, RunDirectory(path), (position + 1) * PROCESSES - 1, epochs)
+            process = (position + 1) * PROCESSES - 1
+            events.append(_name("process_name", process, 0, f"{label} links"))
+            for name, (times, levels) in link_use(run, epochs).items():
+                values = ({"bytes/s": level} for level in levels.tolist())
+                events += _counter(name, process, times.tolist(), values)
     write_atomically(out, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
 
 
-def _events(label: str, run: RunDirectory, first_process: int, epochs: int | None) -> list[dict[str, Any]]:
+def _events(label: str, run: RunDirectory, first_process: int, epochs: int | None) -> list[Event]:
     frame = op_times(run)
     if epochs is not None:
         frame = frame[frame["epoch"] < epochs]
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     streams = {name: place for place, name in enumerate(sorted(frame["stream"].unique()))}
     for rank in sorted(int(rank) for rank in frame["rank"].unique()):
         process = first_process + rank
         events.append(_name("process_name", process, 0, f"{label} rank {rank}"))
         events += [_name("thread_name", process, place, name) for name, place in streams.items()]
-        events += _counter(process, frame[frame["rank"] == rank])
+        events += _sent(process, frame[(frame["rank"] == rank) & (frame["bytes_sent"] > 0)])
     if run.memory.is_file() and not frame.empty:
-        events += _held(run, first_process, float(frame["ended_s"].max()))
+        table = read_table(run.memory)
+        for row in table.filter(pc.less_equal(table["time_s"], float(frame["ended_s"].max()))).to_pylist():
+            held = {"device": row["device_bytes"], "host": row["host_bytes"]}
+            events += _counter("memory bytes", first_process + row["rank"], [row["time_s"]], [held])
     columns = ["rank", "epoch", "step", "op", "kind", "stream", "issued_s", "started_s", "ended_s", "bytes_sent"]
     rows: list[dict[Any, Any]] = frame[[*columns, "wait"]].to_dict("records")
     for row in rows:
@@ -55,56 +70,66 @@ def _events(label: str, run: RunDirectory, first_process: int, epochs: int | Non
         if row["wait"] > 0:
             start, length = row["issued_s"] * MICROSECONDS, row["wait"] * MICROSECONDS
             events.append({**base, "name": "wait", "cat": "wait", "ts": start, "dur": length})
-        events.append(
-            {
-                **base,
-                "name": row["op"],
-                "cat": row["kind"],
-                "ts": row["started_s"] * MICROSECONDS,
-                "dur": (row["ended_s"] - row["started_s"]) * MICROSECONDS,
-                "args": {key: row[key] for key in ("epoch", "step", "bytes_sent")},
-            }
-        )
+        start, length = row["started_s"] * MICROSECONDS, (row["ended_s"] - row["started_s"]) * MICROSECONDS
+        told = {key: row[key] for key in ("epoch", "step", "bytes_sent")}
+        events.append({**base, "name": row["op"], "cat": row["kind"], "ts": start, "dur": length, "args": told})
     return events
 
 
-def _links(label: str, run: RunDirectory, process: int, epochs: int | None) -> list[dict[str, Any]]:
-    events = [_name("process_name", process, 0, f"{label} links")]
-    for name, (times, levels) in link_use(run, epochs).items():
-        events += [
-            {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": time * MICROSECONDS, "args": {"bytes/s": level}}
-            for time, level in zip(times.tolist(), levels.tolist(), strict=True)
-        ]
-    return events
-
-
-def _held(run: RunDirectory, first_process: int, until_s: float) -> list[dict[str, Any]]:
-    """What each rank holds on its device and in its host's memory."""
-    table = read_table(run.memory)
-    rows: list[dict[str, Any]] = table.filter(pc.less_equal(table["time_s"], until_s)).to_pylist()
-    return [
-        {"ph": "C", "name": "memory bytes", "pid": first_process + row["rank"], "tid": 0,
-         "ts": row["time_s"] * MICROSECONDS, "args": {"device": row["device_bytes"], "host": row["host_bytes"]}}
-        for row in rows
-    ]  # fmt: skip
-
-
-def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def _name(kind: str, process: int, thread: int, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _counter(process: int, frame: Any) -> list[dict[str, Any]]:
+def _counter(name: str, process: int, times_s: Iterable[float], values: Iterable[dict[str, Any]]) -> list[Event]:
+    base = {"ph": "C", "name": name, "pid": process, "tid": 0}
+    return [{**base, "ts": time * MICROSECONDS, "args": args} for time, args in zip(times_s, values, strict=True)]
+
+
+def _sent(process: int, sending: Any) -> list[Event]:
     """Mean rate at which a rank sends, from the bytes of each op spread over its transfer."""
-    sending = frame[frame["bytes_sent"] > 0]
-    if sending.empty:
-        return []
     start, end = sending["started_s"].to_numpy(), sending["ended_s"].to_numpy()
     rate = sending["bytes_sent"].to_numpy() / np.maximum(end - start, 1e-12)
     times = np.concatenate([start, end])
     order = np.argsort(times, kind="stable")
-    level = np.cumsum(np.concatenate([rate, -rate])[order])
-    return [
-        {"ph": "C", "name": "sent bytes/s", "pid": process, "tid": 0, "ts": float(time) * MICROSECONDS,
-         "args": {"bytes/s": max(float(value), 0.0)}}
-        for time, value in zip(times[order], np.round(level, 3), strict=True)
-    ]  # fmt: skip
+    level = np.round(np.cumsum(np.concatenate([rate, -rate])[order]), 3)
+    values = ({"bytes/s": max(value, 0.0)} for value in level.tolist())
+    return _counter("sent bytes/s", process, times[order].tolist(), values)
+
+
+def link_use(run: RunDirectory, epochs: int | None = None) -> dict[str, Steps]:
+    """Name of each link that carried a message -> instants in seconds, and bytes per second from each on.
+
+    The bytes of each message are spread evenly from the start of its op to its end. Only messages of pairwise ops whose
+    sizes the program states are shown, no collectives or decided sizes. The simulator shares links flow by flow: this
+    is the mean over each op, made for the eye.
+    """
+    program = load_program(run.plan)
+    machine = Machine.place(load_profile(str(run.hardware)), program.hosts)
+    backends = {name: group.backend for name, group in program.groups.items()}
+    trace = read_table(run.trace).to_pandas()
+    changes: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for (op_id, epoch, step), rows in trace.groupby(["op_id", "epoch", "step"]):
+        op = program.ops[op_id][1]
+        if op.kind not in PAIRWISE_KINDS or op.route is None or op.transfer is None or op.transfer.decision is not None:
+            continue
+        if epochs is not None and epoch >= epochs:
+            continue
+        route = program.sizes.routes[op.route]
+        backend = backends.get(program.streams[op.stream].group or "", "default")
+        start = dict(zip(rows["rank"], rows["started_s"], strict=True))
+        end = dict(zip(rows["rank"], rows["ended_s"], strict=True))
+        sizes = route.at(epoch, max(step, 0)) * op.transfer.row_bytes
+        for source, target, nbytes in zip(route.source.tolist(), route.target.tolist(), sizes.tolist(), strict=True):
+            begin, stop = max(start[source], start[target]), min(end[source], end[target])
+            if nbytes and stop > begin:
+                for link in machine.path(source, target, backend).links:
+                    changes[link] += [(begin, nbytes / (stop - begin)), (stop, -nbytes / (stop - begin))]
+    return {machine.links[link].name: _levels(found) for link, found in sorted(changes.items())}
+
+
+def _levels(changes: list[tuple[float, float]]) -> Steps:
+    times, deltas = np.array(changes, dtype=np.float64).T
+    instants, place = np.unique(times, return_inverse=True)
+    levels = np.cumsum(np.bincount(place, deltas, minlength=len(instants)))
+    # what is left of the sums after the last message is rounding
+    return instants, np.where(levels < 1e-6 * max(float(levels.max()), 1.0), 0.0, levels)

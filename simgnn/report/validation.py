@@ -1,17 +1,15 @@
-"""A scoreboard as tables on a terminal, and as a self-contained HTML page."""
+"""Scores of predictions as tables on a terminal, and a scoreboard as a self-contained HTML page."""
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simgnn.report.page import paragraphs, scatter, table, write_page
 from simgnn.report.terminal import print_table, terminal
-from simgnn.study.validate.results import Scoreboard, Verdict
+from simgnn.study.collectives import CollectiveBoard
+from simgnn.study.published.score import PublishedBoard
+from simgnn.study.validate.results import CaseLine, Scoreboard, Verdict
 from simgnn.study.validate.scoreboard import SIMULATOR
-from simgnn.tomlfile import write_atomically
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ABSENT = "-"
 Rows = list[list[str]]
@@ -50,116 +48,74 @@ def closing_lines(board: Scoreboard) -> list[str]:
 
 
 def write_report(board: Scoreboard, path: Path) -> None:
-    """Write the page, whole or not at all; it needs no network."""
-    figure = _scatter(board).to_html(full_html=False, include_plotlyjs=True)
-    tables = "\n".join(_html_table(*table) for table in _tables(board) if table[2])
-    words = "\n".join(f"<p>{html.escape(line)}</p>" for line in closing_lines(board))
-    title = f"Validation: {html.escape(board.suite)}"
-    style = (
-        "body{font-family:sans-serif;margin:2em;max-width:80em}table{border-collapse:collapse;margin:1em 0}"
-        "td,th{border:1px solid #ccc;padding:.2em .6em;text-align:right}td:first-child,th:first-child{text-align:left}"
-        "caption{text-align:left;font-weight:bold}"
+    """Write the page, whole or not at all."""
+    groups = {
+        topology: _points([line for line in board.cases if line.case.topology == topology])
+        for topology in dict.fromkeys(line.case.topology for line in board.cases)
+    }
+    figure = scatter(
+        groups, "measured epoch, s (bars: half range of repeats)", "predicted epoch, s (bars: 90 % interval)"
     )
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{style}</style></head><body><h1>{title}</h1>{words}{figure}{tables}</body></html>\n"
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page)
+    tables = [table(columns, rows, title) for title, columns, rows in _tables(board) if rows]
+    write_page(path, f"Validation: {board.suite}", [paragraphs(closing_lines(board)), figure, *tables])
 
 
-def _scatter(board: Scoreboard) -> "go.Figure":
-    """Measured against predicted epoch, a colour a topology; across: run-to-run spread, upright: 90 % interval."""
-    # plotly: loaded when a report is written
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for topology in dict.fromkeys(line.case.topology for line in board.cases):
-        lines = [line for line in board.cases if line.case.topology == topology]
-        figure.add_trace(
-            go.Scatter(
-                x=[line.measured_s for line in lines],
-                y=[line.predicted_s for line in lines],
-                error_x={"type": "data", "array": [line.measured_s * (line.spread or 0.0) for line in lines]},
-                error_y={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [max((line.high_s or line.predicted_s) - line.predicted_s, 0.0) for line in lines],
-                    "arrayminus": [max(line.predicted_s - (line.low_s or line.predicted_s), 0.0) for line in lines],
-                },
-                mode="markers",
-                name=topology,
-                text=[f"{line.case.name}: {_percent(line.error, signed=True)}" for line in lines],
-            )
-        )
-    times = [value for line in board.cases for value in (line.predicted_s, line.measured_s)]
-    ends = [min(times), max(times)]
-    figure.add_trace(go.Scatter(x=ends, y=ends, mode="lines", name="equal", line={"dash": "dot", "color": "grey"}))
-    figure.update_xaxes(type="log", title="measured epoch, s (bars: half range of repeats)")
-    figure.update_yaxes(type="log", title="predicted epoch, s (bars: 90 % interval)")
-    return figure
+def _points(lines: Sequence[CaseLine]) -> dict[str, Any]:
+    """Measured against predicted epochs; bars across: run-to-run spread, upright: 90 % interval."""
+    return {
+        "x": [line.measured_s for line in lines],
+        "y": [line.predicted_s for line in lines],
+        "error_x": {"type": "data", "array": [line.measured_s * (line.spread or 0.0) for line in lines]},
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [max((line.high_s or line.predicted_s) - line.predicted_s, 0.0) for line in lines],
+            "arrayminus": [max(line.predicted_s - (line.low_s or line.predicted_s), 0.0) for line in lines],
+        },
+        "text": [f"{line.case.name}: {_percent(line.error, signed=True)}" for line in lines],
+    }
 
 
 def _tables(board: Scoreboard) -> list[tuple[str, list[str], Rows]]:
+    """Title, columns and rows of each table."""
+    cases = [
+        [line.case.name, f"{line.predicted_s:.4f} s", f"{line.measured_s:.4f} s", _percent(line.spread),
+         _percent(line.error, signed=True), _percent(None if line.noise is None else 2 * line.noise),
+         f"{line.drift:.2f}"]
+        for line in board.cases
+    ]  # fmt: skip
+    parts = [
+        [part.part, part.group, str(part.n), _percent(part.error), _percent(part.bias, signed=True)]
+        for part in board.parts
+    ]
+    noticed = [
+        [entry.variant, _percent(entry.score.median_error), ", ".join(entry.fails), _word(entry.worse)]
+        for entry in board.sensitivity
+    ]
+    scores = ["predictor", "cases", "n", "median", "mean", "p90", "max", "bias", "tau (pairs)", "regret (n)"]
+    bars = ["cases", "bar", "limit", "figure, noise forgiven", "holds"]
     return [
         (
             "Median epoch of each experiment",
             ["experiment", "predicted", "measured", "spread", "error", "2 x noise", "drift"],
-            [
-                [
-                    line.case.name,
-                    f"{line.predicted_s:.4f} s",
-                    f"{line.measured_s:.4f} s",
-                    _percent(line.spread),
-                    _percent(line.error, signed=True),
-                    _percent(None if line.noise is None else 2 * line.noise),
-                    f"{line.drift:.2f}",
-                ]
-                for line in board.cases
-            ],
+            cases,
         ),
-        (
-            "Score of each predictor",
-            [
-                "predictor",
-                "cases",
-                "n",
-                "median",
-                "mean",
-                "p90",
-                "max",
-                "bias",
-                "tau (pairs)",
-                "regret (n)",
-                "coverage",
-            ],
-            _score_rows(board),
-        ),
+        ("Score of each predictor", [*scores, "coverage"], _score_rows(board)),
         (
             "Parts of the simulator's epoch (errors as shares of the epoch; memory: of itself)",
             ["part", "cases", "n", "median error", "bias"],
-            [
-                [part.part, part.group, str(part.n), _percent(part.error), _percent(part.bias, signed=True)]
-                for part in board.parts
-            ],
+            parts,
         ),
         (
-            "Bars (errors and coverage with noise forgiven; as they stand, in the score above)",
-            ["cases", "bar", "limit", "figure, noise forgiven", "holds"],
+            "Bars (errors and coverage with noise forgiven; raw in the score above)",
+            bars,
             [_verdict_row(entry) for entry in board.verdicts],
         ),
-        (
-            "Bounds on the runs that are kept",
-            ["cases", "bar", "limit", "figure, noise forgiven", "holds"],
-            [_verdict_row(entry) for entry in board.guard],
-        ),
+        ("Bounds on the runs that are kept", bars, [_verdict_row(entry) for entry in board.guard]),
         (
             "Sensitivity: each rate that is cut down must make the score fail",
             ["variant", "median error", "fails", "noticed"],
-            [
-                [entry.variant, _percent(entry.score.median_error), ", ".join(entry.fails), _word(entry.worse)]
-                for entry in board.sensitivity
-            ],
+            noticed,
         ),
     ]
 
@@ -173,28 +129,16 @@ def _score_rows(board: Scoreboard) -> Rows:
         errors = [score.median_error, score.mean_error, score.p90_error, score.max_error]
         tau = ABSENT if score.tau is None else f"{score.tau:.2f} ({score.tau_pairs})"
         regret = ABSENT if score.regret is None else f"{_percent(score.regret)} ({score.regret_groups})"
-        rows.append(
-            [line.predictor, line.group, str(score.n), *map(_percent, errors), _percent(score.bias, signed=True), tau,
-             regret, _percent(score.coverage)]
-        )  # fmt: skip
+        last = [_percent(score.bias, signed=True), tau, regret, _percent(score.coverage)]
+        rows.append([line.predictor, line.group, str(score.n), *map(_percent, errors), *last])
     return rows
 
 
 def _verdict_row(entry: Verdict) -> list[str]:
     limits = entry.limit if isinstance(entry.limit, tuple) else (entry.limit,)
-    show: Any = (lambda value: ABSENT if value is None else f"{value:.2f}") if _is_plain(entry) else _percent
-    return [
-        entry.group,
-        entry.bar,
-        " .. ".join(show(limit) for limit in limits),
-        show(entry.figure),
-        _word(entry.holds),
-    ]
-
-
-def _is_plain(entry: Verdict) -> bool:
-    """Whether a figure is no share: tau, and how many times better."""
-    return entry.bar == "tau" or entry.bar.startswith("better")
+    # tau and "better" (how many times better) are plain numbers, not shares
+    show: Any = _figure if entry.bar == "tau" or entry.bar.startswith("better") else _percent
+    return [entry.group, entry.bar, " .. ".join(map(show, limits)), show(entry.figure), _word(entry.holds)]
 
 
 def _word(holds: bool) -> str:
@@ -205,7 +149,55 @@ def _percent(value: float | None, signed: bool = False) -> str:
     return ABSENT if value is None else f"{100 * value:{'+' if signed else ''}.1f} %"
 
 
-def _html_table(title: str, columns: Sequence[str], rows: Rows) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><caption>{html.escape(title)}</caption><tr>{head}</tr>{body}</table>"
+def print_published(board: PublishedBoard) -> None:
+    """Predictions beside published results: every row, then the figures of merit and the assumptions behind them."""
+    columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor"]
+    columns += ["out of order", "memory"]
+    rows = [
+        [
+            row.label,
+            row.dataset,
+            row.model,
+            str(row.layers),
+            str(row.ranks),
+            "-" if row.published_s is None else f"{row.published_s:.3g} s",
+            "-" if row.predicted_s is None else f"{row.predicted_s:.3g} s",
+            "-" if row.low_s is None else f"{row.low_s:.3g} .. {row.high_s:.3g} s",
+            _figure(row.factor),
+            "-" if row.discordant is None else str(row.discordant),
+            f"{row.verdict} ({'oom' if row.published_status == 'oom' else 'fits'})",
+        ]
+        for row in board.rows
+    ]
+    print_table("Published epoch times and memory verdicts", columns, rows, left=3)
+    console = terminal()
+    timed = sum(row.factor is not None for row in board.rows)
+    console.print(f"median factor either way {_figure(board.median_factor)}; {board.inside} of {timed} in range")
+    console.print(
+        f"tau {_figure(board.tau)} over {board.tau_pairs} pairs of rows: {_figure(board.within.tau)} over "
+        f"{board.within.pairs} of one table, {_figure(board.across.tau)} over {board.across.pairs} across tables"
+    )
+    console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
+    console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
+    console.print(f"rows that ended otherwise than 'ok' or 'oom', which are not scored: {board.otherwise}")
+    console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
+    for line in board.assumptions:
+        console.print(f"assumed: {line}")
+
+
+def _figure(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.2f}"
+
+
+def print_collectives(board: CollectiveBoard) -> None:
+    """Mean error of predicted collectives in every table, then in all."""
+    columns = ["held out", "table", "n", "mean error", "noise forgiven"]
+    rows = [
+        [line.held_out, line.table, str(line.n), f"{100 * line.mean:.1f} %", f"{100 * line.judged:.1f} %"]
+        for line in board.lines
+    ]
+    print_table("Collectives, predicted without what is held out", columns, rows, left=2)
+    console = terminal()
+    for name, bar in board.bars.items():
+        word = "holds" if board.means[name] <= bar else "FAILS"
+        console.print(f"{name}: mean {100 * board.means[name]:.1f} %, bar {100 * bar:.0f} %: {word}")

@@ -8,7 +8,7 @@ import pytest
 
 from simgnn.cli.main import invoke
 from simgnn.record.rundir import RunDirectory, read_table
-from simgnn.report.links import link_use
+from simgnn.report.perfetto import link_use
 
 PROFILE = Path(__file__).resolve().parent.parent / "hardware" / "data" / "invented-8x8.toml"
 

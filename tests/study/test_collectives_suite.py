@@ -7,7 +7,7 @@ import pytest
 from simgnn.analysis.nccl.measured_tables import find_tables
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
-from simgnn.report.validation_published import print_collectives
+from simgnn.report.validation import print_collectives
 from simgnn.study.collectives import CollectiveBoard, TableLine, load_collectives, score_collectives
 from simgnn.study.validate.suite_file import find_suite
 

@@ -9,7 +9,7 @@ from simgnn.cli.backend import CommandBackend
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile.profile import load_profile
-from simgnn.report.validation_published import print_published
+from simgnn.report.validation import print_published
 from simgnn.study.profile_variants import adjusted
 from simgnn.study.published.graph import Variation, divide, statistics
 from simgnn.study.published.score import PublishedRow, rounding, score_published

@@ -94,7 +94,7 @@ def _of_others(kind: str, path: Path, backend: "CommandBackend", as_json: bool, 
     """Score against results of others: nothing is run, so nothing is written."""
     # loaded when the command runs: its help starts fast
     from simgnn.cli.tables.console import print_json
-    from simgnn.report.validation_published import print_collectives, print_published
+    from simgnn.report.validation import print_collectives, print_published
     from simgnn.study.collectives import load_collectives, score_collectives
     from simgnn.study.published.score import score_published
     from simgnn.study.published.suite import load_published, published_folder
