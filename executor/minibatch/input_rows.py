@@ -27,7 +27,7 @@ from simgnn.policies.placement.store import (
     TakeHotRows,
 )
 from simgnn.policy import PolicyContext
-from simgnn.record.row_origins import CACHED, HIT, LOCAL, NOBODY, PULLED
+from simgnn.record.batches import CACHED, HIT, LOCAL, NOBODY, PULLED
 from simgnn.sampling.fetches.fetch_plan import FetchPlan
 from simgnn.sampling.fetches.gather import Gather, gather
 from simgnn.sampling.fetches.refill import Refill, refill_of

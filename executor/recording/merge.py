@@ -13,7 +13,7 @@ from executor.recording.trace import read_part
 from executor.world.groups import group_ids
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.program import Program
-from simgnn.record.trace import TRACE_SCHEMA, TRAFFIC_SCHEMA
+from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA
 
 Columns = dict[str, NDArray[Any]]
 TIMES = ("issued_s", "started_s", "ended_s")

@@ -20,8 +20,7 @@ from executor.state.plan import RunPlan
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.provenance import environment, versions
-from simgnn.record.result import Result, write_result
+from simgnn.record.result import Result, environment, versions, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
 from simgnn.seal import seal_folder

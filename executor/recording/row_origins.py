@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from executor.recording.trace import START_EPOCH, arrow_of, kept_parts
-from simgnn.record.row_origins import TAKEN_SCHEMA
+from simgnn.record.batches import TAKEN_SCHEMA
 
 FLUSH_ROWS = 65_536
 
@@ -19,7 +19,7 @@ def taken_file(folder: Path, rank: int) -> Path:
 
 class TakenRecorder:
     """Notes a rank's counts in memory and writes them in batches, between turns. ``places``: names of all places that
-    it counts at, :func:`simgnn.record.row_origins.places_of`."""
+    it counts at, :func:`simgnn.record.batches.places_of`."""
 
     def __init__(self, path: Path, rank: int, places: Sequence[str], start_epoch: int = 0) -> None:
         self.rank = rank

@@ -11,7 +11,7 @@ from executor.recording.trace import put_aside
 from executor.state.context import RankContext
 from executor.state.plan import RunPlan
 from simgnn.record.activity import decisions_in
-from simgnn.record.row_origins import places_of
+from simgnn.record.batches import places_of
 
 Recorder = TypeVar("Recorder")
 

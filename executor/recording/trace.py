@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from executor.state.buffers import Now
 from executor.state.context import Sent
-from simgnn.record.trace import TRACE_SCHEMA
+from simgnn.record.rundir import TRACE_SCHEMA
 
 FLUSH_ROWS = 4096
 FLUSH_S = 5.0

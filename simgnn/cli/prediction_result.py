@@ -13,8 +13,7 @@ from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.provenance import environment, versions
-from simgnn.record.result import JitterCorrection, RankTimes, Result
+from simgnn.record.result import JitterCorrection, RankTimes, Result, environment, versions
 from simgnn.record.summary import buffer_bytes
 from simgnn.sim.memory.timeline import Memory
 from simgnn.sim.simulate import Simulation

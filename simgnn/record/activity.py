@@ -16,18 +16,18 @@ from simgnn.emit.caches.row_cache import EndEpoch
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision, IntArray, Size
-from simgnn.record.rundir import read_table
+from simgnn.record.rundir import INT32, INT64, TEXT, read_table
 
 ACTIVITY_SCHEMA = pa.schema(
     [
-        pa.field("epoch", pa.int32()),
-        pa.field("step", pa.int32()),
-        pa.field("point", pa.string()),  # the sync point: "halo/1"
-        pa.field("phase", pa.string()),  # "forward", "backward", "gather", "scatter", ...
-        pa.field("rank", pa.int32()),
-        pa.field("peer", pa.int32()),  # -1: the value concerns no single other rank
-        pa.field("name", pa.string()),  # "rows"
-        pa.field("value", pa.int64()),
+        ("epoch", INT32),
+        ("step", INT32),
+        ("point", TEXT),  # the sync point: "halo/1"
+        ("phase", TEXT),  # "forward", "backward", "gather", "scatter", ...
+        ("rank", INT32),
+        ("peer", INT32),  # -1: the value concerns no single other rank
+        ("name", TEXT),  # "rows"
+        ("value", INT64),
     ]
 )
 NOBODY = -1
@@ -37,14 +37,9 @@ UNDECIDED = -1
 
 
 def columns_of(decisions: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The columns point, phase and name under which decisions are stored; what a shorter name lacks is empty."""
+    """The columns point, phase and name of decisions; where a name has fewer parts, the first columns are empty."""
     parts = pc.split_pattern(pa.array(decisions, pa.string()), "/", max_splits=2, reverse=True).to_pylist()
     return zip(*(["", "", *part][-3:] for part in parts), strict=True)
-
-
-def decision_of(point: str, phase: str, name: str) -> str:
-    """The decision's name in a program: the inverse of :func:`columns_of`."""
-    return "/".join(part for part in (point, phase, name) if part)
 
 
 def decisions_in(program: Program) -> frozenset[str]:
@@ -86,9 +81,8 @@ def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntAr
     ``UNDECIDED`` stands where a rank decided nothing in a turn; 0 for a peer that it did not name in that turn.
     """
     columns = {name: table[name].to_numpy() for name in ("rank", "peer", "epoch", "step", "value")}
-    names = np.array(
-        [decision_of(*parts) for parts in zip(*(table[c].to_pylist() for c in ("point", "phase", "name")), strict=True)]
-    )
+    parts = zip(*(table[column].to_pylist() for column in ("point", "phase", "name")), strict=True)
+    names = np.array(["/".join(filter(None, part)) for part in parts])
     epochs = int(columns["epoch"].max(initial=-1)) + 1
     found: dict[str, IntArray] = {}
     for name in np.unique(names):

@@ -1,13 +1,20 @@
-"""What each mini-batch held and how long training waited for it: from a program's sizes and a trace of either backend.
+"""``batches.parquet``: what each mini-batch held, where its rows came from, and how long training waited for it.
 
-Where its rows came from is what the program plans; in a run, what the ranks counted (:mod:`simgnn.record.row_origins`).
-Other counters are elsewhere: times, bytes and control bytes of a batch's ops in the trace, by rank, epoch, step and op;
-payload by rank pair and op in ``traffic.parquet``; rows of caches, and bytes of every pair in every step, in the
-program's size table (``plan/``).
+Both backends fill it from a program's sizes and a trace. In a prediction all sizes are the program's. In a run each
+rank counts the rows that it moves into a batch or a cache, where it writes them; it never copies these numbers from the
+program. For a route that brings other rows in every turn, it records the number of rows by sender:
+
+- where the rank asks for ids (rows of ``distdgl``, requests to draw): how many ids it asked that sender for;
+- where rows come unasked (scheduled rows, fills of a cache, neighbours that answer requests): the program's size of the
+  pair, with which the rank posts the receive. A sender that holds another number of rows ends the run.
+
+Times and bytes of a batch's ops are in the trace, payload by rank pair in ``traffic.parquet``, and the planned bytes of
+every pair in every step in the program's size table (``plan/``).
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,40 +29,62 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
 from simgnn.record.result import InputRows
-from simgnn.record.row_origins import CACHED, HIT, LOCAL, PULLED, TakenRows
+from simgnn.record.rundir import FLOAT, INT32, INT64
 
-COUNTS = pa.list_(pa.int64())
-BATCHES_SCHEMA = pa.schema(
+Floats = NDArray[np.float64]
+LOCAL, HIT, PULLED, CACHED = "local", "hit", "pulled", "cached"
+"""Places that rows are counted at: moved into a batch from the memory of the rank's host, from the cache of hot rows,
+from what other hosts sent; and moved into a cache from what other hosts sent."""
+NOBODY = -1
+"""In ``peer``: no single other rank."""
+TAKEN_SCHEMA = pa.schema(
     [
-        pa.field("rank", pa.int32()),
-        pa.field("epoch", pa.int32()),
-        pa.field("step", pa.int32()),
-        pa.field("seeds", pa.int64()),
-        pa.field("rows", pa.int64()),  # input rows = local + hit + pulled
-        pa.field("edges", pa.int64()),  # drawn edges of all hops
-        # the next ones, of a run, are null where a rank was lost before it told
-        pa.field("rows_local", pa.int64()),  # in the memory of the rank's host
-        pa.field("rows_hit", pa.int64()),  # in the cache of hot rows
-        pa.field("rows_pulled", pa.int64()),  # from other hosts
-        pa.field("rows_cached", pa.int64()),  # from other hosts into the cache of hot rows, while this batch was staged
-        pa.field("rows_by_hop", COUNTS),  # after each hop; the first are the seeds, the last the input rows
-        pa.field("edges_by_hop", COUNTS),
-        pa.field("pulled_from", COUNTS),  # rows that each rank sent for it, [P]
-        pa.field("asked", pa.list_(COUNTS)),  # vertices that each rank was to draw for, [hops][P]; [] where none is
-        pa.field("staged", pa.int32()),  # batches whose rows were there and not yet trained, when this one's turn came
-        # from when training could go on (evaluations and checkpoints are over) until this batch's rows were there
-        pa.field("wait_s", pa.float64()),
-        pa.field("loss_sum", pa.float64()),  # of the batch's seeds, before the step; null in a prediction
+        ("rank", INT32),
+        ("epoch", INT32),
+        ("step", INT32),
+        ("place", INT32),  # which of places_of(program)
+        ("peer", INT32),  # who sent what arrived along a route
+        ("rows", INT64),
     ]
 )
-"""``batches.parquet``: a row a batch, of ranks without one in a step too."""
+"""The counts that ranks write while they train."""
+COUNTS = pa.list_(INT64)
+BATCHES_SCHEMA = pa.schema(
+    [
+        ("rank", INT32),
+        ("epoch", INT32),
+        ("step", INT32),
+        ("seeds", INT64),
+        ("rows", INT64),  # input rows = local + hit + pulled
+        ("edges", INT64),  # drawn edges of all hops
+        # in a run the next columns are null where a rank was lost before it recorded them
+        ("rows_local", INT64),  # in the memory of the rank's host
+        ("rows_hit", INT64),  # in the cache of hot rows
+        ("rows_pulled", INT64),  # from other hosts
+        ("rows_cached", INT64),  # from other hosts into the cache of hot rows, while this batch was staged
+        ("rows_by_hop", COUNTS),  # after each hop; the first are the seeds, the last the input rows
+        ("edges_by_hop", COUNTS),
+        ("pulled_from", COUNTS),  # rows that each rank sent for it, [P]
+        ("asked", pa.list_(COUNTS)),  # vertices that each rank was to draw for, [hops][P]; [] where there are none
+        ("staged", INT32),  # batches whose rows were there and that were not yet trained, when this one's turn came
+        # from when training could go on (evaluations and checkpoints are over) until this batch's rows were there
+        ("wait_s", FLOAT),
+        ("loss_sum", FLOAT),  # of the batch's seeds, before the step; null in a prediction
+    ]
+)
+"""A row for each batch, also for ranks that have none in a step."""
 LOSSES_SCHEMA = pa.schema([BATCHES_SCHEMA.field(name) for name in ("rank", "epoch", "step", "loss_sum")])
-"""Losses that ranks wrote down while they trained."""
+"""The losses that ranks write while they train."""
 COUNTED = ("rows_local", "rows_hit", "rows_pulled", "rows_cached", "pulled_from", "asked")
-"""Columns that ranks of a run count."""
+"""Columns that the ranks of a run count."""
 KEYS = ("rank", "epoch", "step")
 HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "staged", "wait_s", "loss_sum"))
 """Columns in which a prediction and its run agree to the last row: what a batch held, and where it came from."""
+
+
+def places_of(program: Program) -> tuple[str, ...]:
+    """Names of all places that rows are counted at: the four above, then the program's routes."""
+    return (LOCAL, HIT, PULLED, CACHED, *sorted(program.sizes.routes))
 
 
 def draws_batches(program: Program) -> bool:
@@ -66,10 +95,10 @@ def draws_batches(program: Program) -> bool:
 def batch_table(
     program: Program, trace: pa.Table, losses: pa.Table | None = None, taken: pa.Table | None = None
 ) -> pa.Table:
-    """``batches.parquet`` of the turns that ended in a ``trace`` (:data:`simgnn.record.trace.TRACE_SCHEMA`).
+    """The table ``batches.parquet`` of the turns that ended in a ``trace`` (``TRACE_SCHEMA``).
 
-    Of a run, in any order: ``losses`` (:data:`LOSSES_SCHEMA`), and ``taken``, what its ranks counted
-    (:data:`simgnn.record.row_origins.TAKEN_SCHEMA`); without it all sizes are the program's.
+    ``losses`` (``LOSSES_SCHEMA``) and ``taken`` (``TAKEN_SCHEMA``), in any order, are what the ranks of a run recorded;
+    without ``taken`` all sizes are the program's.
     """
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS
@@ -82,52 +111,43 @@ def batch_table(
     told = (LOSSES_SCHEMA.empty_table() if losses is None else losses).to_pydict()
     parts = []
     for rank in range(program.ranks):
-        ended = _times(program, columns, rank, trained, "ended_s")
-        turns, count = ended.turns, len(ended.turns)
-        staged = _times(program, columns, rank, ready, "ended_s").seconds
-        begun = _times(program, columns, rank, first.name, "started_s").seconds[:count]
-        released = _times(program, columns, rank, releases, "ended_s").seconds
+        turns, ended = _times(program, columns, rank, trained, "ended_s")
+        _, staged = _times(program, columns, rank, ready, "ended_s")
+        begun = _times(program, columns, rank, first.name, "started_s")[1][: len(turns)]
+        _, released = _times(program, columns, rank, releases, "ended_s")
         # the first batch of a run is waited for from its beginning
-        free = np.maximum(np.concatenate(([0.0], ended.seconds))[:count], _resumed(program, columns, rank, turns))
-        counted = None if taken is None else TakenRows.of(program, taken, rank, turns)
+        free = np.maximum(np.concatenate(([0.0], ended))[: len(turns)], _resumed(program, columns, rank, turns))
         parts.append(
             {
-                "rank": np.full(count, rank),
+                "rank": np.full(len(turns), rank),
                 "epoch": turns // program.calendar.steps,
                 "step": turns % program.calendar.steps,
-                **_sizes(program, rank, turns),
-                **({} if counted is None else _counted(program, counted)),
-                "untold": np.zeros(count, np.bool_) if counted is None else ~counted.told,
+                "unknown": np.zeros(len(turns), np.bool_),
+                **_planned(program, rank, turns),
+                **({} if taken is None else _counted(program, taken, rank, turns)),
                 "staged": np.searchsorted(staged, begun, "right") - np.searchsorted(released, begun, "right"),
-                "wait_s": np.maximum(staged[:count] - free, 0.0),
+                "wait_s": np.maximum(staged[: len(turns)] - free, 0.0),
                 "loss_sum": _losses(program, told, rank, turns),
             }
         )
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in (*BATCHES_SCHEMA.names, "untold")}
-    none = np.zeros_like(joined["untold"])
-    arrays = [
-        _array(joined[field.name], field.type, joined["untold"] if field.name in COUNTED else none)
-        for field in BATCHES_SCHEMA
-    ]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in (*BATCHES_SCHEMA.names, "unknown")}
+    unknown = joined["unknown"]
+    arrays = [_array(joined[field.name], field.type, unknown & (field.name in COUNTED)) for field in BATCHES_SCHEMA]
     return pa.table(arrays, schema=BATCHES_SCHEMA)
 
 
-class _Times(NamedTuple):
-    """An op on one rank: its turns, counted from the run's first, ascending, and a time in each."""
-
-    turns: IntArray
-    seconds: NDArray[np.float64]
-
-
-def _times(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, name: str, time: str) -> _Times:
+def _times(
+    program: Program, columns: Mapping[str, NDArray[Any]], rank: int, name: str, time: str
+) -> tuple[IntArray, Floats]:
+    """An op on one rank: its turns, counted from the run's first, ascending, and a time (``time``) in each."""
     ids = [op_id for op_id, (_, op) in enumerate(program.ops) if op.name == name]
     rows = np.flatnonzero((columns["rank"] == rank) & np.isin(columns["op_id"], ids))
     turns = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
     order = np.argsort(turns, kind="stable")
-    return _Times(turns[order], columns[time][rows][order])
+    return turns[order], columns[time][rows][order]
 
 
-def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, turns: IntArray) -> NDArray[np.float64]:
+def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, turns: IntArray) -> Floats:
     """When a rank went on with its training turns after a pause in which it ran none of their ops, an evaluation or a
     checkpoint: seconds [turns], 0 where there was none before a turn."""
     rows = np.flatnonzero((columns["rank"] == rank) & (columns["step"] >= 0))
@@ -142,18 +162,29 @@ def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, t
     return np.where(begun > before, begun, 0.0)
 
 
-def _sizes(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
+def _planned(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
+    """The sizes of a rank's batches by the program."""
     columns, hops = program.sizes.columns, _hops(program)
 
     def of(column: Column) -> IntArray:
-        """Zeros where the program has no such column: nothing of the kind."""
+        """Zeros where the program has no such column."""
         if column.name not in columns:
             return np.zeros(len(turns), np.int64)
         return np.asarray(columns[column.name][rank].reshape(-1)[turns])
 
-    pulled, cached = (_arriving(program, route, rank, turns) for route in (ROUTE, CACHE_ROUTE))
+    def arriving(route: str) -> IntArray:
+        """Rows that come to the rank along a route, from each rank in each turn, int64 [turns, P]."""
+        found = np.zeros((len(turns), program.ranks), np.int64)
+        there = program.sizes.routes.get(route)
+        if there is not None:
+            pairs = np.flatnonzero(there.target == rank)
+            steps = program.calendar.steps
+            found[:, there.source[pairs]] = there.rows[pairs][:, turns // steps, turns % steps].T
+        return found
+
+    pulled, cached = arriving(ROUTE), arriving(CACHE_ROUTE)
     first = program.sizes.routes.get(FIRST_ROUTE)
-    if first is not None:  # no route by turn: it is gone along once, before the first
+    if first is not None:  # no route by turn: these rows are sent once, before the first turn
         cached[turns == 0] += first.matrix(program.ranks)[:, rank]
     rows = np.stack([of(rows_after(hop)) for hop in range(hops + 1)], axis=1)
     edges = np.stack([of(edges_of(hop)) for hop in range(1, hops + 1)], axis=1)
@@ -168,48 +199,52 @@ def _sizes(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
         "rows_by_hop": rows,
         "edges_by_hop": edges,
         "pulled_from": pulled,
-        "asked": _by_hop(program, lambda route: _arriving(program, route, rank, turns), len(turns)),
+        "asked": _by_hop(program, arriving, len(turns)),
     }
 
 
-def _counted(program: Program, taken: TakenRows) -> dict[str, IntArray]:
-    """The sizes that ranks of a run counted."""
+def _counted(program: Program, taken: pa.Table, rank: int, turns: IntArray) -> dict[str, NDArray[Any]]:
+    """The sizes that a rank of a run counted in ``turns``, without rows staged for later turns. ``unknown``, bool
+    [turns]: turns of which it recorded nothing, since it was lost."""
+    columns = {name: taken[name].to_numpy() for name in TAKEN_SCHEMA.names}
+    number = columns["epoch"].astype(np.int64) * program.calendar.steps + columns["step"]
+    mine = (columns["rank"] == rank) & np.isin(number, turns)
+    turn = np.searchsorted(turns, number)[mine]
+    place, peer, rows = (columns[name][mine] for name in ("place", "peer", "rows"))
+    places = places_of(program)
+
+    def arrived(route: str) -> IntArray:
+        """Rows that arrived along a route, from each rank in each turn, int64 [turns, P]; zeros where there is none."""
+        total = np.zeros((len(turns), program.ranks), np.int64)
+        at = np.flatnonzero(place == places.index(route)) if route in places else np.zeros(0, np.int64)
+        np.add.at(total, (turn[at], peer[at]), rows[at])
+        return total
+
+    # what is moved within the rank has the peer -1: all of it stands in the last column
+    local, hit, pulled, cached = (arrived(name).sum(axis=1) for name in (LOCAL, HIT, PULLED, CACHED))
     return {
-        "rows_local": taken.moved(LOCAL),
-        "rows_hit": taken.moved(HIT),
-        "rows_pulled": taken.moved(PULLED),
-        "rows_cached": taken.moved(CACHED),
-        "pulled_from": taken.arrived(ROUTE),
-        "asked": _by_hop(program, taken.arrived, taken.turns),
+        "rows_local": local,
+        "rows_hit": hit,
+        "rows_pulled": pulled,
+        "rows_cached": cached,
+        "pulled_from": arrived(ROUTE),
+        "asked": _by_hop(program, arrived, len(turns)),
+        "unknown": ~np.isin(np.arange(len(turns)), turn[place == places.index(LOCAL)]),
     }
 
 
 def _by_hop(program: Program, arriving: Callable[[str], IntArray], turns: int) -> IntArray:
-    """Requests that each rank answers, int64 [turns, hops, P]; no hop where none is asked for."""
+    """Requests that each rank answers, int64 [turns, hops, P]; no hop where nobody asks for any."""
     hops = _hops(program) if asked(1) in program.sizes.routes else 0
     parts = [arriving(asked(hop)) for hop in range(1, hops + 1)]
     return np.stack(parts, axis=1) if parts else np.zeros((turns, 0, program.ranks), np.int64)
 
 
 def _hops(program: Program) -> int:
-    hops = 0
-    while edges_of(hops + 1).name in program.sizes.columns:
-        hops += 1
-    return hops
+    return next(hops for hops in count() if edges_of(hops + 1).name not in program.sizes.columns)
 
 
-def _arriving(program: Program, route: str, rank: int, turns: IntArray) -> IntArray:
-    """Rows that come to a rank along a route, from each rank in each turn, int64 [turns, P]."""
-    found = np.zeros((len(turns), program.ranks), np.int64)
-    there = program.sizes.routes.get(route)
-    if there is not None:
-        pairs = np.flatnonzero(there.target == rank)
-        steps = program.calendar.steps
-        found[:, there.source[pairs]] = there.rows[pairs][:, turns // steps, turns % steps].T
-    return found
-
-
-def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: IntArray) -> NDArray[np.float64]:
+def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: IntArray) -> Floats:
     """The losses of a rank's turns; NaN where none was recorded."""
     steps = program.calendar.steps
     rows = zip(*(told[name] for name in LOSSES_SCHEMA.names), strict=True)
@@ -217,16 +252,15 @@ def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: I
     return np.array([known.get(turn, np.nan) for turn in turns.tolist()], np.float64)
 
 
-def _array(values: NDArray[Any], kind: pa.DataType, untold: NDArray[np.bool_]) -> pa.Array:
-    """A column of numbers, or of lists, nested as deep as ``values`` has axes; null for what is no number or
-    ``untold``, [rows]."""
+def _array(values: NDArray[Any], kind: pa.DataType, unknown: NDArray[np.bool_]) -> pa.Array:
+    """A column of numbers, or of lists, nested as deep as ``values`` has axes; null for NaN and ``unknown`` [rows]."""
     if not pa.types.is_list(kind):
-        return pa.array(values.astype(kind.to_pandas_dtype()), mask=untold | np.isnan(values.astype(np.float64)))
+        return pa.array(values.astype(kind.to_pandas_dtype()), mask=unknown | np.isnan(values.astype(np.float64)))
     column = pa.array(values.reshape(-1))
     for axis in range(values.ndim - 1, 0, -1):
         lists = np.prod(values.shape[:axis], dtype=np.int64)
         ends = pa.array(np.arange(lists + 1, dtype=np.int32) * values.shape[axis])
-        column = pa.ListArray.from_arrays(ends, column, mask=pa.array(untold) if axis == 1 else None)
+        column = pa.ListArray.from_arrays(ends, column, mask=pa.array(unknown) if axis == 1 else None)
     return column
 
 
@@ -253,8 +287,8 @@ def _held(table: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def input_rows(table: pa.Table) -> InputRows | None:
-    """Sums over all batches of a table (:data:`BATCHES_SCHEMA`); None where a count is missing."""
-    names = {"local": "rows_local", "hit": "rows_hit", "pulled": "rows_pulled", "cached": "rows_cached"}
+    """Sums over all batches of a table (``BATCHES_SCHEMA``); None where a count is missing."""
+    names = {place: f"rows_{place}" for place in (LOCAL, HIT, PULLED, CACHED)}
     if any(table[name].null_count for name in names.values()):
         return None
-    return InputRows(**{field: int(table[name].to_numpy().sum()) for field, name in names.items()})
+    return InputRows(**{place: int(table[name].to_numpy().sum()) for place, name in names.items()})

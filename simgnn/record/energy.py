@@ -1,7 +1,6 @@
 """Energy in a result: of each device, of hosts beside their devices, of memory; measured, estimated or unavailable.
 
-The formulas are the same for both backends: a curve of joules over time, read at the ends of the run and of its
-epochs.
+Both backends use the same formulas: a curve of joules over time, read at the ends of the run and of its epochs.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,13 +12,10 @@ from simgnn.experiment.slots import SLOTS
 from simgnn.graph.graph import GraphFacts
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
-from simgnn.planner.directory import PLAN_FORMAT
 from simgnn.policy import Policy
 from simgnn.registry import add_to_path, is_kind, policy_class, shipped
 from simgnn.schema_faults import sentences
 
-MOST_FAULTS = 3
-"""A message names at most so many faults of a file: one that is damaged may have as many as keys."""
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -27,8 +24,8 @@ class _Table(BaseModel):
 
 
 class BatchesTable(_Table):
-    """Where a mini-batch run finds its sampling plan, its presampled batches, and the plan of its fetches (None: ranks
-    ask one another); ``source``: digest of what they were drawn from."""
+    """Paths of the sampling plan, the presampled batches and the plan of fetches (None: ranks ask one another) of a
+    mini-batch run; ``source``: digest of what the batches were drawn from."""
 
     plan: Text
     folder: Text
@@ -76,7 +73,7 @@ class PlanFile(_Table):
     @field_validator("policies")
     @classmethod
     def _policies(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Options of shipped policies, checked; those of others as they are, since reading a plan imports no code."""
+        """Check the options of shipped policies; the user's own are left as they are, since reading imports no code."""
         found = {}
         for slot, table in value.items():
             kind = table.get("kind")
@@ -87,7 +84,7 @@ class PlanFile(_Table):
         return found
 
     def acting(self) -> dict[str, Policy]:
-        """Slot -> the policy that acts while training. Imports the user's own ones, so it is for those that train."""
+        """Slot -> the policy that acts while training. Imports the code of the user's own policies."""
         for folder in self.code:
             add_to_path(folder)
         found = {}
@@ -102,15 +99,8 @@ class PlanFile(_Table):
 def read_plan(path: Path) -> PlanFile:
     """Read ``plan.json``. Raises :class:`ConfigError`, with the keys of its first faults."""
     try:
-        text = path.read_text(encoding="utf-8")
-        table = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from error
-    if isinstance(table, dict) and table.get("format", PLAN_FORMAT) != PLAN_FORMAT:
-        raise ConfigError(f"{path} has format {table['format']!r}, this version reads {PLAN_FORMAT}")
-    try:
-        return PlanFile.model_validate_json(text, strict=True)
+        return PlanFile.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
     except ValidationError as error:
-        faults = sentences(PlanFile, error)
-        more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
-        raise ConfigError(f"{path} cannot be read ({'; '.join(faults[:MOST_FAULTS])}{more})") from error
+        raise ConfigError(f"{path} cannot be read ({'; '.join(sentences(PlanFile, error)[:3])})") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from error

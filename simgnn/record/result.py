@@ -1,29 +1,39 @@
 """``result.json``: what came out, in the same fields from both backends. SI units; null means not measured."""
 
+import os
+import platform
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+import simgnn
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import write_atomically
 
 SCHEMA_VERSION = 1
+LIBRARIES = ("numpy", "scipy", "numba", "simpy", "torch", "dgl", "pymetis", "pyarrow")
+"""Libraries that can change a number."""
+VARIABLES = ("OMP_", "MKL_", "NUMBA_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "MALLOC_", "SIMGNN_")
+"""Prefixes of environment variables that change times."""
 SUPERSEDED = frozenset({"energy_by_device_J", "energy_by_host_J"})
 """Fields of earlier versions, whose results stay readable: ``energy`` tells the same and more."""
 
 
-class RankTimes(BaseModel):
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class RankTimes(_Table):
     """Seconds of one rank, medians over the training epochs after the first.
 
     ``compute_s``: ops that are no communication. ``wait_s``: from the issue of a group op to the latest issue in its
-    group. ``comm_total_s``: started to ended of communication ops. ``comm_exposed_s``: the part of waiting and transfer
-    during which the rank computes nothing.
+    group. ``comm_total_s``: from start to end of communication ops. ``comm_exposed_s``: the part of waiting and
+    transfer during which the rank computes nothing.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     compute_s: float
     wait_s: float
@@ -31,7 +41,7 @@ class RankTimes(BaseModel):
     comm_exposed_s: float
 
 
-class JitterCorrection(BaseModel):
+class JitterCorrection(_Table):
     """What jitter adds to a prediction: a synchronous step is a maximum over ranks, which a deterministic run misses.
 
     ``epoch_s_median``: without it, of the deterministic run; ``added_s``: what it adds to a median epoch; ``wait_s``:
@@ -39,18 +49,14 @@ class JitterCorrection(BaseModel):
     waits already, and not in the trace. ``interval_parts``: relative standard deviations behind ``epoch_s_interval``.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     epoch_s_median: float
     added_s: float
     wait_s: dict[str, float]
     interval_parts: dict[str, float]
 
 
-class Accuracy(BaseModel):
+class Accuracy(_Table):
     """Accuracy after an epoch, or what ``Result.accuracy_metric`` says instead."""
-
-    model_config = ConfigDict(extra="forbid")
 
     epoch: int
     train: float | None
@@ -64,14 +70,12 @@ class TimedAccuracy(Accuracy):
     seconds: float
 
 
-class InputRows(BaseModel):
+class InputRows(_Table):
     """Input rows of all mini-batches: predicted, or counted by the ranks of a run where they moved.
 
     ``local``: read in the memory of a rank's host; ``hit``: of other hosts, found in a cache of hot rows; ``pulled``:
     sent by other hosts for a batch. ``cached``: rows that other hosts sent to fill caches.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     local: int
     hit: int
@@ -84,10 +88,8 @@ class InputRows(BaseModel):
         return self.hit / (self.hit + self.pulled) if self.hit + self.pulled else None
 
 
-class Result(BaseModel):
+class Result(_Table):
     """One simulation or run."""
-
-    model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA_VERSION
     backend: Literal["sim", "executor"]
@@ -181,8 +183,33 @@ class Result(BaseModel):
         return told + self.notes
 
 
+def versions() -> dict[str, str]:
+    """Versions of Python, simgnn and the installed ones of ``LIBRARIES``. They are no part of a digest."""
+    found = {"python": platform.python_version(), "simgnn": simgnn.__version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """Host, processor, cores and the environment variables that change times. They are no part of a digest."""
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.is_file() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": next(models, platform.machine()),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(VARIABLES)},
+    }
+
+
 def write_result(result: Result, path: Path) -> None:
-    """Write under a temporary name, then rename."""
+    """Write ``result.json`` under a temporary name, then rename it."""
     write_atomically(path, result.model_dump_json(indent=1))
 
 

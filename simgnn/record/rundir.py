@@ -1,7 +1,10 @@
-"""A run directory: where each file of one simulation or run lies, and how tables are written."""
+"""A run directory: the names of the files of one simulation or run, and the columns of its tables.
+
+The simulator and the executor write the same trace, a row an op. ``compare`` joins two traces on (rank, epoch, step,
+op_id).
+"""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,74 +12,56 @@ import pyarrow.parquet as pq
 
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
-from simgnn.record.trace import OPS_SCHEMA
+
+INT32, INT64, FLOAT, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.string()
+TRACE_SCHEMA = pa.schema(
+    [
+        ("rank", INT32),
+        ("epoch", INT32),
+        ("step", INT32),  # -1: evaluation after the epoch
+        ("op_id", INT32),  # Program.op_ids
+        ("issued_s", FLOAT),  # the stream reached the op and its inputs were ready
+        ("started_s", FLOAT),  # work began; of a collective: the latest issue of its group
+        ("ended_s", FLOAT),
+        ("bytes_sent", INT64),  # payload of exchange, fetch and peer_read that left this rank
+        ("collective_bytes", INT64),  # payload handed to broadcast, allreduce, allgather
+        ("control_bytes", INT64),  # masks, counts, flags
+        ("messages", INT32),  # peers with a non-empty payload
+    ]
+)
+"""Seconds count from the start of the run's first training turn, on one clock aligned over ranks."""
+COLUMNS_OF_OPS = (("op_id", INT32), ("template", TEXT), ("op", TEXT), ("kind", TEXT), ("stream", TEXT))
+OPS_SCHEMA = pa.schema([*COLUMNS_OF_OPS, ("layer", INT32), ("phase", TEXT), ("category", TEXT)])
+"""``ops.parquet``: what an op_id means."""
+TRAFFIC_SCHEMA = pa.schema(
+    [("op_id", INT32), ("source", INT32), ("target", INT32), ("messages", INT64), ("bytes", INT64)]
+)
+"""``traffic.parquet``: payload of pairwise ops by rank pair, summed over the run's turns."""
+MEMORY_SCHEMA = pa.schema([("rank", INT32), ("time_s", FLOAT), ("device_bytes", INT64), ("host_bytes", INT64)])
+"""``memory.parquet`` of a prediction: what a rank holds on its device and in its host's memory, from each change on."""
 
 
-@dataclass(frozen=True)
 class RunDirectory:
-    """Names of the files in ``root``."""
+    """Paths of the files below ``root``."""
 
-    root: Path
-
-    @property
-    def experiment(self) -> Path:
-        """The experiment, resolved."""
-        return self.root / "experiment.toml"
-
-    @property
-    def hardware(self) -> Path:
-        """The hardware profile of a prediction."""
-        return self.root / "hardware.toml"
-
-    @property
-    def plan(self) -> Path:
-        """Program, size table, layers and resolved choices."""
-        return self.root / "plan"
-
-    @property
-    def trace(self) -> Path:
-        """One row an op."""
-        return self.root / "trace.parquet"
-
-    @property
-    def ops(self) -> Path:
-        """What an op id means."""
-        return self.root / "ops.parquet"
-
-    @property
-    def traffic(self) -> Path:
-        """Payload by op and rank pair."""
-        return self.root / "traffic.parquet"
-
-    @property
-    def batches(self) -> Path:
-        """What each mini-batch held, and how long training waited for it."""
-        return self.root / "batches.parquet"
-
-    @property
-    def memory(self) -> Path:
-        """What ranks hold over time, as predicted."""
-        return self.root / "memory.parquet"
-
-    @property
-    def activity(self) -> Path:
-        """What policies decided, of a run whose program leaves something to decide."""
-        return self.root / "activity.parquet"
-
-    @property
-    def result(self) -> Path:
-        """Summary."""
-        return self.root / "result.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.experiment = root / "experiment.toml"  # resolved
+        self.hardware = root / "hardware.toml"  # the profile that a prediction was made with
+        self.plan = root / "plan"  # program, size table, layers and resolved choices
+        self.trace = root / "trace.parquet"
+        self.ops = root / "ops.parquet"
+        self.traffic = root / "traffic.parquet"
+        self.batches = root / "batches.parquet"  # what each mini-batch held, and how long training waited for it
+        self.memory = root / "memory.parquet"
+        self.activity = root / "activity.parquet"  # what policies decided while the run trained
+        self.result = root / "result.json"
+        self.perfetto = root / "trace.perfetto.json"  # for ui.perfetto.dev
 
     @property
     def recorded(self) -> list[Path]:
         """The files that a replay of a finished run reads; the run seals them (:mod:`simgnn.seal`)."""
         return [self.experiment, self.result, self.activity, *sorted(self.plan.glob("*"))]
-
-    @property
-    def perfetto(self) -> Path:
-        """Trace for ui.perfetto.dev."""
-        return self.root / "trace.perfetto.json"
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -87,7 +72,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read Parquet; :class:`ConfigError` when it is missing or broken."""
+    """Read Parquet; raises :class:`ConfigError` when the file is missing or broken."""
     try:
         return pq.read_table(path)
     except (OSError, MemoryError, pa.ArrowException) as error:
@@ -95,18 +80,9 @@ def read_table(path: Path) -> pa.Table:
 
 
 def ops_table(program: Program) -> pa.Table:
-    """``ops.parquet`` of a program."""
+    """The table ``ops.parquet`` of a program."""
     rows = [
-        {
-            "op_id": op_id,
-            "template": template,
-            "op": op.name,
-            "kind": op.kind.value,
-            "stream": op.stream,
-            "layer": op.layer,
-            "phase": op.phase,
-            "category": op.category,
-        }
+        (op_id, template, op.name, op.kind.value, op.stream, op.layer, op.phase, op.category)
         for op_id, (template, op) in enumerate(program.ops)
     ]
-    return pa.Table.from_pylist(rows, schema=OPS_SCHEMA)
+    return pa.Table.from_pylist([dict(zip(OPS_SCHEMA.names, row, strict=True)) for row in rows], schema=OPS_SCHEMA)

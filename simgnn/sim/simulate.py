@@ -19,8 +19,8 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
 from simgnn.record.energy import EnergyFigure
-from simgnn.record.summary import payload_epochs
-from simgnn.record.trace import TRACE_SCHEMA
+from simgnn.record.rundir import TRACE_SCHEMA
+from simgnn.record.summary import Columns, computing_ops, epoch_windows, payload_epochs, times_by_rank
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.energy import track_energy
 from simgnn.sim.engine.compiled import Compiled, compile_program
@@ -32,7 +32,6 @@ from simgnn.sim.engine.turn_sizes import Activity, Sizes
 from simgnn.sim.memory.timeline import Memory, track_memory
 from simgnn.sim.network.message_bundles import BUNDLED_ABOVE
 from simgnn.sim.network.network import WINDOW
-from simgnn.sim.times import computing_ops, epoch_windows, rank_ticks
 
 Floats = NDArray[np.float64]
 
@@ -41,13 +40,16 @@ Floats = NDArray[np.float64]
 class Simulation:
     """What was simulated. Times in seconds, sizes in bytes.
 
-    ``columns``: the trace, one array a column of ``TRACE_SCHEMA``, sorted by (epoch, step, op_id, rank). ``epoch_s``:
-    training time of each epoch. ``compute_s``, ``wait_s``, ``comm_total_s``, ``comm_exposed_s`` float64 [epochs, P]:
-    formulas in :func:`simgnn.sim.times.rank_ticks`. ``status``: "oom" when ``memory.out_of_memory`` says where
-    memory runs out; the times are then those of a machine with enough. Names of ops that were priced outside what was
-    measured: ``extrapolated``; whose messages flowed in bundles (:mod:`simgnn.sim.network.message_bundles`):
-    ``bundled``. ``assumed``: primitives for which others stood in (``stand_in`` of :mod:`simgnn.hardware.primitives`).
-    ``copied``: (first epoch, how many) that were fast-forwarded.
+    - ``columns``: the trace, one array a column of ``TRACE_SCHEMA``, sorted by (epoch, step, op_id, rank);
+    - ``epoch_s``: training time of each epoch;
+    - ``compute_s``, ``wait_s``, ``comm_total_s``, ``comm_exposed_s`` float64 [epochs, P]: see
+      :func:`simgnn.record.summary.times_by_rank`;
+    - ``status``: "oom" when ``memory.out_of_memory`` says where memory runs out; the times are then those of a machine
+      with enough;
+    - ``extrapolated``: names of ops that were priced outside what was measured; ``bundled``: of those whose messages
+      flowed in bundles (:mod:`simgnn.sim.network.message_bundles`);
+    - ``assumed``: primitives that the profile does not measure, for which others stood in;
+    - ``copied``: (first epoch, how many) that were fast-forwarded.
     """
 
     compiled: Compiled
@@ -70,7 +72,7 @@ class Simulation:
 
     @property
     def program(self) -> Program:
-        """What was simulated."""
+        """The program that was simulated."""
         return self.compiled.program
 
     @cached_property
@@ -99,7 +101,7 @@ class Simulation:
 
     @property
     def payload_epochs(self) -> range:
-        """The epochs whose mean payload is told: :func:`simgnn.record.summary.payload_epochs`."""
+        """The epochs whose mean payload is reported."""
         return payload_epochs(len(self.epoch_s))
 
     def bytes_sent(self, epoch: int | None = None) -> Floats:
@@ -111,8 +113,8 @@ class Simulation:
         return self.traffic.mean(self._chosen(epoch), messages=True)
 
     def sum_by_rank(self, column: str, epoch: int | None = None) -> Floats:
-        """Sum of a counted column of the trace in an epoch's training turns (None: the mean of those of
-        ``payload_epochs``), [P]."""
+        """Sum of a counted column of the trace in an epoch's training turns (None: the mean of ``payload_epochs``),
+        [P]."""
         chosen, at = self._chosen(epoch), self.columns["epoch"]
         mask = (at >= chosen.start) & (at < chosen.stop) & (self.columns["step"] >= 0)
         total = np.zeros(self.program.ranks, dtype=np.int64)
@@ -159,8 +161,7 @@ def simulate(
     compiled = compile_program(program)
     sizes = Sizes(program, {} if activity is None else activity)
     engine = Engine(
-        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, stops=stops,
-        schedule=schedule,
+        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, stops=stops, schedule=schedule,
         window=window, bundle_above=bundle_above,
     )  # fmt: skip
     picks = schedule is not None and schedule.picks
@@ -170,40 +171,32 @@ def simulate(
 
 
 def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[int, int], ...]) -> Simulation:
-    compiled, program = engine.compiled, engine.program
+    program = engine.program
     ticks = engine.recorder.table()
-    columns = trace_columns(ticks, compiled)
-    computes = computing_ops(program)[ticks["op_id"]]
-    windows = epoch_windows(ticks, epochs)
-    times = rank_ticks(ticks, start_ticks(ticks, compiled), computes, epochs, program.ranks)
+    started, computes = start_ticks(ticks, engine.compiled), computing_ops(program)[ticks["op_id"]]
+    mask = ticks["step"] >= 0
+    rank, epoch, issued, began, ended = (
+        column[mask] for column in (ticks["rank"], ticks["epoch"], ticks["issued"], started, ticks["ended"])
+    )
+    columns = Columns(rank, epoch, epochs, issued, began, ended, computes[mask], {})
+    windows = epoch_windows(columns)
     memory = track_memory(program, engine.pricer.sizes, machine, engine.recorder.table(copies=False))
-    energy = track_energy(machine, ticks, computes, windows)
+    types = [machine.profile.devices[name] for name in dict.fromkeys(machine.types)]
+    primitives = dict.fromkeys(piece.primitive for _, op in program.ops for piece in op.work)
     return Simulation(
-        compiled=compiled,
-        columns=columns,
+        compiled=engine.compiled,
+        columns=trace_columns(ticks, started),
         epoch_s=((windows[:, 1] - windows[:, 0]) / PICOSECONDS).tolist(),
-        **{name: values / PICOSECONDS for name, values in times.items()},
-        traffic=count_traffic(compiled, engine.pricer, epochs),
+        **{name: values / PICOSECONDS for name, values in times_by_rank(columns, program.ranks).items()},
+        traffic=count_traffic(engine.compiled, engine.pricer, epochs),
         memory=memory,
-        energy=energy,
+        energy=track_energy(machine, ticks, computes, windows),
         status="ok" if memory.out_of_memory is None else "oom",
         message="" if memory.out_of_memory is None else str(memory.out_of_memory),
         extrapolated=tuple(sorted(engine.pricer.flagged)),
-        assumed=_assumed(program, machine),
-        uncalibrated=_uncalibrated(machine),
+        assumed=tuple(name for name in primitives if any(stand_in_of(device, name) is not None for device in types)),
+        # a device of which no curve was measured
+        uncalibrated=any(all(curve.source != "measured" for curve in device.curves) for device in types),
         bundled=tuple(sorted(engine.pricer.bundled)),
         copied=copied,
     )
-
-
-def _assumed(program: Program, machine: Machine) -> tuple[str, ...]:
-    """Primitives of a program that a device of a rank has no measurement of, where others stand in."""
-    devices = [machine.profile.devices[name] for name in dict.fromkeys(machine.types)]
-    asked = dict.fromkeys(piece.primitive for _, op in program.ops for piece in op.work)
-    return tuple(name for name in asked if any(stand_in_of(device, name) is not None for device in devices))
-
-
-def _uncalibrated(machine: Machine) -> bool:
-    """Whether a device that has a rank was never measured: none of its curves is."""
-    types = dict.fromkeys(machine.types)
-    return any(all(curve.source != "measured" for curve in machine.profile.devices[name].curves) for name in types)

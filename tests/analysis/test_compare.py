@@ -12,8 +12,7 @@ from simgnn.cli.tables.results import show_result
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import Result, read_result, write_result
-from simgnn.record.rundir import RunDirectory, read_table, write_table
-from simgnn.record.trace import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA
+from simgnn.record.rundir import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, read_table, write_table
 from simgnn.report.perfetto import write_perfetto
 from simgnn.report.text import print_comparison
 from simgnn.tomlfile import write_toml

@@ -18,7 +18,7 @@ from executor.world.hosts import one_machine_notes
 from executor.world.member import choose_device
 from simgnn.errors import BackendError, ConfigError
 from simgnn.record.result import read_result
-from simgnn.record.trace import TRACE_SCHEMA, TRAFFIC_SCHEMA
+from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA
 from tests.executor.runs import prepared_run, small_graph
 
 SETTINGS = ["train.epochs=6", "train.eval_every=2"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim.planned import shipped, spread, statistics, vanilla
-from simgnn.record.trace import TRACE_SCHEMA
+from simgnn.record.rundir import TRACE_SCHEMA
 from simgnn.sim.network.message_bundles import bundle_paths, even_out
 from simgnn.sim.simulate import Simulation, simulate
 from tests.benchmarks.bench_simulate import planned

@@ -10,7 +10,7 @@ import pytest
 
 from simgnn.cli.main import invoke
 from simgnn.errors import BackendError, ConfigError
-from simgnn.record.provenance import versions
+from simgnn.record.result import versions
 from simgnn.record.rundir import read_table, write_table
 from simgnn.study.validate.ground_truth import (
     EARLIER_VERSIONS,

@@ -8,25 +8,13 @@ from numpy.typing import NDArray
 
 from simgnn.errors import BackendError
 from simgnn.program.kinds import GROUP_KINDS
-from simgnn.program.program import Program
+from simgnn.record.rundir import TRACE_SCHEMA
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.compiled import Compiled
 from simgnn.sim.network.max_min import Ints
 
-Columns = Mapping[str, NDArray[Any]]
-_FIELDS = (
-    "rank",
-    "epoch",
-    "step",
-    "op_id",
-    "issued",
-    "ended",
-    "bytes_sent",
-    "collective_bytes",
-    "control_bytes",
-    "messages",
-)
-_TYPES = {"rank": np.int32, "epoch": np.int32, "step": np.int32, "op_id": np.int32, "messages": np.int32}
+_SENT = ("bytes_sent", "collective_bytes", "control_bytes", "messages")
+_FIELDS = ("rank", "epoch", "step", "op_id", "issued", "ended", *_SENT)
 
 
 class Recorder:
@@ -68,38 +56,45 @@ class Recorder:
         return {name: np.ascontiguousarray(whole[order, place]) for place, name in enumerate(_FIELDS)}
 
     def _fold(self) -> None:
-        if self._rows:
-            try:
-                noted = np.array(self._rows, dtype=np.int64)
-            except OverflowError as error:
-                raise BackendError(
-                    "the simulated time exceeds what the clock can count (about 106 days): simulate fewer epochs "
-                    "(train.epochs), or check the sizes of the model and the rates of the hardware profile"
-                ) from error
-            self._blocks.append((noted, True))
-            self._folded += len(self._rows)
-            self._rows = []
+        if not self._rows:
+            return
+        try:
+            noted = np.array(self._rows, dtype=np.int64)
+        except OverflowError as error:
+            raise BackendError(
+                "the simulated time exceeds what the clock can count (about 106 days): simulate fewer epochs "
+                "(train.epochs), or check the sizes of the model and the rates of the hardware profile"
+            ) from error
+        self._blocks.append((noted, True))
+        self._folded += len(self._rows)
+        self._rows = []
 
 
-def trace_columns(ticks: Mapping[str, Ints], compiled: Compiled) -> dict[str, NDArray[Any]]:
-    """The columns of ``simgnn.record.trace.TRACE_SCHEMA``, in its order."""
-    started = start_ticks(ticks, compiled)
-    seconds = {"issued_s": ticks["issued"], "started_s": started, "ended_s": ticks["ended"]}
-    columns: dict[str, NDArray[Any]] = {name: ticks[name].astype(_TYPES[name]) for name in _FIELDS[:4]}
-    columns |= {name: values / PICOSECONDS for name, values in seconds.items()}
-    columns |= {name: ticks[name].astype(_TYPES.get(name, np.int64)) for name in _FIELDS[6:]}
-    return columns
+def trace_columns(ticks: Mapping[str, Ints], started: Ints) -> dict[str, NDArray[Any]]:
+    """The columns of ``TRACE_SCHEMA``, in its order; ``started``: see :func:`start_ticks`."""
+    times = {"issued_s": ticks["issued"], "started_s": started, "ended_s": ticks["ended"]}
+    seconds = {name: values / PICOSECONDS for name, values in times.items()}
+    return {
+        field.name: seconds[field.name] if field.name in seconds else ticks[field.name].astype(str(field.type))
+        for field in TRACE_SCHEMA
+    }
 
 
 def start_ticks(ticks: Mapping[str, Ints], compiled: Compiled) -> Ints:
-    """When the work of each op began: of a group op at the latest issue of its group, but not after its own end (a
-    member may be through before the last one comes); else when it was issued."""
+    """When the work of each op began. An op of a group begins with the latest issue of its group, but not after its own
+    end (a member may have finished before the last one comes); any other op begins when it is issued."""
     started = ticks["issued"].copy()
-    teams = _teams(compiled)[ticks["op_id"], ticks["rank"]]
-    chosen = np.flatnonzero(teams >= 0)
+    # team of each (op id, rank), -1 where the op calls no group
+    teams = np.full((len(compiled.program.ops), compiled.program.ranks), -1, dtype=np.int64)
+    for template in compiled.templates.values():
+        for found in template.ops:
+            if found.op.kind in GROUP_KINDS and compiled.program.group_of(found.op) is not None:
+                teams[found.op_id] = found.team
+    team = teams[ticks["op_id"], ticks["rank"]]
+    chosen = np.flatnonzero(team >= 0)
     if not len(chosen):
         return started
-    keys = [ticks[name][chosen] for name in ("epoch", "step", "op_id")] + [teams[chosen]]
+    keys = [ticks[name][chosen] for name in ("epoch", "step", "op_id")] + [team[chosen]]
     order = np.lexsort(keys[::-1])
     fresh = np.ones(len(order), dtype=np.bool_)
     fresh[1:] = np.logical_or.reduce([key[order][1:] != key[order][:-1] for key in keys])
@@ -108,14 +103,3 @@ def start_ticks(ticks: Mapping[str, Ints], compiled: Compiled) -> Ints:
     place[order] = np.cumsum(fresh) - 1
     started[chosen] = np.minimum(latest[place], ticks["ended"][chosen])
     return started
-
-
-def _teams(compiled: Compiled) -> Ints:
-    """Team of each (op id, rank), int64 [ops, P]; -1 where the op calls no group."""
-    program: Program = compiled.program
-    teams = np.full((len(program.ops), program.ranks), -1, dtype=np.int64)
-    for template in compiled.templates.values():
-        for found in template.ops:
-            if found.op.kind in GROUP_KINDS and program.group_of(found.op) is not None:
-                teams[found.op_id] = found.team
-    return teams

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
-from simgnn.record.trace import TRAFFIC_SCHEMA
+from simgnn.record.rundir import TRAFFIC_SCHEMA
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
 from simgnn.sim.engine.handlers import handed_bytes
 from simgnn.sim.engine.message_rounds import pairwise_rounds

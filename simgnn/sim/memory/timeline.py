@@ -20,7 +20,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.program.lifetimes import same_as_constants
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
-from simgnn.record.trace import MEMORY_SCHEMA
+from simgnn.record.rundir import MEMORY_SCHEMA
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.memory.caching_allocator import reserved_bytes

@@ -10,7 +10,7 @@ import numpy as np
 from simgnn.errors import BackendError, ConfigError
 from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder, make_parent
-from simgnn.record.provenance import versions
+from simgnn.record.result import versions
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
 from simgnn.study.validate.earlier_call import check_folder, differing, how_far
