@@ -1,4 +1,4 @@
-"""Ops of a whole group whose payload is counted as ``collective_bytes``: all-reduce, broadcast, all-gather, barrier."""
+"""Ops of a whole group, counted as ``collective_bytes``: all-reduce, broadcast, all-gather, barrier."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,10 +18,8 @@ def _sent(op: Op, nbytes: int) -> Sent:
 
 
 def allreduce(op: Op, template: Template, context: RankContext) -> Handler:
-    """Sum over the group, in place, of all that the op reads, as one message.
-
-    Buffers that lie side by side in memory (the flat gradients) are summed where they are; others are joined first.
-    """
+    """Sum all that the op reads over the group, in place, as one message. Buffers that do not lie side by side in
+    memory, as the flat gradients do, are joined first."""
     group = context.group(op)
     getters = [context.store.getter(access) for access in op.reads]
 
@@ -43,7 +41,7 @@ def allreduce(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def side_by_side(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """One flat view of tensors that follow one another in one storage; None where they do not."""
+    """One flat view of tensors that follow each other in one storage; None where they do not."""
     first, place = values[0], values[0].storage_offset()
     for value in values:
         same = value.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and value.dtype == first.dtype
@@ -54,14 +52,14 @@ def side_by_side(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
-    """Rows of the op's ``root`` to every member of the group. The root reads them; all write them.
+    """Send rows of the op's ``root`` to every member of the group. The root reads them; all members write them.
 
-    Their number is ``transfer.rows`` of the root, which every rank knows from the program. Where the buffer written has
-    no rows on the root, the root keeps nothing there. A second buffer written holds versions (int64 [P, 1], in place):
-    the root's becomes one more than the epoch; a third, on the root, what it sent last.
+    Their number is ``transfer.rows`` of the root, which every rank knows from the program. The root keeps nothing where
+    the written buffer has no rows on it. A second written buffer holds versions (int64 [P, 1], in place): the root's
+    becomes one more than the epoch. A third holds, on the root, a copy of what it sent last.
 
-    What is guarded may be used in later turns: it lies in memory that is there before the first turn, so that every
-    epoch holds as much, whenever in it a block arrives first and however long it is used. What was sent is a copy.
+    Rows of a guarded op may be used in later turns. Their memory is allocated before the first turn, so that every
+    epoch takes as much memory, whenever a block first arrives and however long it is used.
     """
     group = context.group(op)
     if op.root is None or op.root not in group.members:
@@ -101,7 +99,7 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]:
-    """Keeps what this rank sent, in the third buffer that the op writes: a copy, but of rows that never change."""
+    """Keep what this rank sent in the third buffer that the op writes: a copy, unless the rows never change."""
     name, put = op.writes[2].buffer, context.store.setter(op.writes[2])
     if name in same_as_constants(context.program):
         return put
@@ -110,7 +108,7 @@ def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]
 
 
 def allgather(op: Op, template: Template, context: RankContext) -> Handler:
-    """Rows of every member, in the order of ranks, on every member; the number of rows may differ."""
+    """Gather the rows of every member on every member, in the order of ranks; the number of rows may differ."""
     group = context.group(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place, transfer, sizes = context.store.place(op.writes[0].buffer), op.transfer, context.program.sizes

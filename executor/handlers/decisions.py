@@ -1,7 +1,7 @@
 """Ops that a policy carries out: its action turns what the op reads into what it writes.
 
-State is a buffer that the op reads and writes: it is donated, so an action may change it and returns it. Before the
-first write it reads as zeros, which are made before the run, so that the first epoch holds what all others do.
+State is a buffer that the op reads and writes; an action may change it in place and returns it. Before the first write
+it reads as zeros. They are allocated before the run, so that the first epoch takes as much memory as all others.
 """
 
 import sys
@@ -21,23 +21,23 @@ from simgnn.program.program import Template
 from simgnn.registry import is_external
 
 BEFORE = Now(0, 0, 0)
-"""A turn that has all that persists."""
+"""A turn in which every persistent buffer has its full size."""
 
 
 def act(op: Op, template: Template, context: RankContext) -> Handler:
-    """``action.run(context, *read) -> written``, where ``action`` is what the policy of the op's slot does in it.
+    """Call ``action.run(context, *read) -> written`` of the policy of the op's slot, and record what it decides.
 
-    Its decisions are recorded. Rows that a guarded op writes for the run stay when it is skipped; their memory is
-    there before they first arrive, as in :func:`executor.handlers.collectives.broadcast`.
+    Rows that a guarded op writes persist when it is skipped; their memory is reserved before they first arrive, as in
+    :func:`executor.handlers.collectives.broadcast`.
     """
     action, where, store = context.action(op), policy_context(context, op, template), context.store
-    getter = _state_or_rows if action.starts_from_zeros else _as_written
-    getters, setters = [getter(access, context) for access in op.reads], context.writes(op)
+    zeros, setters = action.starts_from_zeros, context.writes(op)
+    getters = [_state_or_rows(access, context) if zeros else store.getter(access) for access in op.reads]
     buffers = context.program.buffers
     kept = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
     for name in kept:
         store.reserve(name)
-    # ours are proven to agree by tests; the others' first difference would leave ranks waiting for each other
+    # tests prove that shipped policies agree; if a user's do not, ranks would wait for each other forever
     checked = context.control if is_external(action.owner) else None
 
     def run(now: Now) -> None:
@@ -60,7 +60,7 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def check_agreement(control: GroupHandle, action: Action[Any], guards: Mapping[str, int]) -> None:
-    """Raise :class:`BackendError`, on all ranks, where guards of a user's own policy differ between them."""
+    """Raise :class:`BackendError` on all ranks where guards of a user's own policy differ between ranks."""
     if not guards or control.process_group is None:
         return
     mine = torch.tensor([guards[name] for name in sorted(guards)], dtype=torch.int64)
@@ -87,7 +87,3 @@ def _state_or_rows(access: Access, context: RankContext) -> Callable[[Now], Any]
         return context.store.zeros(buffer, now) if found is None else found
 
     return read
-
-
-def _as_written(access: Access, context: RankContext) -> Callable[[Now], Any]:
-    return context.store.getter(access)

@@ -1,9 +1,8 @@
-"""Request and reply: rows by id from the ranks that hold them, in numbered rounds that every rank takes part in."""
+"""Request and reply: rows by id from the ranks that hold them, in rounds that every rank takes part in."""
 
 import torch
 
-from executor.handlers.request import request_rows
-from executor.handlers.wire import count_pairs, counts_of
+from executor.handlers.wire import count_pairs, counts_of, request_rows
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext, Sent, policy_context
 from simgnn.errors import BackendError
@@ -12,26 +11,24 @@ from simgnn.program.program import Template
 
 
 def fetch(op: Op, template: Template, context: RankContext) -> Handler:
-    """Rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of the ids.
+    """Fetch rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of ids.
 
-    The op's action finds ids: ``run(context, ids) -> (rank int64 [k], position int64 [k])``. One round is: counts (8
-    bytes a pair, control), positions (int64, payload), rows (payload). A second buffer that is written takes what this
-    rank was asked for: positions, and how many of them by each rank (int64). Ids are cut into rounds of at most
-    ``options["round_rows"]`` (default: one); ranks agree on the number of rounds first; empty rounds are legal.
+    The op's action locates ids: ``run(context, ids) -> (rank int64 [k], position int64 [k])``. One round sends counts
+    (8 bytes a pair, control), positions (int64, payload) and rows (payload). A second written buffer takes what other
+    ranks asked for: positions, and their number by rank (int64). Rounds have at most ``options["round_rows"]`` ids
+    (default: one round for all); ranks agree on the number of rounds first, and a round may be empty.
 
-    Raises :class:`BackendError` for a second buffer and more than one round.
+    Raises :class:`BackendError` for a second buffer together with ``round_rows``.
     """
     return _fetch(op, template, context, in_order=False)
 
 
 def fetch_remote(op: Op, template: Template, context: RankContext) -> Handler:
-    """Only rows that other hosts hold, which the op's action finds rank after rank. What is written has just these
-    rows, in this order."""
+    """Fetch rows that other hosts hold, which the op's action locates rank after rank; write them in that order."""
     return _fetch(op, template, context, in_order="round_rows" not in op.options)
 
 
 def _fetch(op: Op, template: Template, context: RankContext, in_order: bool) -> Handler:
-    """``in_order``: rows are written as they arrive."""
     if len(op.writes) > 1 and "round_rows" in op.options:
         raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
     group, op_id, action = context.group(op), context.op_id(template, op), context.action(op)
@@ -46,10 +43,12 @@ def _fetch(op: Op, template: Template, context: RankContext, in_order: bool) -> 
         wanted = len(owner)
         result = stored.new_empty((0 if in_order else wanted, *stored.shape[1:]), device=place)
         size = limit or max(1, wanted)
-        mine = -(-wanted // size)
-        rounds, control = (mine, 0) if not limit else _most(mine, context, op)
+        rounds, control = 1, 0
+        if limit:  # as many as the rank with the most ids needs
+            told, control = counts_of(torch.full((len(group.members),), -(-wanted // size)), group)
+            rounds = max(told)
         sent = messages = 0
-        for number in range(rounds if limit else 1):
+        for number in range(rounds):
             part = slice(min(number * size, wanted), min((number + 1) * size, wanted))
             reply = request_rows(stored, owner[part], position[part], group)
             context.arrived(op, now, group.members, reply.asked)
@@ -67,10 +66,3 @@ def _fetch(op: Op, template: Template, context: RankContext, in_order: bool) -> 
         return Sent(sent, 0, control, messages)
 
     return run
-
-
-def _most(rounds: int, context: RankContext, op: Op) -> tuple[int, int]:
-    """The largest number of rounds that any rank needs, and the bytes of agreeing."""
-    group = context.group(op)
-    told, header = counts_of(torch.full((len(group.members),), rounds), group)
-    return max(told), header

@@ -15,53 +15,77 @@ from simgnn.program.ops import Op
 from simgnn.program.program import Template
 from simgnn.program.sizes import Decision
 
+Counts = Callable[[Now, torch.Tensor], tuple[list[int], list[int], int] | None]
+"""For a turn and the rows to send: rows to and from each member, and the bytes of agreeing on them. None: no rank sends
+anything, and the exchange is skipped."""
+Record = Callable[[Now, list[int], list[int]], None]
+"""Records rows to and from each member in a turn."""
+
 
 def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     """Uneven all-to-all of a packed buffer (peers ascending); what arrives is written, peers ascending.
 
-    Rows of each pair come from the route. With ``transfer.decision`` they are what the sender decided: the op reads the
-    counts (int64 [P]) second, and sends them ahead as control bytes; with ``transfer.announced`` it reads the masks, or
-    counts of the pairs that may have rows, that have gone ahead, its own and those that arrived. A route that is empty
-    on every rank is skipped, in the turns in which it is where its rows differ by turn.
+    Rows of each pair come from the route, which may give others for each turn. With ``transfer.decision`` the sender
+    has decided them: the op reads the counts (int64 [P]) second, and sends them ahead as control bytes. With
+    ``transfer.announced`` it reads its own masks and those that arrived, or counts of the pairs that may have rows:
+    they were sent ahead. A turn in which no rank sends along the route is skipped.
     """
-    group, op_id = context.group(op), context.op_id(template, op)
+    group, op_id, transfer = context.group(op), context.op_id(template, op), op.transfer
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
-    place = context.store.place(op.writes[0].buffer)
-    control = op.transfer is not None and op.transfer.control
-    if op.transfer is not None and op.transfer.decision is not None:
-        return _decided_exchange(op, context, group, op_id)
-    if context.scheduled(op):
-        return _scheduled_exchange(op, context, group, op_id)
-    route = context.route(op)
-    if route.empty:
-        return lambda now: put(now, read(now).new_empty((0, *read(now).shape[1:]), device=place))
-    send = [route.send[member] for member in group.members]
-    receive = [route.receive[member] for member in group.members]
-    _check_total(op, route, send)
+    written = op.writes[0].buffer
+    place, control = context.store.place(written), transfer is not None and transfer.control
+    room: torch.Tensor | None = None
+    record: Record | None = None
+    counts: Counts
+    if transfer is not None and transfer.decision is not None:
+        counts = _counts_announced(op, context) if transfer.announced else _counts_sent_ahead(op, context, group)
+        # what a control message decides, the exchange behind it decides again, and records
+        record = None if control else _record_decision(op, transfer.decision.name, context, group)
+    elif context.scheduled(op):
+        counts, room = _counts_of_turn(op, context, group), context.store.room(written)
 
-    def run(now: Now) -> Sent:
+        def record(now: Now, send: list[int], receive: list[int]) -> None:
+            context.arrived(op, now, group.members, receive)
+
+    else:
+        counts = _counts_of_route(op, context, group)
+
+    def run(now: Now) -> Sent | None:
         packed = read(now)
-        received = all_to_all(packed, send, receive, group)
+        told = counts(now, packed)
+        if told is None:
+            put(now, packed.new_empty((0, *packed.shape[1:]), device=place))
+            return None
+        send, receive, header = told
+        received = all_to_all(packed, send, receive, group, room)
         put(now, received if received.device == place else received.to(place))
+        if record is not None:
+            record(now, send, receive)
         sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))
-        return Sent(0, 0, sent, messages) if control else Sent(sent, 0, 0, messages)
+        return Sent(0, 0, header + sent, messages) if control else Sent(sent, 0, header, messages)
 
     return run
 
 
-def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: int) -> Handler:
-    """An exchange whose rows the program tells for each turn, so that no rank tells another. What is noted as arrived
-    are the sizes with which receives were posted, the program's; a sender checks that it holds as many as it tells."""
-    assert op.route is not None
-    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
-    place, members = context.store.place(op.writes[0].buffer), list(group.members)
-    route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
-    room = context.store.room(op.writes[0].buffer)
+def _counts_of_route(op: Op, context: RankContext, group: GroupHandle) -> Counts:
+    """The same in every turn."""
+    route = context.route(op)
+    if route.empty:
+        return lambda now, packed: None
+    send, receive = ([rows[member] for member in group.members] for rows in (route.send, route.receive))
+    _check_total(op, route, send)
+    return lambda now, packed: (send, receive, 0)
 
-    def run(now: Now) -> Sent | None:
-        packed, rows = read(now), route.matrix(ranks, now.epoch, now.step)
+
+def _counts_of_turn(op: Op, context: RankContext, group: GroupHandle) -> Counts:
+    """The program gives them for each turn, so that ranks need not tell each other."""
+    assert op.route is not None
+    route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
+    members = list(group.members)
+
+    def counts(now: Now, packed: torch.Tensor) -> tuple[list[int], list[int], int] | None:
+        rows = route.matrix(ranks, now.epoch, now.step)
         if not rows.any():
-            put(now, packed.new_empty((0, *packed.shape[1:]), device=place))
             return None
         send, receive = rows[rank, members].tolist(), rows[members, rank].tolist()
         if sum(send) != len(packed):
@@ -69,26 +93,16 @@ def _scheduled_exchange(op: Op, context: RankContext, group: GroupHandle, op_id:
                 f"op '{op.name}', epoch {now.epoch + 1}, step {now.step + 1}: the program sends {sum(send)} rows, "
                 f"'{op.reads[0].buffer}' holds {len(packed)}; prepare the run again"
             )
-        received = all_to_all(packed, send, receive, group, room)
-        context.arrived(op, now, members, receive)
-        put(now, received if received.device == place else received.to(place))
-        sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))
-        return Sent(sent, 0, 0, messages)
+        return send, receive, 0
 
-    return run
+    return counts
 
 
-def _decided_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: int) -> Handler:
-    """An exchange whose rows were decided in this turn. What is sent to each peer is recorded, and where the rows of
-    the written buffer are a decision too, how many arrived; what goes ahead of such an exchange (control) is not, since
-    that one tells the same numbers."""
-    assert op.transfer is not None
-    assert op.transfer.decision is not None
-    read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
-    written, control = context.program.buffers[op.writes[0].buffer], op.transfer.control
-    place, name = context.store.place(written.name), op.transfer.decision.name
-    arrivals = written.rows.name if isinstance(written.rows, Decision) and written.rows.name != name else None
-    counts = _counts_announced(op, context) if op.transfer.announced else _counts_sent_ahead(op, context, group)
+def _record_decision(op: Op, name: str, context: RankContext, group: GroupHandle) -> Record:
+    """Record the rows sent to each peer, and those that arrived where the rows of the written buffer are a decision,
+    too."""
+    size = context.program.buffers[op.writes[0].buffer].rows
+    arrivals = size.name if isinstance(size, Decision) and size.name != name else None
 
     def record(now: Now, send: list[int], receive: list[int]) -> None:
         for member, rows in zip(group.members, send, strict=True):
@@ -97,26 +111,13 @@ def _decided_exchange(op: Op, context: RankContext, group: GroupHandle, op_id: i
         if arrivals is not None:
             context.decide(now, arrivals, sum(receive))
 
-    def run(now: Now) -> Sent:
-        packed = read(now)
-        send, receive, header = counts(now)
-        put(now, all_to_all(packed, send, receive, group).to(place))
-        if not control:
-            record(now, send, receive)
-        sent, messages = count_pairs(context, now, op_id, group, send, row_bytes(packed))
-        return Sent(0, 0, header + sent, messages) if control else Sent(sent, 0, header, messages)
-
-    return run
-
-
-Counts = Callable[[Now], tuple[list[int], list[int], int]]
-"""Rows to and from each member in a turn, and the bytes of agreeing on them."""
+    return record
 
 
 def _counts_sent_ahead(op: Op, context: RankContext, group: GroupHandle) -> Counts:
     decided = context.store.getter(op.reads[1])
 
-    def counts(now: Now) -> tuple[list[int], list[int], int]:
+    def counts(now: Now, packed: torch.Tensor) -> tuple[list[int], list[int], int]:
         send = decided(now)
         receive, header = counts_of(send, group)
         return send.tolist(), receive, header
@@ -135,7 +136,7 @@ def _counts_announced(op: Op, context: RankContext) -> Counts:
             return _listed_rows(most, told)
         return derive(context.memo, WireMask, most, like=told).chosen_of_peers(told)
 
-    def counts(now: Now) -> tuple[list[int], list[int], int]:
+    def counts(now: Now, packed: torch.Tensor) -> tuple[list[int], list[int], int]:
         send, receive = of(route.send, leaving(now)), of(route.receive, arriving(now))
         return [send[member] for member in members], [receive[member] for member in members], 0
 
@@ -149,45 +150,35 @@ def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
-    """Rows that a route names, read from their owners point to point: each pair with rows is one message.
+    """Read rows that a route names from their owners, point to point: each pair with rows is one message.
 
-    The op reads the owner's rows and writes those that it wanted, owners ascending. On a machine with peer access the
-    backend moves them directly between devices; every rank that owns rows of the route takes part.
+    The op reads the owner's rows and writes the rows that it wanted, owners ascending. On a machine with peer access
+    the backend moves them directly between devices; every rank that owns rows of the route takes part.
     """
     group, op_id, route = context.group(op), context.op_id(template, op), context.route(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place = context.store.place(op.writes[0].buffer)
-    send, receive = list(route.send), list(route.receive)
-    counts = [send[member] for member in group.members]
+    counts = [route.send[member] for member in group.members]
     _check_total(op, route, counts)
 
     def run(now: Now) -> Sent:
         rows = read(now)
-        picked = rows if route.gather is None else rows.index_select(0, route.gather)
-        wire = picked.to(group.device)
-        out = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
-        _points(wire, out, send, receive, group)
+        wire = (rows if route.gather is None else rows.index_select(0, route.gather)).to(group.device)
+        out = torch.empty((sum(route.receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
+        parts, slots = torch.split(wire, list(route.send)), torch.split(out, list(route.receive))
+        requests = []
+        for peer in group.members:
+            if route.receive[peer]:
+                requests.append(dist.P2POp(dist.irecv, slots[peer], peer, group.process_group))
+            if route.send[peer]:
+                requests.append(dist.P2POp(dist.isend, parts[peer], peer, group.process_group))
+        for work in dist.batch_isend_irecv(requests) if requests else ():
+            work.wait()
         put(now, out.to(place))
-        return Sent(*_payload(count_pairs(context, now, op_id, group, counts, row_bytes(wire))))
+        sent, messages = count_pairs(context, now, op_id, group, counts, row_bytes(wire))
+        return Sent(sent, 0, 0, messages)
 
     return run
-
-
-def _points(wire: torch.Tensor, out: torch.Tensor, send: list[int], receive: list[int], group: GroupHandle) -> None:
-    requests = []
-    parts, slots = torch.split(wire, send), torch.split(out, receive)
-    for peer in group.members:
-        if receive[peer]:
-            requests.append(dist.P2POp(dist.irecv, slots[peer], peer, group.process_group))
-        if send[peer]:
-            requests.append(dist.P2POp(dist.isend, parts[peer], peer, group.process_group))
-    if requests:
-        for work in dist.batch_isend_irecv(requests):
-            work.wait()
-
-
-def _payload(counted: tuple[int, int]) -> tuple[int, int, int, int]:
-    return counted[0], 0, 0, counted[1]
 
 
 def _check_total(op: Op, route: LocalRoute, send: list[int]) -> None:

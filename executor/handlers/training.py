@@ -1,25 +1,30 @@
-"""Loss and optimizer step."""
+"""Ops of training alone: loss, optimizer step, dropout."""
 
+import torch
+
+from executor.kernels.dropout import drop_out
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
+from simgnn.sampling.draw.seeds import dropout_seed, layer_key
 
 
 def loss(op: Op, template: Template, context: RankContext) -> Handler:
-    """Reads the last layer's rows first. In training it writes their gradient, then the metrics; in an evaluation
-    (one buffer written) the counts of train, validation and test rows.
+    """The loss of the last layer's rows, which the op reads first.
 
-    Of a mini-batch (three buffers written) it reads second which of the rank's training vertices the rows belong to
-    (int64 [b]), and writes third what summed gradients are divided by, in place: how many rows there are.
+    In training it writes their gradient, then the metrics; in an evaluation (one buffer written) the counts of train,
+    validation and test rows. For a mini-batch (three buffers written) it reads second which of the rank's training
+    vertices the rows belong to (int64 [b]), and sets the third buffer to the divisor of summed gradients: how many rows
+    there are.
     """
     return _loss(op, context, by_rank=False)
 
 
 def rank_mean_loss(op: Op, template: Template, context: RankContext) -> Handler:
-    """The loss of a mini-batch whose gradient is that of the mean over this rank's rows. Summed gradients are divided
-    by 1 for each rank that has rows."""
+    """The loss of a mini-batch whose gradient is that of the mean over this rank's rows. The divisor of summed
+    gradients is then the number of ranks that have rows."""
     return _loss(op, context, by_rank=True)
 
 
@@ -59,8 +64,33 @@ def optimize(op: Op, template: Template, context: RankContext) -> Handler:
     if context.optimizer is None:
         raise BackendError(f"op '{op.name}' needs an optimizer, which this run does not have")
     optimizer = context.optimizer
+    return lambda now: optimizer.step()
+
+
+def dropout(op: Op, template: Template, context: RankContext) -> Handler:
+    """Drop elements of the rows that the op reads first, and write them; backward does the same to their gradient.
+
+    Second the op reads the vertices of these rows, and perhaps more behind them. They and the layer decide which
+    elements are dropped (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks stay equal.
+    ``options["dropped"]``: how many 65,536ths of the elements.
+    """
+    return _dropout(op, context, batched=False)
+
+
+def batch_dropout(op: Op, template: Template, context: RankContext) -> Handler:
+    """:func:`dropout` where each rank draws for its own mini-batch."""
+    return _dropout(op, context, batched=True)
+
+
+def _dropout(op: Op, context: RankContext, batched: bool) -> Handler:
+    read, vertices = (context.store.getter(access) for access in op.reads)
+    put = context.store.setter(op.writes[0])
+    dropped = int(op.options["dropped"])
 
     def run(now: Now) -> None:
-        optimizer.step()
+        batch = (context.rank, now.step) if batched else None
+        rows: torch.Tensor = read(now)
+        key = layer_key(dropout_seed(context.seed, now.epoch, batch), op.layer)
+        put(now, drop_out(rows, vertices(now)[: len(rows)], key, dropped))
 
     return run

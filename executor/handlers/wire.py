@@ -1,6 +1,7 @@
-"""What handlers hand to ``torch.distributed``, and how they count it."""
+"""What handlers hand to ``torch.distributed``, how they count it, and one round of request and reply."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -11,10 +12,7 @@ from executor.state.context import GroupHandle, RankContext
 
 def row_bytes(rows: torch.Tensor) -> int:
     """Bytes of one row of a dense tensor."""
-    count = rows.element_size()
-    for extent in rows.shape[1:]:
-        count *= extent
-    return count
+    return rows.element_size() * rows.shape[1:].numel()
 
 
 def all_to_all(
@@ -24,7 +22,7 @@ def all_to_all(
     group: GroupHandle,
     room: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Rows to and from every member of the group; what arrives, on the group's device: in the first rows of ``room``,
+    """Exchange rows with every member of the group; what arrives, on the group's device: in the first rows of ``room``,
     where there is any."""
     wire = packed if packed.device == group.device else packed.to(group.device)
     if room is None or room.device != wire.device:
@@ -66,7 +64,7 @@ def _pairwise(
 
 
 def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:
-    """How many rows each member will send, from what each member told (int64), and the bytes of telling."""
+    """Exchange counts: ``send`` int64 [members] holds one for each member; returns those received, and the bytes."""
     wire = send.to(group.device)
     out = torch.empty_like(wire)
     if group.process_group is None:
@@ -79,7 +77,7 @@ def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:
 def count_pairs(
     context: RankContext, now: Now, op_id: int, group: GroupHandle, send: Sequence[int], size: int
 ) -> tuple[int, int]:
-    """Book rows of ``size`` bytes sent to each member in a turn; (bytes, messages) that left this rank."""
+    """Count rows of ``size`` bytes sent to each member in a turn; (bytes, messages) that left this rank."""
     total = messages = 0
     for member, rows in zip(group.members, send, strict=True):
         if rows and member != context.rank:
@@ -89,3 +87,44 @@ def count_pairs(
             total += rows * size
             messages += 1
     return total, messages
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one round of request and reply received, and the sizes of what was sent.
+
+    ``rows`` [k, F] on the group's device: row i answers request ``places[i]`` (int64 [k]). ``positions`` int64: what
+    other members asked of this rank, member after member. ``asked``, ``served``: positions asked of each member, and
+    rows sent to it; ``position_bytes``, ``row_bytes``: the size of one. ``control_bytes``: the counts sent ahead.
+    """
+
+    positions: torch.Tensor
+    rows: torch.Tensor
+    places: torch.Tensor
+    asked: list[int]
+    served: list[int]
+    position_bytes: int
+    row_bytes: int
+    control_bytes: int
+
+
+def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tensor, group: GroupHandle) -> Reply:
+    """Rows ``position`` int64 [k] of what the ranks ``owner`` int64 [k] hold; this rank holds ``stored`` [n, F].
+
+    Every member of the group calls it, with requests or without. Counts (8 bytes a pair), positions and rows travel.
+    """
+    places = torch.argsort(owner, stable=True)
+    wanted = position[places]
+    ask = member_counts(owner, group)
+    asked = ask.tolist()
+    served, header = counts_of(ask, group)
+    positions = all_to_all(wanted, asked, served, group)
+    reply = stored.index_select(0, positions.to(stored.device))
+    rows = all_to_all(reply, served, asked, group)
+    return Reply(positions, rows, places, asked, served, row_bytes(wanted), row_bytes(reply), header)
+
+
+def member_counts(ranks: torch.Tensor, group: GroupHandle) -> torch.Tensor:
+    """How often each member of the group occurs among ``ranks`` int64 [k]: int64 [members]."""
+    members = torch.tensor(group.members)
+    return torch.bincount(torch.searchsorted(members, ranks.cpu()), minlength=len(members))

@@ -1,9 +1,9 @@
-"""Dropout: elements of rows become zero at random, the others grow by as much, in place.
+"""Dropout: elements of rows become zero at random, and the others grow to make up for it, in place.
 
-Which ones is a pure function of a key, the vertex of the row and the column: wherever and in whatever order a row is
-computed, the same of its elements are dropped, and backward draws the mask again in place of keeping it. Element c of
-vertex v takes 16 bits, at place c % 4, of number c // 4 of the stream that number v of the stream ``key`` starts
-(:func:`simgnn.graph.hashing.splitmix`), and is dropped where they are below ``dropped``.
+Which elements is a pure function of a key, the row's vertex and the column. So every rank that computes a row drops the
+same elements, and backward draws the mask again instead of storing it. Element c of vertex v is dropped where 16 bits
+are below ``dropped``: those at place c % 4 of number c // 4 of the stream that starts from number v of the stream
+``key`` (:func:`simgnn.graph.hashing.splitmix`).
 Source: Srivastava et al., JMLR 2014, with inverted scaling.
 """
 
@@ -11,15 +11,13 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from executor.kernels.balance import default_threads
-from executor.kernels.launch import even_parts, launch
-from executor.kernels.views import array, compiled_for
+from executor.kernels.launch import array, compiled_for, default_threads, even_parts, launch
 from simgnn.emit import arrays
 from simgnn.graph.hashing import splitmix
 from simgnn.model.dropout import kept_share
 
 BLOCK_ELEMENTS = 1 << 22
-"""Elements whose factors torch makes at a time: they and their hashes take a few tens of bytes each meanwhile."""
+"""Elements whose factors torch makes at a time: each takes a few tens of bytes while they are made."""
 _BITS, _LOW = np.uint64(16), np.uint64(0xFFFF)
 
 
@@ -43,8 +41,8 @@ def drop_out(rows: torch.Tensor, vertices: torch.Tensor, key: int, dropped: int)
 
 
 def factors(vertices: torch.Tensor, width: int, key: int, dropped: int, dtype: torch.dtype) -> torch.Tensor:
-    """What elements are multiplied by, [n, width] of ``dtype`` on the device of ``vertices`` int64 [n]: the same as by
-    the compiled kernel, bit for bit."""
+    """What elements are multiplied by, [n, width] on the device of ``vertices`` int64 [n]; equal bit for bit to the
+    factors of the compiled kernel."""
     streams = arrays.draws(arrays.signed(key), vertices)
     drawn = arrays.draws(streams[:, None], torch.arange(-(-width // 4), device=vertices.device))
     shifts = torch.arange(0, 64, 16, device=vertices.device)
@@ -68,6 +66,5 @@ def drop(rows, vertices, key, dropped, scale, first, last):  # type: ignore[no-u
 
 @njit(nogil=True, cache=True, parallel=True)
 def drop_parallel(rows, vertices, key, dropped, scale, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         drop(rows, vertices, key, dropped, scale, bounds[part], bounds[part + 1])

@@ -1,16 +1,21 @@
-"""What follows a matrix product: bias and activation in one pass, and their backward. CPU: Numba; elsewhere: torch."""
+"""What follows a matrix product: bias and activation in one pass, and their backward. CPU: Numba; elsewhere: torch.
+
+Column sums are taken over blocks of a fixed number of rows and then over the blocks in order, so that they do not
+depend on the number of threads. NaN stays NaN: a run that diverges must show it.
+"""
 
 import numpy as np
 import torch
+from numba import njit, prange
 from torch.nn import functional
 
-from executor.kernels import rowwise
-from executor.kernels.balance import default_threads
-from executor.kernels.launch import even_parts, launch
-from executor.kernels.views import array, compiled_for
+from executor.kernels.launch import array, compiled_for, default_threads, even_parts, launch
 from simgnn.model.spec import Activation
 
-CODES: dict[Activation, int] = {"none": rowwise.NONE, "relu": rowwise.RELU, "elu": rowwise.ELU}
+BLOCK_ROWS = 1024
+"""Rows whose column sums are taken together: part of the arithmetic, not a tuning knob."""
+NONE, RELU, ELU = 0, 1, 2
+CODES: dict[Activation, int] = {"none": NONE, "relu": RELU, "elu": ELU}
 
 
 def bias_activation(
@@ -22,7 +27,7 @@ def bias_activation(
 ) -> torch.Tensor:
     """act(source + added + bias) for ``source`` [n, F], ``bias`` [F], ``added`` [n, F] or None; no autograd.
 
-    Written to ``out`` (which may be ``source``), or to a new tensor. Deterministic.
+    The result goes to ``out`` (which may be ``source``) or to a new tensor. Deterministic.
     """
     out = torch.empty_like(source) if out is None else out
     if not compiled_for(source):
@@ -34,7 +39,7 @@ def bias_activation(
         return out.relu_() if activation == "relu" else out
     others = np.empty((0, source.shape[1]), array(source).dtype) if added is None else array(added)
     arguments = (array(source), others, array(bias), CODES[activation], array(out))
-    launch(rowwise.activate, rowwise.activate_parallel, arguments, even_parts(len(out), default_threads()))
+    launch(activate, activate_parallel, arguments, even_parts(len(out), default_threads()))
     return out
 
 
@@ -47,10 +52,9 @@ def activation_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(gradient before the activation [n, F], gradient of the bias [F]); no autograd.
 
-    ``output`` [n, F] is what the activation gave, None where there was none (then the gradient itself is returned).
-    Where dropout changed it in place since, ``kept`` is the share of elements that it kept; ``gradient`` is zero where
-    it dropped one. Written to ``out``, which may be ``gradient``, or to a new tensor. Deterministic, whatever the
-    number of threads.
+    ``output`` [n, F]: the activation's result; None where there was no activation, and the gradient itself is returned.
+    ``kept``: the share of ``output`` that dropout has kept since; ``gradient`` is zero where it dropped an element.
+    The result goes to ``out`` (which may be ``gradient``) or to a new tensor. Deterministic for any number of threads.
     """
     if not compiled_for(gradient):
         masked = gradient if output is None else _masked(gradient, output, activation, kept)
@@ -61,16 +65,84 @@ def activation_backward(
     values = array(gradient)
     none = np.empty((0, width), values.dtype)
     masked = gradient if output is None else torch.empty_like(gradient) if out is None else out
-    sums = np.empty((-(-len(values) // rowwise.BLOCK_ROWS), width), values.dtype)
+    sums = np.empty((-(-len(values) // BLOCK_ROWS), width), values.dtype)
     before, into = (none, none) if output is None else (array(output), array(masked))
     bounds = even_parts(len(sums), default_threads())
     arguments = (values, before, into, sums, CODES[activation], values.dtype.type(kept))
-    launch(rowwise.mask_and_sum, rowwise.mask_and_sum_parallel, arguments, bounds)
+    launch(mask_and_sum, mask_and_sum_parallel, arguments, bounds)
     return masked, torch.from_numpy(sums.sum(0))
 
 
 def _masked(gradient: torch.Tensor, output: torch.Tensor, activation: Activation, kept: float) -> torch.Tensor:
-    if activation == "elu":  # the derivative of exp(x) - 1 is one more than it
+    if activation == "elu":  # the derivative of exp(x) - 1 is exp(x), which is the output plus 1
         return torch.where(output > 0, gradient, gradient * (output * kept + 1))
     masked: torch.Tensor = torch.ops.aten.threshold_backward(gradient, output, 0)
     return masked
+
+
+@njit(nogil=True, cache=True)
+def activate(source, added, bias, activation, out, first, last):  # type: ignore[no-untyped-def]
+    """out = source + added + bias, then the activation; ``added`` may be empty, ``out`` may be ``source``."""
+    width = out.shape[1]
+    for i in range(first, last):
+        row, into = source[i], out[i]
+        if len(added) > 0:
+            other = added[i]
+            for c in range(width):
+                into[c] = row[c] + other[c]
+            row = into
+        if activation == RELU:
+            for c in range(width):
+                value = row[c] + bias[c]
+                into[c] = value - value if value < 0 else value
+        elif activation == ELU:
+            for c in range(width):
+                value = row[c] + bias[c]
+                into[c] = np.expm1(value) if value < 0 else value
+        else:
+            for c in range(width):
+                into[c] = row[c] + bias[c]
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def activate_parallel(source, added, bias, activation, out, bounds):  # type: ignore[no-untyped-def]
+    for part in prange(len(bounds) - 1):
+        activate(source, added, bias, activation, out, bounds[part], bounds[part + 1])
+
+
+@njit(nogil=True, cache=True)
+def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):  # type: ignore[no-untyped-def]
+    """Gradient before the activation, and its column sums by block, ``sums[b]``.
+
+    masked = gradient where output > 0; elsewhere 0, or for ELU gradient x (output x kept + 1). With ``output`` and
+    ``masked`` empty the gradient is only summed.
+    """
+    width = gradient.shape[1]
+    zero, one = gradient.dtype.type(0), gradient.dtype.type(1)
+    for block in range(first, last):
+        total = sums[block]
+        for c in range(width):
+            total[c] = zero
+        for i in range(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, len(gradient))):
+            row = gradient[i]
+            if len(output) > 0 and activation == ELU:
+                before, into = output[i], masked[i]
+                for c in range(width):
+                    value = row[c] if before[c] > 0 else row[c] * (before[c] * kept + one)
+                    into[c] = value
+                    total[c] += value
+            elif len(output) > 0:
+                before, into = output[i], masked[i]
+                for c in range(width):
+                    value = zero if before[c] <= 0 else row[c]
+                    into[c] = value
+                    total[c] += value
+            else:
+                for c in range(width):
+                    total[c] += row[c]
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def mask_and_sum_parallel(gradient, output, masked, sums, activation, kept, bounds):  # type: ignore[no-untyped-def]
+    for part in prange(len(bounds) - 1):
+        mask_and_sum(gradient, output, masked, sums, activation, kept, bounds[part], bounds[part + 1])

@@ -1,21 +1,61 @@
-"""How compiled kernels are started: on the calling thread, or on several threads of Numba."""
+"""What the compiled CPU kernels share: which tensors they take, how rows are divided among threads, how they start."""
 
 import threading
 from typing import Any
 
 import numba
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+COMPILED_DTYPES = (torch.float32, torch.float64)
+ROW_COST_EDGES = 2
+"""Work of a row without edges (start, scale, write), in edges."""
 _one_at_a_time = threading.Lock()
 
 
-def launch(serial: Any, parallel: Any, arguments: tuple[Any, ...], bounds: NDArray[np.int64]) -> None:
-    """Run a kernel over units (rows, blocks) ``bounds[0]``..``bounds[-1]``, part k on a thread of its own.
+def compiled_for(rows: torch.Tensor) -> bool:
+    """Whether Numba kernels take these rows: float32 or float64, dense, contiguous, on the CPU."""
+    return (
+        rows.device.type == "cpu"
+        and rows.dtype in COMPILED_DTYPES
+        and rows.layout == torch.strided
+        and rows.is_contiguous()
+    )
 
-    ``serial(*arguments, first, last)`` does the units first..last; ``parallel(*arguments, bounds)`` all parts at once.
-    Neither holds the GIL. May be called from several threads: where Numba's threading layer cannot run two kernels
-    at a time, they take turns.
+
+def array(rows: torch.Tensor) -> NDArray[Any]:
+    """The memory of a CPU tensor as an array; nothing is copied and no gradient is recorded."""
+    return rows.detach().numpy()
+
+
+def default_threads() -> int:
+    """Threads of a kernel where the caller names no number: as many as torch uses in this process."""
+    return int(torch.get_num_threads())
+
+
+def even_parts(units: int, threads: int) -> NDArray[np.int64]:
+    """Bounds of equally long parts, one a thread: int64 [threads + 1]."""
+    return units * np.arange(threads + 1, dtype=np.int64) // threads
+
+
+def balanced_rows(indptr: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+    """First row of each part, int64 [parts + 1], so that rows plus edges are spread evenly. Parts may be empty."""
+    rows = len(indptr) - 1
+    work = indptr.astype(np.int64) + ROW_COST_EDGES * np.arange(rows + 1, dtype=np.int64)
+    goals = work[-1] * np.arange(1, parts, dtype=np.int64) // parts
+    bounds = np.zeros(parts + 1, dtype=np.int64)
+    bounds[1:-1] = np.searchsorted(work, goals)
+    bounds[-1] = rows
+    return bounds
+
+
+def launch(serial: Any, parallel: Any, arguments: tuple[Any, ...], bounds: NDArray[np.int64]) -> None:
+    """Run a kernel over the units (rows, blocks) ``bounds[0]``..``bounds[-1]``, each part on a thread of its own.
+
+    ``serial(*arguments, first, last)`` does the units first..last, ``parallel(*arguments, bounds)`` all parts at once.
+    Neither holds the GIL. Several threads may call this: where Numba's threading layer cannot run two kernels at a
+    time, they take turns.
     """
     parts = len(bounds) - 1
     if parts == 1:
@@ -32,13 +72,8 @@ def launch(serial: Any, parallel: Any, arguments: tuple[Any, ...], bounds: NDArr
 
 
 def _kernels_may_overlap() -> bool:
-    """Whether Numba runs kernels of several threads at once; known after the first kernel."""
+    """Whether Numba runs kernels of several threads at once; False until the first kernel has run."""
     try:
         return bool(numba.threading_layer() != "workqueue")
     except ValueError:
         return False
-
-
-def even_parts(units: int, threads: int) -> NDArray[np.int64]:
-    """int64 [threads + 1]: units cut evenly."""
-    return units * np.arange(threads + 1, dtype=np.int64) // threads

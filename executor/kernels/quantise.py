@@ -1,12 +1,18 @@
-"""Linear quantisation of rows on the CPU, in Numba: one pass for a row's range, one for its codes.
+"""Linear quantisation of rows on the CPU, in Numba: codes, rounding at random, and which rows have moved.
 
 A coded row is its smallest value and its step, in the type of the rows, then B bits an element, little-endian, padded
-to a byte (:class:`simgnn.emit.row_codes.RowCodes`). Each kernel has a serial form (rows first..last) and a
-parallel one, for :func:`executor.kernels.launch.launch`.
+to a byte (:class:`simgnn.emit.row_codes.RowCodes`). Each kernel has a serial form (rows first..last) and a parallel
+one, for :func:`executor.kernels.launch.launch`.
 """
 
 import numpy as np
 from numba import njit, prange
+
+from simgnn.emit.arrays import UNIT_BITS
+from simgnn.graph.hashing import splitmix
+
+_DROPPED = np.uint64(64 - UNIT_BITS)
+_UNIT = 2.0**-UNIT_BITS
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -66,7 +72,6 @@ def _code(value, low, step, half, most):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, parallel=True)
 def encode_parallel(rows, bits, packed, bad, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         encode(rows, bits, packed, bad, bounds[part], bounds[part + 1])
 
@@ -95,7 +100,6 @@ def decode(packed, bits, rows, first, last):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, parallel=True)
 def decode_parallel(packed, bits, rows, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         decode(packed, bits, rows, bounds[part], bounds[part + 1])
 
@@ -119,6 +123,35 @@ def moved(rows, cached, epsilon, against_cached, chosen, first, last):  # type: 
 
 @njit(nogil=True, cache=True, parallel=True)
 def moved_parallel(rows, cached, epsilon, against_cached, chosen, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         moved(rows, cached, epsilon, against_cached, chosen, bounds[part], bounds[part + 1])
+
+
+@njit(nogil=True, cache=True)
+def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def]
+    """Move rows [n, F] to the values of their codes, up or down at random; writes ``moved`` [n, F].
+
+    An element between two codes becomes the upper one with a probability equal to its distance from the lower one in
+    steps, so that the mean is right. ``keys`` uint64 [n] seed the draws. See
+    :meth:`simgnn.policies.codec.stochastic.Stochastic.dithered`.
+    """
+    width = rows.shape[1]
+    kind = rows.dtype.type
+    for i in range(first, last):
+        row, out, key = rows[i], moved[i], keys[i]
+        low, high, finite = row_range(row)
+        step = (high - low) / kind(most)
+        if not (finite and np.isfinite(step) and step > 0):
+            for c in range(width):
+                out[c] = row[c]
+            continue
+        for c in range(width):
+            drawn = float(splitmix(key, np.uint64(c)) >> _DROPPED) * _UNIT
+            code = min(max(np.floor(np.float64((row[c] - low) / step) + drawn), 0.0), float(most))
+            out[c] = high if code == most or row[c] == high else low + step * kind(code)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def dither_parallel(rows, most, keys, moved, bounds):  # type: ignore[no-untyped-def]
+    for part in prange(len(bounds) - 1):
+        dither(rows, most, keys, moved, bounds[part], bounds[part + 1])

@@ -5,33 +5,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import njit, prange
 from numpy.typing import NDArray
 
-from executor.kernels import rowwise
-from executor.kernels.balance import default_threads
-from executor.kernels.launch import even_parts, launch
-from executor.kernels.views import array, compiled_for
+from executor.kernels.launch import array, compiled_for, default_threads, even_parts, launch
 
 Ints = NDArray[Any]
 
 
 def gather_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """source[index] for ``source`` [n, F] and ``index`` int [k] in 0..n-1, into ``out`` [k, F] or a new tensor."""
-    if out is None:
-        return torch.index_select(source, 0, index)
     return torch.index_select(source, 0, index, out=out)
-
-
-def put_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
-    """target[index[k]] = rows[k], in place; ``target`` [n, F], ``index`` int [k] without repeats, ``rows`` [k, F]."""
-    target.index_copy_(0, index, rows)
 
 
 def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     """target[index[k]] += rows[k], in place and in a fixed order: the first ``counts[0]`` rows, then ``counts[1]``...
 
     ``target`` [n, F], ``index`` int [k], ``rows`` [k, F]; ``counts`` adds up to k, one number a sender in ascending
-    order; no id appears twice within one sender's rows. So a row that several ranks send to sums alike in every run.
+    order; no id appears twice within one sender's rows. So sums of rows from several ranks are the same in every run.
     """
     parts = zip(torch.split(index, list(counts)), torch.split(rows, list(counts)), strict=True)
     compiled = target.dim() == 2 and compiled_for(target) and compiled_for(rows) and index.device.type == "cpu"
@@ -42,7 +33,7 @@ def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, coun
             continue
         if compiled:
             arguments = (array(target), ids.numpy(), array(part))
-            launch(rowwise.add_into, rowwise.add_into_parallel, arguments, even_parts(len(ids), default_threads()))
+            launch(add_into, add_into_parallel, arguments, even_parts(len(ids), default_threads()))
         else:
             target.index_add_(0, ids, part)
     return target
@@ -73,7 +64,7 @@ def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, p
         # copies of one type: lists on disk are of several, each of which Numba would compile for anew
         chosen = np.array(places[:0] if picked is None else picked, dtype=np.int64)
         arguments = (array(source), chosen, array(target), np.array(places, dtype=np.int64))
-        launch(rowwise.move, rowwise.move_parallel, arguments, even_parts(len(places), default_threads()))
+        launch(move, move_parallel, arguments, even_parts(len(places), default_threads()))
         return len(places)
     moved = source[: len(places)] if picked is None else source.index_select(0, _index(picked, source.device))
     target.index_copy_(0, _index(places, target.device), moved.to(target.device, target.dtype))
@@ -82,3 +73,36 @@ def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, p
 
 def _index(ids: Ints, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.array(ids, dtype=np.int64)).to(device)
+
+
+@njit(nogil=True, cache=True)
+def add_into(target, index, rows, first, last):  # type: ignore[no-untyped-def]
+    """target[index[k]] += rows[k]; no id twice."""
+    width = target.shape[1]
+    for k in range(first, last):
+        into, row = target[index[k]], rows[k]
+        for c in range(width):
+            into[c] += row[c]
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def add_into_parallel(target, index, rows, bounds):  # type: ignore[no-untyped-def]
+    for part in prange(len(bounds) - 1):
+        add_into(target, index, rows, bounds[part], bounds[part + 1])
+
+
+@njit(nogil=True, cache=True)
+def move(source, picked, target, places, first, last):  # type: ignore[no-untyped-def]
+    """target[places[k]] = source[picked[k]]; ``picked`` may be empty: source[k]."""
+    width = target.shape[1]
+    for k in range(first, last):
+        row = source[picked[k]] if len(picked) > 0 else source[k]
+        into = target[places[k]]
+        for c in range(width):
+            into[c] = row[c]
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def move_parallel(source, picked, target, places, bounds):  # type: ignore[no-untyped-def]
+    for part in prange(len(bounds) - 1):
+        move(source, picked, target, places, bounds[part], bounds[part + 1])

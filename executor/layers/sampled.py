@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from executor.kernels.balance import default_threads
 from executor.kernels.edges.attention import Attention
 from executor.kernels.edges.spmm import spmm
 from executor.kernels.edges.structure import Scaling, Structure
-from executor.kernels.views import array, compiled_for
+from executor.kernels.launch import array, compiled_for, default_threads
 from simgnn.errors import ConfigError
 
 SCALINGS = ("gcn", "mean", "sum")

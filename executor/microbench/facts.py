@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from executor.kernels.balance import available_cores
+from executor.world.environment import usable_cores
 
 CORE_FOLDER = Path("/sys/devices/system/cpu")
 CACHE_FOLDER = CORE_FOLDER / "cpu0/cache"
@@ -73,7 +73,7 @@ def read_facts(device: torch.device) -> dict[str, Any]:
         "host": socket.gethostname(),
         "system": platform.platform(),
         "cpu_model": read_cpu_model(),
-        "cores": available_cores(),
+        "cores": usable_cores(),
         "sockets": count_sockets(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": psutil.virtual_memory().total,
         "caches": read_caches(),

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.kernels.balance import available_cores, threads_per_rank
 from executor.state.context import GroupHandle
 from executor.world.clock import clock_offset, kernel_identity
+from executor.world.environment import threads_per_rank, usable_cores
 from executor.world.hosts import host_identity, host_numbers
 
 TIMEOUT = timedelta(seconds=120)
@@ -65,7 +65,7 @@ class World:
         many as need not."""
         if self.device.type != "cpu":
             return True
-        return self.members[self.host].index(self.rank) < max(1, available_cores() // self.threads)
+        return self.members[self.host].index(self.rank) < max(1, usable_cores() // self.threads)
 
     def group(self, ranks: Sequence[int]) -> GroupHandle | None:
         """A process group of some ranks, on its members; None elsewhere. All ranks must ask for the same groups."""
@@ -119,7 +119,7 @@ def join(backend: str = "auto") -> World:
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
-    threads = threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
+    threads = threads_per_rank(None, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
     torch.set_num_threads(threads)
     dist.init_process_group(backend, timeout=TIMEOUT)
     told: list[Any] = [None] * ranks

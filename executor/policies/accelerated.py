@@ -1,4 +1,4 @@
-"""Policies and actions with the functions that have a faster kernel replaced."""
+"""Policies and actions whose functions are replaced by faster kernels, where there are any."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -8,25 +8,24 @@ from typing import Any, TypeVar
 import torch
 from array_api_compat import array_namespace
 
-from executor.policies import codes, rows
-from executor.policies.kernel import Kernels
+from executor.policies.kernels import KERNELS
+from simgnn.policies.codec.linear import Linear
+from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policy import Policy
 
-KERNELS: Kernels = {**codes.KERNELS, **rows.KERNELS}
-"""Function -> kernel. Found by the function itself, so a subclass that overrides it keeps its own lines."""
 Kind = TypeVar("Kind", bound=type[Any])
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
 
 
 def accelerated(policy: AnyPolicy) -> AnyPolicy:
-    """The policy, of a subclass that overrides the functions that have a kernel."""
+    """The policy, as an object of :func:`accelerated_class` of its class."""
     kind = accelerated_class(type(policy))
     return policy if kind is type(policy) else kind.model_construct(**dict(policy))
 
 
 @cache
 def accelerated_class(kind: Kind) -> Kind:
-    """A subclass that overrides the functions that have a kernel; the class itself where there are none."""
+    """A subclass whose functions are the faster kernels; the class itself where it has no function with a kernel."""
     faster = {name: KERNELS[function].run for name, function in _functions(kind) if function in KERNELS}
     if not faster:
         return kind
@@ -45,6 +44,16 @@ def warm_up_policies(policies: Iterable[Policy], dtype: torch.dtype, device: tor
 
 
 def _functions(kind: type[Any]) -> list[tuple[str, Callable[..., Any]]]:
-    """The functions that objects of a class have, by name."""
+    """The functions of a class and its bases, by name."""
     members = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
     return [(name, member) for name, member in members.items() if isinstance(member, FunctionType)]
+
+
+def measured_cache() -> AdaptiveVertex:
+    """The cache of rows whose test of which rows moved is micro-benchmarked as the primitive select."""
+    return accelerated(AdaptiveVertex())
+
+
+def measured_codec(bits: int) -> Linear:
+    """The codec that is micro-benchmarked as the primitives encode and decode."""
+    return accelerated(Linear.model_validate({"bits": bits}))

@@ -177,7 +177,7 @@ class BufferStore:
             if isinstance(there, torch.Tensor) and isinstance(value, torch.Tensor):
                 there.copy_(value)
             else:
-                self.values[at] = _moved(value, self.place(name))
+                self.values[at] = moved(value, self.place(name))
 
     def _buffer(self, access: Access) -> Buffer:
         return self.program.buffers[access.buffer]
@@ -196,5 +196,5 @@ def _key(name: str, copy: int) -> str:
     return f"{name}#{copy}"
 
 
-def _moved(value: Value, device: torch.device) -> Value:
+def moved(value: Value, device: torch.device) -> Value:
     return tuple(part.to(device) for part in value) if isinstance(value, tuple) else value.to(device)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.handlers.request import request_rows
+from executor.handlers.wire import request_rows
 from executor.state.buffers import TORCH_TYPES
 from executor.state.context import GroupHandle
 from executor.store.places import Places

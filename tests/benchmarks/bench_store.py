@@ -17,8 +17,7 @@ import torch
 import torch.distributed as dist
 from paired import alternate, ratio
 
-from executor.handlers.request import member_counts
-from executor.handlers.wire import all_to_all, counts_of
+from executor.handlers.wire import all_to_all, counts_of, member_counts
 from executor.memory.allocator import tune_allocator
 from executor.state.context import GroupHandle
 from executor.store.features import FeatureStore

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from executor.kernels.balance import default_threads
 from executor.kernels.edges.sparse import diagonal, from_scipy
 from executor.kernels.edges.spmm import spmm
 from executor.kernels.edges.structure import Scaling, Structure
-from executor.kernels.views import array
+from executor.kernels.launch import array, default_threads
 from simgnn.errors import ConfigError
 
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None]

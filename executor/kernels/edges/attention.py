@@ -13,11 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.kernels.balance import default_threads
 from executor.kernels.edges import attention_kernels as kernels
 from executor.kernels.edges.structure import Structure
-from executor.kernels.launch import even_parts, launch
-from executor.kernels.views import array, compiled_for
+from executor.kernels.launch import array, compiled_for, default_threads, even_parts, launch
 
 SLOPE = 0.2
 """Of the leaky ReLU below zero. Source: Velickovic et al., ICLR 2018, section 2.1."""

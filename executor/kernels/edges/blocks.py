@@ -8,10 +8,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from executor.kernels.balance import balanced_rows, default_threads
 from executor.kernels.edges.sparse import diagonal, from_scipy
 from executor.kernels.edges.spmm import spmm
-from executor.kernels.views import array
+from executor.kernels.launch import array, balanced_rows, default_threads
 from simgnn.graph.csr import CSR
 
 Floats = NDArray[Any]

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from executor.kernels.balance import balanced_rows, default_threads
 from executor.kernels.edges.spmm import spmm
-from executor.kernels.views import COMPILED_DTYPES, array
+from executor.kernels.launch import COMPILED_DTYPES, array, balanced_rows, default_threads
 
 
 class SparseRows:

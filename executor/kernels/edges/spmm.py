@@ -59,7 +59,7 @@ def spmm(
     ``indptr`` int64 [n + 1] (need not start at 0); ``indices`` int32 or int64; x_j is ``inner`` [m, F] for j < m, else
     ``halo`` [h, F] at j - m. All float arrays are C-contiguous and of one dtype, float32 or float64. ``values``
     [edges], ``source_scale`` [m + h] and ``destination_scale`` [n] are ones where None, ``own_scale`` [n] zeros.
-    ``bounds`` int64 [parts + 1]: rows of each thread (:func:`executor.kernels.balance.balanced_rows`). Ids are not
+    ``bounds`` int64 [parts + 1]: rows of each thread (:func:`executor.kernels.launch.balanced_rows`). Ids are not
     checked. ``out`` must not overlap the inputs.
     """
     dtype = out.dtype

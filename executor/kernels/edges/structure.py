@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.kernels.balance import balanced_rows
+from executor.kernels.launch import balanced_rows
 from simgnn.graph.build import transpose_csr
 from simgnn.graph.csr import CSR
 

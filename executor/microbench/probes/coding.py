@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from executor.microbench.probes.bench import Bench, float32, measures
 from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
-from executor.policies.measured import measured_cache, measured_codec
+from executor.policies.accelerated import measured_cache, measured_codec
 from simgnn.hardware.primitives import DECODE, ENCODE, SELECT
 from simgnn.policy import PolicyContext
 

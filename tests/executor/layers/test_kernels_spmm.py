@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from executor.kernels.balance import balanced_rows, threads_per_rank
 from executor.kernels.edges.spmm import spmm
+from executor.kernels.launch import balanced_rows
+from executor.world.environment import threads_per_rank
 
 TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}
 WIDTHS = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 40, 47, 100, 256, 300, 513)
@@ -127,5 +128,5 @@ def test_pieces_of_rows_cover_all_and_share_the_edges():
 
 
 def test_threads_are_shared_by_the_ranks_of_a_host():
-    assert threads_per_rank(10**6) == 1
-    assert threads_per_rank(1) >= 1
+    assert threads_per_rank(None, 10**6) == 1
+    assert threads_per_rank(None, 1) >= 1

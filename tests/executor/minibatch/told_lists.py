@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from executor.handlers.request import member_counts
-from executor.handlers.wire import all_to_all, counts_of
+from executor.handlers.wire import all_to_all, counts_of, member_counts
 from executor.state.context import GroupHandle, LocalRoute
 from executor.store.features import FeatureStore
 from executor.store.places import Places
