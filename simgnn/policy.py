@@ -455,6 +455,13 @@ class Schedule(Serving):
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
     @property
+    def sums_own_first(self) -> bool:
+        """Whether a layer sums the rows of its own rank before halo rows have arrived, in an op of its own, so that
+        their exchange may run beside it. Sums are the same to the last bit, with attention but for rounding. A user's
+        own layer reads all rows at once."""
+        return False
+
+    @property
     def mini_batches(self) -> "MiniBatchSchedule | None":
         """How far ahead batches are staged; None: it serves the full graph alone."""
         return None

@@ -44,6 +44,8 @@ class GAT(Layer):
         return {
             **super().functions(),
             Segment.MAXIMUM: self.maximum,
+            Segment.HALO_GRADIENTS: self.halo_gradients,
+            Segment.OWN_GRADIENTS: self.own_gradients,
             Segment.ADD_BLOCK: self.add_block,
             Segment.BLOCK_PAYLOAD: self.block_payload,
             Segment.BLOCK_GRADIENTS: self.block_gradients,
@@ -70,6 +72,50 @@ class GAT(Layer):
         *halo, maximum = rows
         source, target = self.attention_source, self.attention_target
         return call(_Attend, csr.attention, prepared, halo[0] if halo else None, maximum, source, target)
+
+    def sum_own(  # type: ignore[override]
+        self, csr: LocalAdjacency, prepared: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Maxima [n, heads] and sums [n, out + heads] over the edges from own rows [n, out]."""
+        return self.add_block(csr.divided_attention[0], prepared, prepared)
+
+    def add_halo(  # type: ignore[override]
+        self, csr: LocalAdjacency, halo: torch.Tensor, prepared: torch.Tensor, *so_far: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both over all edges, from halo rows [h, out], own rows and what :meth:`sum_own` gave."""
+        return self.add_block(csr.divided_attention[1], prepared, halo, *so_far)
+
+    @torch.no_grad()
+    def halo_gradients(
+        self, csr: LocalAdjacency, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor,
+        halo: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Gradients of halo rows [h, out], and their edges' part of that of own rows' scores as targets [n, heads],
+        from that of all sums and the maxima over all edges; the vector's is added to its ``.grad``."""
+        vectors = self.attention_source
+        scores = Scores(scores_of(halo, vectors), scores_of(prepared, self.attention_target))
+        of_rows, _, of = csr.divided_attention[1].backward(gradient, halo, None, scores, maximum)
+        self._learn(of_rows, of.source, halo, vectors)
+        return of_rows, of.target
+
+    @torch.no_grad()
+    def own_gradients(
+        self, csr: LocalAdjacency, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor,
+        of_target: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        """Gradient of own rows [n, out], from the same and what :meth:`halo_gradients` gave."""
+        scores = Scores(scores_of(prepared, self.attention_source), scores_of(prepared, self.attention_target))
+        of_rows, _, of = csr.divided_attention[0].backward(gradient, prepared, None, scores, maximum)
+        self._learn(of_rows, of.source, prepared, self.attention_source)
+        self._learn(of_rows, of.target.add_(of_target), prepared, self.attention_target)
+        return of_rows
+
+    @staticmethod
+    def _learn(of_rows: torch.Tensor, of_scores: torch.Tensor, rows: torch.Tensor, vectors: nn.Parameter) -> None:
+        """Add what scores of ``rows`` give to their gradient ``of_rows``, and to that of ``vectors``."""
+        add_through(of_rows, of_scores, vectors)
+        part = gradient_of_vectors(of_scores, rows, vectors)
+        vectors.grad = part if vectors.grad is None else vectors.grad.add_(part)
 
     @torch.no_grad()
     def maximum_sampled(self, block: SampledBlock, prepared: torch.Tensor) -> torch.Tensor:
@@ -136,9 +182,7 @@ class GAT(Layer):
         if others and len(of_target):
             of_target = torch.cat((of_target, *others)).view(-1, *of_target.shape).sum(0)
         for of, vectors in ((of_source, self.attention_source), (of_target, self.attention_target)):
-            add_through(of_rows, of, vectors)
-            part = gradient_of_vectors(of, prepared, vectors)
-            vectors.grad = part if vectors.grad is None else vectors.grad.add_(part)
+            self._learn(of_rows, of, prepared, vectors)
         return of_rows
 
     def update(

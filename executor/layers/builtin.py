@@ -8,7 +8,7 @@ from torch import nn
 
 from executor.kernels.edges.sparse import SparseRows, from_scipy, to_scipy
 from executor.layers.affine import Rows, affine, product, transposed_product
-from executor.layers.local import LocalAdjacency, aggregate
+from executor.layers.local import LocalAdjacency, add_halo, aggregate, sum_own
 from executor.layers.sampled import SampledBlock, SumOverBlock
 from executor.layers.tape import Call, Sum, Transposed, autograd
 from simgnn.model.dropout import kept_share
@@ -45,6 +45,8 @@ class Layer(nn.Module):
         return {
             Segment.PREPARE: self.prepare,
             Segment.AGGREGATE: self.aggregate,
+            Segment.SUM_OWN: self.sum_own,
+            Segment.ADD_HALO: self.add_halo,
             Segment.UPDATE: self.update,
             Segment.PRODUCT_GRADIENT: self.product_gradient,
         }
@@ -66,6 +68,16 @@ class Layer(nn.Module):
     ) -> torch.Tensor:
         """[n, prepared width] from own rows [n, ...] and halo rows [h, ...] (None where h = 0)."""
         return aggregate(csr, prepared, halo, self.scaling, call, self.mean)
+
+    def sum_own(self, csr: LocalAdjacency, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
+        """The part of :meth:`aggregate` that own rows [n, ...] give, [n, prepared width]."""
+        return sum_own(csr, prepared, self.scaling, call)
+
+    def add_halo(
+        self, csr: LocalAdjacency, halo: torch.Tensor, total: torch.Tensor, *, call: Call = autograd
+    ) -> torch.Tensor:
+        """What :meth:`aggregate` gives, from halo rows [h, ...] and the result of :meth:`sum_own`."""
+        return add_halo(csr, halo, total, self.scaling, call)
 
     def aggregate_sampled(self, block: SampledBlock, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
         """[n, prepared width] from the rows of all sources [m, ...] of a sampled block."""

@@ -115,6 +115,15 @@ class LocalAdjacency:
         """Attention over the same edges, with self loops."""
         return Attention(self.structure, self.transpose, self.looped, self.threads)
 
+    @cached_property
+    def divided_attention(self) -> tuple[Attention, Attention]:
+        """Attention over the edges from own rows, with self loops, and over those from halo rows."""
+        own, halo = self.structure.divided()
+        return (
+            Attention(own, own.transposed(), self.looped, self.threads),
+            Attention(halo, halo.transposed(), 0, self.threads),
+        )
+
     def neighbourhood(self) -> "Neighbourhood":
         """What a user's layer sees of this adjacency."""
         return Neighbourhood(self)
@@ -131,6 +140,44 @@ class _Aggregate(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         _, inner, halo = ctx.needs_input_grad
         return (None, *ctx.kernel.backward(gradient, inner, halo))
+
+
+class _SumOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: Aggregation, inner: torch.Tensor) -> torch.Tensor:
+        ctx.kernel = kernel
+        return kernel.sum_own(inner)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return None, ctx.kernel.backward(gradient, True, False)[0]
+
+
+class _AddHalo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: Aggregation, halo: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        ctx.kernel = kernel
+        return kernel.add_halo(total, halo)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return None, ctx.kernel.backward(gradient, False, True)[1], gradient
+
+
+def sum_own(
+    adjacency: LocalAdjacency, inner: torch.Tensor, scaling: str = "sum", call: Call = autograd
+) -> torch.Tensor:
+    """What :func:`aggregate` sums before any halo row is there, [n, F], from ``inner`` [n, F]: see :func:`add_halo`."""
+    return call(_SumOwn, adjacency.aggregation(scaling), inner)
+
+
+def add_halo(
+    adjacency: LocalAdjacency, halo: torch.Tensor, total: torch.Tensor, scaling: str = "sum", call: Call = autograd
+) -> torch.Tensor:
+    """What :func:`aggregate` gives, to the last bit, from the result of :func:`sum_own` and ``halo`` [h, F]."""
+    return call(_AddHalo, adjacency.aggregation(scaling), halo, total)
 
 
 def aggregate(

@@ -16,7 +16,9 @@ from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.program.kinds import Segment
 
-OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD)
+OVER_PARTS = (Segment.SUM_OWN, Segment.ADD_HALO, Segment.HALO_GRADIENTS, Segment.OWN_GRADIENTS)
+"""Segments that read the edges from own rows, or those from halo rows."""
+OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD, *OVER_PARTS)
 """Segments that read edges."""
 
 
@@ -84,12 +86,15 @@ class LayerNetwork(_Modules):
         """A segment of a layer as a function on the tensors that its op reads.
 
         ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
-        ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``update`` takes the
+        ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``sum_own`` takes own rows,
+        ``add_halo`` halo rows and what ``sum_own`` gave; ``update`` takes the
         aggregate and, where the layer uses them, own rows.
         """
         function = self._function(layer, segment, self._by_index[layer].functions())
         if segment in OVER_EDGES:
             adjacency = self.adjacency
+            if segment in OVER_PARTS and self._by_index[layer].spec.attends:
+                _ = adjacency.divided_attention  # made before the run, so that no epoch's memory holds it
             return lambda *rows, **options: function(adjacency, *rows, **options)
         if segment is Segment.PREPARE:
             return lambda *rows, **options: tuple(function(part, **options) for part in rows)

@@ -188,7 +188,7 @@ class Segments:
 
     @staticmethod
     def _learns(layer: LayerSpec, segment: Segment) -> bool:
-        return segment is not Segment.AGGREGATE or layer.attends
+        return segment not in (Segment.AGGREGATE, Segment.SUM_OWN, Segment.ADD_HALO) or layer.attends
 
     def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT) -> None:
         """Drop elements of the layer's output, or of its gradient, in place and in training alone. The vertices of the

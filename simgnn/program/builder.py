@@ -43,6 +43,11 @@ class Labelled(Protocol):
 class Scheduling(Protocol):
     """What a builder asks of a schedule, see :class:`simgnn.policy.Schedule`."""
 
+    @property
+    def sums_own_first(self) -> bool:
+        """Whether sums of own rows are ops of their own."""
+        ...
+
     def stream(self, nature: Nature, op: Op) -> Stream:
         """The stream that an op runs on."""
         ...
@@ -73,6 +78,11 @@ class ProgramBuilder:
         self.templates: dict[str, list[Op]] = {}
         self.publications: list[Publication] = []
         self.kept: dict[str, Scratch] = {}
+
+    @property
+    def sums_own_first(self) -> bool:
+        """Whether sums of own rows are ops of their own, before those of halo rows."""
+        return self.schedule is not None and self.schedule.sums_own_first
 
     def column(self, name: str, values: IntArray) -> Column:
         """Add a column [P], [P, steps] or [P, epochs, steps]."""

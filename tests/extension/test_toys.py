@@ -19,6 +19,7 @@ DENSE = ("communication.rows=transformed",)
 CODEC = "codec.kind=my_policies.top_k:TopK"
 PHASE, NORM = "freshness.kind=my_policies.every_kth:EveryKth", "freshness.kind=my_policies.norm_change:NormChange"
 ROUNDS, BESIDE = "communication.kind=my_policies.two_rounds:TwoRounds", "schedule.kind=my_policies.beside:Beside"
+OWN = "schedule.kind=my_policies.own_first:OwnFirst"
 BATCHES, AHEAD = ("batching.structure=replicated", "schedule.kind=bsp"), "schedule.kind=my_policies.ahead:Ahead"
 CASES = {
     "vanilla": DENSE,
@@ -35,6 +36,9 @@ CASES = {
     "beside": (*DENSE, BESIDE),
     "beside, in order": (*DENSE, BESIDE, "schedule.chained=true"),
     "beside, as ever": (*DENSE, BESIDE, "schedule.apart=false", "schedule.latest=false"),
+    "own first": (*DENSE, OWN),
+    "own first, norm": (*DENSE, OWN, NORM, "freshness.share=0.02", CODEC),
+    "own first, as ever": (*DENSE, OWN, "schedule.hidden=false"),
     "batches": BATCHES,
     "ahead": (*BATCHES, AHEAD),
     "ahead, one batch": (*BATCHES, AHEAD, "schedule.window=1"),
@@ -43,10 +47,16 @@ CASES = {
 SAME_LOSSES = {
     **dict.fromkeys(("codec, all elements", "random phase, every epoch", "norm, any change", "two rounds"), "vanilla"),
     **dict.fromkeys(("beside", "beside, in order", "beside, as ever"), "vanilla"),
+    **dict.fromkeys(("own first", "own first, as ever"), "vanilla"),
+    "own first, norm": "both",
     **dict.fromkeys(("ahead", "ahead, one batch", "bounded store"), "batches"),
 }
-SAME_PROGRAM = {"beside, as ever": "vanilla", "ahead, one batch": "batches", "bounded store": "batches"}
-FASTER = {"beside": "vanilla", "ahead": "batches"}
+SAME_PROGRAM = {
+    **dict.fromkeys(("beside, as ever", "own first, as ever"), "vanilla"),
+    "ahead, one batch": "batches",
+    "bounded store": "batches",
+}
+FASTER = {"beside": "vanilla", "own first": "vanilla", "own first, norm": "both", "ahead": "batches"}
 LOSSY = ("codec", "random phase", "norm", "both", "two rounds, norm")
 Runs = dict[tuple[str, int], Trained]
 
@@ -112,7 +122,7 @@ def test_other_settings_send_less_and_learn_something_else(runs: Runs, name: str
     assert lossy.losses[-1] < lossy.losses[0]
 
 
-@pytest.mark.parametrize("name", ["random phase", "norm", "both", "two rounds, norm"])
+@pytest.mark.parametrize("name", ["random phase", "norm", "both", "two rounds, norm", "own first, norm"])
 def test_decisions_are_replayed_on_another_partition(runs: Runs, name: str) -> None:
     two, three = runs[name, 2], runs[name, 3]
     again = replay(read_recording(two.folder), two.program, decisions_in(two.program), two_digests(two), 5, 0, None)

@@ -5,11 +5,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 
 from executor.kernels.edges.sparse import diagonal, from_scipy
 from executor.kernels.edges.spmm import spmm
-from executor.kernels.edges.structure import Scaling, Structure
+from executor.kernels.edges.structure import EdgeSet, Scaling, Structure
 from executor.kernels.launch import array, default_threads
 from simgnn.errors import ConfigError
 
@@ -21,6 +22,14 @@ class Aggregation(Protocol):
 
     def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
         """[n, F] from ``inner`` [n, F] and ``halo`` [h, F]; no autograd."""
+        ...
+
+    def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
+        """The part of :meth:`forward` that needs no halo row, [n, F]."""
+        ...
+
+    def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
+        """What :meth:`forward` gives, to the last bit, from ``total``, the result of :meth:`sum_own`. A new tensor."""
         ...
 
     def backward(
@@ -49,6 +58,26 @@ class NumbaAggregation:
         spmm(
             csr.indptr, csr.indices, array(inner.contiguous()), array(out), bounds, halo=others, **self.scaling.arrays()
         )
+        return out
+
+    def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
+        """See :class:`Aggregation`. Rows are scaled as destinations once the halo is added."""
+        scales = {**self.scaling.arrays(), "destination_scale": None}
+        return self._sum(self.structure.own_edges, inner, None, scales)
+
+    def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
+        """See :class:`Aggregation`. The sums so far take the place of a row's own term, with which a sum begins."""
+        scales = {**self.scaling.arrays(), "own_scale": np.ones(len(total), array(total).dtype)}
+        return self._sum(self.structure.halo_edges, total, array(halo.contiguous()), scales)
+
+    def _sum(
+        self, edges: EdgeSet, inner: torch.Tensor, halo: NDArray[Any] | None, scales: dict[str, Any]
+    ) -> torch.Tensor:
+        out = inner.new_empty((self.structure.rows, inner.shape[1]))
+        spmm(
+            edges.begins, self.structure.csr.indices, array(inner.contiguous()), array(out),
+            edges.bounds(self.threads or default_threads()), ends=edges.ends, halo=halo, **scales,
+        )  # fmt: skip
         return out
 
     def backward(
@@ -89,6 +118,15 @@ class TorchAggregation:
         if halo_weights is not None and halo is not None:
             out += torch.mm(halo_weights, halo)
         return out
+
+    def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
+        """See :class:`Aggregation`."""
+        return torch.mm(self._weights(inner.dtype)[0], inner)
+
+    def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
+        """See :class:`Aggregation`."""
+        weights = self._weights(halo.dtype)[2]
+        return total.clone() if weights is None else total + torch.mm(weights, halo)
 
     def backward(self, gradient: torch.Tensor, inner: bool, halo: bool) -> Gradients:
         """See :class:`Aggregation`."""

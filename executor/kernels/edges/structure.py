@@ -14,6 +14,24 @@ from simgnn.graph.csr import CSR
 
 
 @dataclass(frozen=True, eq=False)
+class EdgeSet:
+    """Some edges of a structure: those of row i lie at ``begins``[i] to ``ends``[i] among its edges, int64 [n]."""
+
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    @cached_property
+    def _bounds(self) -> dict[int, NDArray[np.int64]]:
+        return {}
+
+    def bounds(self, threads: int) -> NDArray[np.int64]:
+        """Rows cut for ``threads`` threads; remembered."""
+        if threads not in self._bounds:
+            self._bounds[threads] = balanced_rows(np.concatenate(([0], np.cumsum(self.ends - self.begins))), threads)
+        return self._bounds[threads]
+
+
+@dataclass(frozen=True, eq=False)
 class Structure:
     """Which source rows each row sums: ``indptr`` int64 [n + 1], ``indices`` int32 or int64, ``columns`` sources."""
 
@@ -64,11 +82,39 @@ class Structure:
             self._bounds[key] = balanced_rows(pointers - pointers[0], threads)
         return self._bounds[key]
 
+    @cached_property
+    def own_edges(self) -> "EdgeSet":
+        """The edges whose source is one of the n rows themselves (CPU only). They come first among a row's edges, as
+        its sources ascend."""
+        pointers = self.csr.indptr
+        own = np.concatenate(([0], np.cumsum(self.csr.indices < self.rows, dtype=np.int64)))
+        return EdgeSet(pointers[:-1], pointers[:-1] + own[pointers[1:]] - own[pointers[:-1]])
+
+    @cached_property
+    def halo_edges(self) -> "EdgeSet":
+        """The other edges, whose source is a halo row (CPU only)."""
+        return EdgeSet(self.own_edges.ends, self.csr.indptr[1:])
+
     def transposed(self) -> "Structure":
         """Edges grouped by source."""
-        device = self.indptr.device
-        cpu = self if device.type == "cpu" else Structure(self.indptr.cpu(), self.indices.cpu(), self.columns)
-        return Structure.sharing(transpose_csr(cpu.csr), device)
+        return Structure.sharing(transpose_csr(self._on_cpu().csr), self.indptr.device)
+
+    def divided(self) -> tuple["Structure", "Structure"]:
+        """The edges from own rows, and those from halo rows, whose numbers count from the first of these. Copies."""
+        cpu, rows = self._on_cpu(), self.rows
+        indices, parts = cpu.csr.indices, (cpu.own_edges, cpu.halo_edges)
+        found = []
+        for part, chosen, first in zip(parts, (indices < rows, indices >= rows), (0, rows), strict=True):
+            pointers = np.concatenate(([0], np.cumsum(part.ends - part.begins)))
+            csr = CSR(
+                pointers, indices[chosen] - np.asarray(first, indices.dtype), self.columns - rows if first else rows
+            )
+            found.append(Structure.sharing(csr, self.indptr.device))
+        return found[0], found[1]
+
+    def _on_cpu(self) -> "Structure":
+        on_cpu = self.indptr.device.type == "cpu"
+        return self if on_cpu else Structure(self.indptr.cpu(), self.indices.cpu(), self.columns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from simgnn.emit.communication import CopiedRows, Sums, Transfers
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
+from simgnn.emit.sums.own_first import OwnFirst
 from simgnn.emit.sync import Expand, Stage, Sync, emit_plainly
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
@@ -44,6 +45,10 @@ class HaloSums:
         self.exchanges = exchanges
         self.rows = rows
         self.fetched_in = fetched_in
+        self.divided = OwnFirst(segments, halo.halo_rows)
+
+    def _divides(self, layer: LayerSpec) -> bool:
+        return self.segments.builder.sums_own_first and self.moves(layer) and self.divided.serves(layer)
 
     def moves(self, layer: LayerSpec) -> bool:
         """Whether the layer's halo rows are exchanged in every epoch."""
@@ -77,7 +82,9 @@ class HaloSums:
         halo = self._halo(layer)
         if self.moves(layer):
             self.arrive(layer, source, halo, layer.prepared_width)
-        if not layer.hoisted:
+        if self._divides(layer):
+            self.divided.forward(layer, source, halo)
+        elif not layer.hoisted:
             reads = [source, halo] if self.exchanges else [source]
             if layer.attends:
                 reads = [*reads, self.segments.maximum(layer, reads)]
@@ -86,6 +93,10 @@ class HaloSums:
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """Gradients of own and halo rows; those of the halo go to the owners, who add them to their own."""
         gradients, writes, halo = {target: source}, [target], self._halo(layer)
+        if self._divides(layer):
+            self.divided.backward(layer, source, halo, target)
+            self.give_back(layer, f"d/{halo}", target, layer.prepared_width)
+            return
         if self.exchanges:
             self.segments.builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.prepared_width)
             gradients[f"d/{halo}"] = halo
@@ -224,6 +235,8 @@ class HaloSizes:
             "feature_nonzeros": None,
             "aggregated_nonzeros": None,
         }
+        if builder.sums_own_first:
+            OwnFirst.add_to(builder, stats)
         builder.column("halo_rows", halo_rows)
         builder.column("send_rows", send_rows)
         if self.feature_nonzeros is None or self.halo_nonzeros is None:

@@ -1,0 +1,136 @@
+"""A rank's own rows are summed while halo rows travel: the same sums to the last bit, with attention up to rounding."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from executor.layers.local import LocalAdjacency, add_halo, aggregate, sum_own
+from simgnn.graph.csr import CSR
+from simgnn.program.kinds import OpKind, Segment
+from simgnn.program.program import Program
+from simgnn.program.storage import load_program
+from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.sim.simulate import simulate
+from tests.equality.block_runs import told
+from tests.equality.counting import differences
+from tests.equality.own_schedules import OwnFirst
+from tests.executor.harness import run_ranks
+from tests.executor.runs import prepared_run, small_graph, train_in_process
+from tests.sim.worlds import machine
+
+EPOCHS = 5
+TRANSFORMED = "communication.rows=transformed"
+CACHED = ("freshness.kind=adaptive-vertex", "freshness.epsilon=0.02", "codec.kind=linear")
+CASES = {
+    "gcn": ("model.kind=gcn", "model.layers=3", TRANSFORMED),
+    "gcn, aggregate first": ("model.kind=gcn", "model.order=aggregate-first", "model.layers=3"),
+    "sage": ("model.kind=sage", TRANSFORMED, "train.dtype=float32"),
+    "gin": ("model.kind=gin", "model.layers=3", "model.dropout=0.5"),
+    "cached rows": ("model.kind=sage", TRANSFORMED, "partition.kind=metis", *CACHED),
+    "gat": ("model.kind=gat", "model.heads=2", "model.layers=3", TRANSFORMED),
+    "gat, float32": ("model.kind=gat", "model.heads=2", TRANSFORMED, "train.dtype=float32"),
+}
+LIMITS = {"gat": 1e-12, "gat, float32": 1e-5}
+"""Largest relative differences from one sum over all rows; none elsewhere."""
+PARTS = {Segment.SUM_OWN, Segment.ADD_HALO, Segment.OWN_GRADIENTS, Segment.HALO_GRADIENTS}
+Found = dict[str, list[list[dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
+    """What each rank returned of each case, by schedule; and the folder of the runs."""
+    root, ranks = tmp_path_factory.mktemp("own-first"), request.param
+    found = {}
+    for name, schedule, seed in (("bsp", None, None), ("own", OwnFirst(), None), ("random order", OwnFirst(), 7)):
+        folders = [
+            str(prepared_run(small_graph(), root / f"{name}-{case}", ranks, *settings, "train.eval_every=2",
+                             schedule=schedule))
+            for case, settings in CASES.items()
+        ]  # fmt: skip
+        found[name] = run_ranks(ranks, train_in_process, root / f"ranks-{name}", folders, seed, joined=False)
+    return root, found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_are_those_of_one_sum(found: tuple[Path, Found], case: str) -> None:
+    place = list(CASES).index(case)
+    for bsp, own, shuffled in zip(*(each for each in found[1].values()), strict=True):
+        plain, ours, other = bsp[place], own[place], shuffled[place]
+        assert not ours["serial"]
+        for key in ("losses", "evaluations"):
+            assert other[key] == ours[key], "the order in which ready ops run changes nothing"
+            if case not in LIMITS:
+                assert ours[key] == plain[key]
+        assert torch.equal(other["parameters"], ours["parameters"])
+        if case in LIMITS:
+            np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=LIMITS[case])
+            assert _far(ours["gradients"][0], plain["gradients"][0]) < LIMITS[case]
+        else:
+            assert torch.equal(ours["parameters"], plain["parameters"])
+
+
+def _far(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max() / other.abs().max())
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "cached rows"])
+def test_program_simulation_and_run_count_the_same_bytes(found: tuple[Path, Found], case: str) -> None:
+    folder = found[0] / f"own-{case}"
+    simulated = simulate(_program(folder), machine([0] * _program(folder).ranks), epochs=EPOCHS, evaluate_every=2)
+    assert not differences(told(simulated.trace), told(read_table(RunDirectory(folder).trace)))
+
+
+@pytest.mark.parametrize("case", ["gcn", "gat"])
+def test_halo_rows_and_their_gradients_travel_beside_sums(found: tuple[Path, Found], case: str) -> None:
+    program = _program(found[0] / f"own-{case}")
+    slow = machine([0] * program.ranks, floor=0.05)
+    columns = simulate(program, slow, epochs=EPOCHS).columns
+    here = (columns["rank"] == 0) & (columns["epoch"] == 1)
+    ops = [program.ops[op_id][1] for op_id in columns["op_id"][here]]
+    spans = list(zip(columns["issued_s"][here], columns["ended_s"][here], ops, strict=True))
+    beside = {
+        op.segment
+        for begin, end, op in spans
+        for start, stop, other in spans
+        if op.segment in PARTS and other.kind is OpKind.EXCHANGE and start <= begin and end <= stop
+    }
+    assert beside == ({Segment.SUM_OWN, Segment.OWN_GRADIENTS} if case == "gat" else {Segment.SUM_OWN})
+
+
+def _program(folder: Path) -> Program:
+    return load_program(folder / "plan")
+
+
+@pytest.mark.parametrize("kernel", ["numba", "torch"])
+@pytest.mark.parametrize("scaling", ["gcn", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_ops_give_the_bits_of_one(kernel: str, scaling: str, dtype: torch.dtype) -> None:
+    draw = np.random.default_rng(1)
+    rows, halo, width = 200, 90, 37
+    sources = [np.unique(draw.integers(0, rows + halo, draw.integers(0, 30))) for _ in range(rows)]
+    pointers = np.concatenate(([0], np.cumsum([len(each) for each in sources]))).astype(np.int64)
+    csr = CSR(pointers, np.concatenate(sources).astype(np.int32), rows + halo)
+    adjacency = LocalAdjacency(csr, draw.integers(0, 30, rows + halo), kernel=kernel, dtype=dtype)
+    own, others = (torch.from_numpy(draw.standard_normal((n, width))).to(dtype) for n in (rows, halo))
+    results = []
+    for whole in (True, False):
+        x, y = own.clone().requires_grad_(), others.clone().requires_grad_()
+        parts = (
+            aggregate(adjacency, x, y, scaling)
+            if whole
+            else add_halo(adjacency, y, sum_own(adjacency, x, scaling), scaling)
+        )
+        (parts * torch.arange(width)).sum().backward()
+        results.append((parts.detach(), x.grad, y.grad))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_edges_of_all_ranks_are_counted_apart(found: tuple[Path, Found]) -> None:
+    program = _program(found[0] / "own-gcn")
+    columns = program.sizes.columns
+    assert (columns["edges/own"] + columns["edges/halo"]).tolist() == columns["edges"].tolist()
+    assert columns["edges/halo"].min() > 0
