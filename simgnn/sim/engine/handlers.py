@@ -13,7 +13,7 @@ import numpy as np
 import simpy
 
 from simgnn.errors import ProgramError
-from simgnn.program.kinds import COMPUTE_KINDS, OpKind
+from simgnn.program.kinds import COLLECTIVE_KINDS, COMPUTE_KINDS, LOCAL_COPY_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
@@ -237,16 +237,10 @@ def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int
 HANDLERS: Mapping[OpKind, Handler] = MappingProxyType(
     {
         **dict.fromkeys(sorted(COMPUTE_KINDS), compute),
+        **dict.fromkeys(sorted(LOCAL_COPY_KINDS), host_copy),
         OpKind.COPY: local_copy,
-        OpKind.H2D: host_copy,
-        OpKind.D2H: host_copy,
-        OpKind.EXCHANGE: pairwise,
-        OpKind.FETCH: pairwise,
-        OpKind.PEER_READ: pairwise,
-        OpKind.ALLREDUCE: collective,
-        OpKind.BROADCAST: collective,
-        OpKind.ALLGATHER: collective,
-        OpKind.BARRIER: collective,
+        **dict.fromkeys(sorted(PAIRWISE_KINDS), pairwise),
+        **dict.fromkeys(sorted(COLLECTIVE_KINDS), collective),
     }
 )
-"""Every kind of op has exactly one handler; a test checks it."""
+"""Handler of every kind of op, by the family that the kind belongs to; a test checks that none is missing."""
