@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from executor.state.context import Handler, RankContext
-from simgnn.emit.guards import check_ages
+from simgnn.emit.guarded_blocks import check_ages
 from simgnn.program.ops import Op
 
 

@@ -14,7 +14,7 @@ from numba import njit, prange
 from executor.kernels.launch import array, compiled_for, default_threads, even_parts, launch
 from simgnn.emit import arrays
 from simgnn.graph.hashing import splitmix
-from simgnn.model.dropout import kept_share
+from simgnn.model.spec import kept_share
 
 BLOCK_ELEMENTS = 1 << 22
 """Elements whose factors torch makes at a time: each takes a few tens of bytes while they are made."""

@@ -11,8 +11,7 @@ from executor.layers.affine import Rows, affine, product, transposed_product
 from executor.layers.local import LocalAdjacency, add_halo, aggregate, sum_own
 from executor.layers.sampled import SampledBlock, SumOverBlock
 from executor.layers.tape import Call, Sum, Transposed, autograd
-from simgnn.model.dropout import kept_share
-from simgnn.model.spec import LayerSpec
+from simgnn.model.spec import LayerSpec, kept_share
 from simgnn.program.kinds import Segment
 
 Functions = Mapping[Segment, Callable[..., Any]]

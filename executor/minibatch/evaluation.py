@@ -12,8 +12,7 @@ from executor.state.plan import RunPlan
 from executor.state.routes import local_routes, packed_routes
 from executor.store.places import Places
 from simgnn.emit.batches.names import OWN_BLOCK
-from simgnn.emit.batches.on_rank import Functions, carried_out
-from simgnn.emit.batches.own_rows import TakeOwnRows
+from simgnn.emit.batches.on_rank import Functions, TakeOwnRows, carried_out
 from simgnn.graph.csr import CSR
 from simgnn.policy import PolicyContext
 from simgnn.program.program import EVALUATE

@@ -6,14 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from simgnn.emit.batches.batching import Batching
+from simgnn.emit.batches.neighbours import Batching
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Policy
-from simgnn.program.digest import program_digest
 from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
-from simgnn.program.storage import load_program
+from simgnn.program.storage import load_program, program_digest
 from simgnn.record.plan import BatchesTable, read_plan
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory

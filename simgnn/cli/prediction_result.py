@@ -9,8 +9,8 @@ from simgnn.analysis.replay.recorded_accuracy import on_clock
 from simgnn.cli.profiles import ChosenProfile
 from simgnn.hardware.profile.profile import Profile
 from simgnn.planner.prepare import Prepared
-from simgnn.program.digest import program_digest
 from simgnn.program.program import Program
+from simgnn.program.storage import program_digest
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.result import JitterCorrection, RankTimes, Result, environment, versions

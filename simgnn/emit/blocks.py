@@ -66,15 +66,12 @@ class BlockTransfer(Protocol):
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
         """Before the first block, and not before the ops named in ``after``."""
-        ...
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
         """The block of a root, not before the ops named in ``after``."""
-        ...
 
     def checks(self) -> tuple[str | None, dict[str, int | str]]:
         """What the end of the sums makes sure of: a buffer that it reads, and options of the op."""
-        ...
 
 
 ExpandBlocks = Callable[[BlockSync], BlockTransfer]

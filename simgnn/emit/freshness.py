@@ -18,11 +18,9 @@ class Thresholds(Protocol):
 
     def start(self) -> Any:
         """State before the first epoch, with the field ``epsilon``."""
-        ...
 
     def adjusted(self, state: Any, accuracy: float | None) -> Any:
         """State after an epoch of this training accuracy (None: there are no training vertices)."""
-        ...
 
 
 class Freshness(FreshnessTraits, ABC):

@@ -32,7 +32,6 @@ class RowCodes(Codec):
 
     @property
     def keeps_exact_rows(self) -> bool:
-        """See :class:`Codec`."""
         return not self.feedback
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
@@ -51,7 +50,6 @@ class RowCodes(Codec):
         return (1 << self.bits) - 1
 
     def row_bytes(self, width: int, dtype: str) -> int:
-        """See :class:`Codec`."""
         return 2 * ITEM_BYTES[dtype] + code_bytes(width, self.bits)
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
@@ -91,11 +89,9 @@ class RowCodes(Codec):
         return header[:, :1] + header[:, 1:] * xp.astype(codes, header.dtype)
 
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
-        """See :class:`Codec`."""
         return (self._work("encode", rows, width, dtype),)
 
     def decode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
-        """See :class:`Codec`."""
         return (self._work("decode", rows, width, dtype),)
 
     def _work(self, primitive: str, rows: Size, width: int, dtype: str) -> Work:

@@ -5,8 +5,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
-from simgnn.emit.batches.batching import Batching
-from simgnn.emit.batches.neighbours import NeighbourSampling
+from simgnn.emit.batches.neighbours import Batching, NeighbourSampling
 from simgnn.emit.batches.placement import Placement, RowStore
 from simgnn.emit.communication import BatchCommunication, Communication
 from simgnn.emit.freshness import Freshness

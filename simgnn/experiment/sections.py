@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from simgnn.limits import MAX_RANKS
-from simgnn.model.dropout import STEPS, dropped_steps
+from simgnn.model.spec import STEPS, dropped_steps
 from simgnn.policy import BatchingTraits, Choices, Idle, Refusal, chosen
 
 BUILT_IN_MODELS = ("gcn", "sage", "gin", "gat")

@@ -1,9 +1,21 @@
-"""A GNN as layers and shapes. No torch here: the executor builds modules from the same values."""
+"""Dropout as numbers: how large a share of the elements is dropped, in steps that a mask can draw. No torch here."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from simgnn.model.dropout import dropped_steps
+STEPS = 1 << 16
+"""A mask draws 16 bits an element, so that shares are whole numbers of 65,536ths."""
+
+
+def dropped_steps(share: float) -> int:
+    """The share of the elements that is dropped, in 0..1, as the nearest number of ``STEPS``."""
+    return round(share * STEPS)
+
+
+def kept_share(steps: int) -> float:
+    """Share of the elements that is kept where ``steps`` of ``STEPS`` are dropped; exact in float32 too."""
+    return (STEPS - steps) / STEPS
+
 
 Order = Literal["aggregate-first", "transform-first"]
 Activation = Literal["none", "relu", "elu"]
@@ -17,7 +29,7 @@ class LayerSpec:
 
     ``kind``: gcn, sage, gin, gat or "package.module:Class". ``order``: whether rows are aggregated before or after
     the dense transform. ``activation``: whether ``function`` follows the layer (all but the last). ``dropout``: share
-    of the elements of its output that training drops then, see :mod:`simgnn.model.dropout`. ``hoisted``: the input of
+    of the elements of its output that training drops then, see :mod:`simgnn.model.spec`. ``hoisted``: the input of
     the aggregation is constant, so it is computed once (layer 1, aggregate-first, inputs exchanged once).
     ``sparse_input``: rows are a sparse feature matrix. ``centred_input``: less their mean, which is told by one more
     column than ``width_in`` and taken off in products. ``hidden``: width inside the MLP of GIN. ``prepared_width``:

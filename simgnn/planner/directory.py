@@ -18,8 +18,7 @@ from simgnn.locks import locked_folder
 from simgnn.outputs import check_output_folder
 from simgnn.planner.prepare import Prepared, with_default_cluster
 from simgnn.policy import Policy
-from simgnn.program.digest import program_digest
-from simgnn.program.storage import save_program
+from simgnn.program.storage import program_digest, save_program
 from simgnn.registry import folder_of, is_external, shipped
 from simgnn.tomlfile import leaves, load_toml, write_toml
 

@@ -1,35 +1,85 @@
-"""Mini-batch training: batches are drawn, their rows staged, their layers trained; three chains of ops a step.
+"""Where the ops that learn embeddings stand in a step: at its end, or beside the next one."""
 
-*Drawing* makes blocks. *Staging* brings rows: local ones, hot ones, those of other hosts, and a piece of the next
-epoch's cache. *Training* is one chain from the first layer to the optimizer. The schedule says how far ahead of the
-third the first two run, as dependencies on earlier steps. Where embeddings are learned, what changes them is at the end
-of the third, or beside it (:mod:`simgnn.planner.embedding_steps`). Sources: docs/systems/distdgl.md,
-docs/systems/rapidgnn.md.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from dataclasses import replace
-
-from simgnn.emit.batches.embeddings import push_ops
+from simgnn.emit.batches.embeddings import APPLY, PICK, SUM, PushOps, push_ops
 from simgnn.emit.batches.names import DRAW, FEATURE_ROWS, SEED_COUNT, SEEDS, rows_after
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.sections import TrainSection
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.planner.batch_evaluation import emit_inference
-from simgnn.planner.block_layers import BlockLayers, in_batches
-from simgnn.planner.embedding_steps import after, in_order, training_ops
+from simgnn.planner.block_layers import BlockLayers, emit_inference, in_batches
 from simgnn.planner.layer_choices import LayerChoice, plan_layers
 from simgnn.planner.plan import Planned
 from simgnn.planner.stored_rows import StoredRows
 from simgnn.planner.update import emit_update, keep_splits, learned_state, loss_scratch
-from simgnn.policy import StepEnds
+from simgnn.policy import MiniBatchSchedule, StepEnds
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Work
+from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Work
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.batches.sizes import BatchSizes
+
+
+@dataclass(frozen=True)
+class TrainingOps:
+    """The ops that train a staged batch, in program order: ``beside`` the ``chain``, which is one op after the other,
+    and ``aside`` from it, when it has ended, beside the next step. The next step waits for the end of the chain."""
+
+    chain: tuple[Op, ...]
+    beside: tuple[Op, ...] = ()
+    aside: tuple[Op, ...] = ()
+
+    @property
+    def trained(self) -> str:
+        """The last op of the chain."""
+        return self.chain[-1].name
+
+    def starting(self, ready: str) -> list[Op]:
+        """All ops: they wait for the op ``ready``, which completes the batch's rows, the chain for that of the step
+        before."""
+        chain = after(self.chain, (Dependency(ready), Dependency(self.trained, steps_back=1)))
+        beside = after(self.beside, (Dependency(ready),)) if self.beside else []
+        return [*beside, *chain, *self.aside]
+
+
+def training_ops(
+    training: Sequence[Op], pushed: PushOps | None, delay: int, schedule: MiniBatchSchedule
+) -> TrainingOps:
+    """``training``: from the first layer to the optimizer.
+
+    What is pushed is applied at the end of its step, as docs/systems/distdgl.md has it. With a ``delay`` a step applies
+    what the one before pushed, when all ranks of its host have their rows. Where the schedule lets ops run beside
+    training, gradients travel and rows change beside it; ranks meet in the sum of gradients after that, so that rows of
+    the step that follows are pulled from what has changed on every host.
+    """
+    if pushed is None:
+        return TrainingOps(in_order(training))
+    if not delay:
+        return TrainingOps(in_order((*training, pushed.pick, *pushed.push, *pushed.apply)))
+    if not schedule.pushes_beside:
+        return TrainingOps(in_order((*pushed.apply, *training, pushed.pick, *pushed.push)))
+    chain = list(in_order((*training, pushed.pick)))
+    meet = next(place for place, op in enumerate(chain) if op.phase == "update")
+    chain[meet] = replace(chain[meet], after=(*chain[meet].after, Dependency(APPLY)))
+    applied = list(in_order(pushed.apply))
+    applied[-1] = replace(applied[-1], after=(*applied[-1].after, Dependency(SUM, steps_back=1)))
+    return TrainingOps(tuple(chain), tuple(applied), tuple(after(in_order(pushed.push), (Dependency(PICK),))))
+
+
+def in_order(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """Ops, each after the one before."""
+    return (ops[0], *(replace(op, after=(Dependency(before.name),)) for before, op in pairwise(ops)))
+
+
+def after(ops: Sequence[Op], dependencies: tuple[Dependency, ...]) -> list[Op]:
+    """A chain whose first op waits for more."""
+    return [replace(ops[0], after=(*ops[0].after, *dependencies)), *ops[1:]]
+
 
 STEP, FIRST, OPENING = "step", "first", "opening"
 

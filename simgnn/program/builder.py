@@ -1,6 +1,6 @@
-"""Collects the parts of a program while a plan is written down."""
+"""Collects the parts of a program while a planner writes it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.model.costs import Piece
-from simgnn.program.derived_dependencies import derive_dependencies
+from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import (
     ITEM_BYTES,
@@ -19,14 +19,11 @@ from simgnn.program.ops import (
     Group,
     Nature,
     Op,
-    Ring,
-    Space,
     Stream,
     Transfer,
     Work,
 )
-from simgnn.program.program import Calendar, Program, Template
-from simgnn.program.publications import Publication
+from simgnn.program.program import Calendar, Program, Publication, Template
 from simgnn.program.scratch import Scratch, Term
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable, reverse_of
 
@@ -37,7 +34,6 @@ class Labelled(Protocol):
     @property
     def label(self) -> str:
         """The name by which the policy of the op's slot finds the class."""
-        ...
 
 
 class Scheduling(Protocol):
@@ -50,18 +46,16 @@ class Scheduling(Protocol):
 
     def stream(self, nature: Nature, op: Op) -> Stream:
         """The stream that an op runs on."""
-        ...
 
     def after(self, nature: Nature, op: Op, before: Sequence[Op]) -> Sequence[Dependency]:
         """What an op waits for besides what its buffers demand."""
-        ...
 
 
 class ProgramBuilder:
     """Buffers, columns, routes and ops by name, turned into a program at the end.
 
-    Ops are emitted once and put into every template that is named; program order is the order of emission. They name
-    their nature; ``schedule`` gives them streams (None: those of their natures). ``natures``: those that the plan has.
+    An op is emitted once and put into every template that is named; program order is the order of emission. An op names
+    its nature, and ``schedule`` gives it a stream (None: that of its nature). ``natures``: those that the plan has.
     """
 
     def __init__(self, name: str, hosts: Sequence[int], dtype: str, schedule: Scheduling | None = None) -> None:
@@ -106,47 +100,31 @@ class ProgramBuilder:
             self.column(f"{name}/{column}", np.bincount(ends, rows, minlength=ranks))
         return self.route(name, Route(source, target, rows, whole))
 
-    def buffer(
-        self, name: str, rows: Size, width: int, dtype: str | None = None, persistent: bool = False,
-        space: Space = "device", depth: int = 1, ring: Ring = "epoch", inner: bool = False,
-        lasting: bool = False,
-    ) -> str:  # fmt: skip
-        """Add a buffer: on the device and in the training dtype unless others are named."""
-        self.buffers[name] = Buffer(
-            name, rows, width, dtype or self.dtype, space, depth, ring, persistent, inner, lasting
-        )
+    def buffer(self, name: str, rows: Size, width: int, dtype: str | None = None, **fields: Any) -> str:
+        """Add a buffer, in the training dtype unless another is named; ``fields`` are those of :class:`Buffer`."""
+        self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, **fields)
         return name
 
     def keep(self, name: str, *terms: tuple[Size, int]) -> None:
-        """State memory that the executor derives once and keeps, as (rows, bytes of each) that are added up."""
+        """State memory that the executor fills once and keeps: the sum of (rows, bytes of a row)."""
         self.kept[name] = Scratch(tuple(Term(rows, row_bytes) for rows, row_bytes in terms))
 
     def keep_rows_of(self, route: str, rows: Size) -> None:
-        """State the list of local rows (int64) that a route names, so many on each rank."""
+        """State the memory for the list of local rows (int64) that a route names: ``rows`` on each rank."""
         self.keep(f"rows of route {route}", (rows, ITEM_BYTES["int64"]))
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
         """Pieces of a cost as priced work; ``locality`` goes to those over edges among them."""
-        return tuple(
-            Work(
-                piece.primitive,
-                {**piece.sizes, "item_bytes": self.item_bytes},
-                piece.locality or (locality if "edges" in piece.sizes else None),
-            )
-            for piece in pieces
-        )
+        found = []
+        for piece in pieces:
+            table = piece.locality or (locality if "edges" in piece.sizes else None)
+            found.append(Work(piece.primitive, {**piece.sizes, "item_bytes": self.item_bytes}, table))
+        return tuple(found)
 
     def compute(
-        self,
-        templates: Sequence[str],
-        name: str,
-        kind: OpKind,
-        reads: Sequence[str],
-        writes: Sequence[str],
-        work: tuple[Work, ...],
-        action: Labelled | None = None,
-        **fields: Any,
-    ) -> None:
+        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        work: tuple[Work, ...], action: Labelled | None = None, **fields: Any,
+    ) -> None:  # fmt: skip
         """Emit an op that computes. ``action``: what the policy of slot ``module`` does in it."""
         label = None if action is None else action.label
         read, written = accesses(reads), accesses(writes)
@@ -156,7 +134,7 @@ class ProgramBuilder:
         self, templates: Sequence[str], name: str, route: str, reads: Sequence[str], writes: str, row_bytes: int, *,
         control: bool = False, decision: Decision | None = None, announced: bool = False, **fields: Any,
     ) -> None:  # fmt: skip
-        """Emit an uneven all-to-all of a packed buffer, the first that it reads; see :class:`Transfer`."""
+        """Emit an uneven all-to-all of a packed buffer, the first of ``reads``; see :class:`Transfer`."""
         transfer = Transfer(row_bytes, decision=decision, control=control, announced=announced)
         self._transfer(templates, name, OpKind.EXCHANGE, reads, [writes], transfer, route=route, **fields)
 
@@ -186,11 +164,8 @@ class ProgramBuilder:
         self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         transfer: Transfer, **fields: Any,
     ) -> None:  # fmt: skip
-        """Emit an op that communicates."""
-        op = Op(
-            name, kind, Nature.COMMUNICATION, accesses(reads), accesses(writes), transfer=transfer, category="comm",
-            **fields,
-        )  # fmt: skip
+        read, written = accesses(reads), accesses(writes)
+        op = Op(name, kind, Nature.COMMUNICATION, read, written, transfer=transfer, category="comm", **fields)
         self.emit(templates, op)
 
     def emit(self, templates: Sequence[str], op: Op) -> None:
@@ -207,11 +182,12 @@ class ProgramBuilder:
         streams = {nature.value: nature.stream for nature in self.natures}
         templates = {name: Template(name, tuple(self._scheduled(ops, streams))) for name, ops in self.templates.items()}
         groups = dict.fromkeys(stream.group for stream in streams.values() if stream.group is not None)
+        names = {access.buffer for ops in self.templates.values() for op in ops for access in op.reads + op.writes}
         return Program(
             name=self.name,
             templates=templates,
             calendar=calendar,
-            buffers=self._used(),
+            buffers={name: each for name, each in self.buffers.items() if name in names or each.persistent},
             streams=streams,
             groups={name: Group(name, backend="default" if name == WORLD else "gloo") for name in groups},
             sizes=SizeTable(len(self.hosts), self.columns, self.routes),
@@ -221,7 +197,8 @@ class ProgramBuilder:
         )
 
     def _scheduled(self, ops: Sequence[Op], streams: dict[str, Stream]) -> Iterator[Op]:
-        """Ops of a template with their streams, which are added to ``streams``, and what they wait for besides."""
+        """Ops of a template with their streams, which are added to ``streams``, and what the schedule lets them wait
+        for."""
         for place, op in enumerate(ops):
             nature = Nature(op.stream)
             if self.schedule is None:
@@ -230,10 +207,6 @@ class ProgramBuilder:
             stream = self.schedule.stream(nature, op)
             streams[stream.name] = stream
             yield replace(op, stream=stream.name, after=(*op.after, *self.schedule.after(nature, op, ops[:place])))
-
-    def _used(self) -> Mapping[str, Buffer]:
-        names = {access.buffer for ops in self.templates.values() for op in ops for access in op.reads + op.writes}
-        return {name: buffer for name, buffer in self.buffers.items() if name in names or buffer.persistent}
 
 
 def accesses(names: Sequence[str]) -> tuple[Access, ...]:

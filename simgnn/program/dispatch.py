@@ -1,7 +1,7 @@
-"""Which op each stream of a rank runs next: the bookkeeping of turns in flight that simulator and executor share.
+"""Which op each stream of a rank runs next. Simulator and executor share this; it knows no clock, thread or tensor.
 
-It knows no clock, thread or tensor. A communicating stream runs its ops in program order; of the ready ops of any other
-stream the schedule picks one, by default the first in program order.
+A communicating stream runs its ops in program order. Of the ready ops of any other stream the schedule picks one, by
+default the first in program order.
 """
 
 from collections import deque
@@ -41,15 +41,12 @@ class Picks(Protocol):
     @property
     def picks(self) -> bool:
         """Whether it chooses among ready ops; otherwise they run in program order."""
-        ...
 
     def init_pick(self) -> Any:
         """The state of a stream before its first choice."""
-        ...
 
     def pick(self, ready: Sequence[Ready], observed: Observed, state: Any) -> tuple[int, Any]:
         """Position among ``ready`` of the op that runs next, and the new state of the stream."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -155,8 +152,8 @@ class Job(NamedTuple, Generic[What]):
 
 @dataclass(eq=False)
 class Lane(Generic[What]):
-    """A stream of one rank. ``queue``: its jobs in program order, where it communicates; ``ready``: a heap of those
-    that wait for nothing, where it does not. ``state``: the schedule's; ``ended``: how many ops have."""
+    """A stream of one rank. ``queue``: its jobs in program order, if it communicates; ``ready``: a heap of the jobs
+    that wait for nothing, if it does not. ``state``: the schedule's; ``ended``: how many ops have ended."""
 
     stream: Stream
     queue: deque[Job[What]] = field(default_factory=deque)
@@ -176,16 +173,13 @@ Before = Callable[[OpenTurn[What], int, int, str], Iterable[OpenTurn[What]]]
 
 
 class Dispatcher(Generic[What]):
-    """The streams of one rank. ``schedule`` None: ready ops run in program order. ``decided``: the value of a decision
-    in a turn on this rank, None where it has none; asked where a schedule picks."""
+    """The streams of one rank. ``schedule`` None: ready ops run in program order. ``decided`` gives the value of a
+    decision in a turn on this rank, None where it has none; it is called only where a schedule picks."""
 
     def __init__(
-        self,
-        rank: int,
-        lanes: Mapping[str, Lane[What]],
-        schedule: Picks | None,
+        self, rank: int, lanes: Mapping[str, Lane[What]], schedule: Picks | None,
         decided: Callable[[OpenTurn[What], str], int | None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rank, self.lanes = rank, lanes
         self.schedule = schedule if schedule is not None and schedule.picks else None
         self.decisions: dict[str, int] = {}
@@ -251,7 +245,7 @@ class Dispatcher(Generic[What]):
         yield from turn.late.get(index, ())
 
     def _release(self, job: Job[What]) -> None:
-        """A job waits for nothing any more; it may be another rank's, of the same host."""
+        """Put a job that waits for nothing any more into its stream, which may be another rank's on the same host."""
         turn = job.turn
         lane = turn.on.lanes[turn.order.ops[job.position].stream]
         if not lane.ordered:

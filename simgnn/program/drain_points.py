@@ -1,4 +1,4 @@
-"""Where a run waits for all its ops: between epochs, where something else happens. Both backends ask here."""
+"""Where a run waits until all its ops have ended: between epochs, before an evaluation or a checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ from simgnn.program.program import EVALUATE, Program, Template
 
 @dataclass(frozen=True)
 class Stops:
-    """Each rank ends all its ops of the epochs so far before it begins one of the next: after the first epoch that is
-    trained (the end of warm-up; from ``start`` on, in a run that goes on), each evaluation, each checkpoint, the last.
+    """Epochs after which each rank ends all its ops before it begins the next epoch: the first that is trained (the end
+    of warm-up; in a run that goes on, the first from ``start`` on), each with an evaluation or a checkpoint, the last.
 
-    ``evaluate_every``, ``checkpoint_every``: after each so many epochs; 0: never. Nothing is staged ahead over a stop,
-    so that there are no more of them than have to be.
+    ``evaluate_every``, ``checkpoint_every``: epochs between two; 0: never. Nothing is staged ahead over a stop.
     """
 
     epochs: int
@@ -37,21 +36,19 @@ class Stops:
 
 
 def ranks_in_turn(program: Program) -> tuple[bool, ...]:
-    """:func:`in_turn` of each rank; of one for all where they have the same ops."""
-    if all(op.ranks is None for _, op in program.ops):
-        return (in_turn(program, 0),) * program.ranks
-    return tuple(in_turn(program, rank) for rank in range(program.ranks))
-
-
-def in_turn(program: Program, rank: int) -> bool:
-    """Whether a rank runs the turns of training one after the other in one thread: each template is
-    :func:`in_one_thread`. No turn begins before the one before it has ended, and stops change nothing."""
-    return all(in_one_thread(program, each, rank) for name, each in program.templates.items() if name != EVALUATE)
+    """Whether each rank runs the turns of training one after the other in one thread, so that stops change nothing."""
+    trained = [template for name, template in program.templates.items() if name != EVALUATE]
+    different = any(op.ranks is not None for _, op in program.ops)
+    found = [
+        all(in_one_thread(program, template, rank) for template in trained)
+        for rank in range(program.ranks if different else 1)
+    ]
+    return tuple(found) if different else tuple(found * program.ranks)
 
 
 def in_one_thread(program: Program, template: Template, rank: int) -> bool:
-    """Whether the ops of a template that a rank has are run in one thread in program order: each op and the next, the
-    last and the first of the next turn too, share a stream with one server or depend on one another."""
+    """Whether a rank runs its ops of a template in one thread in program order: each op and the next one, also the last
+    and the first of the next turn, share a stream with one server, or the second depends on the first."""
     ops = [op for op in template.ops if program.has(op, rank)]
 
     def follows(first: Op, second: Op, back: int) -> bool:

@@ -1,4 +1,4 @@
-"""The op kinds: all that a program can say, that the simulator can price and that the executor can run and time."""
+"""The op kinds: a program holds no others, the simulator prices each of them and the executor runs each of them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -84,25 +84,12 @@ KIND_OF_FORM: Mapping[Form, OpKind] = {
     Form.RANK_MEANS: OpKind.LOSS,
     Form.REMOTE_ROWS: OpKind.FETCH,
 }
-COMPUTE_KINDS = frozenset(
-    {
-        OpKind.AGGREGATE,
-        OpKind.TRANSFORM,
-        OpKind.ELEMENTWISE,
-        OpKind.LOSS,
-        OpKind.SELECT,
-        OpKind.ENCODE,
-        OpKind.DECODE,
-        OpKind.ADD,
-        OpKind.SAMPLE,
-        OpKind.OPTIMIZE,
-    }
-)
 PAIRWISE_KINDS = frozenset({OpKind.EXCHANGE, OpKind.FETCH, OpKind.PEER_READ})
 """Kinds whose payload is counted per rank pair, as ``bytes_sent``."""
 COLLECTIVE_KINDS = frozenset({OpKind.BROADCAST, OpKind.ALLREDUCE, OpKind.ALLGATHER, OpKind.BARRIER})
 """Kinds whose payload is counted per rank, as ``collective_bytes``."""
 LOCAL_COPY_KINDS = frozenset({OpKind.H2D, OpKind.D2H, OpKind.COPY})
 """Kinds that move rows without a second rank."""
+COMPUTE_KINDS = frozenset(OpKind) - PAIRWISE_KINDS - COLLECTIVE_KINDS - LOCAL_COPY_KINDS
 GROUP_KINDS = frozenset({OpKind.EXCHANGE, OpKind.FETCH}) | COLLECTIVE_KINDS
 """Kinds that need a process group, which every member must call in one order."""

@@ -10,10 +10,9 @@ def carried(program: Program) -> frozenset[str]:
 
 
 def remembered(program: Program) -> frozenset[str]:
-    """Buffers of which a turn may need what earlier ones wrote, all of whose ops have ended: what a run goes on from.
+    """Buffers of which a turn may need what earlier turns wrote: what a run goes on from after a checkpoint.
 
-    Rings whose copies serve one turn each are none of them, such as those of batches staged ahead: a batch that was
-    staged is trained, or staged anew.
+    Rings whose copies serve one turn each are left out, such as those of batches staged ahead.
     """
     names = {buffer.name for buffer in program.buffers.values() if buffer.persistent}
     for template in program.templates.values():
@@ -27,8 +26,8 @@ def remembered(program: Program) -> frozenset[str]:
 
 
 def made_once(program: Program) -> frozenset[str]:
-    """Buffers that outlive a turn and that the first turn alone fills, there from the op on that does: rows that are
-    exchanged once, sums that never change."""
+    """Buffers that outlive a turn and that only the first turn fills, such as rows that are exchanged once and sums
+    that never change. They take memory from the op on that fills them."""
     if program.calendar.first is None:
         return frozenset()
     opening = program.templates[program.calendar.first]
@@ -43,8 +42,8 @@ def made_once(program: Program) -> frozenset[str]:
 
 
 def same_as_constants(program: Program) -> frozenset[str]:
-    """Buffers of what a root sent last (the third that a broadcast writes) whose source no op ever writes, such as
-    features: they need no memory of their own."""
+    """Buffers of what a root sent last (the third that a broadcast writes) whose source, such as features, no op ever
+    writes: they need no memory of their own."""
     written = {access.buffer for _, op in program.ops for access in op.writes}
     sends = [op for _, op in program.ops if op.kind is OpKind.BROADCAST and len(op.writes) > 2]
     return frozenset(op.writes[2].buffer for op in sends if op.reads[0].buffer not in written)

@@ -12,15 +12,8 @@ from simgnn.program.sizes import Decision, Size
 Space = Literal["device", "host", "host-shared"]
 Ring = Literal["epoch", "step"]
 ITEM_BYTES: Mapping[str, int] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "uint8": 1,
-    "bool": 1,
-}
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +22,8 @@ class Buffer:
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
     ``inner``: a module or the optimizer holds it; segments name it for the memory that it takes, and hand nothing over.
-    ``lasting``: its memory is made before training, as large as its largest turn needs, and stays.
-    Would it last only while a batch is staged, it were a matter of chance whether it is there when training needs most.
+    ``lasting``: allocated once before training, as large as its largest turn needs, so that peak memory does not depend
+    on timing.
     """
 
     name: str
@@ -52,7 +45,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A buffer as an op sees it: the copy of this turn, or of some turns before (the ring's own axis)."""
+    """A buffer as an op sees it: the copy of this turn, or of an earlier one, counted along the ring's axis."""
 
     buffer: str
     steps_back: int = 0
@@ -85,8 +78,8 @@ class Work:
 class Transfer:
     """What a communication op carries. With a route: ``row_bytes`` times the rows of each pair; without: ``rows`` rows
     of each member. ``decision`` replaces the route's rows by what was decided, pair by pair; ``announced``: receivers
-    know how many already (masks or lists went ahead), else counts do. ``control`` bytes (masks, counts, flags) are
-    counted apart from payload."""
+    know how many from masks or lists that went ahead; else counts go ahead. ``control`` bytes (masks, counts, flags)
+    are counted apart from payload."""
 
     row_bytes: int
     rows: Size = 1
@@ -143,8 +136,8 @@ class Nature(StrEnum):
 
 
 WORLD = "world"
-"""The process group that has the fastest backend; others go through the memory of hosts, so that they may run beside
-it (NCCL bears one group at a time)."""
+"""The process group with the fastest backend. Others go through the memory of hosts, so that they may run beside it:
+NCCL allows one group in flight at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +195,6 @@ class Op:
     @property
     def sizes(self) -> tuple[Size, ...]:
         """Every size that the op states: of its work, and of what it transfers."""
-        found: list[Size] = [size for work in self.work for size in work.sizes.values()]
-        if self.transfer is not None:
-            found.append(self.transfer.rows)
-            if self.transfer.decision is not None:
-                found.append(self.transfer.decision)
-        return tuple(found)
+        found = [size for work in self.work for size in work.sizes.values()]
+        moved = () if self.transfer is None else (self.transfer.rows, self.transfer.decision)
+        return (*found, *(size for size in moved if size is not None))

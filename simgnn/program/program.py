@@ -3,12 +3,64 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
+
+import numpy as np
 
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Buffer, Group, Op, Stream
-from simgnn.program.publications import Publication
 from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import SizeTable
+from simgnn.program.sizes import IntArray, Route, SizeTable
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesRoute:
+    """The ``route`` of the rows that travel if all masters whose vertices have so many ``copies`` are published."""
+
+    copies: int
+    route: str
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A sync point at which a master publishes a vertex in the turns in which any copy of it moved. A program declares
+    it so that a record of a run carries over to another partition.
+
+    ``gathered``: the decision of the rows that mirrors sent; ``active``: of the masters that were woken; ``published``:
+    of the rows that these sent. Woken masters with r copies are recorded as :func:`counted_as`. ``copies``: what counts
+    as one: a replica, or a host whose replicas add up first. ``masters``: the column of the masters that have mirrors.
+    ``routes``: empty where the statistics of the partition do not say how many copies vertices have.
+    """
+
+    gathered: str
+    active: str
+    published: str
+    tally: str
+    copies: Literal["replicas", "hosts"]
+    masters: str
+    routes: tuple[CopiesRoute, ...] = ()
+
+    def rows(self, sizes: SizeTable) -> Mapping[int, Route]:
+        """Rows of each pair if all masters are published, by the number of copies of their vertex."""
+        return {each.copies: sizes.routes[each.route] for each in self.routes}
+
+    def masters_by_copies(self, sizes: SizeTable) -> dict[int, IntArray]:
+        """Shared masters of each rank, int64 [P], by their number r of copies: each publishes r - 1 rows. Those
+        with one copy (on one host alone) publish none to others. Empty: the statistics do not say."""
+        found: dict[int, IntArray] = {
+            r: np.bincount(route.source, route.rows, minlength=sizes.ranks).astype(np.int64) // (r - 1)
+            for r, route in self.rows(sizes).items()
+        }
+        if not found:
+            return {}
+        alone = np.maximum(0, sizes.columns[self.masters] - np.sum(list(found.values()), axis=0))
+        return {1: alone, **found} if alone.any() else found
+
+
+def counted_as(tally: str, copies: int) -> str:
+    """The decision that counts the woken masters with so many copies, of all that are recorded under ``tally``."""
+    return f"{tally}-{copies}"
+
 
 EVALUATE = "evaluate"
 
@@ -93,11 +145,7 @@ class Program:
     @cached_property
     def op_ids(self) -> Mapping[tuple[str, str], int]:
         """(template, op name) -> op id."""
-        ids: dict[tuple[str, str], int] = {}
-        for template in self.templates.values():
-            for op in template.ops:
-                ids[template.name, op.name] = len(ids)
-        return ids
+        return {(template, op.name): number for number, (template, op) in enumerate(self.ops)}
 
     @cached_property
     def ops(self) -> tuple[tuple[str, Op], ...]:
@@ -105,7 +153,7 @@ class Program:
         return tuple((template.name, op) for template in self.templates.values() for op in template.ops)
 
     def has(self, op: Op, rank: int) -> bool:
-        """Whether an op exists on a rank."""
+        """Whether a rank runs an op."""
         return op.ranks is None or bool(self.sizes.columns[op.ranks][rank])
 
     def group_of(self, op: Op) -> Group | None:

@@ -25,7 +25,7 @@ def rows_of(rows: Size, row_bytes: int) -> Terms:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory that whoever emits an op states beside the op's buffers. It is no part of the op's price or digest.
+    """Memory that an op takes beside its buffers, as its emitter states it. It is no part of the op's price or digest.
 
     The op holds the sum of ``terms`` while it runs, or the sum of ``at_least`` where that is larger. ``copied_last``:
     buffers that it writes after everything else, as copies of others, so that they exist only when it has ended.

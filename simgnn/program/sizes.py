@@ -32,7 +32,7 @@ Size = int | Column | Decision
 
 
 def reverse_of(route: str) -> str:
-    """Name of the route of the same rows the other way round, which a program has beside every route."""
+    """Name of the route of the same rows in the other direction, which a program has beside every route."""
     return f"{route}/reverse"
 
 
@@ -41,8 +41,8 @@ class Route:
     """How many rows travel from which rank to which: the sizes of a named list of indices that the partition keeps.
 
     ``source``, ``target``: int32 [pairs], sorted by (source, target), no pair twice, no rank to itself.
-    ``rows``: int64 [pairs], or [pairs, steps], or [pairs, epochs, steps]. ``part_of``: the route of whose pairs these
-    are some, with the same rows; "": the list has this route's own name.
+    ``rows``: int64 [pairs], or [pairs, steps], or [pairs, epochs, steps]. ``part_of``: the route that this one is a
+    part of, with the same rows for some of its pairs; "": the list has this route's own name.
     """
 
     source: NDArray[np.int32]
@@ -55,7 +55,7 @@ class Route:
         return turn_of(self.rows, epoch, step)
 
     def reversed(self) -> "Route":
-        """The same rows the other way round."""
+        """The same rows in the other direction."""
         order = np.lexsort((self.source, self.target))
         part_of = self.part_of and reverse_of(self.part_of)
         return Route(self.target[order], self.source[order], self.rows[order], part_of)

@@ -1,5 +1,6 @@
-"""A program on disk: ``program.json`` (templates, buffers, streams) beside ``columns.npz`` (the size table)."""
+"""A program on disk, ``program.json`` (templates, buffers, streams) beside ``columns.npz`` (sizes), and its digest."""
 
+import hashlib
 import json
 import os
 import types
@@ -16,8 +17,7 @@ from numpy.typing import NDArray
 from simgnn.errors import ProgramError
 from simgnn.npzfile import read_npz
 from simgnn.program.ops import Buffer, Group, Op, Stream
-from simgnn.program.program import Calendar, Program, Template
-from simgnn.program.publications import Publication
+from simgnn.program.program import Calendar, Program, Publication, Template
 from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Column, Decision, Route, SizeTable
 
@@ -32,14 +32,11 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
         "name": program.name,
         "hosts": list(program.hosts),
         "calendar": _encode(program.calendar),
-        "buffers": [_encode(buffer) for buffer in program.buffers.values()],
-        "streams": [_encode(stream) for stream in program.streams.values()],
-        "groups": [_encode(group) for group in program.groups.values()],
-        "publications": [_encode(publication) for publication in program.publications],
-        "templates": [
-            {"name": template.name, "ops": [_encode(op) for op in template.ops]}
-            for template in program.templates.values()
-        ],
+        "buffers": _encode([*program.buffers.values()]),
+        "streams": _encode([*program.streams.values()]),
+        "groups": _encode([*program.groups.values()]),
+        "publications": _encode(program.publications),
+        "templates": _encode([*program.templates.values()]),
         "kept": _encode(program.kept),
     }
     parts = {name: route.part_of for name, route in program.sizes.routes.items() if route.part_of}
@@ -56,13 +53,12 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
 def save_program(program: Program, folder: Path) -> None:
     """Write both files into an existing folder, each under a temporary name first."""
     document, arrays = program_to_json(program)
-    temporary = folder / f"{COLUMNS_NAME}.partial"
-    with temporary.open("wb") as file:
+    partial = {name: folder / f"{name}.partial" for name in (COLUMNS_NAME, JSON_NAME)}
+    with partial[COLUMNS_NAME].open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-    os.replace(temporary, folder / COLUMNS_NAME)
-    temporary = folder / f"{JSON_NAME}.partial"
-    temporary.write_text(json.dumps(document, indent=1))
-    os.replace(temporary, folder / JSON_NAME)
+    partial[JSON_NAME].write_text(json.dumps(document, indent=1))
+    for name, path in partial.items():
+        os.replace(path, folder / name)
 
 
 def load_program(folder: Path) -> Program:
@@ -160,3 +156,40 @@ def _decode(kind: Any, value: Any) -> Any:
         return kind(value)
     assert origin is not Literal or value in get_args(kind)
     return value
+
+
+def program_digest(program: Program) -> str:
+    """Hex SHA-256 of what a program does, the same in any process.
+
+    Names of hosts, times and paths do not count, nor does the memory that ops hold beside their buffers: it follows
+    from the rest of the program.
+    """
+    digest = hashlib.sha256()
+    document, arrays = program_to_json(program)
+    for key in ("name", "kept"):
+        document.pop(key)
+    for template in document["templates"]:
+        for op in template["ops"]:
+            op.pop("scratch", None)
+    _feed(document, digest)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        _feed([name, str(array.dtype), list(array.shape)], digest)
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _feed(value: Any, digest: Any) -> None:
+    if isinstance(value, dict):
+        digest.update(b"{")
+        for key in sorted(value):
+            _feed(key, digest)
+            _feed(value[key], digest)
+        digest.update(b"}")
+    elif isinstance(value, list | tuple):
+        digest.update(b"[")
+        for item in value:
+            _feed(item, digest)
+        digest.update(b"]")
+    else:
+        digest.update(f"{type(value).__name__}:{value!r};".encode())

@@ -1,14 +1,24 @@
-"""The validator: what must hold before a program is simulated or run. All faults are reported at once."""
+"""The validator: what must hold before a program is simulated or run. It reports all faults at once."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
 
 from simgnn.errors import ProgramError
-from simgnn.program.check_communication import communication_problems
-from simgnn.program.check_hazards import hazard_problems
-from simgnn.program.check_names import name_problems
-from simgnn.program.program import Program
-
-CHECKS: tuple[Callable[[Program], list[str]], ...] = (communication_problems, hazard_problems)
+from simgnn.program.dependencies import Unrolled, unroll, windows
+from simgnn.program.kinds import (
+    COLLECTIVE_KINDS,
+    COMPUTE_KINDS,
+    GROUP_KINDS,
+    KIND_OF_FORM,
+    PAIRWISE_KINDS,
+    Form,
+    OpKind,
+)
+from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Group, Op
+from simgnn.program.program import EVALUATE, Program, Template, Turn
+from simgnn.program.sizes import Column, Decision, IntArray, Route, Size
 
 
 def validate(program: Program) -> Program:
@@ -19,10 +29,322 @@ def validate(program: Program) -> Program:
     are written before they are read; sends are matched and bytes conserved; each process group has one stream, one
     order on all ranks and, on a GPU, is alone in flight; guards of collectives are equal on all ranks.
     """
-    problems = name_problems(program)
-    if not problems:
-        for check in CHECKS:
-            problems += check(program)
+    # names first: unknown ones make the other checks meaningless
+    problems = list(_name_faults(program)) or [*_communication_faults(program), *_hazards(program)]
     if problems:
         raise ProgramError([f"program '{program.name}': {problem}" for problem in problems])
     return program
+
+
+def _name_faults(program: Program) -> Iterator[str]:
+    """Whatever an op refers to is declared, and dependencies point backward."""
+    calendar = program.calendar
+    for name in (calendar.steady, calendar.first, calendar.refresh, calendar.opening):
+        if name is not None and name not in program.templates:
+            yield f"the calendar names template '{name}', which does not exist"
+    for buffer in program.buffers.values():
+        yield from (f"buffer '{buffer.name}': {fault}" for fault in _size_faults(program, buffer.rows))
+        if buffer.dtype not in ITEM_BYTES:
+            yield f"buffer '{buffer.name}': unknown dtype '{buffer.dtype}'; known: {', '.join(ITEM_BYTES)}"
+        if buffer.depth < 1 or buffer.width < 0:
+            yield f"buffer '{buffer.name}': depth must be at least 1 and width at least 0"
+    for stream in program.streams.values():
+        if stream.group is not None and stream.group not in program.groups:
+            yield f"stream '{stream.name}' names group '{stream.group}', which does not exist"
+        if stream.servers < 1:
+            yield f"stream '{stream.name}' has {stream.servers} servers; it needs at least 1"
+    for group in program.groups.values():
+        if group.members not in ("world", "host") and group.members not in program.sizes.columns:
+            yield f"group '{group.name}': members '{group.members}' is neither world, host nor a column"
+    for name, kept in program.kept.items():
+        for size in kept.sizes:
+            yield from (f"what is kept as '{name}': {fault}" for fault in _size_faults(program, size))
+    for template in program.templates.values():
+        twice = sorted(name for name, number in Counter(op.name for op in template.ops).items() if number > 1)
+        if twice:
+            yield f"template '{template.name}' has ops of one name: {', '.join(twice)}"
+        for op in template.ops:
+            yield from (f"{template.name}: '{op.name}': {fault}" for fault in _op_faults(program, template, op))
+
+
+def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
+    if op.stream not in program.streams:
+        yield f"unknown stream '{op.stream}'"
+    for access in op.reads + op.writes:
+        yield from _access_faults(program, access)
+    for dependency in op.after:
+        yield from _dependency_faults(program, template, op, dependency)
+    for size in [*(size for work in op.work for size in work.sizes.values()), *op.scratch.sizes]:
+        yield from _size_faults(program, size)
+    if op.route is not None and op.route not in program.sizes.routes:
+        yield f"unknown route '{op.route}'"
+    if op.ranks is not None and op.ranks not in program.sizes.columns:
+        yield f"unknown column '{op.ranks}' of ranks"
+    if op.reverses is not None and op.reverses not in template.index:
+        yield f"reverses '{op.reverses}', which is not in the template"
+    if op.form is not None and KIND_OF_FORM[op.form] is not op.kind:
+        yield f"the form '{op.form}' is one of {KIND_OF_FORM[op.form]} ops, the op's kind is {op.kind}"
+    if op.kind not in COMPUTE_KINDS and op.transfer is None and not op.work and op.kind is not OpKind.BARRIER:
+        yield f"a {op.kind} op needs a transfer"
+    if op.transfer is not None:
+        yield from _size_faults(program, op.transfer.rows)
+        if op.transfer.row_bytes < 0:
+            yield f"negative row bytes: {op.transfer.row_bytes}"
+    if op.kind in PAIRWISE_KINDS and op.route is None:
+        yield f"a {op.kind} op needs a route"
+    if op.kind in GROUP_KINDS and op.stream in program.streams and program.streams[op.stream].group is None:
+        yield f"a {op.kind} op needs a stream with a process group; '{op.stream}' has none"
+
+
+def _access_faults(program: Program, access: Access) -> Iterator[str]:
+    buffer = program.buffers.get(access.buffer)
+    if buffer is None:
+        yield f"unknown buffer '{access.buffer}'"
+        return
+    if access.steps_back < 0 or access.epochs_back < 0:
+        yield f"buffer '{access.buffer}' is accessed in the future"
+    back = access.epochs_back if buffer.ring == "epoch" else access.steps_back
+    if back >= buffer.depth and buffer.depth >= 1 and back > 0:
+        yield f"buffer '{access.buffer}' keeps {buffer.depth} copies; the copy of {back} turns back is gone"
+
+
+def _dependency_faults(program: Program, template: Template, op: Op, dependency: Dependency) -> Iterator[str]:
+    if dependency.steps_back < 0 or dependency.epochs_back < 0:
+        yield f"depends on '{dependency.op}' of a later turn"
+    elif dependency.steps_back == 0 and dependency.epochs_back == 0:
+        if dependency.op not in template.index:
+            yield f"depends on '{dependency.op}', which is not in the template"
+        elif template.index[dependency.op] >= template.index[op.name]:
+            yield f"depends on '{dependency.op}', which does not come before it in program order"
+    elif all(dependency.op not in other.index for other in program.templates.values()):
+        yield f"depends on '{dependency.op}' of an earlier turn, which no template has"
+
+
+def _size_faults(program: Program, size: Size) -> Iterator[str]:
+    bound = size.bound if isinstance(size, Decision) else size
+    if isinstance(bound, Column):
+        column = program.sizes.columns.get(bound.name)
+        if column is None:
+            yield f"unknown column '{bound.name}'"
+        elif column.shape[0] != program.ranks:
+            yield f"column '{bound.name}' has {column.shape[0]} ranks, the program {program.ranks}"
+        elif column.size and int(np.min(column)) < 0:
+            yield f"column '{bound.name}' is negative somewhere"
+    elif bound < 0:
+        yield f"negative size {bound}"
+
+
+def _communication_faults(program: Program) -> Iterator[str]:
+    """Faults that would hang or corrupt a run: sends match, bytes are conserved, a process group has one order."""
+    problems = list(_group_faults(program))
+    for name, route in program.sizes.routes.items():
+        problems += [f"route '{name}': {fault}" for fault in _route_faults(program, route)]
+    yield from problems
+    if not problems:
+        for template, op in program.ops:
+            if op.kind in GROUP_KINDS:
+                yield from (f"{template}: '{op.name}': {fault}" for fault in _transfer_faults(program, op))
+
+
+def _group_faults(program: Program) -> Iterator[str]:
+    by_group: dict[str, list[str]] = {}
+    for stream in program.streams.values():
+        if stream.group is not None:
+            by_group.setdefault(stream.group, []).append(stream.name)
+    for group, streams in by_group.items():
+        if len(streams) > 1:
+            yield (
+                f"streams {', '.join(streams)} share group '{group}': ranks could issue its collectives in different "
+                "orders; give each stream a group of its own"
+            )
+    nccl = [name for name, group in program.groups.items() if group.backend != "gloo" and name in by_group]
+    if len(nccl) > 1 and not _never_together(program, [by_group[name][0] for name in nccl]):
+        yield (
+            f"groups {', '.join(nccl)} could be in flight at once on one GPU, where NCCL may deadlock: "
+            "use backend = 'gloo' for all but one, or order their ops by dependencies"
+        )
+
+
+def _never_together(program: Program, streams: list[str]) -> bool:
+    for graph in windows(program):
+        users = [index for index, node in enumerate(graph.nodes) if node.op.stream in streams]
+        for place, second in enumerate(users):
+            for first in users[:place]:
+                if graph.nodes[first].op.stream != graph.nodes[second].op.stream and not graph.ordered(first, second):
+                    return False
+    return True
+
+
+def _route_faults(program: Program, route: Route) -> Iterator[str]:
+    if len(route.source) != len(route.target) or len(route.source) != route.rows.shape[0]:
+        yield "source, target and rows differ in length"
+        return
+    if len(route.source) == 0:
+        return
+    ends = np.concatenate([route.source, route.target])
+    outside = ends[(ends < 0) | (ends >= program.ranks)]
+    if len(outside):
+        yield f"names rank {outside.max()}; ranks are 0..{program.ranks - 1}"
+    if np.any(route.source == route.target):
+        yield "sends from a rank to itself"
+    if int(route.rows.min()) < 0:
+        yield "has negative rows"
+    key = route.source.astype(np.int64) * program.ranks + route.target
+    if np.any(np.diff(key) <= 0):
+        yield "pairs must be sorted by (source, target), none twice"
+
+
+def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
+    group = program.group_of(op)
+    assert group is not None
+    ids = _member_ids(program, group)
+    if op.ranks is not None:
+        taking_part = program.sizes.columns[op.ranks].reshape(program.ranks, -1)
+        for identifier in np.unique(ids):
+            inside = taking_part[ids == identifier]
+            if np.any(inside != inside[:1]):
+                yield f"only some ranks of group '{group.name}' take part; the others would wait for ever"
+    if op.guard is not None and op.kind in COLLECTIVE_KINDS and not op.guard.agreed:
+        yield (
+            f"is guarded by '{op.guard.decision}', which ranks decide alone; a collective's guard must be one that "
+            "all ranks decide alike (Guard.agreed)"
+        )
+    if op.kind is OpKind.BROADCAST and (op.root is None or not 0 <= op.root < program.ranks):
+        yield f"needs a root among ranks 0..{program.ranks - 1}; got {op.root}"
+    if op.route is not None:
+        route = program.sizes.routes[op.route]
+        if np.any(ids[route.source] != ids[route.target]):
+            yield f"route '{op.route}' leaves group '{group.name}'"
+        if op.kind is OpKind.EXCHANGE and op.transfer is not None and op.transfer.decision is None:
+            yield from _conservation_faults(program, op, route, op.transfer.row_bytes)
+
+
+def _member_ids(program: Program, group: Group) -> IntArray:
+    """Id of the sub-group that each rank is in, int64 [P]."""
+    if group.members == "world":
+        return np.zeros(program.ranks, dtype=np.int64)
+    if group.members == "host":
+        return np.asarray(program.hosts, dtype=np.int64)
+    return program.sizes.columns[group.members]
+
+
+def _conservation_faults(program: Program, op: Op, route: Route, row_bytes: int) -> Iterator[str]:
+    """What is read must be what is sent, what arrives must fill what is written, in every turn."""
+    for accesses, ends, verb in ((op.reads, route.source, "sends"), (op.writes, route.target, "receives")):
+        if len(accesses) != 1:
+            continue
+        buffer = program.buffers[accesses[0].buffer]
+        bound = buffer.rows.bound if isinstance(buffer.rows, Decision) else buffer.rows
+        held = program.sizes.columns[bound.name] if isinstance(bound, Column) else np.full(program.ranks, bound)
+        rows = np.zeros((program.ranks, *route.rows.shape[1:]), np.int64)
+        np.add.at(rows, ends, route.rows)
+        sent, room = _same_turns(rows * row_bytes, held * buffer.row_bytes)
+        wrong = np.argwhere(sent != room)
+        if len(wrong):
+            at = tuple(wrong[0].tolist())
+            where = "".join(f", {name} {turn}" for name, turn in zip(("step", "epoch"), at[:0:-1], strict=False))
+            yield f"rank {at[0]} {verb} {sent[at]} bytes, but buffer '{buffer.name}' holds {room[at]}{where}"
+
+
+def _same_turns(one: IntArray, other: IntArray) -> tuple[IntArray, IntArray]:
+    """Both for as many epochs and steps as either has: an array with fewer axes is the same in each."""
+    most = max(one.ndim, other.ndim)
+    first, second = (part.reshape(len(part), *[1] * (most - part.ndim), *part.shape[1:]) for part in (one, other))
+    wide, broad = np.broadcast_arrays(first, second)
+    return wide, broad
+
+
+def _hazards(program: Program) -> list[str]:
+    """Uses of a buffer copy that nothing orders, and reads of temporary buffers that nothing has written."""
+    problems: dict[str, None] = {}
+    found = windows(program)
+    if EVALUATE in program.templates:  # evaluation runs alone between two epochs
+        found.append(unroll(program, [Turn(0, 0, EVALUATE)]))
+    for position, graph in enumerate(found):
+        problems |= dict.fromkeys(_unordered(graph))
+        if position == 0 or graph.turns[0].template == EVALUATE:
+            problems |= dict.fromkeys(_unwritten(graph))
+    return list(problems)
+
+
+def _unordered(graph: Unrolled) -> Iterator[str]:
+    uses: dict[tuple[str, int], list[tuple[int, bool]]] = {}
+    for index, node in enumerate(graph.nodes):
+        touched: dict[tuple[str, int], bool] = {}
+        for access, writes in [(a, False) for a in node.op.reads] + [(a, True) for a in node.op.writes]:
+            copy = graph.copy_of(node, access)
+            if copy is not None:
+                touched[copy] = touched.get(copy, False) or writes
+        for copy, writes in touched.items():
+            uses.setdefault(copy, []).append((index, writes))
+    # what waited for an op that some ranks lack did not wait there, so that order is passed on where all have all ops
+    passed_on = all(node.op.ranks is None for node in graph.nodes)
+    for (name, _), users in uses.items():
+        if passed_on and all(_fault(graph, name, *pair) is None for pair in _neighbours(users)):
+            continue
+        for place, (second, second_writes) in enumerate(users):
+            for first, first_writes in users[:place]:
+                fault = _fault(graph, name, first, second) if first_writes or second_writes else None
+                if fault is not None:
+                    one, other = (_named(graph, index) for index in (first, second))
+                    yield f"buffer '{name}' is used by {one} and {other}, one of them writing: {fault}"
+
+
+def _neighbours(users: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
+    """Of all pairs of uses of which one writes, those that the others follow from where order is passed on: a write and
+    what reads it, these and the next write. ``users``: (node, whether it writes), ascending."""
+    written: int | None = None
+    reads: list[int] = []
+    for user, writes in users:
+        if writes and reads:
+            yield from ((read, user) for read in reads)
+        elif written is not None:
+            yield written, user
+        if writes:
+            written, reads = user, []
+        else:
+            reads.append(user)
+
+
+def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:
+    """Why two uses of a buffer's copy, one of them writing, may meet; None: they cannot."""
+    if not graph.ordered(first, second):
+        return "nothing orders them; add a dependency"
+    hosts = graph.program.hosts
+    shared = graph.program.buffers[name].space == "host-shared" and len(set(hosts)) < len(hosts)
+    reads_of_peers = OpKind.PEER_READ in (graph.nodes[first].op.kind, graph.nodes[second].op.kind)
+    if (shared or reads_of_peers) and not _through_collective(graph, first, second):
+        return "they may be of two ranks, and no collective or barrier lies between them"
+    return None
+
+
+def _through_collective(graph: Unrolled, first: int, second: int) -> bool:
+    """Whether a call that all ranks make together lies between two nodes (or is one of them, or they are one op)."""
+    one, other = graph.nodes[first].op, graph.nodes[second].op
+    if one.kind in GROUP_KINDS or other.kind in GROUP_KINDS:
+        return True
+    if one.form is Form.OWN_ROWS and other.form is Form.OWN_ROWS:
+        return True
+    return any(
+        graph.nodes[middle].op.kind in GROUP_KINDS
+        and graph.ancestors[second] >> middle & 1
+        and graph.ancestors[middle] >> first & 1
+        for middle in range(first + 1, second)
+    )
+
+
+def _unwritten(graph: Unrolled) -> Iterator[str]:
+    written: set[tuple[str, int]] = set()
+    for node in graph.nodes:
+        for access in node.op.reads:
+            copy = graph.copy_of(node, access)
+            if copy is not None and copy not in written and not graph.program.buffers[access.buffer].persistent:
+                template = graph.turns[node.turn].template
+                yield f"'{node.op.name}' of {template} reads buffer '{access.buffer}' before anything has written it"
+        written.update(copy for access in node.op.writes if (copy := graph.copy_of(node, access)) is not None)
+
+
+def _named(graph: Unrolled, index: int) -> str:
+    node = graph.nodes[index]
+    turn = graph.turns[node.turn]
+    return f"'{node.op.name}' (epoch {turn.epoch}, step {turn.step})"

@@ -14,10 +14,10 @@ from simgnn.errors import BackendError
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import stand_in_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.digest import program_digest
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
+from simgnn.program.storage import program_digest
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.rundir import TRACE_SCHEMA
 from simgnn.record.summary import Columns, computing_ops, epoch_windows, payload_epochs, times_by_rank

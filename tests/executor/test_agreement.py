@@ -13,7 +13,7 @@ from executor.handlers import handler_of
 from executor.handlers.decisions import check_agreement
 from executor.state.buffers import Now
 from executor.state.context import GroupHandle, RankContext
-from simgnn.emit.guards import Agree
+from simgnn.emit.guarded_blocks import Agree
 from simgnn.errors import BackendError
 from simgnn.policies.codec.none import Plain
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast

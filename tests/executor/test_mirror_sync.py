@@ -11,8 +11,7 @@ from executor.layers import LocalAdjacency, aggregate
 from executor.policies.accelerated import accelerated
 from executor.rank.interpreter import Interpreter
 from executor.state.routes import local_routes
-from simgnn.emit.encoded import emit_encoded
-from simgnn.emit.sync import Stage, Sync, emit_plainly
+from simgnn.emit.sync import Stage, Sync, emit_encoded, emit_plainly
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
 from simgnn.partition.local.vertex_cut import ReplicaGraph, build_replica_graphs

@@ -24,8 +24,8 @@ from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.policy import Partitioner
-from simgnn.program.digest import program_digest
 from simgnn.program.sizes import Route
+from simgnn.program.storage import program_digest
 from simgnn.registry import shipped
 from tests.executor.runs import small_graph
 from tests.experiment.test_master_mirror import statistics

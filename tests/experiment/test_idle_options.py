@@ -11,7 +11,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.planner.directory import differences
 from simgnn.planner.make_plan import plan
-from simgnn.program.digest import program_digest
+from simgnn.program.storage import program_digest
 from simgnn.study.cases import case_experiment
 from tests.experiment.test_master_mirror import statistics as vertex_cut
 from tests.experiment.test_plan_blocks import blocks

@@ -11,10 +11,10 @@ import pytest
 from simgnn.analysis.replay.recorded_plan import different_experiment
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
-from simgnn.program.digest import program_digest
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Op
 from simgnn.program.program import EVALUATE, Program, Template
+from simgnn.program.storage import program_digest
 from simgnn.program.validate import validate
 from simgnn.registry import shipped
 from tests.sim.mini_batches import WIDTH, made_sizes, parted_sizes, planned, statistics

@@ -15,8 +15,7 @@ from simgnn.partition.local.shards import shard_artifact
 from simgnn.partition.statistics.file import save_stats
 from simgnn.planner.directory import check_free, differences, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
-from simgnn.program.digest import program_digest
-from simgnn.program.storage import load_program
+from simgnn.program.storage import load_program, program_digest
 
 SMALL = ["graph.vertices=300", "graph.edges=1500", "graph.classes=3", "graph.feature_width=8", "model.hidden=4"]
 

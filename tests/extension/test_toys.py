@@ -11,7 +11,7 @@ import pytest
 from simgnn import emit
 from simgnn.analysis.replay.activity import read_recording, replay
 from simgnn.cli.main import invoke
-from simgnn.program.digest import program_digest
+from simgnn.program.storage import program_digest
 from simgnn.record.activity import decisions_in
 from tests.extension.worlds import PAGE, Trained, differing, imported, outside, payload, policies, simulated, train_all
 

@@ -26,7 +26,7 @@ from simgnn.emit.caches.row_cache import (
     State,
     moved_rows,
 )
-from simgnn.emit.guards import Agree, FlagChange
+from simgnn.emit.guarded_blocks import Agree, FlagChange
 from simgnn.emit.sync import Stage, Sync
 from simgnn.policies.codec.linear import Linear
 from simgnn.policies.codec.none import Plain

@@ -6,7 +6,7 @@ import pytest
 from programs.notation import op
 
 from simgnn.errors import ProgramError
-from simgnn.program.derived_dependencies import derive_dependencies
+from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.ops import Buffer, Dependency, Transfer
 from simgnn.program.program import Program, Template
 from simgnn.program.validate import validate

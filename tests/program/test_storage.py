@@ -10,11 +10,10 @@ import pytest
 from programs import mirror_sync
 
 from simgnn.errors import ProgramError
-from simgnn.program.digest import program_digest
 from simgnn.program.program import Template
 from simgnn.program.scratch import Scratch, Term
 from simgnn.program.sizes import Column, Decision
-from simgnn.program.storage import load_program, save_program
+from simgnn.program.storage import load_program, program_digest, save_program
 
 
 def test_round_trip_keeps_the_digest(tmp_path) -> None:
@@ -44,7 +43,7 @@ def test_the_digest_sees_sizes_and_ops() -> None:
 
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_the_digest_does_not_depend_on_hash_order(seed: str) -> None:
-    code = "from programs import mirror_sync; from simgnn.program.digest import program_digest; " \
+    code = "from programs import mirror_sync; from simgnn.program.storage import program_digest; " \
            "print(program_digest(mirror_sync.build(3)))"  # fmt: skip
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": here}

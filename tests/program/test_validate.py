@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from programs.notation import all_pairs, op, program
 
 from simgnn.errors import ProgramError
-from simgnn.program.check_hazards import _neighbours
 from simgnn.program.ops import Buffer, Guard, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.sizes import Column, Decision, Route
-from simgnn.program.validate import validate
+from simgnn.program.validate import _neighbours, validate
 
 RANKS, ROWS, WIDTH = 3, 40, 8
 

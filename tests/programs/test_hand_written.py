@@ -8,9 +8,9 @@ import pytest
 
 from programs import cached_halo, guarded_broadcast, hongtu_batch, mirror_sync, prefetched_step, task_graph
 from simgnn.errors import ProgramError
+from simgnn.program.dependencies import windows
 from simgnn.program.program import Program, Template
 from simgnn.program.storage import load_program, save_program
-from simgnn.program.unroll import windows
 from simgnn.program.validate import validate
 
 BUILDERS: dict[str, Callable[[], Program]] = {

@@ -13,7 +13,7 @@ from sim.test_fast_forward import same
 from sim.worlds import machine, run
 from simgnn.experiment.load import load_experiment
 from simgnn.planner.make_plan import plan
-from simgnn.program.drain_points import Stops, in_turn
+from simgnn.program.drain_points import Stops, ranks_in_turn
 from simgnn.program.ops import Buffer, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.sim.simulate import Simulation
@@ -65,8 +65,8 @@ def test_a_program_that_runs_in_turn_has_nothing_to_wait_for() -> None:
     hosts = spread(4, 2)
     stats = statistics(hosts)
     program, on = vanilla(stats), shipped("a800-pcie-ib-2x8", hosts)
-    assert all(in_turn(program, rank) for rank in range(4))
-    assert not in_turn(prefetching(), 0)
+    assert all(ranks_in_turn(program))
+    assert not any(ranks_in_turn(prefetching()))
     stopped = run(program, on, 12, stats=stats, stops=Stops(12, checkpoint_every=5))
     free = run(program, on, 12, stats=stats)
     assert np.array_equal(stopped.epoch_s, free.epoch_s)
@@ -88,14 +88,14 @@ def packing(*more: Op, hosts: tuple[int, ...] = (0, 0)) -> Program:
 
 def test_an_epoch_of_a_program_in_turn_begins_when_the_one_before_it_has_ended() -> None:
     made = packing()
-    assert in_turn(made, 0)
+    assert ranks_in_turn(made) == (True, True)
     assert not any(overlaps(run(made, machine((0, 0)), EPOCHS), [0, 1]))
 
 
 def test_a_rank_that_works_in_turn_does_not_run_ahead_beside_one_that_does() -> None:
     """What only rank 0 does beside the rest gives it a thread a stream."""
     made = packing(notation.op("aside", "elementwise", "staging", "", "aside", "pack", ranks="first"))
-    assert [in_turn(made, rank) for rank in range(2)] == [False, True]
+    assert ranks_in_turn(made) == (False, True)
     simulation = run(made, machine((0, 0)), EPOCHS)
     assert any(overlaps(simulation, [0]))
     assert not any(overlaps(simulation, [1]))
@@ -105,5 +105,5 @@ def test_where_roots_alone_encode_their_blocks_no_epoch_runs_ahead_on_any_rank()
     stats = blocks(3)
     program = plan(load_experiment("cagnet", ["codec.kind=linear"]), stats).program
     assert any(op.ranks is not None for _, op in program.ops)
-    assert all(in_turn(program, rank) for rank in range(3))
+    assert all(ranks_in_turn(program))
     assert not any(overlaps(run(program, machine((0, 0, 0)), EPOCHS, stats=stats), range(3)))

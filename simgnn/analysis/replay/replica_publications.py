@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.analysis.replay.row_fractions import CarriedRows, limits, whole
-from simgnn.program.publications import Publication, counted_as
+from simgnn.program.program import Publication, counted_as
 from simgnn.program.sizes import IntArray
 
 Floats = NDArray[np.float64]

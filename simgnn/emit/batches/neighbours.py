@@ -1,4 +1,4 @@
-"""What the kinds of neighbour sampling share: how many seed vertices, how many neighbours, who trains on what."""
+"""The choices of slot ``batching``, and what the kinds of neighbour sampling share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from simgnn.emit.batches.batching import Batching
 from simgnn.emit.batches.drawing import DRAWING, drawn_over_hosts
 from simgnn.emit.batches.names import BATCHES, DRAW
-from simgnn.emit.batches.on_rank import RankAction
-from simgnn.emit.batches.own_rows import JoinRows, TakeOwnRows
+from simgnn.emit.batches.on_rank import JoinRows, RankAction, TakeOwnRows
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.statistics.spread import even
-from simgnn.policy import Action, Array, Choices, Effect, PolicyContext, Refusal, chosen
+from simgnn.policy import Action, Array, BatchingTraits, Choices, Effect, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Nature, Op, Work
@@ -30,6 +28,10 @@ if TYPE_CHECKING:
     from simgnn.sampling.batches.sizes import BatchSizes
 
 MOST_NEIGHBOURS = 65_536
+
+
+class Batching(BatchingTraits):
+    """A choice of slot ``batching``: which vertices one training step covers."""
 
 
 class DrawBatch(RankAction[Callable[[PolicyContext], tuple[Array, ...]]]):

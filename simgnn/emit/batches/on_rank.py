@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from simgnn.policy import Action, Array, PolicyContext
+from array_api_compat import array_namespace
+
+from simgnn.policy import Action, Array, Policy, PolicyContext
 
 Function = TypeVar("Function", bound=Callable[..., tuple[Any, ...]])
 Functions = Mapping[type[Any], Callable[..., tuple[Any, ...]]]
@@ -24,3 +26,15 @@ class RankAction(Action[Any], Generic[Function]):
 def carried_out(action: type[RankAction[Function]], function: Function) -> Functions:
     """An action with a function of its signature."""
     return {action: function}
+
+
+class TakeOwnRows(RankAction[OfOne]):
+    """Put the input rows of own vertices on the device, from the memory of the host."""
+
+
+class JoinRows(Action[Policy]):
+    """Rows of own vertices, and behind them those of their remote in-neighbours, as own edges number them."""
+
+    def run(self, context: PolicyContext, own: Array, halo: Array) -> tuple[Array, ...]:
+        """``own`` [n, F], ``halo`` [h, F] -> [n + h, F]."""
+        return (array_namespace(own).concat((own, halo)),)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simgnn.emit.caches.chosen_rows import COUNT_BYTES, ID_BYTES, add_count_route, add_mask_route
+from simgnn.emit.caches.masks import COUNT_BYTES, ID_BYTES, add_count_route, add_mask_route
 from simgnn.emit.caches.row_cache import (
     ChoosesRows,
     DecodeMoved,
@@ -14,8 +14,7 @@ from simgnn.emit.caches.row_cache import (
     MaskRows,
     SelectMoved,
 )
-from simgnn.emit.encoded import buffer_name
-from simgnn.emit.sync import Stage, Sync, land, pack, receiving_buffer
+from simgnn.emit.sync import Stage, Sync, buffer_name, land, pack, receiving_buffer
 from simgnn.policy import Codec
 from simgnn.program.builder import Labelled, ProgramBuilder
 from simgnn.program.kinds import OpKind

@@ -13,7 +13,7 @@ from simgnn.emit.arrays import add_rows, counted, dtype_name, pick_rows, places_
 from simgnn.emit.caches.masks import received_mask, sent_mask
 from simgnn.emit.caches.row_cache import ChoosesRows, coded_change, move_on, moved_rows, take_arrived
 from simgnn.policy import Action, Array, PolicyContext, decoded, encoded
-from simgnn.program.publications import counted_as
+from simgnn.program.program import counted_as
 
 LARGEST_SHIFT = 5.0
 """How far, in exponents, the greatest attention score may move before sums become relative to the new one."""

@@ -89,7 +89,6 @@ class MaskRows(Action[ChoosesRows]):
     """Places that arrived become the mask that the sender had."""
 
     def run(self, context: PolicyContext, ids: Array, counts: Array) -> tuple[Array, ...]:
-        """See :meth:`WireMask.mask_of`."""
         return (received_mask(context, ids).mask_of(ids, counts),)
 
 

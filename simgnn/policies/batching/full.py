@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from simgnn.emit.batches.batching import Batching
+from simgnn.emit.batches.neighbours import Batching
 
 
 class Full(Batching):

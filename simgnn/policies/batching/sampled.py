@@ -29,11 +29,9 @@ class Sampled(NeighbourSampling):
 
     @property
     def asks_hosts(self) -> bool:
-        """See :class:`NeighbourSampling`."""
         return self.structure == "partitioned"
 
     def drawing(self, hops: int) -> tuple[Work, ...]:
-        """See :class:`NeighbourSampling`."""
         return tuple(
             Work("sample", {"vertices": rows_after(hop - 1), "edges": edges_of(hop), "item_bytes": 8})
             for hop in range(1, hops + 1)

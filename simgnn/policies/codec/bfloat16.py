@@ -19,7 +19,6 @@ class Bfloat16(Codec):
     kind: Literal["bfloat16"] = "bfloat16"
 
     def row_bytes(self, width: int, dtype: str) -> int:
-        """See :class:`Codec`."""
         return width * ITEM_BYTES["bfloat16"]
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
@@ -31,7 +30,6 @@ class Bfloat16(Codec):
         return to_bytes(xp.astype(upper, xp.int16))
 
     def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
-        """The same values in ``dtype``."""
         xp = array_namespace(packed)
         raw = xp.astype(from_bytes(packed, "int16"), xp.int32) << 16
         return xp.astype(from_bytes(to_bytes(raw), "float32"), getattr(xp, dtype), copy=False)

@@ -19,15 +19,12 @@ class Float32(Codec):
     kind: Literal["float32"] = "float32"
 
     def row_bytes(self, width: int, dtype: str) -> int:
-        """See :class:`Codec`."""
         return width * ITEM_BYTES["float32"]
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
-        """The nearest float32 of each element."""
         xp = array_namespace(rows)
         return to_bytes(xp.astype(rows, xp.float32, copy=False))
 
     def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
-        """The same values in ``dtype``."""
         xp = array_namespace(packed)
         return xp.astype(from_bytes(packed, "float32"), getattr(xp, dtype), copy=False)

@@ -18,13 +18,10 @@ class Plain(Codec):
     kind: Literal["none"] = "none"
 
     def row_bytes(self, width: int, dtype: str) -> int:
-        """See :class:`Codec`."""
         return width * ITEM_BYTES[dtype]
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
-        """The memory of the rows."""
         return to_bytes(rows)
 
     def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
-        """The rows."""
         return from_bytes(packed, dtype)

@@ -24,16 +24,15 @@ class Stochastic(RowCodes):
     u is a pure function of (seed, epoch, step, layer, direction, rank, row, column): runs repeat bit for bit, whatever
     else is sent and however many threads encode; a row that goes to several peers is rounded alike for all.
 
-    Source: AdaQP's codec. Deviations: u does not depend on the receiver, so
-    that copies of a row stay equal; ``bits`` is one number for the whole run: no assignment by variance; its price is
-    that of linear codes and the passes of drawing (assumed).
+    Source: AdaQP's codec. Deviations: u does not depend on the receiver, so that copies of a row stay equal; ``bits``
+    is one number for the whole run, not assigned by variance; the price is that of linear codes plus the passes of
+    drawing (assumed).
     """
 
     kind: Literal["stochastic"] = "stochastic"
     bits: Literal[2, 4, 8] = Field(default=8, description="bits of one element's code: 2, 4 or 8")
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
-        """The nearest codes of rows that were moved to their grid at random."""
         turn = f"codec/{context.epoch}/{context.step}/{context.layer}/{context.phase}/{context.rank}"
         return self.pack(self.dithered(rows, draws(signed(int(stream_key(context.seed, turn))), names)))
 
@@ -54,11 +53,9 @@ class Stochastic(RowCodes):
         return xp.where(usable, moved, rows)
 
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
-        """See :class:`Codec`."""
         sizes: dict[str, Size] = {"rows": rows, "width": width, "passes": DRAWING_PASSES}
         drawing = Work("elementwise", {**sizes, "item_bytes": ITEM_BYTES[dtype]})
         return (*super().encode_work(rows, width, dtype), drawing)
 
     def encode_scratch(self, rows: Size, width: int, dtype: str) -> Terms:
-        """See :class:`Codec`: the rows as they are rounded, a copy."""
-        return rows_of(rows, width * ITEM_BYTES[dtype])
+        return rows_of(rows, width * ITEM_BYTES[dtype])  # a copy of the rows, which is rounded

@@ -27,9 +27,9 @@ class BlockBroadcast(Communication):
     ``resend_inputs``: broadcast the features in every epoch, as the original does; else they are broadcast once, and
     their constant sum is kept (where layer 1 aggregates first). ``weight_gradient``: what a layer's weights learn from.
     ``summed-gradient``: own rows times gradients summed over the edges, so that every layer broadcasts its gradients,
-    the first too; ``saved-sum``: the kept sum of rows times own gradients, which spares the first layer's. It matters
-    where rows are aggregated first; that of GIN's perceptron, and that of a sum that is kept for good, is always own.
-    ``blocks_ahead``: how many blocks may arrive while one is multiplied.
+    the first too; ``saved-sum``: the kept sum of rows times own gradients, so that the first layer broadcasts none. The
+    choice matters where rows are aggregated first, but not for GIN's perceptron or a sum that is kept for the whole
+    run: their weights always learn from the kept sum. ``blocks_ahead``: blocks that may arrive while one is multiplied.
     Source: CAGNET's 1D algorithm (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients travel as wide as
     a layer's input, as they do for GIN.
     """
@@ -50,60 +50,49 @@ class BlockBroadcast(Communication):
     )
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Codes that lose the scores that travel beside gradients."""
         if choices.model.attends and not choices.codec.relative:
-            yield self.needs_relative_codes(
-                choices, "gradients share a row with the scores that they belong to, and one range for both rounds "
-                "small gradients to nothing",
-            )  # fmt: skip
+            why = "gradients share a row with their scores, and one range for both rounds small gradients to nothing"
+            yield self.needs_relative_codes(choices, why)
 
     def idle(self, choices: Choices) -> Iterator[Idle]:
-        """What says something about sums of input rows where there are none."""
         model = choices.model
         if self.resend_inputs and model.transforms_first:
             why = "layer 1 broadcasts transformed rows in place of input features; remove it"
             yield Idle("resend_inputs", model.transforms_first, why)
         if chosen(self, ["weight_gradient"]):
             if model.nonlinear:
-                yield Idle(
-                    "weight_gradient",
-                    f"model.kind = '{model.kind}'",
-                    "weights learn from kept sums in any case; remove it",
-                )
+                why = "weights learn from kept sums in any case; remove it"
+                yield Idle("weight_gradient", f"model.kind = '{model.kind}'", why)
             elif model.transforms_first:
                 yield Idle("weight_gradient", model.transforms_first, "no sum of input rows is made; remove it")
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "BlockSizes":
-        """See :class:`Communication`; needs the edges of every block."""
         edges = stats.table("block_edges", "communication.kind = 'block-broadcast'")
         return BlockSizes(stats, np.asarray(edges, dtype=np.int64), self)
 
     def input_rows(self) -> str:
-        """See :class:`Communication`: what layer 1's order asks for."""
-        return "auto"
+        return "auto"  # what layer 1's order asks for
 
     def resends_inputs(self) -> bool:
-        """See :class:`Communication`."""
         return self.resend_inputs
 
     def arranged(self, layer: LayerSpec) -> LayerSpec:
-        """See :class:`Communication`: gradients are summed over the edges before they meet the weights."""
+        """Gradients are summed over the edges before they are multiplied by the weights."""
         if not _sums_apart(layer) or self.weight_gradient == "saved-sum":
             return layer
         return replace(layer, order="transform-first", prepared_width=layer.width_out, sums_inputs=True)
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """See :class:`Communication`; a choice of what weights learn from, too, where no layer has any."""
         unknown = sorted({layer.kind for layer in layers if not layer.attends} - set(SCALINGS))
         if not unknown and chosen(self, ["weight_gradient"]) and not any(_sums_apart(layer) for layer in layers):
             return [
-                f"communication.weight_gradient: got '{self.weight_gradient}', expected 'summed-gradient': "
-                "no layer sums rows before it transforms them, or only the first, whose sum is kept for good; remove "
-                "it, or set model.order = 'aggregate-first'"
+                f"communication.weight_gradient: got '{self.weight_gradient}', expected 'summed-gradient': no layer "
+                "but the first, whose sum is kept, sums rows before it transforms them; remove it, or set "
+                "model.order = 'aggregate-first'"
             ]
         return [
             f"model.kind: got '{kind}' with communication.kind = 'block-broadcast', expected one of "
-            f"{', '.join(BUILT_IN_LAYERS)}: what a layer of your own sums cannot be cut into blocks; use "
+            f"{', '.join(BUILT_IN_LAYERS)}: sums of a layer of your own cannot be cut into blocks; use "
             "communication.kind = 'halo'"
             for kind in unknown
         ]
@@ -116,29 +105,22 @@ def _sums_apart(layer: LayerSpec) -> bool:
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """See :class:`~simgnn.emit.communication.Sizes`. ``edges`` int64 [P, P]: edges of each block."""
+    """The numbers of a partition into blocks. ``edges`` int64 [P, P]: edges of each block."""
 
     stats: PartitionStats
     edges: IntArray
     policy: BlockBroadcast
+    input_bytes: int = 0  # input rows are never transformed where they arrive
 
     @property
     def fetches_inputs(self) -> bool:
-        """Whether input blocks travel, at least once."""
         return self.stats.ranks > 1
 
     @property
-    def input_bytes(self) -> int:
-        """None are transformed where they arrive."""
-        return 0
-
-    @property
     def copied_rows(self) -> int:
-        """Rows that arrive, over all ranks."""
         return (self.stats.ranks - 1) * int(self.stats.rows.sum())
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """See :class:`~simgnn.emit.communication.Sizes`."""
         stats = self.stats
         total = np.full(stats.ranks, int(stats.rows.sum()), dtype=np.int64)
         return {
@@ -151,5 +133,4 @@ class BlockSizes:
         }
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
-        """See :class:`~simgnn.emit.communication.Sizes`."""
         return BlockSums(segments, self.stats, self.edges, transfers.blocks(), fetched_in, self.policy.blocks_ahead)

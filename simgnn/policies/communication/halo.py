@@ -13,7 +13,7 @@ from simgnn.policy import Choices, Cut, Refusal
 
 
 class Halo(Communication):
-    """Rows of remote in-neighbours, from their owner, by one uneven all-to-all a layer and direction; edge-cuts only.
+    """Owners send rows to the ranks that need them, by one uneven all-to-all a layer and direction; edge-cuts only.
 
     ``rows``: what layer 1 exchanges. ``input``: features, which never change, so they are sent once and transformed
     where they are needed; ``transformed``: rows after the weight matrix, narrower but new every epoch; ``auto``: the
@@ -28,7 +28,6 @@ class Halo(Communication):
     resend_inputs: bool = Field(default=False, description="send input features again in every epoch")
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Options about input rows where none are sent, and rows exchanged before they are there."""
         if self.rows == "transformed":
             if self.resend_inputs:
                 yield Refusal(
@@ -50,7 +49,6 @@ class Halo(Communication):
             )  # fmt: skip
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "HaloSizes":
-        """See :class:`Communication`; sparse features need two tables more."""
         if stats.facts.feature_nonzeros is None:
             return HaloSizes(stats, item_bytes)
         nonzeros = stats.table("feature_nonzeros", SPARSE)
@@ -58,13 +56,10 @@ class Halo(Communication):
         return HaloSizes(stats, item_bytes, nonzeros, halo)
 
     def input_rows(self) -> str:
-        """See :class:`Communication`."""
         return self.rows
 
     def resends_inputs(self) -> bool:
-        """See :class:`Communication`."""
         return self.resend_inputs
 
     def resolved(self, rows: str) -> dict[str, Any]:
-        """See :class:`Communication`."""
         return {"communication.rows": rows}

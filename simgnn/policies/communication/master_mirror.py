@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from simgnn.emit.communication import Communication, Sums, Transfers
@@ -18,7 +17,7 @@ from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import Choices, CodecTraits, Cut, FreshnessTraits, Idle, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
-from simgnn.program.sizes import IntArray, Route
+from simgnn.program.sizes import Route
 
 SPARSE = "sparse input features"
 ONE_HOST = "no other host has mirrors to add up for; remove it, or use several hosts (cluster.hosts)"
@@ -46,7 +45,6 @@ class MasterMirror(Communication):
     )
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Codes that copies of a vertex would read differently, and codes that lose small sums of weights."""
         codec = choices.codec
         if self.exchange != "direct" and not codec.repeatable and not choices.freshness.hands_on:
             yield Refusal(
@@ -58,18 +56,15 @@ class MasterMirror(Communication):
                 "rank are encoded twice, and copies of a vertex would differ",
             )  # fmt: skip
         if choices.model.attends and not codec.relative:
-            yield self.needs_relative_codes(
-                choices, "sums of attention share a row with the sums of weights that divide them, and one range for "
-                "both rounds a small sum of weights to nothing",
-            )  # fmt: skip
+            why = "sums share a row with the weights that divide them, and one range for both rounds small weights to 0"
+            yield self.needs_relative_codes(choices, why)
 
     def idle(self, choices: Choices) -> Iterator[Idle]:
-        """How hosts exchange rows where there is one."""
         if choices.cluster.hosts == 1 and chosen(self, ["exchange"]):
             yield Idle("exchange", "cluster.hosts = 1", ONE_HOST)
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "MirrorSizes":
-        """See :class:`Communication`; a host-aggregated exchange needs several hosts, and two tables more."""
+        """A host-aggregated exchange needs several hosts and two more tables."""
         if self.exchange == "direct":
             return MirrorSizes(stats, (Level("", MIRRORS, stats.halo),))
         if len(np.unique(stats.hosts)) < 2:
@@ -94,49 +89,35 @@ class MasterMirror(Communication):
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """A user's layer must have segments, and say that sums over parts of its edges add up."""
-        kinds = dict.fromkeys(layer.kind for layer in layers if layer.kind not in BUILT_IN_LAYERS)
         found = []
-        for kind in kinds:
+        for kind in dict.fromkeys(layer.kind for layer in layers if layer.kind not in BUILT_IN_LAYERS):
             owner = load_user_class(kind)
             missing = [name for name in SEGMENTS if not callable(getattr(owner, name, None))]
             if missing:
-                found.append(
-                    f"model.kind = '{kind}' with communication.kind = '{self.kind}': in-edges of a vertex lie on "
-                    f"several ranks, so the class needs prepare, aggregate and update; it lacks {', '.join(missing)}"
-                )
+                why = f"so the class needs prepare, aggregate and update; it lacks {', '.join(missing)}"
             elif getattr(owner, "reduction", None) != "sum":
-                found.append(
-                    f"model.kind = '{kind}' with communication.kind = '{self.kind}': in-edges of a vertex lie on "
-                    'several ranks, whose aggregates are added up; set reduction = "sum" on the class if that is '
-                    "what its aggregate allows"
-                )
+                why = 'whose aggregates are added up; set reduction = "sum" on the class if its aggregate allows that'
+            else:
+                continue
+            found.append(
+                f"model.kind = '{kind}' with communication.kind = '{self.kind}': in-edges of a vertex lie on several "
+                f"ranks, {why}"
+            )
         return found
 
 
 @dataclass(frozen=True)
 class MirrorSizes:
-    """Numbers of a vertex-cut; see :class:`~simgnn.emit.communication.Sizes`."""
+    """The numbers of a vertex-cut. Mirrors have features of their own, so that input rows never travel."""
 
     stats: PartitionStats
     levels: tuple[Level, ...]
-
-    @property
-    def fetches_inputs(self) -> bool:
-        """Never: mirrors have features of their own."""
-        return False
-
-    @property
-    def input_bytes(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def copied_rows(self) -> int:
-        """None."""
-        return 0
+    fetches_inputs: bool = False
+    input_bytes: int = 0
+    copied_rows: int = 0
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """See :class:`~simgnn.emit.communication.Sizes`; sums are dense, whatever they are sums of."""
+        """Add columns and routes. Sums are dense, also those of sparse rows."""
         stats = self.stats
         if any(level.name for level in self.levels):
             builder.route(MIRRORS, stats.halo)  # caches keep rows of all masters that have mirrors, wherever these lie
@@ -162,34 +143,20 @@ class MirrorSizes:
         return fields
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
-        """See :class:`~simgnn.emit.communication.Sizes`."""
         levels = self.levels if len(self.stats.halo.source) > 0 else ()
         return MirrorSums(segments, transfers.rows(), levels, self._by_replicas())
 
     def _by_replicas(self) -> dict[int, Route]:
-        """Rows that masters send by the first hop, by the number of replicas, or hosts; empty where nobody counted."""
-        if self.levels[0].name:
-            return self._by_hosts()
-        table, halo = self.stats.tables.get(BY_REPLICAS), self.stats.halo
+        """Rows that masters send by the first hop, by the number of replicas, or of hosts; empty where the statistics
+        do not count them."""
+        by_hosts, halo = bool(self.levels[0].name), self.stats.halo
+        table = self.stats.tables.get(BY_HOSTS if by_hosts else BY_REPLICAS)
         if table is None:
             return {}
-        pair, replicas, rows = np.asarray(table, dtype=np.int64).reshape(-1, 3).T
-        return _by_number(halo.source[pair], halo.target[pair], replicas, rows)
-
-    def _by_hosts(self) -> dict[int, Route]:
-        table = self.stats.tables.get(BY_HOSTS)
-        if table is None:
-            return {}
-        source, target, hosts, rows = np.asarray(table, dtype=np.int64).reshape(-1, 4).T
-        return _by_number(source, target, hosts, rows)
-
-
-def _by_number(
-    source: NDArray[np.integer], target: NDArray[np.integer], number: IntArray, rows: IntArray
-) -> dict[int, Route]:
-    """Routes of the rows of each ``number``."""
-    return {
-        each: Route(source[chosen].astype(np.int32), target[chosen].astype(np.int32), rows[chosen])
-        for each in np.unique(number).tolist()
-        for chosen in [number == each]
-    }
+        *pair, number, rows = np.asarray(table, dtype=np.int64).reshape(-1, 4 if by_hosts else 3).T
+        source, target = pair if by_hosts else (halo.source[pair[0]], halo.target[pair[0]])
+        return {
+            each: Route(source[chosen].astype(np.int32), target[chosen].astype(np.int32), rows[chosen])
+            for each in np.unique(number).tolist()
+            for chosen in [number == each]
+        }

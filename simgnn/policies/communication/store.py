@@ -32,11 +32,9 @@ class Pulls(BatchCommunication):
 
     @property
     def sends_unasked(self) -> bool:
-        """Whether rows are scheduled."""
         return self.rows == "scheduled"
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """A schedule of rows for batches that nobody knows ahead."""
         if choices.trains and self.sends_unasked and choices.batching.mini_batches and not choices.batching.known_ahead:
             yield Refusal(
                 "communication", "rows",
@@ -46,9 +44,8 @@ class Pulls(BatchCommunication):
             )  # fmt: skip
 
     def pull(self, staging: Staging) -> str:
-        """Scheduled rows are sent by their owners; others are asked for by id."""
         if self.rows == "scheduled":
-            # staged beside training: else it were chance whether these rows are there when training needs most
+            # rows staged beside training get lasting buffers, so that peak memory does not depend on timing
             ahead = staging.builder.buffers[INPUTS].depth > 1
             return staging.send(ROUTE, ROUTE, ServeRows, lasting=ahead)
         pulled = staging.builder.buffer(PULLED_ROWS, received(ROUTE), staging.width, space="host")

@@ -102,7 +102,6 @@ class AdaptiveVertex(CachedRows):
         return self
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """An own part of masters where nobody adds up parts."""
         if self.fold_on_active and choices.communication.cut != "vertex-cut":
             adding = choices.fitting(CommunicationTraits, lambda communication: communication.cut == "vertex-cut")
             yield Refusal(
@@ -112,30 +111,24 @@ class AdaptiveVertex(CachedRows):
             )  # fmt: skip
 
     def index_form(self) -> IndexForm:
-        """See :class:`ChoosesRows`."""
         return self.index
 
     def adds_woken_parts(self) -> bool:
-        """See :class:`ChoosesRows`."""
         return self.fold_on_active
 
     def init(self, context: PolicyContext) -> State:
-        """The first threshold; no mean accuracy is known."""
         return self.epsilon, nan
 
     def end_epoch(self, context: PolicyContext, metrics: Metrics, state: State) -> State:
-        """The threshold and the mean accuracy after an epoch."""
         epsilon, mean = state
         found = self.adjusted(Threshold(epsilon, None if isnan(mean) else mean), metrics.accuracy)
         return found.epsilon, nan if found.mean_accuracy is None else found.mean_accuracy
 
     @property
     def thresholds(self) -> Self:
-        """The policy itself; see :class:`Freshness`."""
         return self
 
     def start(self) -> Threshold:
-        """The controller before the first epoch."""
         return Threshold(self.epsilon)
 
     def adjusted(self, state: Threshold, accuracy: float | None) -> Threshold:
@@ -155,7 +148,7 @@ class AdaptiveVertex(CachedRows):
         return Threshold(epsilon, self.mean_share * mean + (1 - self.mean_share) * accuracy)
 
     def moved(self, context: PolicyContext, rows: Array, cached: Array, state: State) -> Array:
-        """See :class:`ChoosesRows`: rows whose largest change is no number, or more than the threshold allows."""
+        """Rows whose largest change is no number, or more than the threshold allows."""
         xp = array_namespace(rows)
         change = xp.max(xp.abs(rows - cached), axis=1)
         size = xp.max(xp.abs(rows if self.reference == "current" else cached), axis=1)

@@ -3,9 +3,8 @@
 from typing import ClassVar, Literal
 
 from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
-from simgnn.emit.encoded import emit_encoded
 from simgnn.emit.freshness import MovesBlocks, MovesRows
-from simgnn.emit.sync import Sync, emit_plainly
+from simgnn.emit.sync import Sync, emit_encoded, emit_plainly
 from simgnn.policy import Codec, Moves
 from simgnn.program.builder import ProgramBuilder
 
@@ -19,12 +18,10 @@ class Always(MovesRows, MovesBlocks):
     kind: Literal["always"] = "always"
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """See :class:`MovesRows`."""
         if codec.encodes:
             emit_encoded(builder, sync, codec)
         else:
             emit_plainly(builder, sync)
 
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
-        """See :class:`MovesBlocks`: every block, every time."""
         return PlainBlocks(builder, sync, codec)

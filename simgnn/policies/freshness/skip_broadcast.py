@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
-from simgnn.emit.guarded_blocks import GuardsBlocks
-from simgnn.emit.guards import NEVER, Change, ComparesBlocks
+from simgnn.emit.guarded_blocks import NEVER, Change, ComparesBlocks, GuardsBlocks
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Array, Choices, Codec, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
@@ -19,8 +18,8 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
 PIECE, PIECES = 2**16, 64
-"""A block is compared with what was sent in pieces of so many numbers, larger ones where it would take more pieces than
-this: a GPU waits for each."""
+"""A block is compared with what was sent in pieces of ``PIECE`` numbers, but in no more than about ``PIECES`` pieces,
+as a GPU waits for each."""
 EPOCH_FIXED, EPOCH_ADAPTIVE, VARIATION_GAP = "epoch-fixed", "epoch-adaptive", "variation-gap"
 READ_BY: Mapping[str, frozenset[str]] = {
     EPOCH_FIXED: frozenset({"bound_epochs", "check"}),
@@ -82,7 +81,6 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         return self
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """What is to become of blocks of input features where none are sent, or all are."""
         if not chosen(self, ["inputs"]):
             return
         if self.skip == "gradients":
@@ -99,7 +97,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         )  # fmt: skip
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """See :class:`Freshness`: blocks of input features travel where the first layer sums them."""
+        """Blocks of input features travel only where the first layer sums them."""
         if not chosen(self, ["inputs"]) or layers[0].order == "aggregate-first":
             return []
         return [
@@ -109,21 +107,17 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
 
     @property
     def by_values(self) -> bool:
-        """Whether decisions depend on values that only training produces."""
         return self.rule == VARIATION_GAP
 
     @property
     def oldest_epochs(self) -> int | None:
-        """How many epochs old a block in use may be at most; None: any age, as long as it has changed little."""
         return None if self.by_values else self.bound_epochs + (self.check == "end")
 
     @property
     def own_copy(self) -> bool:
-        """See :class:`GuardsBlocks`."""
         return self.own_block == "cached"
 
     def agree(self, context: PolicyContext, versions: Sequence[int], wanted: Sequence[int] | None) -> tuple[bool, ...]:
-        """See :class:`AgreesOnBlocks`."""
         return self.active(context.epoch, versions, wanted)
 
     def change(self, rows: Array, sent: Array) -> Change:
@@ -135,7 +129,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
             piece = xp.astype(rows[start : start + step, :], xp.float64)
             apart = piece - xp.astype(sent[start : start + step, :], xp.float64)
             if self.norm == "largest":
-                moved.append(float(xp.max(xp.abs(apart))) if _size(piece) else 0.0)
+                moved.append(float(xp.max(xp.abs(apart))) if rows.shape[1] else 0.0)
                 continue
             moved.append(float(xp.sum(apart * apart)))
             if self.norm == "relative":
@@ -144,7 +138,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
             return Change(float(np.max(moved)), self.bound_change)
         gap = sum(moved) ** 0.5
         if self.norm == "root-mean-square":
-            return Change(gap / max(1, _size(rows)) ** 0.5, self.bound_change)
+            return Change(gap / max(1, count * int(rows.shape[1])) ** 0.5, self.bound_change)
         if self.norm == "frobenius":
             return Change(gap, self.bound_change)
         reference = sum(now) ** 0.5
@@ -178,14 +172,12 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         return last
 
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
-        """Guarded where blocks may be skipped; see :class:`Freshness`."""
         skipped = "backward" if self.skip == "gradients" else "forward"
         if sync.phase != skipped or (sync.constant and self.inputs == "always"):
             return PlainBlocks(builder, sync, codec)
         return super().blocks(builder, sync, codec)
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
-        """The guards of every root, unless values decide; see :class:`Freshness`."""
         guarded = {op.guard.decision: op.root for _, op in program.ops if op.guard is not None and op.root is not None}
         if self.by_values or not guarded:
             return {}
@@ -202,7 +194,3 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
             found[epoch] = self.active(epoch, versions)
             versions[found[epoch]] = epoch
         return found
-
-
-def _size(rows: Array) -> int:
-    return int(rows.shape[0]) * int(rows.shape[1])

@@ -98,11 +98,9 @@ class Store(RowStore):
 
     @property
     def learns_rows(self) -> str:
-        """The width of the learned vectors."""
         return f"placement.sparse_embedding = {self.sparse_embedding}" if self.sparse_embedding else ""
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Caches of rows that nobody can choose ahead or that change, and options about none."""
         batching, communication = choices.batching, choices.communication
         if not batching.mini_batches:
             return
@@ -143,60 +141,44 @@ class Store(RowStore):
 
     @property
     def pulls_new_rows(self) -> bool:
-        """Whether rows that are in the cache already are kept."""
         return self.pull == "delta"
 
     @property
     def refills(self) -> bool:
-        """Whether each epoch has a cache of its own."""
         return self.hot_scope == "epoch"
 
     @property
     def caches(self) -> int:
-        """Caches that a device holds at once."""
         return 2 if self.refills else 1
 
     def resolved(self, needed: Callable[[], float]) -> Self:
-        """The same with a number of hot rows; ``needed``: distinct rows of other hosts that a rank needs in an epoch.
-
-        It is only asked for ``auto``.
-        """
         if self.hot_rows != "auto":
             return self
         return self.model_copy(update={"hot_rows": min(round(HOT_SHARE * needed()), MOST_HOT_ROWS)})
 
     @property
     def cached_rows(self) -> int:
-        """``hot_rows`` as a number, once it is resolved."""
         assert isinstance(self.hot_rows, int), "resolve it first"
         return self.hot_rows
 
     def caching(self, rows: int) -> Self:
-        """The same with so many hot rows."""
         return self.model_copy(update={"hot_rows": rows})
 
     @property
     def wanted_rows(self) -> int | Literal["auto"]:
-        """``hot_rows``."""
         return self.hot_rows
 
     @property
     def learned_width(self) -> int:
-        """``sparse_embedding``."""
         return self.sparse_embedding
 
     @property
     def learned_delay(self) -> int:
-        """``sparse_delay``."""
         return self.sparse_delay
 
     def check_fits(self, cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, row_bytes: int) -> None:
-        """Raise :class:`ConfigError` where ``device_bytes`` cannot hold the caches and ``window`` staged batches.
-
-        ``cached``, ``largest`` int64 [P]: rows of each rank's largest cache, input rows of its largest batch; rows have
-        ``row_bytes``. Told is how many hot rows would fit (docs/systems/rapidgnn.md); where none do, also the longest
-        window that does.
-        """
+        """Raise :class:`ConfigError` where ``device_bytes`` cannot hold the caches and ``window`` staged batches. The
+        message says how many hot rows would fit (docs/systems/rapidgnn.md); where none do, also which window would."""
         need, room = staged_rows(cached, largest, window, self.caches), self.device_bytes // row_bytes
         if not self.device_bytes or int(need.max()) <= room:
             return
@@ -210,12 +192,11 @@ class Store(RowStore):
         )
 
     def take(self, staging: Staging) -> None:
-        """Emit: rows of a batch that are in the cache. That of an epoch was filled in the one before."""
         reads = (self._present, Access(INPUTS))
         staging.on_device(TAKE_HOT, reads, Access(INPUTS), Column("rows/hits"), TakeHotRows)
 
     def fill_next(self, staging: Staging) -> None:
-        """Emit: a step's piece of the next epoch's cache. Source: RapidGNN, VectorPull (docs/systems/rapidgnn.md)."""
+        """A step pulls a piece of the next epoch's cache: RapidGNN's VectorPull (docs/systems/rapidgnn.md)."""
         if not self.refills:
             return
         pulled = staging.send("hot", CACHE_ROUTE, ServeHotRows)
@@ -225,7 +206,6 @@ class Store(RowStore):
             staging.on_device("hot/keep", (before, here), here, Column("hot/kept"), KeepHotRows)
 
     def fill_first(self, staging: Staging) -> None:
-        """Emit: the cache of the first epoch, before it begins."""
         pulled = staging.send("setup/hot", FIRST_ROUTE, ServeFirstHotRows, "setup")
         rows = received(FIRST_ROUTE)
         staging.to_device("setup/hot/stage", (Access(pulled),), self._present, rows, FillFirstHotRows, "setup")
@@ -239,11 +219,10 @@ class Store(RowStore):
 def staged_rows(
     cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, caches: int = 2
 ) -> NDArray[np.int64]:
-    """Input rows that buffers on a device hold: ``caches`` (this epoch's and the next one's) and ``window`` batches.
+    """Input rows in the buffers of a device: ``caches`` of ``cached`` rows, ``window`` batches of ``largest`` rows.
 
-    ``cached``: rows of the largest cache; ``largest``: input rows of the largest batch; any shapes that broadcast.
-    Source: RapidGNN's device bound (docs/systems/rapidgnn.md); the rows of the cache are those that it really has,
-    which may be fewer than ``hot_rows``."""
+    Source: RapidGNN's device bound (docs/systems/rapidgnn.md); ``cached`` are the rows that a cache really has, which
+    may be fewer than ``hot_rows``."""
     return caches * cached + window * largest
 
 

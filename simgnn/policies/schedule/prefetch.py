@@ -37,7 +37,6 @@ class Prefetch(MiniBatchSchedule):
     )
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Lanes where hosts draw together, and rows that are staged before they change."""
         if self.lanes > 1 and choices.batching.asks_hosts:
             yield Refusal(
                 "schedule", "lanes",
@@ -59,34 +58,29 @@ class Prefetch(MiniBatchSchedule):
             )  # fmt: skip
 
     def fitted(self, batches: int) -> "Prefetch":
-        """The same schedule with a window no longer than the run."""
         window = min(self.window, max(batches, 1))
         return self.model_copy(update={"window": window, "lanes": min(self.lanes, window)})
 
     @property
     def drawing_threads(self) -> int:
-        """Threads that draw, at most one a batch of the window."""
         return self.lanes
 
     @property
     def drawn_batches(self) -> int:
-        """The window."""
         return self.window
 
     def staged_batches(self, steps: int) -> int:
-        """The window, where rows are staged. An epoch that nothing is staged beyond needs no more buffers than it has
-        steps."""
         if self.staged == "blocks":
             return 1
+        # an epoch that nothing is staged beyond needs no more buffers than it has steps
         return self.window if self.across_epochs else min(self.window, steps)
 
     @property
     def pushes_beside(self) -> bool:
-        """True: what a step pushes travels beside the next one."""
         return True
 
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """The release of the batch whose place in the window it takes."""
+        """A batch waits for the release of the batch whose place in the window it takes."""
         return (Dependency(ends.released, steps_back=self.window),)
 
     def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
@@ -98,7 +92,6 @@ class Prefetch(MiniBatchSchedule):
         return (free, Dependency(ends.staged, steps_back=1))
 
     def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """The end of the epoch before, unless rows are staged across epochs."""
         if self.staged == "blocks" or self.across_epochs:
             return ()
         return (Dependency(ends.trained, steps_back=1),)

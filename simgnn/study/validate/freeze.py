@@ -11,7 +11,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.partition.statistics.file import save_stats
-from simgnn.program.digest import program_digest
+from simgnn.program.storage import program_digest
 from simgnn.record.result import versions
 from simgnn.sampling.batches.sizes_file import save_sizes
 from simgnn.schema_faults import sentences

@@ -12,7 +12,7 @@ from layer_cases import layer, randn
 from executor.kernels.dropout import drop_out, factors
 from executor.kernels.epilogue import activation_backward, bias_activation
 from executor.layers.tape import Tape
-from simgnn.model.dropout import STEPS, dropped_steps, kept_share
+from simgnn.model.spec import STEPS, dropped_steps, kept_share
 from simgnn.sampling.draw.seeds import dropout_seed, hash64, layer_key
 
 HALF = STEPS // 2

@@ -1,0 +1,221 @@
+"""Which op surely ends before which: turns laid out as one graph, and the dependencies that buffers ask for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from simgnn.program.ops import Access, Dependency, Op
+from simgnn.program.program import EVALUATE, Program, Template, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op in one turn; ``turn`` is its position among the unrolled turns."""
+
+    turn: int
+    op: Op
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """The ops of consecutive turns. Edges: dependencies, and program order on communicating streams."""
+
+    program: Program
+    turns: tuple[Turn, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All ops, turn by turn in program order."""
+        return tuple(
+            Node(position, op)
+            for position, turn in enumerate(self.turns)
+            for op in self.program.templates[turn.template].ops
+        )
+
+    @cached_property
+    def _position(self) -> dict[tuple[int, str], int]:
+        return {(node.turn, node.op.name): index for index, node in enumerate(self.nodes)}
+
+    @cached_property
+    def _turn_index(self) -> dict[tuple[int, int], int]:
+        return {(turn.epoch, turn.step): position for position, turn in enumerate(self.turns)}
+
+    def _earlier_turn(self, turn: int, steps_back: int, epochs_back: int) -> int | None:
+        """Position of the turn that lies so far back; None when it is before the first unrolled one."""
+        here = self.turns[turn]
+        steps = self.program.calendar.steps
+        absolute = here.epoch * steps + here.step - steps_back - epochs_back * steps
+        return self._turn_index.get((absolute // steps, absolute % steps)) if absolute >= 0 else None
+
+    @cached_property
+    def parents(self) -> tuple[tuple[int, ...], ...]:
+        """Direct predecessors of every node."""
+        result: list[tuple[int, ...]] = []
+        last_on_stream: dict[str, int] = {}
+        for index, node in enumerate(self.nodes):
+            found: list[int] = []
+            for dependency in node.op.after:
+                turn = self._earlier_turn(node.turn, dependency.steps_back, dependency.epochs_back)
+                parent = None if turn is None else self._position.get((turn, dependency.op))
+                if parent is not None:
+                    found.append(parent)
+            stream = self.program.streams.get(node.op.stream)
+            if stream is not None and stream.group is not None:
+                if stream.name in last_on_stream:
+                    found.append(last_on_stream[stream.name])
+                last_on_stream[stream.name] = index
+            result.append(tuple(found))
+        return tuple(result)
+
+    @cached_property
+    def ancestors(self) -> tuple[int, ...]:
+        """For each node a bit set of the nodes that have surely ended before it starts.
+
+        Nodes are visited in order, so a parent must come before its child: a dependency on a later op of the same turn,
+        such as one that a schedule adds, makes a cycle with program order and is reported by the validator.
+        """
+        result: list[int] = []
+        for index, parents in enumerate(self.parents):
+            bits = 0
+            for parent in parents:
+                if parent < index:
+                    bits |= self.ended_with(parent, index, result)
+            result.append(bits)
+        return tuple(result)
+
+    def ended_with(self, parent: int, child: int, ancestors: Sequence[int]) -> int:
+        """A bit set of the nodes that have surely ended before ``child`` starts, as it waits for ``parent``.
+
+        An op that exists on some ranks only holds nothing back on the others, so what it waited for counts only where
+        it exists wherever its child does.
+        """
+        ranks = self.nodes[parent].op.ranks
+        passes_on = ranks is None or ranks == self.nodes[child].op.ranks
+        return (ancestors[parent] if passes_on else 0) | (1 << parent)
+
+    def ordered(self, first: int, second: int) -> bool:
+        """Whether one of two nodes surely ends before the other starts."""
+        early, late = min(first, second), max(first, second)
+        return bool(self.ancestors[late] >> early & 1)
+
+    def copy_of(self, node: Node, access: Access) -> tuple[str, int] | None:
+        """The physical copy of a buffer that an access touches: (name, slot). None: a turn before the unrolled ones."""
+        buffer = self.program.buffers[access.buffer]
+        turn = self._earlier_turn(node.turn, access.steps_back, access.epochs_back)
+        if turn is None:
+            return None
+        at = self.turns[turn]
+        count = at.epoch if buffer.ring == "epoch" else at.epoch * self.program.calendar.steps + at.step
+        return buffer.name, count % buffer.depth
+
+
+def unroll(program: Program, turns: Sequence[Turn]) -> Unrolled:
+    """Lay out the given consecutive turns."""
+    return Unrolled(program, tuple(turns))
+
+
+def windows(program: Program) -> list[Unrolled]:
+    """Windows of consecutive turns that show every neighbourhood that a run can meet: the start of the run, and around
+    each refresh. A window is deep enough for every ring to wrap around."""
+    calendar, after = program.calendar, [dependency for _, op in program.ops for dependency in op.after]
+    depth = max((buffer.depth for buffer in program.buffers.values()), default=1)
+    if calendar.steps > 1:
+        # nothing looks further back than rings and dependencies: more steps in the middle of an epoch add nothing
+        back = max((dependency.steps_back for dependency in after), default=0)
+        steps = min(calendar.steps, 2 * max(depth, back) + 3)
+        laps = max((buffer.depth for buffer in program.buffers.values() if buffer.ring == "epoch"), default=1) + 1
+        short = replace(program, calendar=replace(calendar, steps=steps))
+        return [unroll(short, list(short.calendar.turns(laps)))]
+    back = max((max(dependency.epochs_back, dependency.steps_back) for dependency in after), default=0)
+    epochs = max(depth, back) + 2
+    result = [unroll(program, list(calendar.turns(epochs)))]
+    if calendar.refresh is not None and calendar.refresh_interval > 1:
+        middle = calendar.refresh_interval
+        span = range(max(0, middle - epochs), middle + epochs)
+        result.append(unroll(program, [Turn(epoch, 0, calendar.template(epoch)) for epoch in span]))
+    return result
+
+
+def derive_dependencies(program: Program) -> Program:
+    """The same program with ``after`` filled in for all ops of training turns and of evaluation: the fewest
+    dependencies that order every two uses of a buffer of which one writes.
+
+    For planners that emit ops in an order that is right, one step an epoch and buffers of depth 1: later uses depend on
+    earlier ones of this epoch and of the one before. What other dependencies (or the order of a communicating stream)
+    already imply is left out. Dependencies that the planner stated stay.
+    """
+    assert program.calendar.steps == 1, "with several steps an epoch, state dependencies by hand"
+    assert all(buffer.depth == 1 for buffer in program.buffers.values()), "rings need dependencies by hand"
+    found: dict[str, dict[str, list[Dependency]]] = {
+        name: {op.name: list(op.after) for op in template.ops} for name, template in program.templates.items()
+    }
+    for before, name in _neighbours(program):
+        _derive(program, before, name, found[name])
+    templates = {
+        name: Template(name, tuple(replace(op, after=tuple(found[name][op.name])) for op in template.ops))
+        for name, template in program.templates.items()
+    }
+    return replace(program, templates=templates)
+
+
+def _neighbours(program: Program) -> list[tuple[str | None, str]]:
+    """(template of the epoch before, template) for every pair that a run can meet."""
+    calendar = program.calendar
+    horizon = calendar.refresh_interval + 2 if calendar.refresh is not None else 3
+    names = [None, *(calendar.template(epoch) for epoch in range(horizon + 1))]
+    pairs = [(before, name) for before, name in pairwise(names) if name is not None]
+    return [*dict.fromkeys(pairs), *((None, name) for name in program.templates if name == EVALUATE)]
+
+
+def _derive(program: Program, before: str | None, name: str, found: Mapping[str, list[Dependency]]) -> None:
+    names = [name] if before is None else [before, name]
+    graph = unroll(program, [Turn(epoch, 0, template) for epoch, template in enumerate(names)])
+    here = len(names) - 1
+    uses = _uses(graph)
+    ancestors: list[int] = []
+    for index, node in enumerate(graph.nodes):
+        needed, bits = _needed(graph, ancestors, index, _conflicts(graph, uses, index))
+        ancestors.append(bits)
+        if node.turn != here:
+            continue
+        have = found[node.op.name]
+        for other in needed:
+            dependency = Dependency(graph.nodes[other].op.name, epochs_back=here - graph.nodes[other].turn)
+            if dependency not in have:
+                have.append(dependency)
+
+
+def _uses(graph: Unrolled) -> dict[str, list[tuple[int, bool]]]:
+    """Buffer -> its uses in order: (node, whether it writes)."""
+    uses: dict[str, list[tuple[int, bool]]] = {}
+    for index, node in enumerate(graph.nodes):
+        written = {access.buffer for access in node.op.writes}
+        for name in dict.fromkeys([access.buffer for access in node.op.reads + node.op.writes]):
+            uses.setdefault(name, []).append((index, name in written))
+    return uses
+
+
+def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], index: int) -> set[int]:
+    """Earlier nodes that touch a buffer of this node, one of the two writing."""
+    op = graph.nodes[index].op
+    written = {access.buffer for access in op.writes}
+    result: set[int] = set()
+    for name in {access.buffer for access in op.reads + op.writes}:
+        result.update(other for other, writes in uses[name] if other < index and (writes or name in written))
+    if graph.program.streams[op.stream].group is not None:
+        result = {other for other in result if graph.nodes[other].op.stream != op.stream}
+    return result
+
+
+def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[int]) -> tuple[list[int], int]:
+    """The wanted predecessors that nothing else implies, latest first; a bit set of what has then ended before."""
+    bits, needed = 0, []
+    for parent in graph.parents[index]:
+        if parent < index:
+            bits |= graph.ended_with(parent, index, ancestors)
+    for other in sorted(wanted, reverse=True):
+        if not bits >> other & 1:
+            needed.append(other)
+            bits |= graph.ended_with(other, index, ancestors)
+    return needed, bits
