@@ -1,5 +1,5 @@
-"""Whole blocks of rows that each rank broadcasts in turn: what a communication asks for, and how it is carried out
-plainly. Freshness says which blocks are sent: :meth:`simgnn.emit.freshness.MovesBlocks.blocks`."""
+"""Whole blocks of rows that each rank broadcasts in turn: what a communication asks for, and ops that send all of them.
+Freshness says which blocks are sent: :meth:`simgnn.emit.freshness.MovesBlocks.blocks`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class BlockSync:
     """A sync point in one direction: the block of every rank that has rows reaches all ranks, in rank order.
 
     ``source``: each rank's own rows, ``width`` elements wide; ``rows`` [P]: how many each rank has, ``own_rows`` the
-    same as a size; ``arriving``: most rows of a block that arrives. ``sent_in``: the templates in which blocks travel,
-    where these are not all: blocks that arrived once are kept. ``constant``: the rows are input features. ``ahead``:
-    blocks that may arrive while one is in use.
+    same as a size; ``arriving``: most rows of a block that arrives. ``sent_in``: the templates in which blocks travel;
+    where these are not all templates, blocks arrive once and are kept. ``constant``: the rows are input features.
+    ``ahead``: blocks that may arrive while one is in use.
     """
 
     templates: tuple[str, ...]
@@ -65,13 +65,13 @@ class BlockTransfer(Protocol):
     """Emits the transfers of a sync; the communication emits the sums between them."""
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
-        """Before the first block, and not before the ops named in ``after``."""
+        """Emit what comes before the first block, and waits for the ops named in ``after``."""
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
-        """The block of a root, not before the ops named in ``after``."""
+        """Emit the transfer of a root's block, which waits for the ops named in ``after``."""
 
     def checks(self) -> tuple[str | None, dict[str, int | str]]:
-        """What the end of the sums makes sure of: a buffer that it reads, and options of the op."""
+        """What the op at the end of the sums checks: a buffer that it reads, and its options."""
 
 
 ExpandBlocks = Callable[[BlockSync], BlockTransfer]
@@ -79,9 +79,9 @@ ExpandBlocks = Callable[[BlockSync], BlockTransfer]
 
 
 class BlockWire:
-    """How one block crosses: as it is, or as the bytes of a codec, which its root encodes and all others decode.
+    """Sends one block as it is, or as the bytes of a codec, which its root encodes and all others decode.
 
-    Blocks that travel once are sent as they are, and all where there is no codec. ``row_bytes``: of a row on the wire.
+    Blocks that travel once are sent as they are. ``row_bytes``: bytes of a row on the wire.
     """
 
     def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
@@ -94,9 +94,9 @@ class BlockWire:
         self, root: int, target: str, after: tuple[Dependency, ...], versions: str | None = None,
         sent: str | None = None, active: str | None = None, decided: str | None = None, guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        """Emit the block of a root, into the buffer ``target`` of all others.
+        """Emit the transfer of a root's block into the buffer ``target`` of all others.
 
-        With a ``guard``: ``active`` is the buffer, ``decided`` the op that it was decided in; ``versions`` takes the
+        With a ``guard``: ``active`` is the buffer, ``decided`` the op in which it was decided; ``versions`` takes the
         epoch, and ``sent`` (None: not kept), on the root, what others now have.
         """
         builder, sync = self.builder, self.sync
@@ -151,10 +151,10 @@ class PlainBlocks:
         self._sent = 0
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
-        """Nothing is decided."""
+        pass
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
-        """Into a receive buffer, which later blocks reuse; blocks that arrive once have one each."""
+        """Later blocks reuse the receive buffer; blocks that arrive once have one each."""
         builder, sync = self.builder, self.sync
         if sync.sent_in != sync.templates:
             rows = sync.rows_elsewhere(builder, root)
@@ -167,5 +167,4 @@ class PlainBlocks:
         return Arrived(sync.source, block)
 
     def checks(self) -> tuple[str | None, dict[str, int | str]]:
-        """Nothing is old."""
         return None, {}

@@ -1,4 +1,4 @@
-"""What every freshness is: how a sync of a communication is carried out."""
+"""The bases of slot ``freshness``: which rows or blocks of a sync are sent, and how."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ class Thresholds(Protocol):
 
 
 class Freshness(FreshnessTraits, ABC):
-    """A choice of slot ``freshness``. ``serves``: what it moves, listed rows (:class:`MovesRows`), whole blocks
-    (:class:`MovesBlocks`) or both."""
+    """A choice of slot ``freshness``: of listed rows (:class:`MovesRows`), of whole blocks (:class:`MovesBlocks`), or
+    of both."""
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """Which of its options decide nothing with these layers, in sentences."""
+        """Messages about options that have no effect with these layers."""
         return []
 
     @property
@@ -38,8 +38,8 @@ class Freshness(FreshnessTraits, ABC):
         return None
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
-        """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name: no activity is needed
-        to simulate them."""
+        """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name, so that a simulation
+        needs no record of them."""
         return {}
 
     def emit_epoch_end(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
@@ -57,7 +57,7 @@ class MovesRows(Freshness, ABC):
         not sent."""
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """See :class:`~simgnn.emit.sync.Expand`: here sums of one turn are never added to those of another."""
+        """As in :class:`~simgnn.emit.sync.Expand`. None: sums of one turn are never added to those of another."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""What guarded blocks do at run time: ranks tell whether their block changed, agree on who sends, and check ages."""
+"""Guarded broadcasts: ranks agree on which blocks travel; of the others every rank uses the copy that it has."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class AgreesOnBlocks(Policy, ABC):
-    """The run-time half of a freshness by which all ranks agree on the roots that send their block."""
+    """The run-time half of a freshness in which all ranks agree on the roots that send their block."""
 
     @abstractmethod
     def agree(self, context: PolicyContext, versions: Sequence[int], wanted: Sequence[int] | None) -> Sequence[bool]:
@@ -45,7 +45,7 @@ class AgreesOnBlocks(Policy, ABC):
 
 
 class ComparesBlocks(AgreesOnBlocks, ABC):
-    """One whose decisions follow from values."""
+    """A policy whose decisions depend on how much blocks have changed."""
 
     @abstractmethod
     def change(self, rows: Array, sent: Array) -> Change:
@@ -53,7 +53,7 @@ class ComparesBlocks(AgreesOnBlocks, ABC):
 
 
 class FlagChange(Action[ComparesBlocks]):
-    """A rank reports whether its block has moved too far from what it sent last."""
+    """Report whether the rank's block has moved too far from what it sent last."""
 
     starts_from_zeros: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ class FlagChange(Action[ComparesBlocks]):
 
 
 class Agree(Action[AgreesOnBlocks]):
-    """All ranks decide alike which roots send."""
+    """Decide, alike on all ranks, which roots send."""
 
     def run(
         self, context: PolicyContext, versions: Array, flags: Array | None = None, change: Array | None = None
@@ -84,7 +84,13 @@ class Agree(Action[AgreesOnBlocks]):
         if len(active) != context.ranks:
             raise PolicyError(f"{type(self.owner).__name__}.agree returned {len(active)} guards, not {context.ranks}")
         if change is not None and last[context.rank] != NEVER and not active[context.rank]:
-            check_change(context, Change(*_numbers(change)))
+            gap, limit = _numbers(change)
+            if not gap <= limit:
+                raise PolicyError(
+                    f"rank {context.rank} does not send in epoch {context.epoch + 1} although its block has moved by "
+                    f"{gap:.6g}; expected at most {limit:.6g} (freshness.bound_change): this is a fault of the "
+                    "backend, not of the experiment"
+                )
         return versions, xp.asarray(active, dtype=xp.uint8)[:, None]
 
     def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
@@ -95,16 +101,6 @@ class Agree(Action[AgreesOnBlocks]):
 
 
 GUARD_ACTIONS = (FlagChange, Agree)
-
-
-def check_change(context: PolicyContext, change: Change) -> None:
-    """Raise :class:`PolicyError` where a rank that does not send has changed by more than the limit."""
-    if not change.gap <= change.limit:
-        raise PolicyError(
-            f"rank {context.rank} does not send in epoch {context.epoch + 1} although its block has moved by "
-            f"{change.gap:.6g}; expected at most {change.limit:.6g} (freshness.bound_change): this is a fault of the "
-            "backend, not of the experiment"
-        )
 
 
 def check_ages(rank: int, epoch: int, versions: Array, others: Iterable[int], oldest: int) -> None:
@@ -128,7 +124,7 @@ def _numbers(row: Array) -> list[float]:
 
 
 class GuardsBlocks(AgreesOnBlocks, MovesBlocks, ABC):
-    """A policy says which roots send (:meth:`AgreesOnBlocks.agree`); everything else is done here.
+    """The base of policies that say which roots send (:meth:`AgreesOnBlocks.agree`).
 
     ``own_copy``: whether a rank multiplies the copy of its own block that others hold; else its fresh block.
     ``oldest_epochs``: how old a copy in use may be; None: any age.
@@ -154,7 +150,7 @@ class GuardsBlocks(AgreesOnBlocks, MovesBlocks, ABC):
 
 
 class GuardedBlocks:
-    """See :class:`~simgnn.emit.blocks.BlockTransfer`.
+    """Emits the transfers of a sync of which some blocks are skipped.
 
     Buffers of a sync point, kept for the run: a copy of each other rank's block; the epoch in which each root last sent
     (versions); and, where it is compared or multiplied, what the rank itself sent last.
@@ -168,7 +164,7 @@ class GuardedBlocks:
         self._sent = f"sent/{sync.point}"
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
-        """Where values decide, each rank looks at its rows and tells the others; then all agree."""
+        """Where values decide, each rank compares its rows and tells the others; then all agree."""
         builder, sync, ranks = self.builder, self.sync, len(self.sync.rows)
         builder.buffer(self._versions, ranks, 1, "int64", persistent=True, space="host")
         builder.buffer(self._active, ranks, 1, "uint8", space="host")
@@ -187,7 +183,6 @@ class GuardedBlocks:
         self._select("agree", Agree, [self._versions, *told], [self._versions, self._active], 0, after)
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
-        """Broadcast, where it was agreed on, into the copies that others keep."""
         builder, sync = self.builder, self.sync
         rows = sync.rows_elsewhere(builder, root)
         cache = builder.buffer(f"cache/{sync.point}/root-{root}", rows, sync.width, persistent=True)
@@ -198,7 +193,6 @@ class GuardedBlocks:
         return Arrived(self._sent if self.guards.own_copy else sync.source, cache)
 
     def checks(self) -> tuple[str | None, dict[str, int | str]]:
-        """The age of every copy, where the policy bounds it."""
         if self.guards.oldest_epochs is None:
             return None, {}
         return self._versions, {"versions": self._versions, "oldest_epochs": self.guards.oldest_epochs}
@@ -208,14 +202,9 @@ class GuardedBlocks:
         return f"agreed/{self.sync.point}"
 
     def _select(
-        self,
-        part: str,
-        action: Labelled,
-        reads: list[str],
-        writes: list[str],
-        passes: int,
+        self, part: str, action: Labelled, reads: list[str], writes: list[str], passes: int,
         after: tuple[Dependency, ...],
-    ) -> None:
+    ) -> None:  # fmt: skip
         builder, sync = self.builder, self.sync
         work = builder.work([pass_over(sync.own_rows, sync.width, passes)]) if passes else ()
         builder.compute(

@@ -1,7 +1,7 @@
-"""Rows that travel between the copies of a vertex: what a communication asks for, and how it is carried out plainly.
+"""Rows that travel between the copies of a vertex: what a communication asks for, and ops that send all of them.
 
 A communication says *which* rows travel; freshness and codec say *how*: each sync is handed to :class:`Expand`, which
-emits its ops. Exact, unencoded transfers are what :func:`emit_plainly` emits.
+emits its ops. :func:`emit_plainly` sends rows as they are, :func:`emit_encoded` sends them encoded.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from typing import Any, Literal, Protocol
 from simgnn.policy import Codec, DecodeRows, EncodeRows
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import Work
 from simgnn.program.program import EVALUATE
 from simgnn.program.scratch import Scratch
 from simgnn.program.sizes import Route, Size, reverse_of
@@ -30,14 +29,14 @@ class Stage:
     a rank sends and receives.
 
     ``picked``: the route along which rows of ``source`` are gathered into the buffer ``packed``; None: ``source`` lies
-    in the order of the wire already, and is ``packed`` itself. ``landing``: "store", what arrives is the whole of
-    ``target``; "put", "add" and "max", it arrives in the buffer ``arrived`` and replaces, is added to, or where greater
-    replaces elements of, the rows of ``target`` that the route ``landed`` names. The order of the wire is that of the
-    route's lists, peers ascending.
-    ``kept``: a stored target lives for the whole run. ``distinct``: rows of ``source`` that travel, each counted once,
-    whoever needs them (None: not known); ``masters``: the route that names all of these, where ``route`` names a part.
-    ``by_replicas``: rows of each pair whose vertices have so many replicas, by their number (empty: not known); of a
-    hop between hosts, by the number of hosts that they lie on.
+    in the order of the wire already, and is ``packed`` itself. The order of the wire is that of the route's lists,
+    peers ascending. ``landing``: "store", what arrives is the whole of ``target``; with "put", "add" and "max" it
+    arrives in the buffer ``arrived`` and replaces, is added to, or replaces smaller elements of, the rows of ``target``
+    that the route ``landed`` names. ``kept``: a stored target lives for the whole run.
+
+    ``distinct``: rows of ``source`` that travel, each counted once, whoever needs them (None: not known); ``masters``:
+    the route that names all of these, where ``route`` names a part. ``by_replicas``: rows of each pair by the number of
+    replicas of their vertex (empty: not known); of a hop between hosts, by the number of hosts that the vertex lies on.
     """
 
     role: Literal["publish", "fold"]
@@ -59,7 +58,7 @@ class Stage:
 
     @property
     def in_place(self) -> bool:
-        """Whether owner and copies hold the rows in one buffer, in which what is published is put."""
+        """Whether owner and copies hold the rows in one buffer, and published rows are put there."""
         return self.role == "publish" and self.landing == "put" and self.source == self.target
 
 
@@ -68,8 +67,8 @@ class Sync:
     """A sync point in one direction: its stages follow one another; each rank ends with the rows that it needs.
 
     ``point`` names it for states and decisions ("2/forward"); ``width``: elements of a row. ``renewed``: a buffer, bool
-    [rows, 1], of the rows that are relative to something else than before, so that what was sent of them is void.
-    ``divisors``: elements at the end of a row that others of it are divided by, so that each matters by itself.
+    [rows, 1], of the rows whose reference changed, so that what was sent of them before is void. ``divisors``: elements
+    at the end of a row by which others of it are divided, so that each of them is tested by itself.
     """
 
     templates: tuple[str, ...]
@@ -87,8 +86,12 @@ class Sync:
 
     @property
     def point(self) -> str:
-        """Name of the sync point."""
         return f"{self.layer}/{self.phase}"
+
+    @property
+    def overhead(self) -> dict[str, Any]:
+        """Fields of ops that prepare rows for a transfer or handle those that arrived."""
+        return {"layer": self.layer, "phase": self.phase, "category": "comm_overhead"}
 
     def op(self, stage: Stage, part: str) -> str:
         """Name of an op of a stage."""
@@ -113,8 +116,8 @@ class Expand(Protocol):
         """Emit the ops of a sync."""
 
     def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Let freshness go on with an earlier reference, where sums of several turns must add up. The buffer of rows
-        that it renewed, see :class:`Sync`; None: it keeps nothing."""
+        """Let freshness go on with an earlier reference, where sums of several turns must add up. Returns the buffer of
+        rows that it renewed, see :class:`Sync`; None: it keeps nothing."""
 
 
 def emit_plainly(builder: ProgramBuilder, sync: Sync) -> None:
@@ -134,10 +137,9 @@ def pack(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
     if stage.picked is None:
         return
     builder.buffer(stage.packed, stage.leaving, sync.width)
-    work = (Work("gather", {"rows": stage.leaving, "width": sync.width, "item_bytes": builder.item_bytes}),)
     builder.compute(
-        sync.templates, sync.op(stage, "pack"), OpKind.COPY, [stage.source], [stage.packed], work,
-        layer=sync.layer, phase=sync.phase, route=stage.picked, category="comm_overhead",
+        sync.templates, sync.op(stage, "pack"), OpKind.COPY, [stage.source], [stage.packed],
+        (builder.row_work("gather", stage.leaving, sync.width),), route=stage.picked, **sync.overhead,
     )  # fmt: skip
     builder.keep_rows_of(stage.picked, stage.leaving)
 
@@ -155,26 +157,24 @@ def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
     if stage.landing == "store" or stage.arrived is None:
         return
     primitive, kind = ("gather", OpKind.COPY) if stage.landing == "put" else ("scatter_add", OpKind.ADD)
-    work = (Work(primitive, {"rows": stage.arriving, "width": sync.width, "item_bytes": builder.item_bytes}),)
+    work = (builder.row_work(primitive, stage.arriving, sync.width),)
     builder.compute(
         sync.templates, sync.op(stage, stage.landing), kind, [stage.arrived, stage.target], [stage.target], work,
-        layer=sync.layer, phase=sync.phase, route=stage.landed, category="comm_overhead",
-        form=LANDING_FORMS[stage.landing],
+        route=stage.landed, form=LANDING_FORMS[stage.landing], **sync.overhead,
     )  # fmt: skip
     if stage.landed is not None:
         builder.keep_rows_of(stage.landed, stage.leaving if stage.landed == stage.route else stage.arriving)
 
 
 def training_part(builder: ProgramBuilder, sync: Sync) -> Sync:
-    """The sync in training alone; what evaluation needs of it is emitted plainly."""
+    """The sync in training alone; this emits it plainly for evaluation, if evaluation needs it."""
     if EVALUATE in sync.templates:
         emit_plainly(builder, replace(sync, templates=(EVALUATE,)))
     return replace(sync, templates=tuple(name for name in sync.templates if name != EVALUATE))
 
 
 def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-    """Every row of every stage: pack, encode, exchange, decode, put or add. No row has a history, so each is encoded
-    itself."""
+    """Every row of every stage: pack, encode, exchange, decode, put or add. Evaluations are exact."""
     training = training_part(builder, sync)
     row_bytes = codec.row_bytes(sync.width, builder.dtype)
     for stage in training.stages:
@@ -182,40 +182,34 @@ def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         coded = builder.buffer(buffer_name("coded", training, stage), stage.leaving, row_bytes, "uint8")
         arrived = builder.buffer(buffer_name("arrived", training, stage), stage.arriving, row_bytes, "uint8")
         receive = receiving_buffer(builder, training, stage)
-        fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase}
+        shape = (stage.leaving, sync.width, builder.dtype)
         builder.compute(
             training.templates, training.op(stage, "encode"), OpKind.ENCODE, [stage.packed], [coded],
-            codec.encode_work(stage.leaving, sync.width, builder.dtype),
-            route=stage.route, module="codec", action=EncodeRows, category="comm_overhead",
-            scratch=Scratch(codec.encode_scratch(stage.leaving, sync.width, builder.dtype)), **fields,
+            codec.encode_work(*shape), EncodeRows, route=stage.route, module="codec",
+            scratch=Scratch(codec.encode_scratch(*shape)), **sync.overhead,
         )  # fmt: skip
         builder.exchange(
-            training.templates, training.op(stage, "exchange"), stage.route, [coded], arrived, row_bytes, **fields
-        )
-        builder.compute(
-            training.templates, training.op(stage, "decode"), OpKind.DECODE, [arrived], [receive],
-            codec.decode_work(stage.arriving, sync.width, builder.dtype),
-            module="codec", action=DecodeRows, category="comm_overhead", **fields,
+            training.templates, training.op(stage, "exchange"), stage.route, [coded], arrived, row_bytes,
+            layer=sync.layer, phase=sync.phase,
         )  # fmt: skip
+        _decode(builder, training, codec, stage.arriving, training.op(stage, "decode"), arrived, receive)
         land(builder, training, stage)
-        if stage.in_place:
-            _take_own(builder, training, stage, codec, coded)
+        if stage.in_place:  # owners go on with what their copies decode, so that all hold the same rows
+            taken = builder.buffer(buffer_name("taken", training, stage), stage.leaving, sync.width)
+            _decode(builder, training, codec, stage.leaving, training.op(stage, "decode_own"), coded, taken)
+            builder.compute(
+                training.templates, training.op(stage, "put_own"), OpKind.COPY, [taken, stage.target], [stage.target],
+                (builder.row_work("gather", stage.leaving, sync.width),), route=reverse_of(stage.route), form=Form.PUT,
+                **sync.overhead,
+            )  # fmt: skip
+            builder.keep_rows_of(reverse_of(stage.route), stage.arriving)
 
 
-def _take_own(builder: ProgramBuilder, sync: Sync, stage: Stage, codec: Codec, coded: str) -> None:
-    """Owners go on with what their copies decode, so that all hold the same rows."""
-    fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase, "category": "comm_overhead"}
-    taken = builder.buffer(buffer_name("taken", sync, stage), stage.leaving, sync.width)
+def _decode(builder: ProgramBuilder, sync: Sync, codec: Codec, rows: Size, name: str, coded: str, target: str) -> None:
+    work = codec.decode_work(rows, sync.width, builder.dtype)
     builder.compute(
-        sync.templates, sync.op(stage, "decode_own"), OpKind.DECODE, [coded], [taken],
-        codec.decode_work(stage.leaving, sync.width, builder.dtype), module="codec", action=DecodeRows, **fields,
-    )  # fmt: skip
-    sizes: dict[str, Size] = {"rows": stage.leaving, "width": sync.width, "item_bytes": builder.item_bytes}
-    builder.compute(
-        sync.templates, sync.op(stage, "put_own"), OpKind.COPY, [taken, stage.target], [stage.target],
-        (Work("gather", sizes),), route=reverse_of(stage.route), form=Form.PUT, **fields,
-    )  # fmt: skip
-    builder.keep_rows_of(reverse_of(stage.route), stage.arriving)
+        sync.templates, name, OpKind.DECODE, [coded], [target], work, DecodeRows, module="codec", **sync.overhead
+    )
 
 
 def buffer_name(what: str, sync: Sync, stage: Stage) -> str:

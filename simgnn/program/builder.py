@@ -121,6 +121,10 @@ class ProgramBuilder:
             found.append(Work(piece.primitive, {**piece.sizes, "item_bytes": self.item_bytes}, table))
         return tuple(found)
 
+    def row_work(self, primitive: str, rows: Size, width: int, **sizes: int) -> Work:
+        """Work of a primitive on rows of ``width`` elements of the training dtype."""
+        return Work(primitive, {"rows": rows, "width": width, **sizes, "item_bytes": self.item_bytes})
+
     def compute(
         self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         work: tuple[Work, ...], action: Labelled | None = None, **fields: Any,

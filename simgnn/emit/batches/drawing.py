@@ -1,10 +1,10 @@
 """Ops that draw a mini-batch where each host holds a part of the structure: one chain, hop after hop.
 
 At each hop a rank divides its frontier by the hosts that hold its vertices, asks them, draws from its own rows
-meanwhile, draws what it is asked for itself, and stitches own draws and answers (DistDGL: Zheng et al., IA3 2020,
+meanwhile, draws what other ranks ask for, and joins its own draws with the answers (DistDGL: Zheng et al., IA3 2020,
 section 5.5.1; docs/systems/distdgl.md). What travels is that of C7 in docs/systems/mini-batches.md: counts, ids
-(int64), degrees (int32), ids of neighbours (int64). Deviation: a reply holds the degree of a vertex, of which the
-requester knows how many are kept, so that the answer need not wait for the draws."""
+(int64), degrees (int32), ids of neighbours (int64). Deviation: a reply holds the degree of a vertex, from which the
+requester knows how many neighbours are kept, so that the answer need not wait for the draws."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -52,13 +52,8 @@ class FinishBatch(RankAction[Stitch]):
 
 
 DRAWING: tuple[type[Action[Any]], ...] = (
-    AskHosts,
-    LocateVertices,
-    DrawHere,
-    DrawForOthers,
-    StitchFrontier,
-    FinishBatch,
-)
+    AskHosts, LocateVertices, DrawHere, DrawForOthers, StitchFrontier, FinishBatch
+)  # fmt: skip
 
 
 def asked(hop: int) -> str:
@@ -72,8 +67,8 @@ def returned(hop: int) -> str:
 
 
 def drawn_over_hosts(builder: ProgramBuilder, parted: PartedSizes, written: Iterable[Access]) -> list[Op]:
-    """The chain that writes ``written``, what drawing a batch leaves; its last op is ``DRAW``. It holds what one batch
-    needs: a batch's chain begins when the one before has ended."""
+    """The chain of ops that draws a batch and writes ``written``; its last op is ``DRAW``. Its buffers hold one batch:
+    the chain begins when that of the batch before has ended."""
     builder.natures.append(Nature.REQUESTING)
     builder.buffer(DEGREES, FEATURE_ROWS, 1, "int32", space="host-shared", persistent=True)
     size = builder.column("structure/bytes", parted.structure_bytes)
@@ -90,11 +85,22 @@ def _hop(
     builder: ProgramBuilder, requests: SampleRequests, hop: int, before: Dependency, written: tuple[Access, ...] | None
 ) -> list[Op]:
     name, options = f"draw/{hop}", {"hop": hop}
-    _sizes(builder, requests, hop)
-    here, kept, wanted, served = (_own(part, hop) for part in ("here", "kept", "wanted", "served"))
-    frontier = [_own("frontier", hop)] if hop > 1 else []
+    here, kept, wanted, served = (f"{part}/{hop}" for part in ("here", "kept", "wanted", "served"))
+    add_route(builder, asked(hop), requests.answering(hop))
+    add_route(builder, returned(hop), requests.returning(hop))
+    vertices, edges = requests.drawn(hop)
+    vertices_here = builder.column(f"{here}/vertices", vertices)
+    edges_here = builder.column(f"{here}/edges", edges)
+    # where each vertex of the frontier is, and its row there
+    builder.buffer(asked(hop), rows_after(hop - 1), 2, "int64", space="host")
+    builder.buffer(here, edges_here, 1, "int32", space="host")
+    builder.buffer(kept, received(asked(hop)), 1, "int32", space="host")
+    builder.buffer(wanted, sent(asked(hop)), 1, "int64", space="host")
+    builder.buffer(served, sent(returned(hop)), 1, "int64", space="host")
+    builder.buffer(returned(hop), received(returned(hop)), 1, "int64", space="host")
+    frontier = [f"frontier/{hop}"] if hop > 1 else []
     if written is None:
-        written = accesses([builder.buffer(_own("frontier", hop + 1), rows_after(hop), 1, "int64", space="host")])
+        written = accesses([builder.buffer(f"frontier/{hop + 1}", rows_after(hop), 1, "int64", space="host")])
         last, action = f"{name}/stitch", StitchFrontier.label
     else:
         last, action = DRAW, FinishBatch.label
@@ -102,8 +108,7 @@ def _hop(
     return [
         Op(
             f"{name}/ask", OpKind.COPY, Nature.DRAWING, accesses(frontier), accesses([asked(hop)]), (before,),
-            _picked(rows_after(hop - 1)), module=BATCHES, action=AskHosts.label,
-            options=options,
+            _picked(rows_after(hop - 1)), module=BATCHES, action=AskHosts.label, options=options,
         ),
         Op(
             f"{name}/request", OpKind.FETCH, Nature.REQUESTING, accesses([asked(hop), DEGREES]),
@@ -113,8 +118,7 @@ def _hop(
         ),
         Op(
             f"{name}/here", OpKind.SAMPLE, Nature.DRAWING, accesses([asked(hop)]), accesses([here]), after,
-            _drawing(Column(f"{here}/vertices"), Column(f"{here}/edges")), module=BATCHES,
-            action=DrawHere.label, options=options,
+            _drawing(vertices_here, edges_here), module=BATCHES, action=DrawHere.label, options=options,
         ),
         Op(
             f"{name}/serve", OpKind.SAMPLE, Nature.DRAWING, accesses([wanted]), accesses([served]),
@@ -133,28 +137,8 @@ def _hop(
     ]  # fmt: skip
 
 
-def _own(part: str, hop: int) -> str:
-    return f"{part}/{hop}"
-
-
-def _sizes(builder: ProgramBuilder, requests: SampleRequests, hop: int) -> None:
-    """Routes, columns and buffers of a hop."""
-    add_route(builder, asked(hop), requests.answering(hop))
-    add_route(builder, returned(hop), requests.returning(hop))
-    vertices, edges = requests.drawn(hop)
-    builder.column(f"here/{hop}/vertices", vertices)
-    edges_here = builder.column(f"here/{hop}/edges", edges)
-    # where each vertex of the frontier is, and its row there
-    builder.buffer(asked(hop), rows_after(hop - 1), 2, "int64", space="host")
-    builder.buffer(_own("here", hop), edges_here, 1, "int32", space="host")
-    builder.buffer(_own("kept", hop), received(asked(hop)), 1, "int32", space="host")
-    builder.buffer(_own("wanted", hop), sent(asked(hop)), 1, "int64", space="host")
-    builder.buffer(_own("served", hop), sent(returned(hop)), 1, "int64", space="host")
-    builder.buffer(returned(hop), received(returned(hop)), 1, "int64", space="host")
-
-
 def _picked(rows: Column) -> tuple[Work, ...]:
-    """One id looked up for each."""
+    """The work of looking up one id for each row."""
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)
 
 

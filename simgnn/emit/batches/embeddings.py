@@ -1,9 +1,9 @@
-"""Learned vectors of vertices, which lie behind the features in the rows of the store: what a step does with them.
+"""Learned vectors of vertices, stored behind the features in the rows of the store: what a step does with them.
 
 A batch pulls them as it pulls features. Their gradients go to the ranks that write the rows (DistDGL: Zheng et al.,
 IA3 2020, section 5.4; docs/systems/distdgl.md): ids, then rows, to the first rank of the host that holds a row. That
-rank sums them by vertex in the order of the ranks that sent them, divides by the seeds of all ranks' batches and steps
-by Adagrad. Deviation: rows of the own host go there at once too, not over the rank that serves them.
+rank sums them by vertex in the order of the ranks that sent them, divides by the seeds of all ranks' batches and makes
+a step of Adagrad. Deviation: rows of the own host go to the writing rank directly too, not over the rank that serves.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from simgnn.sampling.batches.sizes import BatchSizes
 PUSH = "push"
 """The route of gradients, from the ranks whose batches have the rows to those that write them, by epoch and step."""
 PICK, SUM, APPLY, SETTLED = "embeddings/pick", "embeddings/sum", "embeddings/apply", "embeddings/settled"
-"""Ops: gradients leave the device; are summed; change the rows; no rank of a host reads or writes rows any more."""
+"""Ops: gradients leave the device; they are summed; they change the rows; all ranks of a host are done with rows."""
 COUNT, STATE = "push/count", "embeddings/state"
 """Buffers: seeds of all ranks' batches in a step; Adagrad's sums of squares, on ranks that write."""
 PENDING = ("push/pending/ids", "push/pending/rows")
@@ -35,7 +35,7 @@ OWN, SUMMED, MOST_SUMMED = Column("push/own"), Column("push/summed"), Column("la
 ELEMENTS, WRITTEN = Column("push/elements"), Column("embeddings/rows")
 ID_BYTES = 8
 ORDER_BYTES = 3 * ID_BYTES
-"""Of a row that is put in order by its id: the id, its place before and its place after."""
+"""Bytes of a row that is sorted by its id: the id, its place before and its place after."""
 
 
 class PickGradients(RankAction[Callable[[PolicyContext, Array, Array, Array], tuple[Array, ...]]]):
@@ -124,14 +124,12 @@ def _pushed(name: str) -> tuple[str, str]:
 
 
 def _pick(builder: ProgramBuilder, rows: Column, width: int, several: bool) -> Op:
-    """Gradients leave the device, in order of the ranks that they are for, and with them the number of seeds: both
-    buffers are the next step's when it begins."""
+    """Gradients and the number of seeds leave the device, whose buffers the next step uses again."""
     written = [*(_pushed("sent") if several else ()), *_pushed("own"), COUNT]
-    work = Work("gather", {"rows": rows, "width": width, "item_bytes": builder.item_bytes})
     return Op(
         PICK, OpKind.D2H, Nature.LEARNING, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written),
-        work=(work,), transfer=Transfer(width * builder.item_bytes, rows), module=PLACES, action=PickGradients.label,
-        phase="backward", category="comm_overhead",
+        work=(builder.row_work("gather", rows, width),), transfer=Transfer(width * builder.item_bytes, rows),
+        module=PLACES, action=PickGradients.label, phase="backward", category="comm_overhead",
     )  # fmt: skip
 
 
@@ -147,18 +145,17 @@ def _exchanges(builder: ProgramBuilder, width: int) -> tuple[Op, ...]:
 
 
 def _sum(builder: ProgramBuilder, width: int, several: bool) -> Op:
-    """Gradients are put in order, a copy with its places, and summed up."""
+    """Gradients are sorted by id, which takes a copy and their places, and summed up."""
     read = [*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]
-    work = Work("scatter_add", {"rows": SUMMED, "width": width, "item_bytes": builder.item_bytes})
     return Op(
-        SUM, OpKind.ADD, Nature.LEARNING, accesses(read), accesses(PENDING), work=(work,), module=PLACES,
-        action=SumGradients.label, phase="update", category="update",
+        SUM, OpKind.ADD, Nature.LEARNING, accesses(read), accesses(PENDING), module=PLACES, phase="update",
+        work=(builder.row_work("scatter_add", SUMMED, width),), action=SumGradients.label, category="update",
         scratch=Scratch(rows_of(SUMMED, width * builder.item_bytes + ORDER_BYTES)),
     )  # fmt: skip
 
 
 def _apply(builder: ProgramBuilder, width: int) -> Op:
-    """Adagrad's step, which makes two tensors of what it changes."""
+    """Adagrad's step, which makes two tensors as large as the rows that it changes."""
     work = Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes})
     return Op(
         APPLY, OpKind.OPTIMIZE, Nature.LEARNING, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),

@@ -77,41 +77,36 @@ class NeighbourSampling(Batching, ABC):
     @classmethod
     def _counts(cls, fanouts: tuple[int, ...]) -> tuple[int, ...]:
         if any(not (fanout == -1 or 1 <= fanout <= MOST_NEIGHBOURS) for fanout in fanouts):
-            raise ValueError(
-                f"expected whole numbers 1..{MOST_NEIGHBOURS} by hop from the seed vertices, or -1 for all"
-            )
+            raise ValueError(f"expected numbers 1..{MOST_NEIGHBOURS} by hop from the seed vertices, or -1 for all")
         return fanouts
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
         if self.global_batch is not None and chosen(self, ["batch_size"]):
             raise ValueError(
-                f"global_batch: got {self.global_batch} with batching.batch_size = {self.batch_size}, expected one of "
-                "the two: either tells how large a batch of a rank is; remove one"
+                f"global_batch: got {self.global_batch} with batching.batch_size = {self.batch_size}, expected only "
+                "one of the two"
             )
         return self
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Fan-outs that are not one a layer, evaluations that are left out, and layers that need whole graphs."""
         model, train = choices.model, choices.train
         if len(self.fanouts) != model.layers:
             yield Refusal(
                 "batching", "fanouts",
                 f"got {len(self.fanouts)} fan-outs {list(self.fanouts)}, expected {model.layers}: one for each layer "
-                f"(model.layers = {model.layers}), the first for the neighbours of the seed vertices",
+                f"(model.layers = {model.layers}), from the seed vertices on",
             )  # fmt: skip
         if choices.trains and self.evaluation == "none" and train.eval_every and train.chosen("eval_every"):
             yield Refusal(
                 "train", "eval_every",
-                f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated; remove "
-                "it, or evaluate (batching.evaluation = 'exact')",
+                f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated",
             )  # fmt: skip
         if choices.trains and not model.built_in:
             yield Refusal(
                 "model", "kind",
                 f"got '{model.kind}' with batching.kind = '{self.label}', expected one of "
-                f"{', '.join(BUILT_IN_LAYERS)}: a layer of your own sums over neighbourhoods of the graph, "
-                "mini-batches have sampled ones; use batching.kind = 'full'",
+                f"{', '.join(BUILT_IN_LAYERS)}: layers of your own need the full graph (batching.kind = 'full')",
             )  # fmt: skip
 
     def sizes_of(self, ranks: int) -> int | tuple[int, ...]:
@@ -124,8 +119,8 @@ class NeighbourSampling(Batching, ABC):
         size, more = divmod(self.global_batch, ranks)
         if not size:
             raise ConfigError(
-                f"batching.global_batch: got {self.global_batch} with {ranks} ranks, expected at least {ranks}: a rank "
-                "would train on nothing; raise it, or use fewer ranks"
+                f"batching.global_batch: got {self.global_batch} with {ranks} ranks, expected at least {ranks}, a seed "
+                "vertex for each; raise it, or use fewer ranks"
             )
         return (size + 1,) * more + (size,) * (ranks - more) if more else size
 
@@ -135,7 +130,7 @@ class NeighbourSampling(Batching, ABC):
         :mod:`simgnn.emit.batches.names`."""
 
     def training_of(self, stats: "PartitionStats") -> "NDArray[np.int64]":
-        """Vertices that each rank trains on in an epoch, int64 [P], of a graph of which only statistics are there.
+        """Vertices that each rank trains on in an epoch, int64 [P], from the statistics of a graph.
 
         Raises :class:`ConfigError` where no batch would be full and others are dropped.
         """
@@ -152,24 +147,17 @@ class NeighbourSampling(Batching, ABC):
         return np.asarray(np.broadcast_to(sizes * steps[rank], training.shape))
 
     def ops(self, builder: ProgramBuilder, batches: "BatchSizes", written: tuple[Access, ...]) -> list[Op]:
-        """The chain that draws a batch and writes ``written``: vertices, seeds, and the block of each hop. Its last op
-        is :data:`~simgnn.emit.batches.names.DRAW`."""
+        """The chain of ops that draws a batch and writes ``written``: vertices, seeds, and the block of each hop. Its
+        last op is :data:`~simgnn.emit.batches.names.DRAW`."""
         if batches.parted is not None:
             return drawn_over_hosts(builder, batches.parted, written)
-        work = self.drawing(len(batches.edges))
-        return [
-            Op(DRAW, OpKind.SAMPLE, Nature.DRAWING, writes=written, work=work, module=BATCHES, action=DrawBatch.label)
-        ]
+        work, action = self.drawing(len(batches.edges)), DrawBatch.label
+        return [Op(DRAW, OpKind.SAMPLE, Nature.DRAWING, (), written, work=work, module=BATCHES, action=action)]
 
     def plan(
-        self,
-        csr: "CSR",
-        train: "NDArray[np.int64]",
-        partition: "Partition",
-        rank_hosts: "NDArray[np.int64]",
-        seed: int,
+        self, csr: "CSR", train: "NDArray[np.int64]", partition: "Partition", rank_hosts: "NDArray[np.int64]", seed: int
     ) -> "SamplingPlan":
-        """Who samples what: ``train`` int64 [n] ids of training vertices, ascending; ``rank_hosts`` int64 [P]."""
+        """Which rank samples what: ``train`` int64 [n] training vertices, ascending; ``rank_hosts`` int64 [P]."""
         # Numba: loaded when batches are planned; checking an experiment does not need it
         from simgnn.sampling.batches.plan import SamplingPlan, even_split, local_split
 
@@ -177,19 +165,18 @@ class NeighbourSampling(Batching, ABC):
             workers = local_split(train, partition.owner, partition.ranks)
         else:
             workers = even_split(train, partition.owner, rank_hosts, seed)
-        plan = SamplingPlan(
-            csr, partition.owner, workers, self.fanouts, self.sizes_of(partition.ranks), seed, self.last
-        )
+        sizes = self.sizes_of(partition.ranks)
+        plan = SamplingPlan(csr, partition.owner, workers, self.fanouts, sizes, seed, self.last)
         few = min(range(plan.ranks), key=lambda rank: len(workers[rank]) // plan.size_of(rank))
         self._check_steps(plan.steps, len(workers[few]))
         return plan
 
     def _check_steps(self, steps: int, fewest: int) -> None:
-        """``fewest``: training vertices of the rank that has fewest full batches."""
+        """Raise :class:`ConfigError` where an epoch has no step; ``fewest``: the training vertices of some rank."""
         if self.last == "drop" and not steps:
             key = "batch_size" if self.global_batch is None else "global_batch"
             raise ConfigError(
                 f"batching.last: got 'drop' with batching.{key} = {getattr(self, key)}, expected 'keep' or smaller "
-                f"batches: a rank has {fewest} vertices to train on, so that no batch of it is full"
+                f"batches: a rank has {fewest} vertices to train on, less than a batch"
                 + ("; or batching.split = 'even'" if self.split == "local" else "")
             )

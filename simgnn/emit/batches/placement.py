@@ -1,4 +1,4 @@
-"""What every choice of slot ``placement`` is, and what mini-batches ask of it: rows that they share, pull and keep."""
+"""The choices of slot ``placement``, and what mini-batches ask of them: rows that they share, pull and keep."""
 
 from abc import ABC
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class RowStore(Placement, ABC):
 
     @property
     def wanted_rows(self) -> int | Literal["auto"]:
-        """The same as the experiment states it."""
+        """The number of cached rows as the experiment states it."""
         return self.cached_rows
 
     @property

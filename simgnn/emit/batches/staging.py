@@ -11,7 +11,7 @@ from simgnn.emit.batches.on_rank import OfOne, RankAction
 from simgnn.policy import Action, Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
+from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer
 from simgnn.program.sizes import Column, Route
 
 Phase = Literal["forward", "setup"]
@@ -62,13 +62,9 @@ class Staging:
         return self.width * self.builder.item_bytes
 
     def add(self, op: Op) -> None:
-        """Put an op behind all that are there."""
+        """Put an op at the end of the chain."""
         behind = (Dependency(self.ops[-1].name),) if self.ops else ()
         self.ops.append(replace(op, after=(*behind, *op.after)))
-
-    def gathered(self, rows: Column) -> tuple[Work, ...]:
-        """The work of picking rows one by one."""
-        return (Work("gather", {"rows": rows, "width": self.width, "item_bytes": self.builder.item_bytes}),)
 
     def send(
         self, name: str, route: str, action: type[Action[Any]], phase: Phase = "forward", lasting: bool = False
@@ -80,35 +76,10 @@ class Staging:
         builder.keep_rows_of(route, sent(route))
         served = builder.buffer(f"{name}/served", sent(route), self.width, space="host", lasting=lasting)
         pulled = builder.buffer(f"{name}/pulled", received(route), self.width, space="host", lasting=lasting)
-        self.add(
-            Op(
-                f"{name}/serve",
-                OpKind.COPY,
-                Nature.STAGING,
-                accesses([FEATURES]),
-                accesses([served]),
-                work=self.gathered(sent(route)),
-                transfer=Transfer(self.row_bytes),
-                route=route,
-                module=PLACES,
-                action=action.label,
-                phase=phase,
-                category="comm_overhead",
-            )
-        )
-        self.add(
-            Op(
-                f"{name}/exchange",
-                OpKind.EXCHANGE,
-                Nature.FETCHING,
-                accesses([served]),
-                accesses([pulled]),
-                transfer=Transfer(self.row_bytes),
-                route=route,
-                phase=phase,
-                category="comm",
-            )
-        )
+        moved: dict[str, Any] = {"transfer": Transfer(self.row_bytes), "route": route, "phase": phase}
+        self._pick(f"{name}/serve", OpKind.COPY, accesses([FEATURES]), Access(served), sent(route), action, **moved)
+        ends = accesses([served]), accesses([pulled])
+        self.add(Op(f"{name}/exchange", OpKind.EXCHANGE, Nature.FETCHING, *ends, category="comm", **moved))
         return pulled
 
     def to_device(
@@ -116,36 +87,20 @@ class Staging:
         phase: Phase = "forward",
     ) -> None:  # fmt: skip
         """Put rows of the host's memory where they belong on the device."""
-        self.add(
-            Op(
-                name,
-                OpKind.H2D,
-                Nature.STAGING,
-                tuple(reads),
-                (writes,),
-                work=self.gathered(rows),
-                transfer=Transfer(self.row_bytes, rows),
-                module=PLACES,
-                action=action.label,
-                phase=phase,
-                category="comm_overhead",
-            )
-        )
+        transfer = Transfer(self.row_bytes, rows)
+        self._pick(name, OpKind.H2D, reads, writes, rows, action, transfer=transfer, phase=phase)
 
     def on_device(
         self, name: str, reads: Sequence[Access], writes: Access, rows: Column, action: type[Action[Any]]
     ) -> None:
         """Copy rows on the device to where they belong."""
-        self.add(
-            Op(
-                name,
-                OpKind.SELECT,
-                Nature.STAGING,
-                tuple(reads),
-                (writes,),
-                work=self.gathered(rows),
-                module=PLACES,
-                action=action.label,
-                category="comm_overhead",
-            )
-        )
+        self._pick(name, OpKind.SELECT, reads, writes, rows, action)
+
+    def _pick(
+        self, name: str, kind: OpKind, reads: Sequence[Access], writes: Access, rows: Column,
+        action: type[Action[Any]], **fields: Any,
+    ) -> None:  # fmt: skip
+        """Add an op in which the placement picks ``rows`` rows one by one."""
+        fields |= {"module": PLACES, "action": action.label, "category": "comm_overhead"}
+        work = (self.builder.row_work("gather", rows, self.width),)
+        self.add(Op(name, kind, Nature.STAGING, tuple(reads), (writes,), work=work, **fields))

@@ -49,20 +49,10 @@ class Pulls(BatchCommunication):
             ahead = staging.builder.buffers[INPUTS].depth > 1
             return staging.send(ROUTE, ROUTE, ServeRows, lasting=ahead)
         pulled = staging.builder.buffer(PULLED_ROWS, received(ROUTE), staging.width, space="host")
-        staging.add(
-            Op(
-                "rows/fetch",
-                OpKind.FETCH,
-                Nature.FETCHING,
-                accesses([VERTICES, FEATURES]),
-                accesses([pulled]),
-                transfer=Transfer(staging.row_bytes),
-                route=ROUTE,
-                module=PLACES,
-                action=LocateRows.label,
-                category="comm",
-                form=Form.REMOTE_ROWS,
-                scratch=Scratch(rows_of(sent(ROUTE), staging.row_bytes)),
-            )
-        )
+        fetch = Op(
+            "rows/fetch", OpKind.FETCH, Nature.FETCHING, accesses([VERTICES, FEATURES]), accesses([pulled]),
+            transfer=Transfer(staging.row_bytes), route=ROUTE, module=PLACES, action=LocateRows.label, category="comm",
+            form=Form.REMOTE_ROWS, scratch=Scratch(rows_of(sent(ROUTE), staging.row_bytes)),
+        )  # fmt: skip
+        staging.add(fetch)
         return pulled
