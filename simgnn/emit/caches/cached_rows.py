@@ -1,8 +1,7 @@
-"""Caches where hosts add up their mirrors first: what travels between the replicas of a vertex on one host.
+"""The base of freshness policies that send only chosen rows, and the ops of their syncs over masters and mirrors.
 
-One replica stands for its host (see :data:`simgnn.partition.local.vertex_cut.LEVELS`). Inward, the others' parts that
-moved come to it, and with them as last sent it has the host's part, which alone is tested and sent on. Outward, it
-hands on what the master published, the same bytes, so that all replicas decode the same.
+Parts that moved are gathered at masters, and vertices that any part woke are scattered to mirrors. Source: CDFGNN
+(arXiv 2408.00232), algorithm 2.
 """
 
 from abc import ABC
@@ -28,13 +27,13 @@ from simgnn.emit.caches.replica_cache import (
     Settle,
     TakeSums,
 )
-from simgnn.emit.caches.row_cache import ROW_ACTIONS, ChoosesRows, DecodeMoved
+from simgnn.emit.caches.row_cache import ROW_ACTIONS, ChoosesRows
 from simgnn.emit.freshness import MovesRows
 from simgnn.emit.sums.mirrors import MIRRORS, SHARED_MASTERS
-from simgnn.emit.sync import Reference, Stage, Sync, land, receiving_buffer, training_part
+from simgnn.emit.sync import Reference, Stage, Sync, training_part
 from simgnn.errors import ConfigError
 from simgnn.policy import Action, Codec
-from simgnn.program.builder import Labelled, ProgramBuilder
+from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import CopiesRoute, Publication
@@ -43,7 +42,12 @@ from simgnn.program.sizes import Column, Decision, Size
 
 @dataclass(frozen=True)
 class WithinHosts:
-    """The stages of a sync inside hosts; ``inward`` None: only masters have something to give.
+    """The stages of a sync inside hosts, where hosts add up their mirrors first; ``inward`` None: only masters have
+    something to give.
+
+    One replica stands for its host (see :data:`simgnn.partition.local.vertex_cut.LEVELS`). Inward, it adds up the
+    other replicas' parts as last sent; only this sum is tested and sent on. Outward, it hands on the bytes that the
+    master published, so that all replicas decode the same.
 
     Buffers for the whole run: ``sent`` and ``kept`` of ``inward``, others' parts as last sent, on both ends; ``kept``
     of ``outward``, what they go on with. ``origin``: for each row of a rank where its news lies, see
@@ -63,17 +67,16 @@ class WithinHosts:
             self._stage(self.inward).emit()
 
     def reset(self, renewed: str) -> None:
-        """Nothing was sent of rows that were renewed, see :class:`Sync`."""
-        out = self._out
-        others = [self._kept(out)]
+        """Forget what was sent of rows that were renewed, see :class:`Sync`."""
+        others = [self._out.add_kept()]
         if self.inward is not None:
             gather = self._stage(self.inward)
             others.append(gather.add_sent())
-            self._clear(out, "standing", renewed, [self._kept(gather)], self.inward.arriving, ResetLeaving)
-        self._clear(out, "others", renewed, others, self.outward.arriving, ResetMirrors)
+            self._out.reset("standing", ResetLeaving, renewed, [gather.add_kept()], self.inward.arriving)
+        self._out.reset("others", ResetMirrors, renewed, others, self.outward.arriving)
 
     def scatter(self, across: CachedStage, chosen: str, news: str, masters: str) -> None:
-        """Hand on what arrived ``across`` hosts, and what this rank's own masters publish: ``news``, of the shared rows
+        """Hand on what arrived ``across`` hosts and ``news``, what this rank's own masters publish of the shared rows
         ``chosen``. ``masters``: the route that names all rows that have mirrors."""
         builder, out, rows = self.builder, self._out, self.outward.source
         origin = builder.buffer(f"origin/{self.sync.point}", builder.buffers[rows].rows, 1, "int64")
@@ -89,19 +92,7 @@ class WithinHosts:
             (out.work("gather", out.leaving),), out.copies(out.leaving, 1),
         )  # fmt: skip
         out.exchange()
-        receive, kept = receiving_buffer(builder, self.sync, self.outward), self._kept(out)
-        out.compute(
-            "decode", OpKind.DECODE, DecodeMoved, [out.name("arrived"), out.name("mask_in"), kept], [receive, kept],
-            (*out.landing_work(), out.work("copy", self.outward.arriving)), out.landing_copies(),
-        )  # fmt: skip
-        land(builder, self.sync, self.outward)
-
-    def _clear(self, out: CachedStage, who: str, renewed: str, states: list[str], rows: Size, action: Labelled) -> None:
-        work = tuple(out.work("elementwise", rows, passes=1) for _ in states)
-        out.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work)
-
-    def _kept(self, stage: CachedStage) -> str:
-        return self.builder.buffer(stage.name("kept"), stage.stage.arriving, self.sync.width, persistent=True)
+        out.land_moved()
 
     @cached_property
     def _out(self) -> CachedStage:
@@ -112,7 +103,7 @@ class WithinHosts:
 
 
 def _places(rows: Size) -> tuple[Work, ...]:
-    """Looking up where rows lie."""
+    """The work of looking up where rows lie."""
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": 8}),)
 
 
@@ -123,10 +114,10 @@ def is_replica_sync(sync: Sync) -> bool:
 
 @dataclass(frozen=True)
 class ReplicaSync:
-    """Gather (absent where mirrors have nothing to give), fold, scatter; see :class:`AdaptiveVertex`.
+    """Gather (absent where mirrors have nothing to give), fold, scatter.
 
     Buffers for the whole run: ``sent`` of the gather, mirrors' parts as counted in the sums; ``own``, the masters'
-    parts likewise; ``sums`` of all parts; ``published`` (with a codec; else it is ``sums``) and ``kept`` of the
+    parts as counted; ``sums`` of all parts; ``published`` (with a codec; else it is ``sums``) and ``kept`` of the
     scatter, what master and mirrors go on with. ``active``: the shared masters that are published in this turn.
     Where hosts add up first, these are parts of hosts, and :class:`WithinHosts` comes before and after.
     """
@@ -166,24 +157,15 @@ class ReplicaSync:
             self._within.scatter(scatter, scatter.name("chosen"), self._name("news"), self._masters["masters"])
 
     def _reset(self, renewed: str, own: str, sums: str) -> None:
-        """Rows relative to something new: nothing was sent of them, so every part that is not zero will be."""
-        scatter, mirrors = self._scatter, [self._kept()]
+        """Forget what was sent of rows whose reference changed, so that every part that is not zero will be sent."""
+        scatter, mirrors = self._scatter, [self._scatter.add_kept()]
         if self._gather is not None:
             mirrors.append(self._gather.add_sent())
-        for who, action, states, rows in (
-            ("masters", ResetMasters, [own, sums, *self._published()], self._shared),
-            ("mirrors", ResetMirrors, mirrors, scatter.stage.arriving),
-        ):
-            work = tuple(scatter.work("elementwise", rows, passes=1) for _ in states)
-            scatter.compute(
-                f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, (), **self._masters
-            )
+        masters = [own, sums, *self._published()]
+        scatter.reset("masters", ResetMasters, renewed, masters, self._shared, **self._masters)
+        scatter.reset("mirrors", ResetMirrors, renewed, mirrors, scatter.stage.arriving, **self._masters)
         if self._within is not None:
             self._within.reset(renewed)
-
-    def _kept(self) -> str:
-        stage = self._scatter.stage
-        return self.builder.buffer(self._scatter.name("kept"), stage.arriving, self.sync.width, persistent=True)
 
     def _published(self) -> list[str]:
         """The buffer of what copies go on with where that is not the sums themselves."""
@@ -202,7 +184,7 @@ class ReplicaSync:
         )  # fmt: skip
 
     def _publish(self, rows: str, sums: str, active: str) -> None:
-        builder, scatter, kept, published = self.builder, self._scatter, self._kept(), self._published()
+        builder, scatter, kept, published = self.builder, self._scatter, self._scatter.add_kept(), self._published()
         mask, coded = scatter.add_masks(), scatter.add_coded()
         chosen = builder.buffer(scatter.name("chosen"), self._awake, 1, "int64")
         scatter.compute("select", OpKind.SELECT, Announce, [active], [mask, chosen], (), (), **self._recorded())
@@ -240,30 +222,25 @@ class ReplicaSync:
             )
         return {"decision": self._awake.name, "tally": tally, **self._masters}
 
-    @cached_property
-    def _folds(self) -> tuple[Stage, ...]:
-        return tuple(stage for stage in self.sync.stages if stage.role == "fold")
-
-    @cached_property
-    def _publishes(self) -> tuple[Stage, ...]:
-        return tuple(stage for stage in self.sync.stages if stage.role == "publish")
+    def _stages(self, role: Literal["publish", "fold"]) -> list[Stage]:
+        return [stage for stage in self.sync.stages if stage.role == role]
 
     @cached_property
     def _gather(self) -> CachedStage | None:
-        if not self._folds:
-            return None
-        return CachedStage(self.builder, self.sync, self._folds[-1], self.codec, self.policy)
+        folds = self._stages("fold")
+        return CachedStage(self.builder, self.sync, folds[-1], self.codec, self.policy) if folds else None
 
     @cached_property
     def _scatter(self) -> CachedStage:
-        return CachedStage(self.builder, self.sync, self._publishes[0], self.codec, self.policy)
+        return CachedStage(self.builder, self.sync, self._stages("publish")[0], self.codec, self.policy)
 
     @cached_property
     def _within(self) -> WithinHosts | None:
-        if len(self._publishes) == 1:
+        folds, publishes = self._stages("fold"), self._stages("publish")
+        if len(publishes) == 1:
             return None
-        inward = self._folds[0] if self._folds else None
-        return WithinHosts(self.builder, self.sync, self.codec, self.policy, inward, self._publishes[1])
+        inward = folds[0] if folds else None
+        return WithinHosts(self.builder, self.sync, self.codec, self.policy, inward, publishes[1])
 
     @cached_property
     def _awake(self) -> Decision:
@@ -272,17 +249,17 @@ class ReplicaSync:
     @property
     def _masters(self) -> dict[str, str]:
         """Options of ops on masters that have mirrors, where the route of their stage names only a part of them."""
-        masters = self._publishes[0].masters
+        masters = self._scatter.stage.masters
         return {} if masters is None else {"masters": masters}
 
     @property
     def _shared(self) -> Column:
-        shared = self._publishes[0].distinct
+        shared = self._scatter.stage.distinct
         if not isinstance(shared, Column) or shared.name not in self.builder.columns:
             raise ConfigError(
-                "freshness.kind: the adaptive cache keeps the sum of every master that has mirrors, and the partition "
-                f"statistics do not tell how many there are; expected the table '{SHARED_MASTERS.name}': make the file "
-                "anew with simgnn partition --stats"
+                f"freshness.kind: the partition statistics have no table '{SHARED_MASTERS.name}', which says how many "
+                "masters have mirrors, and a cache keeps the sum of each; make the file anew with simgnn partition "
+                "--stats"
             )
         return shared
 
@@ -291,12 +268,12 @@ class ReplicaSync:
 
 
 def emit_settling(builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str:
-    """The reference of a layer's sums becomes an earlier one, kept for the run, unless it is too far from that; returns
-    the buffer of the rows that were renewed."""
+    """Keep a reference of a layer's sums for the run, and replace it only where the present one is too far from it.
+    Returns the buffer of the rows that were renewed."""
     layer, rows, width = reference.layer, reference.rows, reference.width
     shift = builder.buffer(f"shift/{layer}", rows, width, persistent=True)
     renewed = builder.buffer(f"renewed/{layer}", rows, 1, "bool")
-    work = Work("elementwise", {"rows": rows, "width": width, "passes": 4, "item_bytes": builder.item_bytes})
+    work = builder.row_work("elementwise", rows, width, passes=4)
     builder.compute(
         templates, f"forward/{layer}/maximum/settle", OpKind.SELECT, [reference.buffer, shift],
         [reference.buffer, shift, renewed], (work,), Settle, layer=layer, phase="forward", module="freshness",
@@ -306,7 +283,7 @@ def emit_settling(builder: ProgramBuilder, templates: tuple[str, ...], reference
 
 
 class CachedRows(ChoosesRows, MovesRows, ABC):
-    """A policy says which rows travel (:meth:`ChoosesRows.moved`); everything else is done here.
+    """The base of policies that say which rows travel (:meth:`ChoosesRows.moved`); others are taken from caches.
 
     Between owners and copies, both ends keep the rows as last sent. Over masters and mirrors, sums are kept, to which
     the changes of parts are added. Evaluations are exact.
@@ -325,9 +302,8 @@ class CachedRows(ChoosesRows, MovesRows, ABC):
             CachedStage(builder, training, stage, codec, self).emit()
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """See :class:`MovesRows`: parts of several epochs add up only relative to one reference."""
+        """Keep one reference: parts of several epochs add up only relative to the same."""
         return emit_settling(builder, templates, reference)
 
     def emit_epoch_end(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
-        """See :class:`Freshness`: the state moves on."""
         emit_state_step(builder, self, templates)

@@ -1,4 +1,4 @@
-"""Syncs of which both ends keep the rows as last sent, so that only chosen ones travel: the ops around a cache."""
+"""The ops of a transfer whose ends both keep the rows as last sent, so that only chosen rows travel."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,7 @@ from simgnn.program.scratch import Scratch, Terms, rows_of
 from simgnn.program.sizes import Column, Decision, Size
 
 STATE = "threshold"
-"""Buffer of the policy's state, the same on all ranks: float64, its numbers and whether an epoch has ended."""
+"""Buffer of the policy's state, the same on all ranks: float64, its numbers, then whether an epoch has ended."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class CachedStage:
     cache.
 
     Buffers: ``sent`` and ``kept``, the rows as last sent, on both ends, for the whole run. A mask has a bit for each
-    row that may travel to a peer, in the order of the wire; the rows that do are a decision. Where rows are named by
-    "ids", masks stay where they are made: counts and places travel, of which receivers make the same masks.
+    row that may travel to a peer, in the order of the wire; how many rows travel is a decision. Where rows are named by
+    "ids", counts and places travel in place of masks, and receivers make the same masks of them.
     """
 
     builder: ProgramBuilder
@@ -44,17 +44,27 @@ class CachedStage:
 
     def emit(self) -> None:
         """All ops, in the sync's templates."""
-        builder, sync, stage = self.builder, self.sync, self.stage
-        kept = builder.buffer(self.name("kept"), stage.arriving, sync.width, persistent=True)
+        self.add_kept()
         self.send_moved(EncodeMoved, 0)
-        receive = receiving_buffer(builder, sync, stage)
+        self.land_moved()
+
+    def land_moved(self) -> None:
+        """What arrived is decoded into the cache ``kept``, and put where it belongs."""
+        receive, kept = receiving_buffer(self.builder, self.sync, self.stage), self.add_kept()
         reads = [self.name("arrived"), self.name("mask_in"), kept]
-        work = (*self.landing_work(), self.work("copy", stage.arriving))
+        work = (*self.landing_work(), self.work("copy", self.stage.arriving))
         self.compute("decode", OpKind.DECODE, DecodeMoved, reads, [receive, kept], work, self.landing_copies())
-        land(builder, sync, stage)
+        land(self.builder, self.sync, self.stage)
+
+    def reset(
+        self, who: str, action: Labelled, renewed: str, states: list[str], rows: Size, **options: str | int
+    ) -> None:
+        """States of ``rows`` rows become zero where ``renewed`` says so."""
+        work = tuple(self.work("elementwise", rows, passes=1) for _ in states)
+        self.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, (), **options)
 
     def send_moved(self, encoding: Labelled, plain: int) -> None:
-        """Rows that moved from the cache ``sent`` are sent; the action ``encoding`` makes what travels of them.
+        """Send the rows that moved from the cache ``sent``; the action ``encoding`` makes what travels of them.
         ``plain``: see :meth:`coding_copies`."""
         builder, stage = self.builder, self.stage
         pack(builder, self.sync, stage)
@@ -72,23 +82,27 @@ class CachedStage:
         self.exchange()
 
     def add_sent(self) -> str:
-        """The buffer of the rows as this end last sent them."""
+        """Add the buffer of the rows as this end last sent them."""
         return self.builder.buffer(self.name("sent"), self.stage.leaving, self.sync.width, persistent=True)
 
+    def add_kept(self) -> str:
+        """Add the buffer of the rows as this end last received them."""
+        return self.builder.buffer(self.name("kept"), self.stage.arriving, self.sync.width, persistent=True)
+
     def add_masks(self) -> str:
-        """The buffers of the masks that leave and arrive; the name of the first."""
+        """Add the buffers of the masks that leave and arrive; returns the name of the first."""
         masks = add_mask_route(self.builder, self.stage.route)
         self.builder.buffer(self.name("mask_in"), Column(f"{masks}/arriving"), 1, "uint8")
         return self.builder.buffer(self.name("mask"), Column(f"{masks}/leaving"), 1, "uint8")
 
     def add_coded(self) -> str:
-        """The buffers of what leaves and arrives on the wire; the name of the first."""
+        """Add the buffers of what leaves and arrives on the wire; returns the name of the first."""
         columns, dtype = (self.row_bytes, "uint8") if self.codec.encodes else (self.sync.width, self.builder.dtype)
         self.builder.buffer(self.name("arrived"), self.arriving, columns, dtype)
         return self.builder.buffer(self.name("coded"), self.leaving, columns, dtype)
 
     def exchange(self) -> None:
-        """What names the rows that travel, then these rows."""
+        """Exchange what names the rows that travel, then these rows."""
         if self.policy.index_form() == "bitmap":
             masks = add_mask_route(self.builder, self.stage.route)
             self._exchange("mask", masks, [self.name("mask")], self.name("mask_in"), 1, control=True)
@@ -101,17 +115,13 @@ class CachedStage:
         )  # fmt: skip
 
     def _exchange_ids(self) -> None:
-        """How many rows each pair's peer sends, then their places; no pair without rows takes part."""
+        """Exchange how many rows travel for each pair, then their places; no pair without rows takes part."""
         builder, stage = self.builder, self.stage
         pairs = add_count_route(builder, stage.route)
-        counts, ids = (
-            builder.buffer(self.name("counts"), Column(f"{pairs}/leaving"), 1, "int64"),
-            builder.buffer(self.name("ids"), self.leaving, 1, "int32"),
-        )
-        counts_in, ids_in = (
-            builder.buffer(self.name("counts_in"), Column(f"{pairs}/arriving"), 1, "int64"),
-            builder.buffer(self.name("ids_in"), self.arriving, 1, "int32"),
-        )
+        counts = builder.buffer(self.name("counts"), Column(f"{pairs}/leaving"), 1, "int64")
+        ids = builder.buffer(self.name("ids"), self.leaving, 1, "int32")
+        counts_in = builder.buffer(self.name("counts_in"), Column(f"{pairs}/arriving"), 1, "int64")
+        ids_in = builder.buffer(self.name("ids_in"), self.arriving, 1, "int32")
         self.compute(
             "ids/pack", OpKind.ENCODE, ListRows, [self.name("mask")], [counts, ids], _listing(stage.leaving),
             rows_of(stage.leaving, ID_BYTES),
@@ -142,8 +152,8 @@ class CachedStage:
         return Decision(self.decision("arrived"), _bound(self.stage.arriving))
 
     def coding_work(self, rows: Size, exact: bool = False) -> tuple[Work, ...]:
-        """``rows`` rows are picked and put into the cache; encoded, it is their difference from the cached ones,
-        decoded as receivers will, unless the cache keeps ``exact`` rows."""
+        """The work of picking rows and putting them into the cache. A codec encodes their difference from the cached
+        rows, and decodes it as receivers will, unless the cache keeps ``exact`` rows."""
         moved = (self.work("gather", rows), self.work("gather", rows))
         if not self.codec.encodes:
             return moved
@@ -152,31 +162,31 @@ class CachedStage:
         return coding if exact else (*coding, *self.codec.decode_work(*shape), change)
 
     def landing_work(self) -> tuple[Work, ...]:
-        """Arrived rows are put into the cache, or added where they are differences."""
-        rows = self.arriving
-        coded = self.codec.decode_work(rows, self.sync.width, self.builder.dtype) if self.codec.encodes else ()
-        added = (self.work("gather", rows), self.work("elementwise", rows, passes=3)) if self.codec.encodes else ()
-        return (*coded, *added, self.work("gather", rows))
+        """The work of putting arrived rows into the cache, or of adding them where they are differences."""
+        rows, put = self.arriving, self.work("gather", self.arriving)
+        if not self.codec.encodes:
+            return (put,)
+        decoding = self.codec.decode_work(rows, self.sync.width, self.builder.dtype)
+        return (*decoding, self.work("gather", rows), self.work("elementwise", rows, passes=3), put)
 
     def copies(self, rows: Size, number: int) -> Terms:
-        """Copies of rows that an op holds at once."""
+        """Memory of copies of rows that an op holds at once."""
         return rows_of(rows, number * self.sync.width * self.builder.item_bytes)
 
     def coding_copies(self, rows: Size, plain: int) -> Terms:
-        """Those of :meth:`coding_work`: a difference is made of two. ``plain``: copies that are not encoded, one where
+        """The copies that :meth:`coding_work` makes: two for a difference. ``plain``: copies without a codec, one where
         rows are picked before they are put in the order of the wire."""
         if not self.codec.encodes:
             return self.copies(rows, plain)
         return (*self.copies(rows, 2), *self.codec.encode_scratch(rows, self.sync.width, self.builder.dtype))
 
     def landing_copies(self, number: int = 1) -> Terms:
-        """Those of :meth:`landing_work`: differences are decoded beside rows of the cache."""
+        """The copies that :meth:`landing_work` makes: differences are decoded beside rows of the cache."""
         return self.copies(self.arriving, number) if self.codec.encodes else ()
 
     def work(self, primitive: str, rows: Size, **sizes: int) -> Work:
         """Work on rows of the sync's width."""
-        width, item = self.sync.width, self.builder.item_bytes
-        return Work(primitive, {"rows": rows, "width": width, **sizes, "item_bytes": item})
+        return self.builder.row_work(primitive, rows, self.sync.width, **sizes)
 
     def compute(
         self, part: str, kind: OpKind, action: Labelled, reads: list[str], writes: list[str], work: tuple[Work, ...],
@@ -185,8 +195,8 @@ class CachedStage:
         """Emit an op in which the policy acts."""
         self.builder.compute(
             self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, action,
-            layer=self.sync.layer, phase=self.sync.phase, route=self.stage.route, module=self.policy.slot,
-            category="comm_overhead", options=options, scratch=Scratch(scratch),
+            route=self.stage.route, module=self.policy.slot, options=options, scratch=Scratch(scratch),
+            **self.sync.overhead,
         )  # fmt: skip
 
     def _exchange(self, part: str, route: str, reads: list[str], write: str, row_bytes: int, **fields: Any) -> None:
@@ -205,14 +215,14 @@ class CachedStage:
 
 
 def add_state(builder: ProgramBuilder, policy: ChoosesRows) -> list[str]:
-    """The buffer of the policy's state, where it has any."""
+    """Add the buffer of the policy's state; none where it has no state."""
     if not policy.state_width:
         return []
     return [builder.buffer(STATE, 1, policy.state_width + 1, "float64", persistent=True)]
 
 
 def emit_state_step(builder: ProgramBuilder, policy: ChoosesRows, templates: tuple[str, ...]) -> None:
-    """The policy's state moves on at the end of an epoch; nothing where no sync reads it."""
+    """Emit the step of the policy's state at the end of an epoch, unless no sync reads the state."""
     if STATE not in builder.buffers:
         return
     work = (Work("elementwise", {"rows": 1, "width": policy.state_width + 1, "passes": 2, "item_bytes": 8}),)
@@ -228,5 +238,5 @@ def _bound(size: Size) -> int | Column:
 
 
 def _listing(rows: Size) -> tuple[Work, ...]:
-    """Rows by their places instead of bits, or the other way round."""
+    """The work of turning bits into places, or places into bits."""
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)

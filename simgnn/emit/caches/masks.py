@@ -1,6 +1,7 @@
-"""What tells receivers which rows of a stage travel: bits over all that may, or the places of those that do."""
+"""How receivers learn which rows of a stage travel: a bit for each row that may, or the places of those that do."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -17,15 +18,15 @@ ID_BYTES = 4
 
 
 def add_mask_route(builder: ProgramBuilder, route: str) -> str:
-    """The route of the masks over a route's rows: a bit a row, each pair's padded to whole bytes; with its reverse.
+    """Add the route of the masks over a route's rows, and its reverse: a bit a row, each pair's padded to whole bytes.
 
-    Adds the columns ``NAME/leaving`` and ``NAME/arriving`` of the direction that is asked for, bytes of each rank.
+    Adds the columns ``NAME/leaving`` and ``NAME/arriving``, bytes of each rank, of the same direction as ``route``.
     """
     return _beside(builder, route, "mask", lambda rows: (rows + 7) // 8)
 
 
 def add_count_route(builder: ProgramBuilder, route: str) -> str:
-    """The route of one number for each pair that has rows; with its reverse and its columns, numbers of each rank."""
+    """Add the route of one number for each pair that has rows, its reverse, and columns as :func:`add_mask_route`."""
     return _beside(builder, route, "count", lambda rows: (rows > 0).astype(np.int64))
 
 
@@ -38,13 +39,12 @@ def _beside(builder: ProgramBuilder, route: str, what: str, rows_of: Callable[[I
         builder.route(beside, Route(rows.source, rows.target, rows_of(rows.rows)))
     found, ranks = builder.routes[name], len(builder.hosts)
     for column, ends in (("leaving", found.source), ("arriving", found.target)):
-        total: IntArray = np.bincount(ends, found.rows, minlength=ranks).astype(np.int64)
-        builder.column(f"{name}/{column}", total)
+        builder.column(f"{name}/{column}", np.bincount(ends, found.rows, minlength=ranks))
     return name
 
 
 class WireMask:
-    """The layout of a mask: for each peer ascending, a bit a row in the order of the wire, padded to whole bytes.
+    """The layout of a mask: for each peer, ascending, a bit a row in the order of the wire, padded to whole bytes.
 
     ``counts``: rows of each peer. Bit k % 8 of byte k // 8 is row k: little-endian. ``like``: an array of the namespace
     and device of the masks.
@@ -78,8 +78,7 @@ class WireMask:
 
     def chosen_of_peers(self, mask: Array) -> list[int]:
         """How many rows of each peer the mask names."""
-        chosen = self.unpack(mask)
-        sums = [self.xp.sum(chosen[first:last], dtype=self.xp.int64) for first, last in self._pairs()]
+        sums = self._chosen_sums(self.unpack(mask), empty=True)
         found: list[int] = self.xp.stack(sums).tolist() if sums else []
         return found
 
@@ -87,7 +86,7 @@ class WireMask:
         """The mask as lists: int64 [pairs, 1], how many rows it names of each peer that has any; int32 [k, 1], their
         places among that peer's rows, peers ascending."""
         xp, chosen = self.xp, self.unpack(mask)
-        sums = [xp.sum(chosen[first:last], dtype=xp.int64) for first, last in self._pairs() if last > first]
+        sums = self._chosen_sums(chosen, empty=False)
         counts = xp.stack(sums) if sums else self._firsts
         ids = places_of(chosen)
         return counts[:, None], xp.astype(ids - self._first_of(counts, ids), xp.int32)[:, None]
@@ -104,8 +103,10 @@ class WireMask:
         pairs = self.xp.searchsorted(self.xp.cumulative_sum(counts), counted(ids, ids.shape[0]), side="right")
         return self._firsts[pairs]
 
-    def _pairs(self) -> list[tuple[int, int]]:
-        return list(zip(self._bounds[:-1], self._bounds[1:], strict=True))
+    def _chosen_sums(self, chosen: Array, empty: bool) -> list[Array]:
+        """How many rows of each peer are chosen; ``empty``: also of peers that have none."""
+        pairs = [(first, last) for first, last in pairwise(self._bounds) if empty or last > first]
+        return [self.xp.sum(chosen[first:last], dtype=self.xp.int64) for first, last in pairs]
 
 
 def sent_mask(context: PolicyContext, like: Array) -> WireMask:
@@ -114,5 +115,5 @@ def sent_mask(context: PolicyContext, like: Array) -> WireMask:
 
 
 def received_mask(context: PolicyContext, like: Array) -> WireMask:
-    """The same of the rows that it receives."""
+    """The layout of the mask over the rows that a rank receives along an op's route, made once a run."""
     return context.derived(WireMask, context.receive, like=like)
