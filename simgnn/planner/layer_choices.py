@@ -1,31 +1,30 @@
 """Choices about layers that are made once, by cost, and written into the plan: order, hoisting, rows of layer 1."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from simgnn.errors import ConfigError
+from simgnn.experiment.schema import Experiment
+from simgnn.experiment.sections import ModelSection
 from simgnn.graph.graph import GraphFacts
-from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, ModelSpec, Order
+from simgnn.model.spec import LayerSpec, ModelSpec, Order
 from simgnn.model.user_layer import user_shape
+from simgnn.program.ops import ITEM_BYTES
 
 
 @dataclass(frozen=True)
-class LayerChoice:
-    """What the experiment asks for. ``order``, ``hoist`` and ``rows`` may be "auto". ``transforms_copies``: copies of
-    input rows can be transformed where they are held. ``function`` and ``dropout``: behind every hidden layer."""
+class InputRows:
+    """What a communication does with the input rows of layer 1; by default, what mini-batches do.
 
-    kind: str
-    hidden: tuple[int, ...]
-    order: str
-    hoist: str
-    rows: str
-    resend_inputs: bool
-    heads: int
-    epochs: int
-    item_bytes: int
+    ``rows``: what layer 1 exchanges, "input", "transformed" or "auto"; ``resent``: they travel in every epoch;
+    ``transforms_copies``: copies can be transformed where they are held; ``payload``: bytes of all halo input rows,
+    sent once; ``copied``: halo rows over all ranks.
+    """
+
+    rows: str = "input"
+    resent: bool = True
     transforms_copies: bool = True
-    function: Literal["relu", "elu"] = "relu"
-    dropout: float = 0.0
+    payload: int = 0
+    copied: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,112 +35,101 @@ class PlannedLayers:
     rows: str
 
 
-def plan_layers(choice: LayerChoice, facts: GraphFacts, input_bytes: int, halo_rows: int) -> PlannedLayers:
-    """Resolve every ``auto``.
+def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: InputRows) -> PlannedLayers:
+    """Resolve every ``auto`` of ``[model]`` and of the rows that layer 1 exchanges.
 
-    ``input_bytes``: payload of all halo input rows, sent once; ``halo_rows``: halo rows over all ranks.
     Order of layers 2..L: the narrower side is aggregated. Layer 1 with dense inputs that are exchanged as inputs is
     aggregated first, since that sum is constant and computed once; sparse inputs are transformed first (their sums are
     dense), except by GIN. ``rows = "auto"`` takes fewer payload bytes over the run.
     """
-    widths = [facts.feature_width, *choice.hidden, facts.classes]
-    sparse = facts.feature_nonzeros is not None
-    whole, prepared = user_shape(choice.kind)
+    model, train = experiment.model, experiment.train
+    widths = model.widths(facts.feature_width, facts.classes)
+    sparse, last = facts.feature_nonzeros is not None, model.layers
+    whole, prepared = user_shape(model.kind)
+    function = model.function(sampled=experiment.sampling is not None)
     layers: list[LayerSpec] = []
     rows = "input"
-    attending = choice.heads if choice.kind == "gat" else 0
-    for index in range(1, len(widths)):
+    for index in range(1, last + 1):
         width_in, width_out = widths[index - 1], widths[index]
-        order = _order(choice, index, width_in, width_out, sparse, whole)
+        order = _order(model, inputs, index, width_in, width_out, sparse, whole)
         if index == 1:
-            rows = _rows(choice, order, input_bytes, halo_rows * width_out * choice.item_bytes, whole)
-        constant = index == 1 and rows == "input" and not choice.resend_inputs
-        hoisted = constant and order == "aggregate-first" and choice.hoist == "auto" and not whole
+            transformed = inputs.copied * width_out * ITEM_BYTES[train.dtype]
+            rows = _rows(inputs, order, transformed, train.epochs, whole)
+        constant = index == 1 and rows == "input" and not inputs.resent
+        hoisted = constant and order == "aggregate-first" and model.hoist == "auto" and not whole
         if index == 1 and sparse and order == "aggregate-first" and not hoisted:
-            raise ConfigError(_sparse_sums(choice, whole))
+            raise ConfigError(_sparse_sums(model, inputs, whole))
+        width = width_out if order == "transform-first" else width_in
         layers.append(
             LayerSpec(
                 index=index,
-                kind=choice.kind,
+                kind=model.kind,
                 width_in=width_in,
                 width_out=width_out,
                 order=order,
-                activation=index < len(widths) - 1,
+                activation=index < last,
                 hoisted=hoisted,
                 sparse_input=index == 1 and sparse,
                 centred_input=index == 1 and sparse and facts.centred_features,
-                hidden=width_out if choice.kind == "gin" else 0,
-                prepared_width=prepared(width_in, width_out) if prepared else _width(order, width_in, width_out),
+                hidden=width_out if model.nonlinear else 0,
+                prepared_width=prepared(width_in, width_out) if prepared else width,
                 whole=whole,
-                heads=1 if attending and index == len(widths) - 1 else attending,
-                function=choice.function,
-                dropout=choice.dropout if index < len(widths) - 1 else 0.0,
+                heads=(1 if index == last else model.heads) if model.attends else 0,
+                gradient_limit=train.gradient_limit(ranks),
+                function=function,
+                dropout=model.dropout if index < last else 0.0,
             )
         )
     return PlannedLayers(ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows)
 
 
-def _sparse_sums(choice: LayerChoice, whole: bool) -> list[str]:
+def _sparse_sums(model: ModelSection, inputs: InputRows, whole: bool) -> list[str]:
     """Why sums of sparse features cannot be made anew in every epoch, and what to set instead, key by key."""
     why = "the graph's features are sparse, and layer 1 sums them before it transforms them, which is done only once"
     if whole:
         return [
-            f"model.kind: got '{choice.kind}', a class with only forward, expected one with prepare, aggregate and "
+            f"model.kind: got '{model.kind}', a class with only forward, expected one with prepare, aggregate and "
             "update: the graph's features are sparse, and sums of them are not made in every epoch; give it these "
             "methods, so that it transforms rows first"
         ]
     found = []
-    if choice.hoist != "auto":
-        found.append(f"model.hoist: got '{choice.hoist}', expected 'auto': {why}; set model.hoist = 'auto'")
-    if choice.resend_inputs:
-        found.append(
-            f"communication.resend_inputs: got true, expected false: {why}; set communication.resend_inputs = false"
-        )
+    if model.hoist != "auto":
+        found.append(f"model.hoist: got '{model.hoist}', expected 'auto': {why}; set model.hoist = 'auto'")
+    if inputs.resent:
+        key = "communication.resend_inputs"
+        found.append(f"{key}: got true, expected false: {why}; set {key} = false")
     return found
 
 
-def _width(order: Order, width_in: int, width_out: int) -> int:
-    return width_out if order == "transform-first" else width_in
-
-
-def _order(choice: LayerChoice, index: int, width_in: int, width_out: int, sparse: bool, whole: bool) -> Order:
-    if choice.kind not in BUILT_IN_LAYERS:
-        return "aggregate-first" if whole or choice.order == "aggregate-first" else "transform-first"
-    if choice.kind == "gin":
-        if choice.order == "transform-first" or (index == 1 and choice.rows == "transformed"):
-            raise ConfigError(
-                "model.order: GIN sums rows before its MLP, so that only 'aggregate-first' (or 'auto') and "
-                "communication.rows = 'input' (or 'auto') are available; got "
-                f"order = '{choice.order}', rows = '{choice.rows}'"
-            )
+def _order(
+    model: ModelSection, inputs: InputRows, index: int, width_in: int, width_out: int, sparse: bool, whole: bool
+) -> Order:
+    """The order of a layer. What ``[model]`` states in vain was rejected when the experiment was loaded."""
+    if not model.built_in:
+        return "aggregate-first" if whole or model.order == "aggregate-first" else "transform-first"
+    transformed = index == 1 and inputs.rows == "transformed"
+    if transformed and model.aggregates_first:
+        raise ConfigError(
+            f"communication.rows: got 'transformed' with {model.aggregates_first}, expected 'auto' or 'input': rows "
+            "are aggregated before they are transformed"
+        )
+    if model.nonlinear:
         return "aggregate-first"
-    if choice.kind == "gat":
-        if choice.order == "aggregate-first":
-            raise ConfigError(
-                "model.order: attention compares transformed rows, so that model.kind = 'gat' has only "
-                "'transform-first' (or 'auto'); got 'aggregate-first'"
-            )
+    if model.attends or transformed:
         return "transform-first"
-    if index == 1 and choice.rows == "transformed":
-        if choice.order == "aggregate-first":
-            raise ConfigError(
-                "communication.rows = 'transformed' sends layer 1's rows after its transform, but "
-                "model.order = 'aggregate-first' transforms them later; use 'transform-first' or 'auto'"
-            )
-        return "transform-first"
-    if choice.order == "aggregate-first" or choice.order == "transform-first":
-        return "aggregate-first" if choice.order == "aggregate-first" else "transform-first"
+    if model.order != "auto":
+        return model.order
     if index == 1 and sparse:
         return "transform-first"
-    if index == 1 and choice.hoist == "auto" and not choice.resend_inputs:
+    if index == 1 and model.hoist == "auto" and not inputs.resent:
         return "aggregate-first"
     return "transform-first" if width_out < width_in else "aggregate-first"
 
 
-def _rows(choice: LayerChoice, order: Order, input_bytes: int, transformed_bytes: int, whole: bool) -> str:
-    if choice.rows == "auto" and order == "transform-first" and not whole:
-        if not choice.transforms_copies:
+def _rows(inputs: InputRows, order: Order, transformed: int, epochs: int, whole: bool) -> str:
+    if inputs.rows == "auto" and order == "transform-first" and not whole:
+        if not inputs.transforms_copies:
             return "transformed"
-        sends = choice.epochs if choice.resend_inputs else 1
-        return "input" if input_bytes * sends <= 2 * choice.epochs * transformed_bytes else "transformed"
-    return "input" if choice.rows == "auto" else choice.rows
+        sends = epochs if inputs.resent else 1
+        return "input" if inputs.payload * sends <= 2 * epochs * transformed else "transformed"
+    return "input" if inputs.rows == "auto" else inputs.rows

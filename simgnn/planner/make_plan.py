@@ -1,7 +1,7 @@
 """Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
 
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from simgnn.emit.blocks import ExpandBlocks
 from simgnn.emit.communication import Sizes
@@ -13,12 +13,11 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.combinations import expected_cut
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
-from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.full_graph import FullGraphPlan
-from simgnn.planner.layer_choices import LayerChoice, PlannedLayers, plan_layers
-from simgnn.planner.mini_batch import plan_mini_batches
-from simgnn.planner.plan import Planned, undeclared
+from simgnn.planner.layer_choices import InputRows, PlannedLayers, plan_layers
+from simgnn.planner.mini_batch import mini_batches
 from simgnn.planner.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.policy import Codec
 from simgnn.program.builder import ProgramBuilder
@@ -28,9 +27,20 @@ from simgnn.program.validate import validate
 from simgnn.sampling.batches.sizes import BatchSizes
 from simgnn.user_code import reported
 
-__all__ = ["Planned", "check_trains", "plan"]
-
 FIRST, STEADY = "first", "steady"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program, the layers that its modules are built from, and what ``auto`` became (key path -> value).
+
+    ``undeclared`` names user layers that declare no cost: they run, but are not simulated.
+    """
+
+    program: Program
+    layers: tuple[LayerSpec, ...]
+    resolved: dict[str, Any]
+    undeclared: tuple[str, ...] = ()
 
 
 def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | None = None) -> Planned:
@@ -45,67 +55,50 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
         )
     check_trains(experiment, stats)
     with reported(getattr(experiment, slot) for slot in SLOTS):
-        return _full_graph(experiment, stats) if batches is None else plan_mini_batches(experiment, stats, batches)
+        if batches is None:
+            program, layers, resolved = _full_graph(experiment, stats)
+        else:
+            program, layers, resolved = mini_batches(experiment, stats, batches)
+        validate(program)
+    undeclared = any(work.primitive == "undeclared" for _, op in program.ops for work in op.work)
+    return Planned(program, layers, resolved, (experiment.model.kind,) if undeclared else ())
 
 
-def _full_graph(experiment: Experiment, stats: PartitionStats) -> Planned:
+def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program, tuple[LayerSpec, ...], dict[str, Any]]:
     facts, model, communication = stats.facts, experiment.model, experiment.full_graph_communication
     # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
-    if communication.dense_inputs or (facts.centred_features and model.kind not in BUILT_IN_LAYERS):
+    if communication.dense_inputs or (facts.centred_features and not model.built_in):
         facts = replace(facts, feature_nonzeros=None)
         stats = replace(stats, facts=facts)
-    item_bytes = ITEM_BYTES[experiment.train.dtype]
-    sizes = communication.sizes(stats, item_bytes)
-    planned = plan_layers(
-        LayerChoice(
-            kind=model.kind,
-            hidden=model.hidden_widths(),
-            order=model.order,
-            hoist=model.hoist,
-            rows=communication.input_rows(),
-            resend_inputs=communication.resends_inputs(),
-            heads=model.heads,
-            epochs=experiment.train.epochs,
-            item_bytes=item_bytes,
-            transforms_copies=communication.transforms_copies,
-            function=model.function(sampled=False),
-            dropout=model.dropout,
-        ),
-        facts,
-        sizes.input_bytes,
-        sizes.copied_rows,
+    sizes = communication.sizes(stats, ITEM_BYTES[experiment.train.dtype])
+    inputs = InputRows(
+        rows=communication.input_rows(),
+        resent=communication.resends_inputs(),
+        transforms_copies=communication.transforms_copies,
+        payload=sizes.input_bytes,
+        copied=sizes.copied_rows,
     )
+    planned = plan_layers(experiment, facts, stats.ranks, inputs)
     problems = communication.problems(planned.model.layers) + experiment.freshness.problems(planned.model.layers)
     if problems:
         raise ConfigError(problems)
     orders = [layer.order for layer in planned.model.layers]
-    limit = experiment.train.gradient_limit(stats.ranks)
-    arranged = tuple(replace(communication.arranged(one), gradient_limit=limit) for one in planned.model.layers)
-    planned = replace(planned, model=replace(planned.model, layers=arranged))
-    program = _program(experiment, stats, planned, sizes)
-    validate(program)
-    layers = planned.model.layers
-    return Planned(
-        program=program,
-        layers=layers,
-        classes=facts.classes,
-        multilabel=facts.multilabel,
-        resolved={
-            "model.order": orders,
-            "model.hoist": [layer.hoisted for layer in layers],
-            **({"model.activation": layers[0].function} if model.kind in BUILT_IN_LAYERS else {}),
-            **communication.resolved(planned.rows),
-        },
-        undeclared=undeclared(program, model.kind),
-    )
+    layers = tuple(communication.arranged(layer) for layer in planned.model.layers)
+    planned = replace(planned, model=replace(planned.model, layers=layers))
+    resolved = {
+        "model.order": orders,
+        "model.hoist": [layer.hoisted for layer in layers],
+        **({"model.activation": layers[0].function} if model.built_in else {}),
+        **communication.resolved(planned.rows),
+    }
+    return _program(experiment, stats, planned, sizes), layers, resolved
 
 
 def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
     """Raise :class:`ConfigError` where nothing can be trained: on what the graph has, or with this partition."""
-    facts = stats.facts
+    facts, communication = stats.facts, experiment.communication
     problems = []
-    if stats.kind != experiment.communication.cut:
-        communication = experiment.communication
+    if stats.kind != communication.cut:
         problems.append(
             f"communication.kind = '{communication.label}': the partition's kind is {stats.kind}, "
             f"{expected_cut(communication.cut)}"
@@ -154,8 +147,8 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
 
 @dataclass(frozen=True)
 class _Transfers:
-    """See :class:`~simgnn.emit.communication.Transfers`. What freshness serves was checked when the experiment
-    was loaded."""
+    """How the experiment's freshness and codec carry out transfers. What freshness serves was checked when the
+    experiment was loaded."""
 
     experiment: Experiment
     builder: ProgramBuilder
@@ -172,8 +165,6 @@ class _Transfers:
 
 @dataclass(frozen=True)
 class _Rows:
-    """See :class:`~simgnn.emit.sync.Expand`."""
-
     freshness: MovesRows
     codec: Codec
     builder: ProgramBuilder

@@ -1,34 +1,39 @@
-"""Where the ops that learn embeddings stand in a step: at its end, or beside the next one."""
+"""Mini-batch training: batches are drawn, their rows staged, their layers trained; three chains of ops a step.
+
+*Drawing* makes blocks. *Staging* brings rows: local ones, hot ones, those of other hosts, and a piece of the next
+epoch's cache. *Training* is one chain from the first layer to the optimizer. The schedule says how far the first two
+run ahead of the third, as dependencies on earlier steps. Where embeddings are learned, the ops that change them are at
+the end of the third, or beside it. Sources: docs/systems/distdgl.md, docs/systems/rapidgnn.md.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from simgnn.emit.batches.embeddings import APPLY, PICK, SUM, PushOps, push_ops
 from simgnn.emit.batches.names import DRAW, FEATURE_ROWS, SEED_COUNT, SEEDS, rows_after
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.sections import TrainSection
 from simgnn.model.costs import pass_over
-from simgnn.model.spec import ModelSpec
+from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.planner.block_layers import BlockLayers, emit_inference, in_batches
-from simgnn.planner.layer_choices import LayerChoice, plan_layers
-from simgnn.planner.plan import Planned
+from simgnn.planner.block_layers import BlockLayer, emit_inference, place_in_batches
+from simgnn.planner.layer_choices import InputRows, plan_layers
 from simgnn.planner.stored_rows import StoredRows
 from simgnn.planner.update import emit_update, keep_splits, learned_state, loss_scratch
 from simgnn.policy import MiniBatchSchedule, StepEnds
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Work
+from simgnn.program.ops import Dependency, Nature, Op
 from simgnn.program.program import EVALUATE, Calendar, Program
-from simgnn.program.validate import validate
 from simgnn.sampling.batches.sizes import BatchSizes
 
 
 @dataclass(frozen=True)
 class TrainingOps:
-    """The ops that train a staged batch, in program order: ``beside`` the ``chain``, which is one op after the other,
-    and ``aside`` from it, when it has ended, beside the next step. The next step waits for the end of the chain."""
+    """The ops that train a staged batch, in program order. ``chain``: one op after the other; the next step waits for
+    its end. ``beside``: ops that run beside the chain; ``aside``: ops that run after it, beside the next step."""
 
     chain: tuple[Op, ...]
     beside: tuple[Op, ...] = ()
@@ -40,8 +45,8 @@ class TrainingOps:
         return self.chain[-1].name
 
     def starting(self, ready: str) -> list[Op]:
-        """All ops: they wait for the op ``ready``, which completes the batch's rows, the chain for that of the step
-        before."""
+        """All ops. They wait for the op ``ready``, which completes the batch's rows, and the chain also for the chain
+        of the step before."""
         chain = after(self.chain, (Dependency(ready), Dependency(self.trained, steps_back=1)))
         beside = after(self.beside, (Dependency(ready),)) if self.beside else []
         return [*beside, *chain, *self.aside]
@@ -50,12 +55,12 @@ class TrainingOps:
 def training_ops(
     training: Sequence[Op], pushed: PushOps | None, delay: int, schedule: MiniBatchSchedule
 ) -> TrainingOps:
-    """``training``: from the first layer to the optimizer.
+    """Put the ops that learn embeddings into a step whose other ops are ``training``, first layer to optimizer.
 
-    What is pushed is applied at the end of its step, as docs/systems/distdgl.md has it. With a ``delay`` a step applies
-    what the one before pushed, when all ranks of its host have their rows. Where the schedule lets ops run beside
-    training, gradients travel and rows change beside it; ranks meet in the sum of gradients after that, so that rows of
-    the step that follows are pulled from what has changed on every host.
+    What is pushed is applied at the end of its step (docs/systems/distdgl.md). With a ``delay`` a step applies what the
+    one before pushed, when all ranks of its host have their rows. Where the schedule lets ops run beside training,
+    gradients travel and rows change beside it; ranks sum up the model's gradients only after that, so that the next
+    step pulls rows that have changed on every host.
     """
     if pushed is None:
         return TrainingOps(in_order(training))
@@ -84,48 +89,25 @@ def after(ops: Sequence[Op], dependencies: tuple[Dependency, ...]) -> list[Op]:
 STEP, FIRST, OPENING = "step", "first", "opening"
 
 
-def plan_mini_batches(experiment: Experiment, stats: PartitionStats, batches: BatchSizes) -> Planned:
-    """Plan sampled training on batches of known sizes: every epoch's are columns of the program, so it is that of one
-    run."""
-    model, train = experiment.model, experiment.train
+def mini_batches(
+    experiment: Experiment, stats: PartitionStats, batches: BatchSizes
+) -> tuple[Program, tuple[LayerSpec, ...], dict[str, Any]]:
+    """Plan sampled training on batches of known sizes: the program, its layers, and what ``auto`` became.
+
+    The sizes of all epochs' batches are columns of the program, so that it holds for one run only.
+    """
     placement = experiment.row_store
     assert placement is not None
     # the store holds dense rows, embeddings behind features
     width = stats.facts.feature_width + placement.learned_width
-    facts = replace(stats.facts, feature_nonzeros=None, feature_width=width)
-    stats = replace(stats, facts=facts)
-    planned = plan_layers(
-        LayerChoice(
-            kind=model.kind,
-            hidden=model.hidden_widths(),
-            order=model.order,
-            hoist="never",  # input rows are others in each step, so no sum of them is constant
-            rows="input",
-            resend_inputs=True,
-            heads=model.heads,
-            epochs=train.epochs,
-            item_bytes=ITEM_BYTES[train.dtype],
-            function=model.function(sampled=True),
-            dropout=model.dropout,
-        ),
-        facts,
-        0,
-        0,
-    )
-    limit = train.gradient_limit(stats.ranks)
-    layers = tuple(replace(layer, gradient_limit=limit) for layer in planned.model.layers)
-    program = validate(_program(experiment, stats, batches, replace(planned.model, layers=layers)))
-    return Planned(
-        program=program,
-        layers=layers,
-        classes=facts.classes,
-        multilabel=facts.multilabel,
-        resolved={
-            "model.order": [layer.order for layer in layers],
-            "model.activation": layers[0].function,
-            "placement.hot_rows": placement.cached_rows,
-        },
-    )
+    stats = replace(stats, facts=replace(stats.facts, feature_nonzeros=None, feature_width=width))
+    model = plan_layers(experiment, stats.facts, stats.ranks, InputRows()).model
+    resolved = {
+        "model.order": [layer.order for layer in model.layers],
+        "model.activation": model.layers[0].function,
+        "placement.hot_rows": placement.cached_rows,
+    }
+    return _program(experiment, stats, batches, model), model.layers, resolved
 
 
 def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes, model: ModelSpec) -> Program:
@@ -163,18 +145,17 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     if batching.evaluation == "exact":
         emit_inference(builder, model, stats)
         builder.templates[EVALUATE] = list(in_order(builder.templates[EVALUATE]))
-    return builder.stated(
-        Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
-    )
+    calendar = Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
+    return builder.stated(calendar)
 
 
 def _lookups(
     builder: ProgramBuilder, stats: PartitionStats, batches: BatchSizes, marks: int, found: bool, evaluated: bool
 ) -> None:
-    """What ranks keep to find vertices by, each a table of its own: the ids of all, by host (int64); where rows are
-    worked out when a batch is there (``found``), the row of each on its host, and for each row of the largest batch its
-    place there and its row on its host (int32 all); ``marks`` samplers with two bits a vertex and hop, and before the
-    first; numbers of training vertices, and, where they are ``evaluated``, of the rank's own, in the host's memory and
+    """Add the memory of the tables in which ranks look up vertices: ids of all, by host (int64). Where rows are looked
+    up once a batch is drawn (``found``), the row of each vertex on its host, and for each row of the largest batch its
+    place there and its row on its host (all int32). ``marks`` samplers have two bits a vertex and hop, and before the
+    first. Numbers of training vertices, and, where they are ``evaluated``, of the rank's own, in the host's memory and
     by split (int64)."""
     vertices, hops, largest = int(stats.rows.sum()), len(batches.edges), builder.columns["largest/inputs"]
     nbytes = 8 * vertices + 8 * batches.training + marks * (hops + 1) * vertices // 4
@@ -186,23 +167,24 @@ def _lookups(
 def _training(
     builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, train: TrainSection, learned_inputs: bool
 ) -> None:
-    """Layers, loss and update, in program order."""
+    """Emit layers, loss and update."""
     layers, top = model.layers, len(model.layers)
     learned_state(builder, layers, train.update_rule)
     builder.buffer(SEED_COUNT, 1, 1)
-    blocks = BlockLayers(builder, model, in_batches(top, (STEP,)), learned_inputs)
-    for layer in layers:
-        blocks.forward(layer)
+    placed = [place_in_batches(model, layer, (STEP,)) for layer in layers]
+    blocks = [BlockLayer(builder, model, *each, learned_inputs) for each in zip(layers, placed, strict=True)]
+    for block in blocks:
+        block.forward()
     rows = rows_after(0)
     builder.buffer(f"d/hidden/{top}", rows, model.classes)
-    work = (Work("loss", {"rows": rows, "width": model.classes, "item_bytes": builder.item_bytes}),)
+    work = (*builder.work([pass_over(rows, model.classes, 1)]), builder.row_work("loss", rows, model.classes))
     builder.compute(
         (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", SEEDS, "labels"],
-        [f"d/hidden/{top}", "metrics", SEED_COUNT], (*builder.work([pass_over(rows, model.classes, 1)]), *work),
-        layer=top, phase="forward", form=Form.RANK_MEANS if train.gradient_mean == "ranks" else None,
+        [f"d/hidden/{top}", "metrics", SEED_COUNT], work, layer=top, phase="forward",
+        form=Form.RANK_MEANS if train.gradient_mean == "ranks" else None,
         scratch=loss_scratch(builder, model, rows, picked=False),
     )  # fmt: skip
     keep_splits(builder, rows)
-    for layer in reversed(layers):
-        blocks.backward(layer)
+    for block in reversed(blocks):
+        block.backward()
     emit_update(builder, layers, (STEP,), stats.ranks, train.update_rule, [SEED_COUNT])

@@ -43,13 +43,9 @@ class StoredRows:
     """Puts the sizes of a run's batches into a builder. ``ready``: the op that completes a batch's rows."""
 
     def __init__(
-        self,
-        builder: ProgramBuilder,
-        batches: BatchSizes,
-        stats: PartitionStats,
-        schedule: MiniBatchSchedule,
+        self, builder: ProgramBuilder, batches: BatchSizes, stats: PartitionStats, schedule: MiniBatchSchedule,
         placement: RowStore,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.builder = builder
         self.batches, self.placement = batches, placement
         self.several_hosts = len(set(builder.hosts)) > 1
@@ -72,23 +68,16 @@ class StoredRows:
         self.placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
 
     def staged(self, communication: BatchCommunication) -> list[Op]:
-        """The chain: rows of other hosts, blocks and rows to the device, hot rows, the next epoch's hot rows."""
+        """The chain of ops: rows of other hosts, blocks and rows to the device, hot rows, the next epoch's hot rows."""
         staging = Staging(self.builder, self._width)
         pulled = [communication.pull(staging)] if self.several_hosts else []
         hops = range(1, self.hops + 1)
-        staging.add(
-            Op(
-                STAGE_BLOCKS,
-                OpKind.H2D,
-                Nature.STAGING,
-                accesses([DRAWN_SEEDS, *map(drawn, hops)]),
-                accesses([SEEDS, *map(block, hops)]),
-                work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
-                transfer=Transfer(1, BLOCK_BYTES),
-                category="comm_overhead",
-                scratch=Scratch(handed_over=True),
-            )
-        )
+        blocks = Op(
+            STAGE_BLOCKS, OpKind.H2D, Nature.STAGING, accesses([DRAWN_SEEDS, *map(drawn, hops)]),
+            accesses([SEEDS, *map(block, hops)]), work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
+            transfer=Transfer(1, BLOCK_BYTES), category="comm_overhead", scratch=Scratch(handed_over=True),
+        )  # fmt: skip
+        staging.add(blocks)
         reads = accesses([VERTICES, FEATURES, *pulled])
         staging.to_device(STAGE_ROWS, reads, Access(INPUTS), STAGED_ROWS, StageInputs)
         if self.cache is not None:
@@ -97,7 +86,7 @@ class StoredRows:
         return staging.ops
 
     def first(self) -> list[Op]:
-        """The chain that fills the first epoch's caches; empty without hot rows."""
+        """The chain of ops that fills the first epoch's caches; empty without hot rows."""
         staging = Staging(self.builder, self._width)
         if self.cache is not None:
             self.placement.fill_first(staging)
@@ -135,7 +124,7 @@ class StoredRows:
         return words
 
     def _buffers(self, facts: GraphFacts, schedule: MiniBatchSchedule) -> None:
-        """Rings of batches. A ring's copies are as large as the run's largest batch of the rank."""
+        """Add rings of batches. A ring's copies are as large as the run's largest batch of the rank."""
         builder, held = self.builder, schedule.drawn_batches
         staged = schedule.staged_batches(self.batches.steps)
         seeds, inputs = Column("largest/seeds"), Column("largest/inputs")
@@ -147,17 +136,13 @@ class StoredRows:
             words = builder.column(f"largest/words/{hop}", _largest(self._words(hop)))
             builder.buffer(drawn(hop), words, 1, "int32", space="host", depth=held, ring="step")
             builder.buffer(block(hop), words, 1, "int32", depth=staged, ring="step")
-        rows = builder.column(FEATURE_ROWS.name, self._host_rows())
+        hosts = np.array(builder.hosts)
+        on_hosts = np.bincount(hosts, self._owned)
+        rows = builder.column(FEATURE_ROWS.name, on_hosts[hosts])
         builder.buffer(FEATURES, rows, self._width, space="host-shared", persistent=True)
         add_labels(builder, "labels", Column("train_vertices"), facts)
         if self.cache is not None:
             builder.buffer(HOT, Column("hot/rows"), self._width, depth=self.placement.caches, lasting=True)
-
-    def _host_rows(self) -> IntArray:
-        """Rows in the memory of each rank's host, int64 [P]."""
-        hosts = np.array(self.builder.hosts)
-        total = np.bincount(hosts, self._owned, minlength=int(hosts.max()) + 1).astype(np.int64)
-        return np.asarray(total[hosts])
 
 
 def _largest(column: IntArray) -> IntArray:

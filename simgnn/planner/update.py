@@ -46,21 +46,19 @@ def training_state(
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
     # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
     rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
-    topology = 2 * 4 * stats.edges + 8 * (rows + sources + 2)
-    builder.buffer(
-        "topology", builder.column("topology_bytes", np.asarray(topology, dtype=np.int64)), 1, "uint8", persistent=True
-    )
+    nbytes = builder.column("topology_bytes", 2 * 4 * stats.edges + 8 * (rows + sources + 2))
+    builder.buffer("topology", nbytes, 1, "uint8", persistent=True)
 
 
 def add_labels(builder: ProgramBuilder, name: str, rows: Column, facts: GraphFacts) -> None:
-    """The buffer of vertices' labels: a number each, or where they have several a row of 0 and 1 in the training
+    """Add the buffer of vertices' labels: a number each, or with several labels a row of 0 and 1 in the training
     dtype, as losses take them."""
     width, dtype = (facts.classes, None) if facts.multilabel else (8, "uint8")
     builder.buffer(name, rows, width, dtype, persistent=True)
 
 
 def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimizer: str) -> None:
-    """Parameters, their gradients, the optimizer's own values, and the metrics that are summed with them."""
+    """Add buffers of parameters, their gradients, the optimizer's own values, and the metrics summed with them."""
     for layer in layers:
         count = parameters_of(layer)
         builder.buffer(f"parameters/{layer.index}", 1, count, persistent=True, inner=True)
@@ -71,20 +69,20 @@ def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimize
 
 
 def loss_scratch(builder: ProgramBuilder, model: ModelSpec, rows: Size, picked: bool) -> Scratch:
-    """Tensors [rows, classes] that a loss makes beside scores and gradient: the softmax (or its logarithm, when that
-    has gone), and of each row its label and its number (int64); where a vertex has several labels, these and three that
-    torch's binary cross entropy makes on a CPU. Scores that lie among others are ``picked``: one copy more."""
+    """Memory that a loss holds beside scores and gradient, as tensors [rows, classes]: the softmax (or its logarithm),
+    and for each row its label and its number (int64); where a vertex has several labels, these and three more that
+    torch's binary cross entropy makes on a CPU. ``picked`` scores are copied out of others: one more."""
     copies, numbers = (4, 0) if model.multilabel else (1, 2 * ITEM_BYTES["int64"])
     return Scratch(rows_of(rows, (copies + picked) * model.classes * builder.item_bytes + numbers))
 
 
 def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
-    """Loss on the training rows of this rank, divided by the number of training rows of the whole graph."""
+    """Emit the loss on the training rows of this rank, divided by the number of training rows of the whole graph."""
     top = len(model.layers)
     builder.buffer(f"d/hidden/{top}", names.rows, model.classes)
-    of_train_rows = Work("loss", {"rows": names.train_rows, "width": model.classes, "item_bytes": builder.item_bytes})
     # the gradient of all other rows is zero, but written
-    work = (*builder.work([pass_over(names.rows, model.classes, 1)]), of_train_rows)
+    written = builder.work([pass_over(names.rows, model.classes, 1)])
+    work = (*written, builder.row_work("loss", names.train_rows, model.classes))
     builder.compute(
         names.train, "forward/loss", OpKind.LOSS, [f"hidden/{top}", "labels"], [f"d/hidden/{top}", "metrics"], work,
         layer=top, phase="forward", scratch=loss_scratch(builder, model, names.train_rows, picked=True),
@@ -98,14 +96,10 @@ def keep_splits(builder: ProgramBuilder, rows: Size) -> None:
 
 
 def emit_update(
-    builder: ProgramBuilder,
-    layers: Sequence[LayerSpec],
-    train: tuple[str, ...],
-    ranks: int,
-    optimizer: str,
+    builder: ProgramBuilder, layers: Sequence[LayerSpec], train: tuple[str, ...], ranks: int, optimizer: str,
     divisors: Sequence[str] = (),
-) -> None:
-    """Sum gradients and metrics over ranks, then the same optimizer step on every rank.
+) -> None:  # fmt: skip
+    """Sum gradients and metrics over ranks, then make the same optimizer step on every rank.
 
     ``divisors``: buffers of one value that are summed in the gradients' own message, and divide them.
 
@@ -115,14 +109,8 @@ def emit_update(
     summed = [*gradients, *divisors]
     total = sum(builder.buffers[name].width for name in gradients)
     if ranks > 1:
-        builder.allreduce(
-            train,
-            "update/gradients",
-            summed,
-            (total + len(divisors)) * builder.item_bytes,
-            control=False,
-            phase="update",
-        )
+        nbytes = (total + len(divisors)) * builder.item_bytes
+        builder.allreduce(train, "update/gradients", summed, nbytes, control=False, phase="update")
         builder.allreduce(train, "update/metrics", ["metrics"], METRICS * METRIC_BYTES, control=True, phase="update")
     state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
     work = (Work("optimizer", {"elements": total, "item_bytes": builder.item_bytes}),)
@@ -133,17 +121,17 @@ def emit_update(
 
 
 def largest_splits(stats: PartitionStats) -> NDArray[np.int64]:
-    """Rows of each rank in the largest of its splits, int64 [P]. Splits that the statistics do not tell by rank (a
+    """Rows of each rank in the largest of its splits, int64 [P]. Splits that the statistics do not count by rank (a
     ``stats:`` file may leave out all but training rows) are taken to be spread as all rows are."""
-    facts, tables = stats.facts, stats.tables
-    counts = {f"{name}_rows": getattr(facts, f"{name}_vertices") for name in MASKS}
-    spread = {name: np.ceil(stats.rows * (count / facts.vertices)) for name, count in counts.items()}
-    return np.asarray(np.max([tables.get(name, spread[name]) for name in counts], axis=0), dtype=np.int64)
+    counts = {name: getattr(stats.facts, f"{name}_vertices") for name in MASKS}
+    spread = {name: np.ceil(stats.rows * (count / stats.facts.vertices)) for name, count in counts.items()}
+    rows = [stats.tables.get(f"{name}_rows", spread[name]) for name in MASKS]
+    return np.asarray(np.max(rows, axis=0), dtype=np.int64)
 
 
 def emit_evaluation(builder: ProgramBuilder, model: ModelSpec, names: Names, stats: PartitionStats) -> None:
-    """Counts for the accuracy (micro-F1 when multi-label) of train, validation and test rows, one split after the
-    other: ``options["split"]`` names how many rows of a rank are in its largest."""
+    """Emit the counts for the accuracy (micro-F1 with several labels) of train, validation and test rows, one split
+    after the other: ``options["split"]`` names the column of the rows in a rank's largest split."""
     ranks, split = stats.ranks, builder.column(f"{names.prefix}split_rows", largest_splits(stats))
     rows, labels = f"{names.prefix}hidden/{len(model.layers)}", f"{names.prefix}labels"
     builder.compute(
