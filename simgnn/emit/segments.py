@@ -6,8 +6,7 @@ from typing import Literal
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.names import Names
 from simgnn.model import costs
-from simgnn.model.costs import Piece, RowSet
-from simgnn.model.inner_rows import passing_rows, reversing_rows, saved_rows
+from simgnn.model.costs import Piece, RowSet, passing_rows, reversing_rows, saved_rows
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import work_of
 from simgnn.program.builder import ProgramBuilder

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.combinations import Stated
 from simgnn.experiment.schema import Experiment
-from simgnn.experiment.slots import SLOTS, kinds_in
+from simgnn.experiment.slots import SLOTS, Stated, kinds_in
 from simgnn.registry import add_to_path
 from simgnn.spelling import nearest
 from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, parse_override
@@ -72,10 +71,8 @@ def _locate(argument: str | Path) -> Path:
     if system is not None:
         return system
     known = system_names()
-    raise ConfigError(
-        f"EXPERIMENT: got '{text}', expected a TOML file or the name of a shipped system ({', '.join(known)})"
-        f"{nearest(text, known)}"
-    )
+    expected = f"a TOML file or the name of a shipped system ({', '.join(known)})"
+    raise ConfigError(f"EXPERIMENT: got '{text}', expected {expected}{nearest(text, known)}")
 
 
 def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | None, hardware: str | None) -> list[Layer]:
@@ -97,27 +94,22 @@ def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | Non
         if value is None:
             continue
         if said.get(path, value) != value:
-            raise ConfigError(
-                f"{option}: got {value} with --set {'.'.join(path)}={said[path]}, expected one of the two: remove the "
-                "other"
-            )
+            other = f"--set {'.'.join(path)}={said[path]}"
+            raise ConfigError(f"{option}: got {value} with {other}, expected one of the two: remove the other")
         layers.append(Layer(option, here, {path[0]: {path[1]: value}}))
     return layers
 
 
 def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
-    """``[cluster]`` of so many ranks in all, on one host unless ``--set`` has ``stated`` hosts or ranks on each;
-    :class:`ConfigError` where that disagrees. What is no number is left to the schema."""
-    counts = {
-        key: stated[key] for key in ("hosts", "ranks_per_host") if type(stated.get(key)) is int and stated[key] >= 1
-    }
+    """``[cluster]`` of so many ranks in all, on one host unless ``--set`` has ``stated`` hosts or ranks on each.
+    Raises :class:`ConfigError` where that disagrees. The schema rejects what is no number."""
+    counts = {key: n for key in ("hosts", "ranks_per_host") if type(n := stated.get(key)) is int and n >= 1}
     each = math.prod(counts.values())
     if ranks % each or (len(counts) == 2 and ranks != each):
         told = " and ".join(f"cluster.{key} = {value}" for key, value in counts.items())
         expected = f"{each}" if len(counts) == 2 else f"a multiple of {each}"
         raise ConfigError(
-            f"--ranks: got {ranks} with {told} (--set), expected {expected}: it says how many ranks there are in all; "
-            f"change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
+            f"--ranks: got {ranks} with {told} (--set), expected {expected}: it says how many ranks there are in all"
         )
     if "ranks_per_host" in stated:
         return {} if "hosts" in stated else {"hosts": ranks // each}

@@ -56,9 +56,8 @@ def parse_table(
     faults: dict[str, str] = {}
     for key, value in table.items():
         if key in known and not _is_one_of_its_kind(value, model.model_fields[key]):
-            faults[key] = line(
-                (*path, key), f"got {shown(value)}, expected {expected(model.model_fields[key])}", origin
-            )
+            message = f"got {shown(value)}, expected {expected(model.model_fields[key])}"
+            faults[key] = line((*path, key), message, origin)
     checked = {key: _frozen(value) for key, value in table.items() if key not in faults}
     try:
         parsed = model.model_validate(checked, strict=True)
@@ -74,8 +73,8 @@ def parse_table(
 
 
 def _is_one_of_its_kind(value: Any, field: FieldInfo) -> bool:
-    """False for what strict checks would let pass: numbers that are none or infinite (unless the field allows
-    infinity), and true or 1.0 where the number 1 is a choice."""
+    """False for values that strict checks would accept: NaN, infinity (unless the field allows it), and true or 1.0
+    where the number 1 is a choice."""
     if isinstance(value, float) and not math.isfinite(value):
         allowed = any(getattr(entry, "allow_inf_nan", None) for entry in field.metadata)
         return allowed and not math.isnan(value)
@@ -108,13 +107,9 @@ def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault:
     value = table.get(key)
     names = [choice for choice in _choices(field.annotation) if isinstance(choice, str)]
     hint = nearest(value, names) if isinstance(value, str) else ""
-    return f"got {shown(value)}, expected {takes}{hint}{_remedy(key, field)}"
-
-
-def _remedy(key: str, field: FieldInfo) -> str:
     about = f": {field.description}" if field.description else ""
     example = "" if field.default is None or field.is_required() else f"; for example {key} = {shown(field.default)}"
-    return about + example
+    return f"got {shown(value)}, expected {takes}{hint}{about}{example}"
 
 
 def expected(field: FieldInfo) -> str:

@@ -10,7 +10,6 @@ from simgnn.emit.batches.placement import Placement, RowStore
 from simgnn.emit.communication import BatchCommunication, Communication
 from simgnn.emit.freshness import Freshness
 from simgnn.errors import ConfigError
-from simgnn.experiment.combinations import Stated, settled
 from simgnn.experiment.problems import check_top_level, line, parse_table
 from simgnn.experiment.sections import (
     ClusterSection,
@@ -20,7 +19,7 @@ from simgnn.experiment.sections import (
     Section,
     TrainSection,
 )
-from simgnn.experiment.slots import DEFAULT_KIND, SLOTS
+from simgnn.experiment.slots import DEFAULT_KIND, SLOTS, Stated, settled
 from simgnn.policy import Codec, CommunicationTraits, Partitioner, Schedule
 from simgnn.registry import policy_class
 
@@ -48,7 +47,7 @@ class Basics(Section):
 
 
 class Experiment(BaseModel):
-    """One experiment: the same value is planned, simulated and run. Make it with :meth:`from_table`, which checks.
+    """One experiment, which is planned, simulated and run. Make it with :meth:`from_table`, which checks it.
 
     Slots hold policies: frozen values of the classes that :func:`simgnn.registry.policy_class` finds.
     """
@@ -80,10 +79,9 @@ class Experiment(BaseModel):
     ) -> "Experiment":
         """Check a nested table (as TOML gives it) as a whole.
 
-        ``origin`` tells where a key path was written, for messages; ``trains`` = False leaves out the checks that only
-        matter when the partition is trained on; ``stated`` tells which key paths a user wrote: other options go back to
-        their default where they have no effect. Raises :class:`ConfigError` with every fault, one
-        line each: key path, what was got, what was expected, the nearest known name and a remedy.
+        ``origin`` says where a key path was written, for messages; ``trains`` = False leaves out the checks that only
+        matter when the partition is trained on; ``stated`` says which key paths a user wrote: other options go back to
+        their default where they have no effect. Raises :class:`ConfigError` with every fault, one line each.
         """
         known = ("name", "seed", *SECTIONS, *SLOTS)
         problems = check_top_level(table, known, origin)
@@ -128,10 +126,8 @@ class Experiment(BaseModel):
         """The nested table that :meth:`from_table` reads back to an equal value; None is left out: TOML has no null."""
         table = self.model_dump(mode="json", exclude_none=True)
         # a partitioner may reject options that are stated together, though each has a default
-        table["partition"] = {
-            "kind": table["partition"]["kind"],
-            **self.partition.model_dump(mode="json", exclude_unset=True),
-        }
+        stated = self.partition.model_dump(mode="json", exclude_unset=True)
+        table["partition"] = {"kind": table["partition"]["kind"], **stated}
         return {key: value for key, value in table.items() if value != {}}
 
     def with_cluster(self, hosts: int, ranks_per_host: int) -> "Experiment":

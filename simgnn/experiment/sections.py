@@ -3,15 +3,15 @@
 import math
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from simgnn.experiment.problems import shown
 from simgnn.limits import MAX_RANKS
-from simgnn.model.spec import STEPS, dropped_steps
+from simgnn.model.spec import BUILT_IN_LAYERS, STEPS, dropped_steps
 from simgnn.policy import BatchingTraits, Choices, Idle, Refusal, chosen
 
-BUILT_IN_MODELS = ("gcn", "sage", "gin", "gat")
 MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
@@ -19,9 +19,11 @@ Width = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class Section(BaseModel):
-    """A table of the file: frozen, unknown keys rejected, nothing converted silently."""
+    """A table of the file: frozen, unknown keys rejected, nothing converted silently. ``table``: its name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    table: ClassVar[str] = ""
 
     def chosen(self, *options: str) -> list[str]:
         """Those of the options that hold another value than their default."""
@@ -35,9 +37,17 @@ class Section(BaseModel):
         """The options that hold another value than their default, but have no effect."""
         yield from ()
 
+    def refusal(self, option: str, beside: str, expected: str, why: str) -> Refusal:
+        """The refusal of an option's value beside another choice."""
+        return Refusal(
+            self.table, option, f"got {shown(getattr(self, option))} with {beside}, expected {expected}: {why}"
+        )
+
 
 class GraphSection(Section):
     """``[graph]``: where the graph comes from, and what a generator or a stand-in adds."""
+
+    table: ClassVar[str] = "graph"
 
     source: str = Field(
         default="synthetic:communities",
@@ -61,21 +71,19 @@ class GraphSection(Section):
 
     def options(self) -> dict[str, object]:
         """What the file says besides the source, for the loader."""
-        return {key: value for key, value in self.model_dump(exclude={"source"}).items() if value is not None}
+        return self.model_dump(exclude={"source"}, exclude_none=True)
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Options of a graph that is described by a statistics file."""
         if self.source.startswith("stats:"):
             for key in self.options():
-                yield Refusal(
-                    "graph", key,
-                    f"got a value with graph.source = '{self.source}', expected none: a statistics file says it all; "
-                    "remove it",
-                )  # fmt: skip
+                why = "a statistics file describes the whole graph; remove it"
+                yield self.refusal(key, f"graph.source = '{self.source}'", "none", why)
 
 
 class ModelSection(Section):
     """``[model]``: the network. ``hidden`` is one width, or one for each of the layers - 1 hidden layers."""
+
+    table: ClassVar[str] = "model"
 
     kind: str = Field(default="gcn", description="gcn, sage, gin, gat or package.module:Class")
     layers: Annotated[int, Field(ge=1, le=1000)] = Field(default=2, description="layers")
@@ -104,10 +112,9 @@ class ModelSection(Section):
     @field_validator("kind")
     @classmethod
     def _known(cls, kind: str) -> str:
-        if kind not in BUILT_IN_MODELS and not MODEL_CLASS.fullmatch(kind):
-            raise ValueError(
-                f"expected one of {', '.join(BUILT_IN_MODELS)}, or a class of your own as package.module:Class"
-            )
+        if kind not in BUILT_IN_LAYERS and not MODEL_CLASS.fullmatch(kind):
+            names = ", ".join(BUILT_IN_LAYERS)
+            raise ValueError(f"expected one of {names}, or a class of your own as package.module:Class")
         return kind
 
     @field_validator("dropout")
@@ -120,7 +127,7 @@ class ModelSection(Section):
     @property
     def built_in(self) -> bool:
         """Whether its layers are simgnn's own, not a class of the user's."""
-        return self.kind in BUILT_IN_MODELS
+        return self.kind in BUILT_IN_LAYERS
 
     @property
     def attends(self) -> bool:
@@ -146,49 +153,34 @@ class ModelSection(Section):
         return f"model.order = '{order}'" if self.order == order else ""
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Widths, orders and heads that do not suit the kind of layer, and what only built-in layers have."""
-        listed = isinstance(self.hidden, tuple)
-        if listed and len(self.hidden_widths()) != self.layers - 1:
+        kind, widths = f"model.kind = '{self.kind}'", self.hidden_widths()
+        uneven = [str(width) for width in dict.fromkeys(widths) if width % self.heads]
+        if len(widths) != self.layers - 1:
             yield Refusal(
                 "model", "hidden",
-                f"got {len(self.hidden_widths())} widths, expected {self.layers - 1}: one for each layer but the last "
+                f"got {len(widths)} widths, expected {self.layers - 1}: one for each layer but the last "
                 f"(model.layers = {self.layers}); give one number for equal widths",
             )  # fmt: skip
-        if self.nonlinear and self.order == "transform-first":
-            yield Refusal(
-                "model", "order",
-                "got 'transform-first' with model.kind = 'gin', expected 'auto' or 'aggregate-first': its perceptron "
-                "is not linear, so it cannot be moved before the sum",
-            )  # fmt: skip
-        # an experiment that is read back states every field, so a default is not taken for a choice
-        if not self.attends and self.chosen("heads"):
-            yield Refusal(
-                "model", "heads",
-                f"got {self.heads} with model.kind = '{self.kind}', expected none: only gat has attention heads",
-            )  # fmt: skip
-        if self.attends and self.order == "aggregate-first":
-            yield Refusal(
-                "model", "order",
-                "got 'aggregate-first' with model.kind = 'gat', expected 'auto' or 'transform-first': attention "
-                "compares transformed rows",
-            )  # fmt: skip
-        uneven = [width for width in dict.fromkeys(self.hidden_widths()) if width % self.heads]
-        if self.attends and uneven and (not listed or len(self.hidden_widths()) == self.layers - 1):
+        elif self.attends and uneven:
             yield Refusal(
                 "model", "hidden",
-                f"got {', '.join(map(str, uneven))} with model.heads = {self.heads}, expected multiples of it: heads "
-                "share a layer's width evenly",
+                f"got {', '.join(uneven)} with model.heads = {self.heads}, expected multiples of it: heads share a "
+                "layer's width evenly",
             )  # fmt: skip
+        if self.nonlinear and self.order == "transform-first":
+            why = "its perceptron is not linear, so it cannot be moved before the sum"
+            yield self.refusal("order", kind, "'auto' or 'aggregate-first'", why)
+        if self.attends and self.order == "aggregate-first":
+            yield self.refusal("order", kind, "'auto' or 'transform-first'", "attention compares transformed rows")
+        # an experiment that is read back states every field, so a default is not taken for a choice
+        if not self.attends and self.chosen("heads"):
+            yield self.refusal("heads", kind, "none", "only gat has attention heads")
         for option, default in (("activation", "'auto'"), ("dropout", "0")):
             if not self.built_in and self.chosen(option):
-                yield Refusal(
-                    "model", option,
-                    f"got {getattr(self, option)!r} with model.kind = '{self.kind}', expected {default}: what follows "
-                    f"{', '.join(BUILT_IN_MODELS)}; a layer of your own does that in its update",
-                )  # fmt: skip
+                why = f"only {', '.join(BUILT_IN_LAYERS)} have it; a layer of your own does that in its update"
+                yield self.refusal(option, kind, default, why)
 
     def idle(self, choices: Choices) -> Iterator[Idle]:
-        """Sums of layer 1 that change in any case, and what would follow a layer that there is not."""
         if self.chosen("hoist"):
             choice, communication = self.transforms_first, choices.communication
             if choices.batching.mini_batches:
@@ -206,8 +198,8 @@ class ModelSection(Section):
                 yield Idle(option, "model.layers = 1", "it follows every layer but the last, so none; remove it")
 
     def function(self, sampled: bool) -> Literal["relu", "elu"]:
-        """What ``activation`` stands for, on ``sampled`` mini-batches or the full graph. Source: on mini-batches
-        docs/systems/mini-batches.md; the full graph's relu is ours."""
+        """The function that ``activation`` stands for, on ``sampled`` mini-batches or the full graph. Source: for
+        mini-batches docs/systems/mini-batches.md; relu on the full graph is our choice."""
         if self.activation == "auto":
             return "elu" if sampled and self.kind == "gat" else "relu"
         return self.activation
@@ -234,6 +226,8 @@ class ClusterSection(Section):
 
 class TrainSection(Section):
     """``[train]``: optimisation, evaluation and checkpoints."""
+
+    table: ClassVar[str] = "train"
 
     epochs: Annotated[int, Field(ge=1, le=10**7)] = Field(default=200, description="passes over the training vertices")
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
@@ -266,46 +260,33 @@ class TrainSection(Section):
     )
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Options of an optimizer, of clipping and of mini-batches that nothing would read."""
         if self.momentum and self.optimizer != "sgd":
-            yield Refusal(
-                "train", "momentum",
-                f"got {self.momentum} with train.optimizer = '{self.optimizer}', expected 0: only sgd has momentum",
-            )  # fmt: skip
+            yield self.refusal("momentum", f"train.optimizer = '{self.optimizer}'", "0", "only sgd has momentum")
         if not self.clip_norm and self.chosen("clip_scale"):
-            yield Refusal(
-                "train", "clip_scale",
-                f"got '{self.clip_scale}' with train.clip_norm = 0, expected none: nothing is clipped; remove it, or "
-                "give train.clip_norm",
-            )  # fmt: skip
+            why = "nothing is clipped; remove it, or give train.clip_norm"
+            yield self.refusal("clip_scale", "train.clip_norm = 0", "none", why)
         if self.clip_norm and not choices.model.built_in:
-            yield Refusal(
-                "train", "clip_norm",
-                f"got {self.clip_norm} with model.kind = '{choices.model.kind}', expected 0: gradients are clipped "
-                f"inside {', '.join(BUILT_IN_MODELS)}; in a layer of your own, clip there",
-            )  # fmt: skip
+            why = f"gradients are clipped inside {', '.join(BUILT_IN_LAYERS)}; in a layer of your own, clip there"
+            yield self.refusal("clip_norm", f"model.kind = '{choices.model.kind}'", "0", why)
         if self.clip_norm and choices.communication.cut == "vertex-cut":
-            yield Refusal(
-                "train", "clip_norm",
-                f"got {self.clip_norm} with communication.kind = '{choices.communication.label}', expected 0: a rank "
-                "holds parts of gradient rows, whose norm says nothing of the whole",
-            )  # fmt: skip
+            why = "a rank holds parts of gradient rows, whose norm says nothing of the whole"
+            yield self.refusal("clip_norm", f"communication.kind = '{choices.communication.label}'", "0", why)
         if choices.trains and not choices.batching.mini_batches and self.chosen("gradient_mean"):
-            yield Refusal(
-                "train", "gradient_mean",
-                f"got '{self.gradient_mean}' with batching.kind = '{choices.batching.label}', expected 'seeds': the "
-                "loss of a full graph is the mean over its training vertices; remove it, or sample mini-batches "
-                f"(batching.kind = {choices.fitting(BatchingTraits, lambda batching: batching.mini_batches)})",
-            )  # fmt: skip
+            sampled = choices.fitting(BatchingTraits, lambda batching: batching.mini_batches)
+            why = (
+                "the loss of a full graph is the mean over its training vertices; remove it, or sample mini-batches "
+                f"(batching.kind = {sampled})"
+            )
+            yield self.refusal("gradient_mean", f"batching.kind = '{choices.batching.label}'", "'seeds'", why)
 
     @property
     def update_rule(self) -> str:
-        """The optimizer, told apart by what it keeps beside each parameter."""
+        """The optimizer; sgd with momentum by a name of its own, as it keeps a value beside each parameter."""
         return "sgd-momentum" if self.momentum > 0 else self.optimizer
 
     def gradient_limit(self, ranks: int) -> float:
-        """What one of P ranks clips its gradient rows to; 0: nothing. Source: SANCUS, local clipping; its derivation
-        divides by the root of P, its conclusion multiplies (docs/systems/sancus.md)."""
+        """The norm to which one of P ranks clips its gradient rows; 0: not at all. Source: SANCUS, local clipping; its
+        derivation divides by the root of P, its conclusion multiplies (docs/systems/sancus.md)."""
         share = math.sqrt(ranks)
         return self.clip_norm / share if self.clip_scale == "inverse-sqrt" else self.clip_norm * share
 

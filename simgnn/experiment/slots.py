@@ -1,27 +1,108 @@
-"""The slots of an experiment, and what it has in each when it names nothing: vanilla's choices."""
+"""The slots of an experiment: their defaults, and checks between choices. Each policy and section reports which
+choices do not suit it, by the traits of the others."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from simgnn import policy
+from simgnn.experiment.problems import Origin, line, shown
+from simgnn.policy import Choices, CommunicationTraits, Cut, Moves, Partitioner, Refusal, Serving
+from simgnn.registry import shipped
+from simgnn.user_code import reported
 
-DEFAULT_KIND: Mapping[str, str] = MappingProxyType(
-    {
-        "partition": "metis",
-        "communication": "halo",
-        "batching": "full",
-        "freshness": "always",
-        "codec": "none",
-        "placement": "device",
-        "schedule": "bsp",
-    }
-)
-
+DEFAULT_KIND: Mapping[str, str] = {
+    "partition": "metis",
+    "communication": "halo",
+    "batching": "full",
+    "freshness": "always",
+    "codec": "none",
+    "placement": "device",
+    "schedule": "bsp",
+}
+"""The kind in each slot that an experiment does not name: vanilla's choices."""
 SLOTS: tuple[str, ...] = tuple(policy.SLOTS)
+SERVING = {slot: base for slot, base in policy.SLOTS.items() if issubclass(base, Serving)}
+"""Slots whose choices say which transfers they serve."""
+MOVED: Mapping[Moves, str] = {
+    "rows": "listed rows of the full graph",
+    "blocks": "whole blocks of rows of the full graph",
+    "batches": "input rows of mini-batches",
+}
+Stated = Callable[[tuple[str, ...]], bool]
+"""Whether a key path was written by a user: in a file that is not a shipped system, or on the command line."""
 
 
 def kinds_in(table: Mapping[str, Any]) -> dict[str, Any]:
     """Slot -> the kind that an experiment's table names."""
     slots = {slot: table.get(slot) for slot in SLOTS}
     return {slot: found["kind"] for slot, found in slots.items() if isinstance(found, Mapping) and "kind" in found}
+
+
+def settled(
+    values: Mapping[str, Any], origin: Origin, stated: Stated, trains: bool = True
+) -> tuple[dict[str, Any], list[str]]:
+    """``values`` (section or slot -> checked value) without the idle options of shipped systems, and all faults.
+
+    An option without effect goes back to its default, unless a user has set it, which is a fault. ``trains``: whether
+    the partition is to be trained on, so that all slots must suit one another.
+    """
+    asked = {name: values[name] for name in (*SLOTS, "model", "train", "graph", "cluster")}
+    choices = Choices(**asked, trains=trains, kinds=shipped)
+    problems: list[str] = []
+    with reported(asked[slot] for slot in SLOTS):
+        for name in asked:
+            for option, choice, why in getattr(choices, name).idle(choices):
+                options = getattr(choices, name)
+                default = type(options).model_fields[option].default
+                if stated((name, option)):
+                    got, expected = shown(getattr(options, option)), shown(default)
+                    message = f"got {got} with {choice}, expected {expected}, the default: {why}"
+                    problems.append(line((name, option), message, origin))
+                else:
+                    choices = replace(choices, **{name: options.model_copy(update={option: default})})
+        found = list(slot_refusals(choices))
+        for name in asked:
+            found += getattr(choices, name).refuses(choices)
+    problems += [line((section, option), message, origin) for section, option, message in found]
+    return {**values, **{name: getattr(choices, name) for name in asked}}, problems
+
+
+def slot_refusals(choices: Choices) -> Iterator[Refusal]:
+    """Slots that do not suit one another: what a partition divides, and what moves rows, blocks or mini-batches."""
+    if not choices.trains:
+        return
+    communication, batching = choices.communication, choices.batching
+    if choices.partition.cut != communication.cut:
+        yield Refusal(
+            "partition", "kind",
+            f"got '{choices.partition.label}' with communication.kind = '{communication.label}', "
+            f"{expected_cut(communication.cut)}",
+        )  # fmt: skip
+    moved: set[Moves] = {communication.moves}
+    if (communication.moves == "batches") != batching.mini_batches:
+        moved = {"batches"} if batching.mini_batches else {"rows", "blocks"}
+        fitting = choices.fitting(CommunicationTraits, lambda other: other.moves in moved)
+        yield Refusal(
+            "communication", "kind",
+            f"got '{communication.label}' with batching.kind = '{batching.label}', expected {fitting}: "
+            f"it moves {MOVED[communication.moves]}",
+        )  # fmt: skip
+    for slot in SERVING:
+        choice: Serving = getattr(choices, slot)
+        if moved.isdisjoint(choice.serves):
+            beside = batching if "batches" in (*moved, *choice.serves) else communication
+            yield Refusal(
+                slot, "kind",
+                f"got '{choice.label}' with {beside.slot}.kind = '{beside.label}', expected "
+                f"{choices.fitting(SERVING[slot], lambda other: not moved.isdisjoint(other.serves))}: it does not "
+                f"serve {' or '.join(MOVED[each] for each in sorted(moved))}",
+            )  # fmt: skip
+
+
+def expected_cut(cut: Cut) -> str:
+    """The shipped partitions that divide a graph by a cut, for messages."""
+    what = "edges (a vertex-cut)" if cut == "vertex-cut" else "vertices (an edge-cut)"
+    kinds = shipped("partition").items()
+    fitting = [kind for kind, found in kinds if issubclass(found, Partitioner) and found.cut == cut]
+    return f"expected a partition that divides {what}; use {', '.join(fitting)}"

@@ -1,5 +1,6 @@
 """Dropout as numbers: how large a share of the elements is dropped, in steps that a mask can draw. No torch here."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -132,10 +133,4 @@ def parameter_shapes(layer: LayerSpec) -> tuple[tuple[str, tuple[int, ...]], ...
 
 def parameter_count(layer: LayerSpec) -> int:
     """Number of trainable values of a built-in layer."""
-    total = 0
-    for _, shape in parameter_shapes(layer):
-        size = 1
-        for extent in shape:
-            size *= extent
-        total += size
-    return total
+    return sum(math.prod(shape) for _, shape in parameter_shapes(layer))

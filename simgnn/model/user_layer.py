@@ -1,4 +1,4 @@
-"""What a user's own layer ("package.module:Class") tells the planner: its parameters and, where it says so, its cost.
+"""A user's own layer ("package.module:Class"): its parameters and, where the class declares it, its cost.
 
 A class that is to be simulated has a static method ``work(segment, rows, edges, sources, width_in, width_out)`` that
 returns (primitive, sizes) pairs for each segment: "prepare", "aggregate", "update" (or "forward"), and the same with
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def user_shape(kind: str) -> tuple[bool, Any]:
-    """Of a user's layer "package.module:Class": whether it has only ``forward``, and its ``prepared_width`` if any.
+    """Whether a user's layer "package.module:Class" has only ``forward``, and its ``prepared_width`` if it has one.
 
     Raises :class:`ConfigError` for a class that cannot be imported or is no layer; a built-in kind is always fine.
     """
@@ -55,10 +55,11 @@ def load_user_class(kind: str) -> Any:
     return found
 
 
-def user_work(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T) -> list[Piece[T]] | None:
-    """The declared cost of a segment; None for built-in layers; "undeclared" where a user's class has no ``work``."""
+def work_of(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T, built_in: list[Piece[T]]) -> list[Piece[T]]:
+    """The cost of a segment: ``built_in`` of a built-in layer, else what the user's class declares, even if that is
+    nothing; "undeclared" where the class has no ``work``."""
     if layer.kind in BUILT_IN_LAYERS:
-        return None
+        return built_in
     declared: Any = getattr(load_user_class(layer.kind), "work", None)
     if declared is None:
         return [Piece("undeclared", {})]
@@ -66,16 +67,10 @@ def user_work(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T) -> 
     try:
         found = declared(segment, rows, edges, sources, layer.width_in, layer.width_out)
         return [Piece(str(primitive), dict(sizes)) for primitive, sizes in found]
-    except Exception as error:  # a user's code: whatever it raises is told as theirs
+    except Exception as error:  # a user's code: whatever it raises is reported as theirs
         raise ConfigError(
             f"model.kind = '{layer.kind}': work('{segment}', ...) gave {type(error).__name__}: {error}; {expected}"
         ) from error
-
-
-def work_of(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T, built_in: list[Piece[T]]) -> list[Piece[T]]:
-    """What a user's class declares, even if that is nothing; of a built-in layer: ``built_in``."""
-    declared = user_work(layer, segment, rows, edges, sources)
-    return built_in if declared is None else declared
 
 
 def parameters_of(layer: LayerSpec) -> int:
@@ -87,7 +82,6 @@ def parameters_of(layer: LayerSpec) -> int:
         module = found(layer.width_in, layer.width_out, activation=layer.activation)
     except TypeError as error:
         raise ConfigError(
-            f"model.kind = '{layer.kind}': the class is made as Class(width_in, width_out, activation=bool), which "
-            f"raised: {error}"
+            f"model.kind = '{layer.kind}': Class(width_in, width_out, activation=bool) raised: {error}"
         ) from error
     return sum(int(parameter.numel()) for parameter in module.parameters())

@@ -10,9 +10,8 @@ from simgnn.emit.names import Names
 from simgnn.emit.segments import Segments
 from simgnn.emit.sync import Reference, Sync
 from simgnn.errors import ConfigError
-from simgnn.experiment.combinations import expected_cut
 from simgnn.experiment.schema import Experiment
-from simgnn.experiment.slots import SLOTS
+from simgnn.experiment.slots import SLOTS, expected_cut
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.full_graph import FullGraphPlan

@@ -257,8 +257,8 @@ class ReplicaSync:
         shared = self._scatter.stage.distinct
         if not isinstance(shared, Column) or shared.name not in self.builder.columns:
             raise ConfigError(
-                f"freshness.kind: the partition statistics have no table '{SHARED_MASTERS.name}', which says how many "
-                "masters have mirrors, and a cache keeps the sum of each; make the file anew with simgnn partition "
+                "freshness.kind: the partition statistics do not count the masters that have mirrors, whose sums a "
+                f"cache keeps; expected the table '{SHARED_MASTERS.name}': make the file anew with simgnn partition "
                 "--stats"
             )
         return shared
