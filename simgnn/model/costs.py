@@ -1,8 +1,9 @@
-"""What each segment of a layer costs, as pieces of primitive work (``simgnn.program.ops.Work`` names the primitives).
+"""What each segment of a layer costs: pieces of primitive work (``simgnn.program.ops.Work`` names the primitives), and
+the rows inside the update that no other op sees but that take memory.
 
 Sizes are opaque here (T): numbers, or the planner's columns. A dense product [rows, inner] @ [inner, outer] runs
-backward as one product for the weights and, where the input needs a gradient, one for the input. What an op holds in
-memory while it runs is stated beside its cost.
+backward as one product for the weights and, where the input needs a gradient, one for the input. Rows inside the update
+are widths in elements, read off the modules in ``executor/layers``; each has as many rows as the layer computes.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ EXPONENTIAL_PASSES = 3
 class Piece(Generic[T]):
     """One piece of work: a primitive of the device curves and its sizes. ``locality``: the table of the partition that
     profiles its index stream, where that is not the aggregation's. ``held``: elements that the piece makes beside what
-    the op writes, and holds until its op adds them to a buffer."""
+    its op writes, and holds until the op adds them to a buffer."""
 
     primitive: str
     sizes: Mapping[str, T | int]
@@ -31,7 +32,7 @@ class Piece(Generic[T]):
 @dataclass(frozen=True)
 class RowSet(Generic[T]):
     """The rows that a segment works on: how many, and (sparse features) how many stored values. ``centred``: sparse
-    rows less their mean, with a column beside them that tells how often it is taken off."""
+    rows minus their mean, with one more column that says how often the mean is subtracted."""
 
     rows: T
     nonzeros: T | None = None
@@ -39,7 +40,7 @@ class RowSet(Generic[T]):
 
 
 def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
-    """Forward of rows @ W. Where a mean is taken off, W gets one more row, in a copy: less the mean's own product."""
+    """Forward of rows @ W. For centred rows W gets one more row, in a copy: minus the product of the mean and W."""
     if rows.nonzeros is not None:
         extended: list[Piece[T]] = []
         if rows.centred:
@@ -52,8 +53,8 @@ def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
 
 
 def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bool) -> list[Piece[T]]:
-    """Backward of rows @ W: the weights' gradient, added to what other rows gave, then the rows' own. Where a mean is
-    taken off, the weights' gradient has one more row, which times the mean is taken off the others."""
+    """Backward of rows @ W: the weights' gradient, added to what other rows gave, then the rows' own. For centred rows
+    the weights' gradient has one more row, whose product with the mean is subtracted from the others."""
     added = Piece[T]("elementwise", {"rows": inner, "width": outer, "passes": 3})
     if rows.nonzeros is not None:
         less: list[Piece[T]] = []
@@ -80,8 +81,8 @@ def aggregate(edges: T, rows: T, sources: T, width: int) -> list[Piece[T]]:
 
 
 def scores(layer: LayerSpec, rows: T, passes: int) -> Piece[T]:
-    """``passes`` over prepared rows that make their scores, [rows, heads], or reverse them: each reads a row, and may
-    write it where it lies."""
+    """``passes`` over prepared rows that make their scores, [rows, heads], or reverse that: each pass reads a row, and
+    may write it in place."""
     sizes: dict[str, T | int] = {"rows": rows, "width": layer.prepared_width, "heads": layer.heads, "passes": passes}
     return Piece("attention_scores", sizes)
 
@@ -99,7 +100,7 @@ def attention_maximum(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[P
 
 
 def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """What ``aggregate`` does: sums of source rows; with attention scores, weights and weighted rows."""
+    """Sums of source rows; with attention, scores and sums of weights and of weighted rows."""
     if not layer.attends:
         return aggregate(edges, rows, sources, layer.prepared_width)
     summed = _attend("attention_sums", layer, edges, rows, sources, layer.prepared_width)
@@ -107,8 +108,8 @@ def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
 
 
 def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """Its reverse. With attention: gradients of scores by target and of rows by source; then those of the attention's
-    parameters, and of rows through scores, which are both read again and scored anew."""
+    """Backward of :func:`sums`. With attention: gradients of scores by target and of rows by source; then those of the
+    attention's parameters, and of rows through scores, for which rows are read and scored again."""
     if not layer.attends:
         return aggregate(edges, sources, rows, layer.prepared_width)
     reversed_ = _attend("attention_gradients", layer, edges, sources, rows, layer.prepared_width)
@@ -126,8 +127,8 @@ def attended_block(layer: LayerSpec, edges: T, rows: T, sources: T, added: bool)
 
 
 def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, added: bool) -> list[Piece[T]]:
-    """Its reverse for the ``rows`` that were sources, towards one more block of ``targets``: what arrives is taken
-    apart, then come scores by both ends and rows."""
+    """Backward of :func:`attended_block` for the ``rows`` that were sources of one more block of ``targets``: split
+    what arrives, then compute gradients of scores by both ends and of rows."""
     pieces: list[Piece[T]] = [
         pass_over(targets, layer.aggregated_width + 2 * layer.heads, 2),
         scores(layer, rows, 1),
@@ -137,7 +138,7 @@ def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, add
 
 
 def block_scores_backward(layer: LayerSpec, rows: T) -> list[Piece[T]]:
-    """Gradients of rows through the scores of both ends, and of both vectors, once all blocks have come."""
+    """Gradients of rows through the scores of both ends, and of both attention vectors, after all blocks."""
     return [pass_over(rows, layer.prepared_width, 2), scores(layer, rows, 4)]
 
 
@@ -209,7 +210,7 @@ def update_backward(
 
 
 def saved_rows(layer: LayerSpec, summed_apart: bool) -> dict[str, int]:
-    """What the update leaves for its reverse beside what it reads and writes.
+    """Rows that the update leaves for its backward beside those that it reads and writes.
 
     GIN: the input of its MLP (own and summed rows added up, unless they are multiplied each: ``summed_apart``), and
     that of the MLP's second product. GAT: the weighted means of its rows, before bias and activation.
@@ -221,7 +222,7 @@ def saved_rows(layer: LayerSpec, summed_apart: bool) -> dict[str, int]:
 
 
 def reversing_rows(layer: LayerSpec) -> dict[str, int]:
-    """What the reverse of the update holds, beside the gradients that it reads and writes.
+    """Rows that the backward of the update holds beside the gradients that it reads and writes.
 
     GIN: the gradient of what its MLP holds inside. GAT: that of the means; without an activation it is the one that
     came in. Deviation: where torch's kernels reverse the quotient (GPUs), they hold two more of these for a moment.
@@ -232,7 +233,7 @@ def reversing_rows(layer: LayerSpec) -> dict[str, int]:
 
 
 class ReversedRows(NamedTuple):
-    """What the reverse of an update holds for a moment, in elements a row: ``width`` beside the gradients of weights,
+    """Elements a row that the backward of an update holds for a short time: ``width`` beside the gradients of weights,
     and at least ``least`` in all. ``copies_own``: the gradient of own rows is a copy, made after everything else."""
 
     width: int
@@ -241,7 +242,7 @@ class ReversedRows(NamedTuple):
 
 
 def passing_rows(layer: LayerSpec, through: bool, own_gradient: bool) -> ReversedRows:
-    """What the reverse of the update holds beside what it writes: gradients of the sums (``through``) and of own rows.
+    """What the backward of the update holds beside what it writes: gradients of the sums (``through``) and of own rows.
 
     An activation makes a masked copy of the gradient that comes in, unless one of the gradients that are written is
     that copy (of sums that nothing is multiplied by). A limit makes one more, scaled down, before anything is written.

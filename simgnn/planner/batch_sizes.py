@@ -1,4 +1,4 @@
-"""From an experiment with mini-batches to their sizes: sampled once, kept like partitions, read by every command."""
+"""Sizes of an experiment's mini-batches, which are sampled once and kept like partitions, or estimated."""
 
 import hashlib
 import json
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simgnn.emit.batches.neighbours import NeighbourSampling
 from simgnn.emit.batches.placement import RowStore
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PreparedBatches:
     """All batches of a run in ``folder``, drawn by ``plan``; ``source``: digest of graph and partition; ``hosts`` [P].
-    ``placement``: with a number of hot rows. ``fetched_ahead``: whether what each rank sends is known beforehand."""
+    ``placement``: with a number of hot rows; ``fetched_ahead``: whether ranks know beforehand which rows to send."""
 
     plan: SamplingPlan
     source: str
@@ -48,11 +47,11 @@ class PreparedBatches:
     sizes: BatchSizes
 
     def plan_folder(self) -> Path:
-        """The plan on disk, for processes that draw batches; written where it is not there yet."""
+        """The folder of the plan, for processes that draw batches; written if it is not there yet."""
         return save_plan(self.plan, self.source, self.folder / PLAN)
 
     def fetches(self) -> FetchPlan | None:
-        """What ranks gather and send, planned on disk; None where they ask one another while training."""
+        """What ranks gather and send, planned on disk; None where they ask each other while training."""
         if not self.fetched_ahead:
             return None
         hosts, hot_rows = np.array(self.hosts, np.int64), self.placement.cached_rows
@@ -68,22 +67,22 @@ ESTIMATE_NOTE = (
 
 
 def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[RowStore, BatchSizes]:
-    """Mini-batches of a graph of which only statistics are there: the placement with a number of hot rows, and sizes.
+    """The placement with a number of hot rows, and sizes of mini-batches, estimated from the statistics of a graph.
 
-    Raises :class:`ConfigError` for statistics that tell too little.
+    Raises :class:`ConfigError` for options that need the graph, or statistics that lack something.
     """
     batching, placement = experiment.sampling, experiment.row_store
     assert batching is not None
     assert placement is not None
     if placement.pulls_new_rows:
         raise ConfigError(
-            "placement.pull: got 'delta' with a statistics file, expected 'full': which rows two epochs share is "
-            "known of batches alone; load the graph (graph.source)"
+            "placement.pull: got 'delta' with a statistics file, expected 'full': only drawn batches say which rows "
+            "two epochs share; load the graph (graph.source)"
         )
     if batching.storage is not None:
         raise ConfigError(
-            f"batching.storage: got '{batching.storage}' with a statistics file, expected none: its batches are "
-            "estimated, not drawn; leave it out, or load the graph (graph.source)"
+            f"batching.storage: got '{batching.storage}' with a statistics file, expected none: batches are estimated, "
+            "not drawn"
         )
     training = batching.training_of(stats)
     size, fanouts = batching.sizes_of(stats.ranks), batching.fanouts
@@ -104,7 +103,7 @@ def check_training_vertices(graph: "Graph") -> None:
 
 
 def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition") -> SamplingPlan:
-    """Who draws what, of a graph with training vertices."""
+    """Which rank draws which batches of a graph with training vertices."""
     assert experiment.sampling is not None
     assert graph.train_mask is not None
     train = np.flatnonzero(graph.train_mask)
@@ -113,12 +112,9 @@ def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition"
 
 
 def prepare_batches(
-    experiment: Experiment,
-    graph: "Graph",
-    partition: "PartitionArtifact",
-    cache: Path | None,
+    experiment: Experiment, graph: "Graph", partition: "PartitionArtifact", cache: Path | None,
     stage: Callable[[str], None],
-) -> PreparedBatches:
+) -> PreparedBatches:  # fmt: skip
     """Sample every batch of the run, or find them in the cache, and count what they need."""
     batching, store = experiment.sampling, experiment.row_store
     assert batching is not None
@@ -126,7 +122,12 @@ def prepare_batches(
     check_training_vertices(graph)
     plan = sampling_plan(experiment, graph, partition.partition)
     epochs, hosts = experiment.train.epochs, np.array(experiment.rank_hosts(), np.int64)
-    folder, named_by = _batch_folder(batching, plan, partition.digest, cache)
+    if batching.storage is not None:
+        folder, named_by = Path(batching.storage), "batching.storage"
+    else:
+        settings = json.dumps(settings_of(plan, partition.digest), sort_keys=True)
+        key = hashlib.sha256(settings.encode()).hexdigest()
+        folder, named_by = cache_folder(cache) / "batches" / key[:32], CACHE_NAME
     count = epochs * sum(plan.batches(worker) for worker in range(plan.ranks))
     stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
     presample(plan, partition.digest, folder, epochs, option=named_by)
@@ -151,16 +152,8 @@ def prepare_batches(
     )
 
 
-def _batch_folder(batching: NeighbourSampling, plan: SamplingPlan, source: str, cache: Path | None) -> tuple[Path, str]:
-    """Where batches are kept, and what names the place, for messages."""
-    if batching.storage is not None:
-        return Path(batching.storage), "batching.storage"
-    key = hashlib.sha256(json.dumps(settings_of(plan, source), sort_keys=True).encode()).hexdigest()
-    return cache_folder(cache) / "batches" / key[:32], CACHE_NAME
-
-
 def _tell_rows(sizes: BatchSizes, epochs: int, stage: Callable[[str], None]) -> None:
-    """Say what batches need of other hosts, and what caches save of it."""
+    """Report how many rows batches need from other hosts, and how many of them caches save."""
     pulled, hits = int(sizes.pulled.rows.sum()), int(sizes.hits.sum())
     if not pulled + hits:
         return

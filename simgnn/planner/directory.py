@@ -50,12 +50,7 @@ def check_free(directory: Path, force: bool) -> None:
 
 
 def write_run_directory(
-    prepared: Prepared,
-    directory: Path,
-    profile: Profile | None,
-    *,
-    shards: Path | None = None,
-    force: bool = False,
+    prepared: Prepared, directory: Path, profile: Profile | None, *, shards: Path | None = None, force: bool = False
 ) -> Path:
     """Write ``experiment.toml``, ``hardware.toml`` and ``plan/`` under a temporary name, then rename the folder.
 
@@ -75,27 +70,27 @@ def write_run_directory(
         save_program(prepared.planned.program, plan)
         write_toml(plan / "resolved.toml", prepared.planned.resolved)
         (plan / "plan.json").write_text(json.dumps(plan_table(prepared, shards), indent=2) + "\n", encoding="utf-8")
-        _put(temporary, directory)
+        if directory.is_dir() and any(directory.iterdir()):
+            old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
+            os.replace(directory, old)
+            os.replace(temporary, directory)
+            shutil.rmtree(old)
+        else:
+            os.replace(temporary, directory)
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
     return directory
 
 
-def _put(temporary: Path, directory: Path) -> None:
-    if directory.is_dir() and any(directory.iterdir()):
-        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
-        os.replace(directory, old)
-        os.replace(temporary, directory)
-        shutil.rmtree(old)
-    else:
-        os.replace(temporary, directory)
-
-
 def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
-    """What ``plan/plan.json`` says: artefacts by path, the model's layers, how to train, the program's digest."""
+    """The content of ``plan/plan.json``: artefacts by path, the model's layers, how to train, the program's digest."""
     experiment, facts, origin = prepared.experiment, prepared.stats.facts, prepared.stats.origin
-    threads, acting = experiment.hardware.threads_per_rank, _acting(prepared)
+    policies: dict[str, Policy] = {slot: getattr(experiment, slot) for slot in SLOTS}
+    if prepared.batches is not None:
+        policies["placement"] = prepared.batches.placement  # with every choice resolved
+    acting = {slot: policy for slot, policy in policies.items() if policy.acts}
+    threads = experiment.hardware.threads_per_rank
     folders = sorted({folder_of(policy) for policy in acting.values() if is_external(policy)})
     return {
         "format": PLAN_FORMAT,
@@ -121,14 +116,6 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
     }
 
 
-def _acting(prepared: Prepared) -> Mapping[str, Policy]:
-    """Slot -> the policy that acts while training, with every choice resolved."""
-    policies: dict[str, Policy] = {slot: getattr(prepared.experiment, slot) for slot in SLOTS}
-    if prepared.batches is not None:
-        policies["placement"] = prepared.batches.placement
-    return {slot: policy for slot, policy in policies.items() if policy.acts}
-
-
 def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:
     """Where the executor finds what it draws from (``plan``), the presampled batches (``folder``) and what ranks gather
     and send (``fetches``; None where they ask one another). Writes what is not there yet."""
@@ -142,10 +129,10 @@ def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:
 
 
 def recorded_experiment(directory: Path, here: Experiment) -> Experiment:
-    """What a run directory says that was simulated or run, for one who has the experiment ``here``.
+    """The experiment of a run directory, to be compared with the experiment ``here``.
 
-    Raises :class:`ConfigError` where the record names a policy that is not shipped, unless ``here`` names it in the
-    same slot: a run directory never makes anybody import code.
+    Raises :class:`ConfigError` where the directory names a policy that is not shipped, unless ``here`` names it in the
+    same slot: a run directory never causes code to be imported.
     """
     path = directory / EXPERIMENT_FILE
     table = load_toml(path)
@@ -157,7 +144,7 @@ def recorded_experiment(directory: Path, here: Experiment) -> Experiment:
     ]
     if problems:
         raise ConfigError(problems)
-    # what earlier versions wrote may hold options without effect, which nobody has stated here
+    # directories of earlier versions may hold options without effect, which no user has stated
     return Experiment.from_table(table, lambda key: str(path), stated=lambda key: False)
 
 

@@ -1,9 +1,9 @@
-"""From an experiment to all that a backend needs: statistics of its partition and the program."""
+"""From an experiment to all that a backend needs: its graph, partition, mini-batches and program."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.graph.load import load_graph
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.planner.make_plan import check_trains, plan
+from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.registry import shipped
 from simgnn.sampling.batches.sizes_file import load_sizes
 
@@ -26,7 +26,7 @@ STATISTICS = "stats:"
 
 
 def _silent(text: str) -> None:
-    """Tell nobody."""
+    """A ``stage`` that reports nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
     ``graph`` and ``partition`` are None where the graph is a statistics file, ``batches`` where training is on the
-    full graph. ``estimated``: what the plan rests on that nobody counted.
+    full graph. ``estimated``: quantities of the plan that are estimated, not counted.
     """
 
     experiment: Experiment
     stats: PartitionStats
-    planned: Any
+    planned: Planned
     graph: "Graph | None" = None
     partition: "PartitionArtifact | None" = None
     batches: "PreparedBatches | None" = None
@@ -47,32 +47,26 @@ class Prepared:
 
 
 def prepare(
-    experiment: Experiment,
-    *,
-    base: Path | None = None,
-    default_cluster: tuple[int, int] | None = None,
-    need_graph: bool = False,
-    cache: Path | None = None,
-    counted: Path | None = None,
+    experiment: Experiment, *, base: Path | None = None, default_cluster: tuple[int, int] | None = None,
+    need_graph: bool = False, cache: Path | None = None, counted: Path | None = None,
     stage: Callable[[str], None] = _silent,
-) -> Prepared:
+) -> Prepared:  # fmt: skip
     """Load the graph, obtain its partition and its mini-batches (made once, then reused) and plan the program.
 
     ``default_cluster``: hosts and ranks per host where the experiment names none (the hardware profile's). ``base``:
-    folder of relative paths. ``need_graph``: refuse a statistics file, which nobody can train on. ``counted``: sizes of
-    the batches beside a statistics file, by which they need not be estimated. ``stage`` is told what begins.
+    folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: sizes
+    of the batches beside a statistics file, which are estimated without it. ``stage`` is called with what begins.
     Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
     """
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
 
-    user_shape(experiment.model.kind)  # a class that is not there is told before minutes go into graph and partition
-    if experiment.graph.source.startswith(STATISTICS):
+    user_shape(experiment.model.kind)  # raises before minutes go into graph and partition
+    source = experiment.graph.source
+    if source.startswith(STATISTICS):
         if need_graph:
-            raise ConfigError(
-                f"graph.source: got '{experiment.graph.source}', expected a graph: a statistics file can be simulated, "
-                "not trained on"
-            )
+            why = "a statistics file can be simulated, not trained on"
+            raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
         experiment, stats = _from_statistics(experiment, base)
         if experiment.sampling is None:
             return Prepared(experiment, stats, plan(experiment, stats))
@@ -110,12 +104,12 @@ def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable[[str], None] = _silent) -> "Graph":
-    """The experiment's graph; refused when it has fewer vertices than there are ranks."""
+    """The experiment's graph. Raises :class:`ConfigError` when it has fewer vertices than there are ranks."""
     section = experiment.graph
     stage(f"graph: {section.source}")
     graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed)
-    for told in graph.notes:
-        stage(f"graph: {told}")
+    for note in graph.notes:
+        stage(f"graph: {note}")
     if experiment.ranks > graph.vertices:
         raise ConfigError(
             f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected at most {graph.vertices}, the "
@@ -156,14 +150,14 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
         experiment = with_default_cluster(experiment, None)
     if experiment.ranks != stats.ranks:
         raise ConfigError(
-            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the "
-            f"partition in {path}: a statistics file holds one partition, which cannot be divided anew"
+            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the one "
+            f"partition in {path}"
         )
     return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
 
 
 def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
-    """On mini-batches that are estimated."""
+    """Plan on mini-batches whose sizes are estimated."""
     # Numba: loaded when a graph is prepared
     from simgnn.planner.batch_sizes import ESTIMATE_NOTE, ESTIMATED, estimate_batches
 
@@ -174,7 +168,7 @@ def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
 
 
 def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) -> Prepared:
-    """On mini-batches that were drawn and counted before."""
+    """Plan on mini-batches whose sizes were counted before."""
     sizes, hot_rows = load_sizes(counted)
     of, wanted = sizes.local.shape[:2], (experiment.ranks, experiment.train.epochs)
     if of != wanted:
@@ -184,31 +178,28 @@ def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) 
         )
     store = experiment.row_store
     assert store is not None, "mini-batches have a store of rows"
-    placement = store.caching(hot_rows)
-    resolved = experiment.model_copy(update={"placement": placement})
+    resolved = experiment.model_copy(update={"placement": store.caching(hot_rows)})
     stats = replace(stats, tables={**stats.tables, **sizes.locality})
     return Prepared(experiment, stats, plan(resolved, stats, sizes))
 
 
 def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
-    """The experiment with the partition policy that made the statistics; refused where it states another one."""
-    there, stated = stats.made_by, experiment.partition
-    if there is None:
+    """The experiment with the partition policy that made the statistics.
+
+    Raises :class:`ConfigError` where the experiment states another one.
+    """
+    known, stated = stats.made_by, experiment.partition
+    if known is None:
         note = f"{path.name} does not say which partition policy made it: the experiment's [partition] is not checked"
         return experiment, replace(stats, notes=(*stats.notes, note))
-    problems, maker = [], there["kind"]
-    known = dict(there)
+    problems, maker = [], known["kind"]
     for key in sorted(stated.model_fields_set & set(type(stated).model_fields)):
         got = stated.model_dump(mode="json")[key]
         if got is not None and got != known.get(key):
-            expected = (
-                f"{shown(known[key])}, with which {path} was made"
-                if key in known
-                else (f"none: {path} was made by partition.kind = '{maker}'")
-            )
+            made = shown(known[key]) if key in known else f"none (partition.kind = '{maker}')"
             problems.append(
-                f"partition.{key}: got {shown(got)}, expected {expected}: a statistics file holds one partition; "
-                "change the key, or make the file anew with simgnn partition --stats"
+                f"partition.{key}: got {shown(got)}, expected {made}, with which {path} was made: change the key, or "
+                "make the file anew with simgnn partition --stats"
             )
     if problems:
         raise ConfigError(problems)
@@ -219,4 +210,4 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
             f"partition.kind: got '{stated.label}', expected '{maker}', with which {path} was made: state it, since it "
             "is not a shipped partitioner"
         )
-    return experiment.model_copy(update={"partition": found.model_validate(known)}), stats
+    return experiment.model_copy(update={"partition": found.model_validate(dict(known))}), stats
