@@ -21,8 +21,7 @@ from simgnn.errors import ConfigError as ConfigError
 from simgnn.graph.graph import Graph as Graph
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
-from simgnn.program.scratch import Terms
-from simgnn.program.sizes import IntArray, Size
+from simgnn.program.sizes import IntArray, Size, Terms
 
 Moves = Literal["rows", "blocks", "batches"]
 """What travels: rows of the full graph that lists name, whole blocks of its rows, or input rows of mini-batches."""

@@ -12,8 +12,7 @@ from simgnn.policy import Codec, DecodeRows, EncodeRows
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import Scratch, Size
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,9 @@ class BlockSync:
 
     @property
     def point(self) -> str:
-        """Name of the sync point, for buffers and decisions."""
         return f"{self.layer}/{self.phase}"
 
     def op(self, part: str) -> str:
-        """Name of an op of the sync."""
         return f"{self.phase}/{self.layer}/{part}"
 
     def rows_elsewhere(self, builder: ProgramBuilder, root: int) -> Size:

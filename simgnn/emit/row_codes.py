@@ -35,7 +35,6 @@ class RowCodes(Codec):
         return not self.feedback
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Errors that are not fed back where there is nothing to feed them back to."""
         if self.keeps_exact_rows and not choices.freshness.sends_differences:
             caching = choices.fitting(FreshnessTraits, lambda freshness: freshness.sends_differences)
             yield Refusal(
@@ -46,14 +45,12 @@ class RowCodes(Codec):
 
     @property
     def largest_code(self) -> int:
-        """n = 2**B - 1."""
         return (1 << self.bits) - 1
 
     def row_bytes(self, width: int, dtype: str) -> int:
         return 2 * ITEM_BYTES[dtype] + code_bytes(width, self.bits)
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
-        """The nearest codes, see :meth:`pack`."""
         return self.pack(rows)
 
     def pack(self, rows: Array) -> Array:
@@ -77,7 +74,6 @@ class RowCodes(Codec):
         return xp.concat((header, xp.astype(joined, xp.uint8)), axis=1)
 
     def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
-        """min + step x code."""
         xp, size = array_namespace(packed), 2 * ITEM_BYTES[dtype]
         header = from_bytes(packed[:, :size], dtype)
         coded = xp.astype(packed[:, size:], xp.int32)

@@ -12,8 +12,7 @@ from simgnn.model.user_layer import work_of
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Work
-from simgnn.program.scratch import NO_SCRATCH, Scratch, Terms, rows_of
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import NO_SCRATCH, Scratch, Size, Terms, rows_of
 
 FORWARD, BACKWARD = "locality/forward", "locality/backward"
 """Tables of the partition that tell how local the sums over a rank's own edges are."""

@@ -12,8 +12,7 @@ from simgnn.policy import Codec, DecodeRows, EncodeRows
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.program import EVALUATE
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Route, Size, reverse_of
+from simgnn.program.sizes import Route, Scratch, Size, reverse_of
 
 Phase = Literal["forward", "backward", "setup"]
 LANDING_FORMS: Mapping[str, Form | None] = {"put": Form.PUT, "add": None, "max": Form.GREATER}

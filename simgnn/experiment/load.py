@@ -109,7 +109,8 @@ def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
         told = " and ".join(f"cluster.{key} = {value}" for key, value in counts.items())
         expected = f"{each}" if len(counts) == 2 else f"a multiple of {each}"
         raise ConfigError(
-            f"--ranks: got {ranks} with {told} (--set), expected {expected}: it says how many ranks there are in all"
+            f"--ranks: got {ranks} with {told} (--set), expected {expected}: it says how many ranks there are in all; "
+            f"change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
         )
     if "ranks_per_host" in stated:
         return {} if "hosts" in stated else {"hosts": ranks // each}

@@ -86,7 +86,7 @@ class ModelSection(Section):
     table: ClassVar[str] = "model"
 
     kind: str = Field(default="gcn", description="gcn, sage, gin, gat or package.module:Class")
-    layers: Annotated[int, Field(ge=1, le=1000)] = Field(default=2, description="layers")
+    layers: int = Field(default=2, ge=1, le=1000, description="layers")
     hidden: Width | Annotated[tuple[Width, ...], Field(max_length=999)] = Field(
         default=256, description="width of the hidden layers"
     )
@@ -97,14 +97,19 @@ class ModelSection(Section):
         default="auto", description="whether the constant aggregate of layer 1's inputs may be computed once"
     )
 
-    heads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=4, description="attention heads of gat's hidden layers, which share their width; its last layer has one"
+    heads: int = Field(
+        default=4,
+        ge=1,
+        le=1024,
+        description="attention heads of gat's hidden layers, which share their width; its last layer has one",
     )
     activation: Literal["auto", "relu", "elu"] = Field(
         default="auto", description="function behind every hidden layer; auto: relu, of gat on mini-batches elu"
     )
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+    dropout: float = Field(
         default=0.0,
+        ge=0,
+        lt=1,
         description="share of the elements of rows between layers that training drops, to the nearest 65,536th; the "
         "others grow by 1 / (1 - share)",
     )
@@ -229,34 +234,34 @@ class TrainSection(Section):
 
     table: ClassVar[str] = "train"
 
-    epochs: Annotated[int, Field(ge=1, le=10**7)] = Field(default=200, description="passes over the training vertices")
+    epochs: int = Field(default=200, ge=1, le=10**7, description="passes over the training vertices")
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(default=0.01, description="step size")
-    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = Field(
-        default=0.0, description="L2 penalty added to gradients"
-    )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="momentum of sgd")
+    learning_rate: float = Field(default=0.01, gt=0, le=1e6, description="step size")
+    weight_decay: float = Field(default=0.0, ge=0, le=1e6, description="L2 penalty added to gradients")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of sgd")
     dtype: Literal["float32", "float64"] = Field(default="float32", description="type of rows and parameters")
     gradient_mean: Literal["seeds", "ranks"] = Field(
         default="seeds",
         description="what a step on mini-batches takes the mean of: losses of all ranks' seeds, or of ranks' means",
     )
-    eval_every: Annotated[int, Field(ge=0, le=10**7)] = Field(
+    eval_every: int = Field(
         default=1,
+        ge=0,
+        le=10**7,
         description="epochs between evaluations of validation and test vertices; 0: only after the last epoch",
     )
-    clip_norm: Annotated[float, Field(ge=0, le=1e30)] = Field(
+    clip_norm: float = Field(
         default=0.0,
+        ge=0,
+        le=1e30,
         description="largest norm of all ranks' gradient rows of a layer's output; each rank clips its share; 0: off",
     )
     clip_scale: Literal["inverse-sqrt", "sqrt"] = Field(
         default="inverse-sqrt", description="a rank's share of clip_norm: over, or times, the square root of the ranks"
     )
-    checkpoint_every: Annotated[int, Field(ge=0, le=10**7)] = Field(
-        default=0, description="epochs between checkpoints; 0: none"
-    )
-    timeout: Annotated[float, Field(gt=0, le=10**6)] = Field(
-        default=300.0, description="seconds after which a rank that others wait for counts as lost"
+    checkpoint_every: int = Field(default=0, ge=0, le=10**7, description="epochs between checkpoints; 0: none")
+    timeout: float = Field(
+        default=300.0, gt=0, le=10**6, description="seconds after which a rank that others wait for counts as lost"
     )
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:

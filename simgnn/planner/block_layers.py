@@ -32,8 +32,7 @@ from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Nature, Op, Transfer
 from simgnn.program.program import EVALUATE
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import Scratch, Size
 
 POINTER_BYTES, SOURCE_BYTES = 8, 4
 

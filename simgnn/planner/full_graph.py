@@ -12,8 +12,7 @@ from simgnn.model import costs
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.program.kinds import OpKind, Segment
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import Scratch, Size
 
 
 class FullGraphPlan:

@@ -17,8 +17,7 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.program import EVALUATE
-from simgnn.program.scratch import Scratch, rows_of
-from simgnn.program.sizes import Column, Size
+from simgnn.program.sizes import Column, Scratch, Size, rows_of
 
 EVALUATION = len(MASKS) * METRICS
 """float64 values of an evaluation: the metrics of train, validation and test rows."""

@@ -24,8 +24,7 @@ from simgnn.program.ops import (
     Work,
 )
 from simgnn.program.program import Calendar, Program, Publication, Template
-from simgnn.program.scratch import Scratch, Term
-from simgnn.program.sizes import Column, Decision, IntArray, Route, Size, SizeTable, reverse_of
+from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, SizeTable, Term, reverse_of
 
 
 class Labelled(Protocol):

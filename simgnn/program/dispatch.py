@@ -145,7 +145,6 @@ class Job(NamedTuple, Generic[What]):
 
     @property
     def ready(self) -> Ready:
-        """The op as a schedule sees it."""
         turn = self.turn
         return Ready(turn.epoch, turn.step, turn.order.op_ids[self.position], turn.order.ops[self.position].name)
 

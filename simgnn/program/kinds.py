@@ -34,24 +34,17 @@ class OpKind(StrEnum):
 class Form(StrEnum):
     """A second way in which an op of a kind works. A test checks that the executor's table covers every member."""
 
-    PUT = "put"
-    """A copy that puts rows which arrived in the place of those that the route names."""
-    SPARSE_ROWS = "sparse-rows"
-    """A copy between rows of a sparse matrix and one block of bytes for each peer."""
-    OWN_ROWS = "own-rows"
-    """A copy to the host in which each rank touches its own rows of a shared buffer only."""
-    GREATER = "greater"
-    """An add that keeps the greater of two elements instead of their sum."""
-    FIRST_ROWS = "first-rows"
-    """An add to the first rows of what is written."""
-    DROPOUT = "dropout"
-    """Elements of rows are dropped in training; all ranks draw alike, so that copies of a vertex are equal."""
-    BATCH_DROPOUT = "batch-dropout"
-    """The same where each rank draws for its own mini-batch."""
-    RANK_MEANS = "rank-means"
-    """A loss whose gradient is that of the mean over each rank's batch, not over all seeds."""
-    REMOTE_ROWS = "remote-rows"
-    """A fetch of rows that other ranks hold, located rank after rank: they are written in the order of arrival."""
+    PUT = "put"  # a copy that puts rows which arrived in the place of those that the route names
+    SPARSE_ROWS = "sparse-rows"  # a copy between rows of a sparse matrix and one block of bytes for each peer
+    OWN_ROWS = "own-rows"  # a copy to the host in which each rank touches only its own rows of a shared buffer
+    GREATER = "greater"  # an add that keeps the greater of two elements instead of their sum
+    FIRST_ROWS = "first-rows"  # an add to the first rows of what is written
+    DROPOUT = (
+        "dropout"  # drops elements of rows in training; all ranks draw alike, so that copies of a vertex are equal
+    )
+    BATCH_DROPOUT = "batch-dropout"  # dropout where each rank draws for its own mini-batch
+    RANK_MEANS = "rank-means"  # a loss whose gradient is that of the mean over each rank's batch, not over all seeds
+    REMOTE_ROWS = "remote-rows"  # a fetch of rows of other ranks, rank after rank, written in the order of arrival
 
 
 class Segment(StrEnum):

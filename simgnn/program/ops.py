@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Literal
 
 from simgnn.program.kinds import Form, OpKind, Segment
-from simgnn.program.scratch import NO_SCRATCH, Scratch
-from simgnn.program.sizes import Decision, Size
+from simgnn.program.sizes import NO_SCRATCH, Decision, Scratch, Size
 
 Space = Literal["device", "host", "host-shared"]
 Ring = Literal["epoch", "step"]
@@ -39,7 +38,6 @@ class Buffer:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
         return self.width * ITEM_BYTES[self.dtype]
 
 

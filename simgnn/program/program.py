@@ -9,8 +9,7 @@ import numpy as np
 
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Buffer, Group, Op, Stream
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import IntArray, Route, SizeTable
+from simgnn.program.sizes import IntArray, Route, Scratch, SizeTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Sizes: how many rows, edges or elements an op touches on a rank, without naming the rank.
+"""Sizes: how many rows, edges or elements an op touches on a rank, or bytes it holds, without naming the rank.
 
 A size is a constant, a column (one number a rank, and optionally a step and an epoch), or a decision: a number that
 only training knows, with an upper bound. An activity supplies the decisions to the simulator; the executor makes them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -114,3 +114,53 @@ class SizeTable:
             column = self.columns[size.name]
             return np.asarray(column.reshape(len(column), -1).max(axis=1))
         return np.full(self.ranks, size, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``row_bytes`` bytes for each of ``rows`` on a rank."""
+
+    rows: Size
+    row_bytes: int
+
+
+Terms = tuple[Term, ...]
+"""Bytes that are added up."""
+
+
+def rows_of(rows: Size, row_bytes: int) -> Terms:
+    """The term of so many rows; none where a row has no bytes."""
+    return (Term(rows, row_bytes),) if row_bytes else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Memory that an op takes beside its buffers, as its emitter states it. It is no part of the op's price or digest.
+
+    The op holds the sum of ``terms`` while it runs, or the sum of ``at_least`` where that is larger. ``copied_last``:
+    buffers that it writes after everything else, as copies of others, so that they exist only when it has ended.
+    ``own_block``: the rank that reads its own rows where the op names a block that has arrived on all others.
+    ``handed_over``: on a CPU, what the op writes on the device is the memory that it reads on the host.
+    """
+
+    terms: Terms = ()
+    at_least: Terms = ()
+    copied_last: tuple[str, ...] = ()
+    own_block: int | None = None
+    handed_over: bool = False
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """Every size that its bytes depend on."""
+        return tuple(term.rows for term in self.terms + self.at_least)
+
+    def at(self, size_of: Callable[[Size], IntArray]) -> IntArray:
+        """Bytes on every rank, int64 [P]; ``size_of`` gives a size on every rank in the turn at hand."""
+        held, least = (
+            sum((size_of(term.rows) * term.row_bytes for term in terms), size_of(0))
+            for terms in (self.terms, self.at_least)
+        )
+        return held.clip(min=least)
+
+
+NO_SCRATCH = Scratch()

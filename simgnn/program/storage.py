@@ -18,8 +18,7 @@ from simgnn.errors import ProgramError
 from simgnn.npzfile import read_npz
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Publication, Template
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Column, Decision, Route, SizeTable
+from simgnn.program.sizes import Column, Decision, Route, Scratch, SizeTable
 
 FORMAT = 1
 JSON_NAME, COLUMNS_NAME = "program.json", "columns.npz"

@@ -11,8 +11,7 @@ from programs import mirror_sync
 
 from simgnn.errors import ProgramError
 from simgnn.program.program import Template
-from simgnn.program.scratch import Scratch, Term
-from simgnn.program.sizes import Column, Decision
+from simgnn.program.sizes import Column, Decision, Scratch, Term
 from simgnn.program.storage import load_program, program_digest, save_program
 
 

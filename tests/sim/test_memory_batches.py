@@ -6,7 +6,7 @@ from programs.notation import op, program
 from sim.worlds import machine, run
 from simgnn.program.ops import Buffer, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
-from simgnn.program.scratch import Scratch
+from simgnn.program.sizes import Scratch
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.memory.spans import scratch_bytes
 from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, parted_sizes, planned

@@ -13,8 +13,7 @@ from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import plan
 from simgnn.program.ops import Buffer, Stream, Transfer
 from simgnn.program.program import Calendar, Program
-from simgnn.program.scratch import Scratch, Term, rows_of
-from simgnn.program.sizes import Column
+from simgnn.program.sizes import Column, Scratch, Term, rows_of
 from simgnn.program.validate import validate
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.memory.spans import scratch_bytes

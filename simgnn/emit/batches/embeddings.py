@@ -19,8 +19,7 @@ from simgnn.policy import Array, PolicyContext
 from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Nature, Op, Transfer, Work
-from simgnn.program.scratch import Scratch, rows_of
-from simgnn.program.sizes import Column, IntArray, Route
+from simgnn.program.sizes import Column, IntArray, Route, Scratch, rows_of
 from simgnn.sampling.batches.sizes import BatchSizes
 
 PUSH = "push"

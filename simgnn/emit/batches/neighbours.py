@@ -41,26 +41,23 @@ class DrawBatch(RankAction[Callable[[PolicyContext], tuple[Array, ...]]]):
 class NeighbourSampling(Batching, ABC):
     """Uniform neighbour sampling without replacement.
 
-    ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way);
-    -1 for all. ``global_batch`` divides a batch of all ranks evenly, the first ones getting one vertex more where
-    that leaves a rest (docs/systems/distdgl.md). ``split``: ``even`` gives all ranks equally many training vertices,
-    ``local`` those that they own.
-    ``last``: ``drop`` ends an epoch where the first rank has no full batch left (docs/systems/mini-batches.md).
-    ``storage``: where batches are kept: decides nothing about them.
-    ``evaluation``: ``exact``, each layer on all in-edges of every rank's own vertices, which needs memory for the rows
-    of two layers; ``none`` leaves it out.
+    ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way).
+    ``global_batch`` is divided evenly; the first ranks get one vertex more where that leaves a rest
+    (docs/systems/distdgl.md). ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that
+    they own. ``last``: ``drop`` ends an epoch where the first rank has no full batch left
+    (docs/systems/mini-batches.md). ``evaluation``: ``exact`` needs memory for the rows of two layers.
     """
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
     mini_batches: ClassVar[bool] = True
     effects: ClassVar[Mapping[str, Effect]] = {"storage": "nothing"}
 
-    batch_size: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(default=1000, description="seed vertices of a rank")
+    batch_size: int = Field(default=1000, ge=1, le=2**31 - 1, description="seed vertices of a rank")
     global_batch: Annotated[int, Field(ge=1, le=2**62)] | None = Field(
         default=None, description="seed vertices of all ranks together, divided evenly, in place of batch_size"
     )
-    fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
-        description="neighbours by hop from the seed vertices; -1: all"
+    fanouts: tuple[int, ...] = Field(
+        min_length=1, max_length=1000, description="neighbours by hop from the seed vertices; -1: all"
     )
     split: Literal["even", "local"] = Field(default="even", description="training vertices of a rank")
     last: Literal["keep", "drop"] = Field(

@@ -50,7 +50,7 @@ def add_route(builder: ProgramBuilder, name: str, route: Route) -> None:
 
 @dataclass
 class Staging:
-    """Collects the chain. Rows are ``width`` wide, of the training dtype."""
+    """Collects the chain of ops. Rows have ``width`` elements of the training dtype."""
 
     builder: ProgramBuilder
     width: int
@@ -58,7 +58,6 @@ class Staging:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return self.width * self.builder.item_bytes
 
     def add(self, op: Op) -> None:

@@ -128,7 +128,6 @@ class ReplicaSync:
     policy: ChoosesRows
 
     def emit(self) -> None:
-        """All ops, in the sync's templates."""
         builder, width, scatter = self.builder, self.sync.width, self._scatter
         rows = scatter.stage.target
         state = add_state(builder, self.policy)

@@ -19,8 +19,7 @@ from simgnn.policy import Codec
 from simgnn.program.builder import Labelled, ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.scratch import Scratch, Terms, rows_of
-from simgnn.program.sizes import Column, Decision, Size
+from simgnn.program.sizes import Column, Decision, Scratch, Size, Terms, rows_of
 
 STATE = "threshold"
 """Buffer of the policy's state, the same on all ranks: float64, its numbers, then whether an epoch has ended."""
@@ -43,7 +42,6 @@ class CachedStage:
     policy: ChoosesRows
 
     def emit(self) -> None:
-        """All ops, in the sync's templates."""
         self.add_kept()
         self.send_moved(EncodeMoved, 0)
         self.land_moved()
@@ -138,7 +136,6 @@ class CachedStage:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row on the wire."""
         return self.codec.row_bytes(self.sync.width, self.builder.dtype)
 
     @cached_property
@@ -185,7 +182,6 @@ class CachedStage:
         return self.copies(self.arriving, number) if self.codec.encodes else ()
 
     def work(self, primitive: str, rows: Size, **sizes: int) -> Work:
-        """Work on rows of the sync's width."""
         return self.builder.row_work(primitive, rows, self.sync.width, **sizes)
 
     def compute(
@@ -206,11 +202,9 @@ class CachedStage:
         )  # fmt: skip
 
     def name(self, what: str) -> str:
-        """Name of a buffer of the stage."""
         return buffer_name(what, self.sync, self.stage)
 
     def decision(self, name: str) -> str:
-        """Name of a decision of the stage."""
         return f"{buffer_name('sync', self.sync, self.stage)}/{name}"
 
 

@@ -20,7 +20,7 @@ LARGEST_SHIFT = 5.0
 
 
 class Settle(Action[ChoosesRows]):
-    """Sums stay relative to an earlier reference where today's is near it: parts of several epochs add up only then."""
+    """Keep an earlier reference of sums where this turn's is near it: parts of several epochs add up only then."""
 
     def run(self, context: PolicyContext, reference: Array, kept: Array) -> tuple[Array, ...]:
         """What sums are relative to in this turn, [n, heads], the same to be kept, and the rows that were renewed, bool
@@ -32,7 +32,7 @@ class Settle(Action[ChoosesRows]):
 
 
 class _Reset(Action[ChoosesRows]):
-    """States become zero where their row was renewed."""
+    """Set states to zero where their row was renewed."""
 
     @abstractmethod
     def rows(self, context: PolicyContext) -> Array:
@@ -47,31 +47,28 @@ class _Reset(Action[ChoosesRows]):
 
 
 class ResetMasters(_Reset):
-    """States of shared masters become zero where their row was renewed."""
+    """Set states of shared masters to zero where their row was renewed."""
 
     def rows(self, context: PolicyContext) -> Array:
-        """The shared rows."""
         return shared_rows(context)
 
 
 class ResetMirrors(_Reset):
-    """States of rows that arrive, in the order of the wire, become zero where their row was renewed."""
+    """Set states of rows that arrive, in the order of the wire, to zero where their row was renewed."""
 
     def rows(self, context: PolicyContext) -> Array:
-        """The rows that arrive."""
         return context.arriving
 
 
 class ResetLeaving(_Reset):
-    """States of rows that leave, in the order of the wire, become zero where their row was renewed."""
+    """Set states of rows that leave, in the order of the wire, to zero where their row was renewed."""
 
     def rows(self, context: PolicyContext) -> Array:
-        """The rows that leave."""
         return context.leaving
 
 
 class EncodeChange(Action[ChoosesRows]):
-    """Selected parts become what travels: by how much they changed."""
+    """Compute what travels of selected parts: by how much they changed."""
 
     def run(self, context: PolicyContext, rows: Array, chosen: Array, cached: Array) -> tuple[Array, ...]:
         """The changes of the chosen parts, and the parts as the sums will count them."""
@@ -84,7 +81,7 @@ class EncodeChange(Action[ChoosesRows]):
 
 
 class AddParts(Action[ChoosesRows]):
-    """Changes that arrived are added to the sums."""
+    """Add changes that arrived to the sums."""
 
     def run(self, context: PolicyContext, arrived: Array, mask: Array, sums: Array) -> tuple[Array, ...]:
         """The sums, parts of lower ranks added first; and which shared rows a part woke, bool [n, 1]."""
@@ -108,7 +105,7 @@ class AddParts(Action[ChoosesRows]):
 
 
 class FoldOwn(Action[ChoosesRows]):
-    """Masters add their own parts that moved to the sums, and wake their rows."""
+    """Add the masters' own parts that moved to the sums, and wake their rows."""
 
     def run(self, context: PolicyContext, rows: Array, own: Array, sums: Array, *read: Array) -> tuple[Array, ...]:
         """``own``: masters' parts as the sums count them; then the policy's state, where it has one, and the rows that
@@ -128,7 +125,7 @@ class FoldOwn(Action[ChoosesRows]):
 
 
 class Announce(Action[ChoosesRows]):
-    """Shared rows that are awake are published to all their mirrors."""
+    """List the shared rows that are awake, which are published to all their mirrors."""
 
     def run(self, context: PolicyContext, active: Array) -> tuple[Array, ...]:
         """The mask over the rows of each peer, and the shared rows int64 [k] that are published."""
@@ -148,7 +145,7 @@ class Announce(Action[ChoosesRows]):
 
 
 class EncodeSums(Action[ChoosesRows]):
-    """Sums of published rows become what travels, each encoded once: their change, or without a codec the sums."""
+    """Compute what travels of published sums, each encoded once: their change, or without a codec the sums."""
 
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
@@ -179,19 +176,18 @@ class EncodeSums(Action[ChoosesRows]):
 
 
 class EncodeNews(EncodeSums):
-    """Likewise where hosts add up first: what is published is kept for the other replicas on the host."""
+    """As :class:`EncodeSums` where hosts add up first: keep what is published for other replicas on the host."""
 
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
     ) -> tuple[Array, ...]:
-        """What travels; the same as the chosen rows lie; with a codec also ``published``."""
         packed = self.packed(context, chosen, sums, published)
         wire = self.addressed(context, packed, chosen, mask)
         return (wire, packed) if published is None else (wire, packed, published)
 
 
 class FindNews(Action[ChoosesRows]):
-    """Each local row learns where its news lies."""
+    """Find where the news of each local row lies."""
 
     def run(self, context: PolicyContext, rows: Array, chosen: Array, mask: Array) -> tuple[Array, ...]:
         """int64 [n, 1]: k + 1, this rank published the row as the k-th of the ``chosen`` shared rows; -(k + 1), it
@@ -205,7 +201,7 @@ class FindNews(Action[ChoosesRows]):
 
 
 class Relay(Action[ChoosesRows]):
-    """Rows with news are handed on to the other replicas on the host."""
+    """List the rows with news, which are handed on to the other replicas on the host."""
 
     def run(self, context: PolicyContext, origin: Array) -> tuple[Array, ...]:
         """The mask over the rows of each peer, and where the news of the rows that it names lies, int64 [k]."""
@@ -215,7 +211,7 @@ class Relay(Action[ChoosesRows]):
 
 
 class HandOn(Action[ChoosesRows]):
-    """News travels on as it came, so that all replicas decode the same bytes."""
+    """Hand news on as it came, so that all replicas decode the same bytes."""
 
     def run(self, context: PolicyContext, origins: Array, news: Array, arrived: Array) -> tuple[Array, ...]:
         """The news in the order of the wire; ``origins`` int64 [k] as :class:`Relay` gives them."""
@@ -228,7 +224,7 @@ class HandOn(Action[ChoosesRows]):
 
 
 class TakeSums(Action[ChoosesRows]):
-    """All copies go on with what was published."""
+    """Let all copies go on with what was published."""
 
     def run(
         self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array

@@ -46,7 +46,7 @@ class ChoosesRows(Policy, ABC):
 
 
 class SelectMoved(Action[ChoosesRows]):
-    """Rows that moved are selected."""
+    """Select the rows that moved."""
 
     def run(self, context: PolicyContext, rows: Array, cached: Array, state: Array | None = None) -> tuple[Array, ...]:
         """Mask (uint8, see :class:`WireMask`) and positions int64 [k] of the rows that travel.
@@ -58,7 +58,7 @@ class SelectMoved(Action[ChoosesRows]):
 
 
 class EncodeMoved(Action[ChoosesRows]):
-    """Selected rows become what travels: their encoded difference from the cache, or without a codec the rows."""
+    """Compute what travels of selected rows: their encoded difference from the cache, or without a codec the rows."""
 
     def run(self, context: PolicyContext, rows: Array, chosen: Array, cached: Array) -> tuple[Array, ...]:
         """What travels of the chosen rows, and the cache as the receiver will have it."""
@@ -69,7 +69,7 @@ class EncodeMoved(Action[ChoosesRows]):
 
 
 class DecodeMoved(Action[ChoosesRows]):
-    """What arrived is put into the cache."""
+    """Put what arrived into the cache."""
 
     def run(self, context: PolicyContext, arrived: Array, mask: Array, cached: Array) -> tuple[Array, ...]:
         """All rows [n, F] that this rank goes on with, and the cache, which holds the same values."""
@@ -78,7 +78,7 @@ class DecodeMoved(Action[ChoosesRows]):
 
 
 class ListRows(Action[ChoosesRows]):
-    """A mask becomes the places that it names, where these take fewer bytes."""
+    """Turn a mask into the places that it names, where these take fewer bytes."""
 
     def run(self, context: PolicyContext, mask: Array) -> tuple[Array, ...]:
         """How many rows of each peer, and their places; see :meth:`WireMask.listed`."""
@@ -86,14 +86,14 @@ class ListRows(Action[ChoosesRows]):
 
 
 class MaskRows(Action[ChoosesRows]):
-    """Places that arrived become the mask that the sender had."""
+    """Turn places that arrived into the mask that the sender had."""
 
     def run(self, context: PolicyContext, ids: Array, counts: Array) -> tuple[Array, ...]:
         return (received_mask(context, ids).mask_of(ids, counts),)
 
 
 class EndEpoch(Action[ChoosesRows]):
-    """The state moves on after an epoch; the counts that it followed are recorded, so that it can be repeated."""
+    """Compute the state after an epoch, and record the counts of the accuracy, so that it can be repeated."""
 
     def run(self, context: PolicyContext, metrics: Array, state: Array) -> tuple[Array, ...]:
         """The state as it is stored, float64 [1, numbers + 1]."""

@@ -15,8 +15,7 @@ from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
 from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.program import EVALUATE
-from simgnn.program.scratch import Scratch, rows_of
-from simgnn.program.sizes import Column, Route, Size
+from simgnn.program.sizes import Column, Route, Scratch, Size, rows_of
 
 SCORES = "block_scores"
 """Route of partial gradients of scores: from each rank that has rows to the owner of each other block."""

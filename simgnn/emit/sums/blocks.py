@@ -10,8 +10,7 @@ from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
 from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.program import EVALUATE
-from simgnn.program.scratch import Scratch, rows_of
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import Scratch, Size, rows_of
 
 SCALINGS = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
 """Kind of a layer -> the weights of the edges that it sums over."""

@@ -16,8 +16,7 @@ from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Work
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Column, IntArray, Route, Size, reverse_of
+from simgnn.program.sizes import Column, IntArray, Route, Scratch, Size, reverse_of
 
 SPARSE = "sparse input features"
 

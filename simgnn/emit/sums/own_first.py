@@ -16,8 +16,7 @@ from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind, Segment
-from simgnn.program.scratch import NO_SCRATCH, Scratch, Terms, rows_of
-from simgnn.program.sizes import Column, Size
+from simgnn.program.sizes import NO_SCRATCH, Column, Scratch, Size, Terms, rows_of
 
 OWN_EDGES, HALO_EDGES = Column("edges/own"), Column("edges/halo")
 """A rank's edges by where their source lies."""

@@ -1,6 +1,6 @@
 """Mini-batches sampled while training runs (DistDGL: Zheng et al., IA3 2020)."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,8 +19,11 @@ class Sampled(NeighbourSampling):
     known_ahead: ClassVar[bool] = False
 
     kind: Literal["sampled"] = "sampled"
-    fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
-        default=(15, 10, 5), description="neighbours by hop from the seed vertices; -1: all"
+    fanouts: tuple[int, ...] = Field(
+        default=(15, 10, 5),
+        min_length=1,
+        max_length=1000,
+        description="neighbours by hop from the seed vertices; -1: all",
     )
 
     structure: Literal["partitioned", "replicated"] = Field(

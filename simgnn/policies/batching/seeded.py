@@ -1,6 +1,6 @@
 """Mini-batches known before training begins (RapidGNN): sampled ahead of time from the experiment's seed."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,8 +14,8 @@ class Seeded(NeighbourSampling):
     known_ahead: ClassVar[bool] = True
 
     kind: Literal["seeded"] = "seeded"
-    fanouts: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] = Field(
-        default=(25, 10), description="neighbours by hop from the seed vertices; -1: all"
+    fanouts: tuple[int, ...] = Field(
+        default=(25, 10), min_length=1, max_length=1000, description="neighbours by hop from the seed vertices; -1: all"
     )
 
     def drawing(self, hops: int) -> tuple[Work, ...]:

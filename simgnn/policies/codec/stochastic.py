@@ -10,8 +10,7 @@ from simgnn.emit.row_codes import RowCodes, grid
 from simgnn.graph.hashing import stream_key
 from simgnn.policy import Array, PolicyContext
 from simgnn.program.ops import ITEM_BYTES, Work
-from simgnn.program.scratch import Terms, rows_of
-from simgnn.program.sizes import Size
+from simgnn.program.sizes import Size, Terms, rows_of
 
 DRAWING_PASSES = 2
 """What drawing a number an element costs, in passes over the rows: assumed, not measured."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -45,9 +45,7 @@ class BlockBroadcast(Communication):
     weight_gradient: Literal["summed-gradient", "saved-sum"] = Field(
         default="summed-gradient", description="what the gradient of a layer's weights is computed from"
     )
-    blocks_ahead: Annotated[int, Field(ge=0, le=1)] = Field(
-        default=0, description="blocks that may arrive while one is multiplied"
-    )
+    blocks_ahead: int = Field(default=0, ge=0, le=1, description="blocks that may arrive while one is multiplied")
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
         if choices.model.attends and not choices.codec.relative:

@@ -12,7 +12,7 @@ from simgnn.policy import BatchingTraits, Choices, Cut, Refusal
 from simgnn.program.builder import accesses
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Nature, Op, Transfer
-from simgnn.program.scratch import Scratch, rows_of
+from simgnn.program.sizes import Scratch, rows_of
 
 ROUTE = "rows"
 """Rows that batches pull, from the rank that sends to the one that needs, by epoch and step."""

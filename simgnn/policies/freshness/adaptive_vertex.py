@@ -31,34 +31,15 @@ class AdaptiveVertex(CachedRows):
     """Rows of hidden values and gradients that barely changed are not sent; their receivers go on with the last ones.
 
     Per sync point (a layer and a direction) both ends of a transfer keep the rows as last sent. A row z with the cached
-    row c is held back iff max|z - c| is finite and at most ``epsilon`` times max|z| (``reference = "cached"``: max|c|);
-    so a row that holds NaN is sent, and seen. What is sent is the row itself (codec "none"), else the encoded
-    difference from c, of which both ends add what the receiver decodes: their caches stay bit-identical, and errors of
-    the codec do not pile up (with ``codec.feedback = false`` senders keep the exact row, and they do). What goes ahead
-    names the rows: a bit for each that may travel (``index = "bitmap"``), or 8 bytes a pair and 4 for each that does
-    (``"ids"``: less where fewer than one row in 32 travels).
+    row c is held back iff max|z - c| is finite and at most ``epsilon`` times max|z| (``reference = "cached"``: max|c|).
+    What is sent is the row itself (codec "none"), else the encoded difference from c. Both ends add what the receiver
+    decodes, so that their caches stay bit-identical and errors of the codec do not pile up. After each epoch the
+    threshold follows the training accuracy. Input features and evaluations are exact.
 
-    After each epoch the threshold moves with the training accuracy: it rises (times ``rise_factor``, by at most
-    ``largest_change``, up to ``largest_epsilon``) where the accuracy exceeds its running mean by ``rise_margin``, and
-    falls (times ``fall_factor``, likewise, down to ``smallest_epsilon``) where it misses it by ``fall_margin``; then
-    mean = ``mean_share`` mean + (1 - ``mean_share``) accuracy. It holds for all points and both directions.
-
-    On a vertex-cut (communication "master-mirror") a mirror sends the change of its part, the master adds changes to
-    the sum, and its own where that moved (``fold_on_active``: also where a mirror's did); a vertex that any copy woke
-    is published to all mirrors: the change of the sum since it was last published, or without a codec the sum itself.
-    All copies go on with what was published.
-
-    Where hosts add up first (exchange "host-aggregated"), a host stands for a mirror: replicas send their changed parts
-    to one of them, whose sum of them is tested and sent as a part; what masters publish is handed on as it came.
-
-    With attention on a vertex-cut, sums of weights are relative to a reference that all copies of a vertex share: its
-    greatest score when last renewed. Once today's is farther from it than 5, it is renewed, and all caches of the
-    vertex start from zero. A row is held back only if each of its sums of weights, too, moved by no more than epsilon
-    of itself: rows are divided by them.
-
-    On halo rows (communication "halo") the sender is the owner forward and the holder of the halo row backward. A row
-    that several peers need has equal cached rows for each of them, so it goes to all of them or to none; the cache, the
-    test and the encoding are done once for each (row, peer). Input features, sent once, and evaluations are exact.
+    On a vertex-cut (communication "master-mirror") a mirror sends the change of its part, and a vertex of which any
+    copy moved is published to all mirrors. On halo rows (communication "halo") the owner sends forward and the holder
+    of the halo row backward; a row goes to all peers that need it or to none. The page docs/systems/cdfgnn.md states
+    the controller, what hosts add up first, and how sums of attention are tested.
 
     Source: CDFGNN (arXiv 2408.00232), sections 4 and 5, equation 6. Deviations: the prose's direction of equation 6 (as
     printed it is the opposite: ``direction = "printed"``, for study), clamped after the step; ``epsilon`` starts at

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -33,16 +33,12 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     """Whole blocks are sent or not, by one flag a layer and root, equal on all ranks and decided just before use.
 
     ``rule``: ``epoch-fixed``: all roots send when their copies would be older than ``bound_epochs`` epochs;
-    ``epoch-adaptive``: each root by itself, begun at different epochs where ``stagger`` (without, it is the former);
-    ``variation-gap``: a root sends when its block has moved from the copy by more than ``bound_change``, measured by
-    ``norm``: ``relative`` (Frobenius norm of the change over that of the block), ``frobenius``, ``root-mean-square``
-    (over the elements) or ``largest`` (element); ``inf``: never by change, unless that is no number. Ranks then tell
-    each other one byte a layer.
-    ``check``: ages as they are at the ``start`` of the epoch (none in use exceeds the bound), or as they were at the
-    ``end`` of the one before (one more epoch). ``own_block``: whether a rank multiplies its own block ``fresh``, or the
-    ``cached`` copy that others hold. ``inputs``: whether input features follow the rule (``policy``) or are ``always``
-    sent. ``warmup_epochs``: all send in so many first epochs. ``skip``: ``embeddings`` (forward), or ``gradients``:
-    forward is fresh and backward follows the rule.
+    ``epoch-adaptive``: each root decides by itself, at different epochs if ``stagger``; ``variation-gap``: a root sends
+    when its block has moved from the copy by more than ``bound_change``, measured by ``norm``: ``relative`` (Frobenius
+    norm of the change over that of the block), ``frobenius``, ``root-mean-square`` or ``largest`` (both of elements).
+    ``check``: ages at the ``start`` of the epoch (none in use exceeds the bound), or at the ``end`` of the one before
+    (one more epoch). ``own_block``: whether a rank multiplies its own block ``fresh``, or the ``cached`` copy that
+    others hold. ``skip = "gradients"``: forward is fresh and backward follows the rule.
 
     Source: SANCUS, Algorithms 3 to 6, as read in docs/systems/sancus.md, which lists where the text is ambiguous.
     Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any other.
@@ -52,11 +48,14 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     rule: Literal["epoch-fixed", "epoch-adaptive", "variation-gap"] = Field(
         default="epoch-adaptive", description="what decides whether a block is sent"
     )
-    bound_epochs: Annotated[int, Field(ge=0, le=10**7)] = Field(
-        default=1, description="oldest copy in use, in epochs (epoch-fixed, epoch-adaptive)"
+    bound_epochs: int = Field(
+        default=1, ge=0, le=10**7, description="oldest copy in use, in epochs (epoch-fixed, epoch-adaptive)"
     )
-    bound_change: Annotated[float, Field(ge=0, allow_inf_nan=True)] = Field(
-        default=0.01, description="largest change that is not sent (variation-gap); inf: none is"
+    bound_change: float = Field(
+        default=0.01,
+        ge=0,
+        allow_inf_nan=True,
+        description="largest change that is not sent (variation-gap); inf: none is",
     )
     norm: Literal["relative", "frobenius", "root-mean-square", "largest"] = Field(
         default="relative", description="how a change is measured"
@@ -65,7 +64,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     stagger: bool = Field(default=True, description="begin at different epochs (epoch-adaptive)")
     own_block: Literal["fresh", "cached"] = Field(default="fresh", description="which copy its owner multiplies")
     inputs: Literal["policy", "always"] = Field(default="policy", description="whether input features follow the rule")
-    warmup_epochs: Annotated[int, Field(ge=0, le=10**7)] = Field(default=0, description="first epochs that send all")
+    warmup_epochs: int = Field(default=0, ge=0, le=10**7, description="first epochs that send all")
     skip: Literal["embeddings", "gradients"] = Field(default="embeddings", description="what may be skipped")
 
     @model_validator(mode="after")

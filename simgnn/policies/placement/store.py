@@ -77,14 +77,14 @@ class Store(RowStore):
         default="epoch", description="batches that hot rows are counted in; run: one cache, filled once"
     )
     pull: Literal["full", "delta"] = Field(default="full", description="what of the next epoch's hot rows is pulled")
-    sparse_embedding: Annotated[int, Field(ge=0, le=2**20)] = Field(
-        default=0, description="width of the vector that is learned of each vertex; 0: none"
+    sparse_embedding: int = Field(
+        default=0, ge=0, le=2**20, description="width of the vector that is learned of each vertex; 0: none"
     )
     sparse_delay: Literal[0, 1] = Field(
         default=0, description="steps after which learned vectors change, when others may have been pulled"
     )
-    device_bytes: Annotated[int, Field(ge=0, le=2**62)] = Field(
-        default=0, description="bytes of a rank's device for caches and staged batches; 0: no limit"
+    device_bytes: int = Field(
+        default=0, ge=0, le=2**62, description="bytes of a rank's device for caches and staged batches; 0: no limit"
     )
 
     @model_validator(mode="after")

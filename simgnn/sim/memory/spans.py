@@ -10,8 +10,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import carried, made_once
 from simgnn.program.ops import ITEM_BYTES, Op
 from simgnn.program.program import Program
-from simgnn.program.scratch import Scratch
-from simgnn.program.sizes import Column, Decision, IntArray
+from simgnn.program.sizes import Column, Decision, IntArray, Scratch
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.max_min import Ints
 
