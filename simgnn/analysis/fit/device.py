@@ -1,13 +1,175 @@
 """A host's device as the profile writes it: what was read there, and curves fitted to what its ranks measured."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from simgnn.analysis.fit.compute import CurveFit, fit_curves, profile_caches, with_reach
-from simgnn.analysis.fit.samples import Facts, Sample
-from simgnn.hardware.profile.devices import Device
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.analysis.fit.samples import Cache, Facts, Sample
+from simgnn.analysis.fit.solver import Fit, solve
+from simgnn.errors import HardwareError
+from simgnn.hardware.price.work import features
+from simgnn.hardware.primitives import PRIMITIVES, SPMM
+from simgnn.hardware.profile.devices import Cache as ProfileCache
+from simgnn.hardware.profile.devices import Curve, Device
 from simgnn.hardware.profile.quantities import CoreCount, Size
 from simgnn.hardware.topology.topology import Edge, Host, Placed
+
+FloatArray = NDArray[np.float64]
+
+FEWEST_CACHED_LEVEL = 2
+"""The first level's misses are hidden by prefetching; caches from the second level on get terms."""
+REACH = "TLB"
+"""The name under which the profile keeps the reach of address translation as one more cache: rows further apart cost a
+walk through the page tables each, on virtual machines the largest part of a random read. No system file tells it."""
+REACH_MIB = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """One curve with how well it fits."""
+
+    curve: Curve
+    fit: Fit
+
+
+def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
+    """Caches from the second level on, by name ("L2"), as the profile writes them."""
+    return {
+        f"L{cache.level}": ProfileCache(
+            size=Size.of(cache.size_bytes, "measured", note=f"read from {cache.source}"),
+            shared_by=CoreCount.of(cache.sharers, "measured"),
+        )
+        for cache in caches
+        if cache.level >= FEWEST_CACHED_LEVEL
+    }
+
+
+def with_reach(
+    samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None
+) -> dict[str, ProfileCache]:
+    """The caches and, under REACH, the size among REACH_MIB with which aggregations are predicted best (held out)."""
+    spmm = [sample for sample in samples if sample.primitive == SPMM.name]
+    if not spmm:
+        return dict(caches)
+    tried = []
+    for size in REACH_MIB:
+        note = "fitted: beyond it a random read costs a walk through the page tables"
+        reach = ProfileCache(
+            size=Size.of(float(size << 20), "measured", note=note),
+            shared_by=None if cores is None else CoreCount.of(1, "measured"),
+        )
+        together = {**caches, REACH: reach}
+        curves = fit_curves(spmm, together, cores)
+        tried.append((sum(entry.fit.mean_error for entry in curves), size, together))
+    return min(tried, key=lambda one: one[:2])[2]
+
+
+def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> list[CurveFit]:
+    """A curve for every primitive and level (ranks at once, threads of each) that the samples hold.
+
+    ``cores`` of the device, over which ranks spread (None: a GPU). Raises :class:`HardwareError` where samples of a
+    primitive cannot determine its curve.
+    """
+    levels: dict[tuple[str, int, int], list[Sample]] = {}
+    for sample in samples:
+        if sample.primitive in PRIMITIVES:
+            levels.setdefault((sample.primitive, sample.active, sample.threads), []).append(sample)
+    order = list(PRIMITIVES)
+    fitted = []
+    for key in sorted(levels, key=lambda key: (order.index(key[0]), key[1:])):
+        primitive, active, threads = key
+        fitted.append(_fit_level(primitive, active, threads, levels[key], caches, cores))
+    return fitted
+
+
+def _fit_level(
+    primitive: str,
+    active: int,
+    threads: int,
+    samples: Sequence[Sample],
+    caches: Mapping[str, ProfileCache],
+    cores: float | None,
+) -> CurveFit:
+    table = sample_features(samples, {name: cache.bytes_each(cores, active) for name, cache in caches.items()})
+    names = terms_of(primitive, tuple(caches))
+    columns = np.column_stack([table[name] for name in names])
+    used = [place for place in range(len(names)) if np.any(columns[:, place] > 0)]
+    names, columns = [names[place] for place in used], columns[:, used]
+    seconds = np.array([sample.seconds for sample in samples])
+    fit = solve(columns, seconds, f"{primitive}, {active} ranks at once", _groups(samples))
+    costs = {name: float(f"{cost:.4g}") for name, cost in zip(names, fit.coefficients, strict=True) if cost > 0}
+    ranges = {}
+    for name in PRIMITIVES[primitive].ranged:
+        # less work than measured costs a call; a row narrower than any that was measured is extrapolated
+        values = table[name] if name in table else np.array([sample.sizes.get(name, 0.0) for sample in samples])
+        ranges[name] = (float(values.min()) if name == "width" else 0.0, float(values.max()))
+    curve = Curve.of(
+        primitive,
+        costs,
+        "measured",
+        concurrency=active,
+        threads=threads,
+        spread=fit.spread,
+        jitter=_pooled(seconds, [sample.jitter_s for sample in samples]),
+        drift=_pooled(seconds, [sample.drift_s for sample in samples]),
+        samples=fit.used,
+        range=ranges,
+        note=f"median error {fit.median_error:.1%}, worst {np.expm1(fit.worst):.0%}, cross-validated; "
+        f"{fit.left_out} outliers left out",
+    )
+    return CurveFit(curve, fit)
+
+
+def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | None:
+    """One share for a curve: root mean square of deviation over time, each probe weighted by its time, so that long
+    ops, which make up an epoch, decide. None: no probe was repeated often enough."""
+    told = [(time, found) for time, found in zip(seconds.tolist(), deviations, strict=True) if found is not None]
+    if not told:
+        return None
+    square = sum(found * found / time for time, found in told) / sum(time for time, _ in told)
+    return float(f"{np.sqrt(square):.3g}")
+
+
+def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
+    """Features that a primitive's curve may use on a device with these caches: of misses in bytes one a cache, of
+    misses in rows those of :data:`REACH`, of bytes beyond a cache those of all others."""
+    names: list[str] = []
+    for term in PRIMITIVES[primitive].terms:
+        if term == "missed_bytes":
+            names += [f"{term}/{cache}" for cache in caches]
+        elif term == "missed_rows":
+            names += [f"{term}/{cache}" for cache in caches if cache == REACH]
+        elif term == "beyond_bytes":
+            names += [f"{term}/{cache}" for cache in caches if cache != REACH]
+        else:
+            names.append(term)
+    return names
+
+
+def _groups(samples: Sequence[Sample]) -> list[str] | None:
+    """What is held out together: all probes of one graph, or of one shape of layer."""
+    primitive = PRIMITIVES[samples[0].primitive]
+    if primitive.by_form:
+        return [sample.form.removesuffix("-reversed") for sample in samples]
+    if primitive.by_shape:
+        return [str(sorted(sample.sizes[name] for name in primitive.by_shape)) for sample in samples]
+    return None
+
+
+def sample_features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[str, FloatArray]:
+    """Features of samples of one primitive, each float64 [n]; ``caches``: bytes of each that one rank has."""
+    primitive = samples[0].primitive
+    names = set(samples[0].sizes)
+    if any(set(sample.sizes) != names for sample in samples):
+        raise HardwareError(f"samples of '{primitive}' state different sizes; measure again with `simgnn calibrate`")
+    sizes = {name: np.array([sample.sizes[name] for sample in samples]) for name in sorted(names)}
+    profiles = [sample.locality for sample in samples]
+    locality = None if any(profile is None for profile in profiles) else np.array(profiles, dtype=np.float64)
+    return features(primitive, sizes, locality, caches)
+
 
 SWITCH = "switch"
 """What the GPUs of a host hang on."""

@@ -23,7 +23,7 @@ from executor.world.hosts import host_numbers
 from simgnn.analysis.fit.samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
-from simgnn.hardware.price.features import features
+from simgnn.hardware.price.work import features
 from simgnn.hardware.primitives import PRIMITIVES
 
 

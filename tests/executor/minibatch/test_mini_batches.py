@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from executor.state.plan import RunPlan
-from simgnn.analysis.compare.compare import compare_runs
+from simgnn.analysis.compare import compare_runs
 from simgnn.emit.batches.names import HOT
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
 from simgnn.program.digest import program_digest

@@ -16,7 +16,7 @@ import pytest
 from executor.minibatch.input_rows import PlannedOrigins
 from executor.recording.row_origins import merge_taken
 from executor.state.plan import RunPlan
-from simgnn.analysis.compare.compare import compare_runs
+from simgnn.analysis.compare import compare_runs
 from simgnn.cli.tables.results import show_result
 from simgnn.record.batches import batch_table, batches_that_differ, input_rows
 from simgnn.record.result import InputRows, Result, read_result, write_result

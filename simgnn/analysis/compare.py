@@ -1,5 +1,6 @@
 """Where a prediction and a run differ: a join of two traces on (rank, epoch, step, op_id)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -7,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simgnn.analysis.compare.cautions import cautions
-from simgnn.analysis.compare.energy import EnergyDifference
-from simgnn.analysis.compare.metrics import op_times
 from simgnn.errors import ConfigError
+from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
 from simgnn.program.program import EVALUATE
 from simgnn.record.batches import batches_that_differ
+from simgnn.record.energy import EnergyFigure, sum_of, why_unknown
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.tomlfile import load_toml
 
 if TYPE_CHECKING:
     # pandas: loaded when runs are compared op by op
     import pandas as pd
+
 
 PARTS = ("compute", "wait", "transfer")
 TOP = 10
@@ -57,6 +59,45 @@ class KindDifference:
     compute: Difference
     wait: Difference
     transfer: Difference
+
+
+@dataclass(frozen=True)
+class EnergyDifference:
+    """Mean energy of a training epoch, of all devices that ranks compute on; None where a side does not know it, which
+    ``predicted_unknown`` and ``measured_unknown`` explain. Of two directories of one kind the first stands in the place
+    of the prediction."""
+
+    predicted_J: float | None  # noqa: N815  the unit is part of the name
+    measured_J: float | None  # noqa: N815
+    predicted_unknown: str
+    measured_unknown: str
+
+    @classmethod
+    def of(cls, predicted: Sequence[EnergyFigure], measured: Sequence[EnergyFigure]) -> "EnergyDifference":
+        """From the figures of two results."""
+        return cls(
+            sum_of(predicted, "device", "epoch_mean_J"),
+            sum_of(measured, "device", "epoch_mean_J"),
+            why_unknown(predicted, "device"),
+            why_unknown(measured, "device"),
+        )
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None where a side is unknown or nothing was used."""
+        if self.predicted_J is None or not self.measured_J:
+            return None
+        return (self.predicted_J - self.measured_J) / self.measured_J
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "predicted_J": self.predicted_J,
+            "measured_J": self.measured_J,
+            "error": self.error,
+            "predicted_unknown": self.predicted_unknown,
+            "measured_unknown": self.measured_unknown,
+        }
 
 
 @dataclass(frozen=True)
@@ -264,3 +305,71 @@ def _training_traffic(run: RunDirectory) -> "pd.DataFrame":
     trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
     table: pd.DataFrame = read_table(run.traffic).to_pandas()
     return table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])
+
+
+LAST = (
+    "{}: an earlier version wrote the result; as the runs are of unequal length, payload is compared by its last epoch"
+)
+
+
+def cautions(
+    sides: tuple[str, str], runs: tuple[RunDirectory, RunDirectory], results: tuple[Result, Result]
+) -> list[str]:
+    """One line each; ``sides`` names the two directories. Raises :class:`ConfigError` where a file cannot be read."""
+    told = []
+    for side, result in zip(sides, results, strict=True):
+        if result.backend == "sim":
+            told += [f"{side}: {text}" for text in result.qualifications()]
+    if results[0].epochs != results[1].epochs:
+        told += [
+            LAST.format(side) for side, result in zip(sides, results, strict=True) if result.payload_epochs is None
+        ]
+    if {result.backend for result in results} == {"sim", "executor"}:
+        told += _machine(*(_table(run, "hardware") for run in runs))
+        told += _placement(*(_table(run, "experiment") for run in runs))
+    return told
+
+
+def _machine(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    there, here = (table.get("meta", {}).get("name") for table in (predicted, measured))
+    if there is None or here is None:
+        which = "prediction" if there is None else "run"
+        return [f"the {which}'s directory holds no hardware profile: whether both are of one machine is not known"]
+    if there != here:
+        return [f"predicted for the hardware profile '{there}', but the run's is '{here}': another machine"]
+    if predicted != measured:
+        return [f"two hardware profiles named '{there}': predicted with other numbers than the run's profile holds"]
+    return []
+
+
+def _placement(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    told = []
+    for section, key, what in (
+        ("cluster", "hosts", "hosts"),
+        ("cluster", "ranks_per_host", "ranks per host"),
+        ("hardware", "threads_per_rank", "threads per rank"),
+    ):
+        there, here = (table.get(section, {}).get(key) for table in (predicted, measured))
+        if there != here:
+            told.append(f"ranks are placed differently: {what} {there} predicted, {here} in the run")
+    return told
+
+
+def _table(run: RunDirectory, name: str) -> Mapping[str, Any]:
+    path = getattr(run, name)
+    return load_toml(path) if path.is_file() else {}
+
+
+def op_times(run: RunDirectory) -> "pd.DataFrame":
+    """Trace of a run with the op's name and kind, and its seconds of ``compute``, ``wait`` and ``transfer``."""
+    trace: pd.DataFrame = read_table(run.trace).to_pandas()
+    ops = read_table(run.ops).to_pandas()
+    frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
+    computes = frame["kind"].isin([kind.value for kind in COMPUTE_KINDS])
+    # rows picked on a stream that calls no other rank are work: it neither waits for a peer nor uses a link
+    calling = set(ops.loc[ops["kind"].isin([kind.value for kind in GROUP_KINDS]), "stream"])
+    computes |= (frame["kind"] == "copy") & ~frame["stream"].isin(calling)
+    frame["compute"] = (frame["ended_s"] - frame["issued_s"]).where(computes, 0.0)
+    frame["wait"] = (frame["started_s"] - frame["issued_s"]).where(~computes, 0.0)
+    frame["transfer"] = (frame["ended_s"] - frame["started_s"]).where(~computes, 0.0)
+    return frame
