@@ -1,4 +1,10 @@
-"""Where a prediction and a run differ: a join of two traces on (rank, epoch, step, op_id)."""
+"""Compare a prediction with a run: a join of two traces on (rank, epoch, step, op_id), and what limits its meaning.
+
+Metrics of an op (:func:`op_times`): one that is no group call has compute = ended - issued. A group call (exchange,
+fetch, broadcast, allreduce, allgather, barrier) starts with the latest issue of its group; it has wait = started -
+issued and transfer = ended - started. Copies between host and device, peer reads, and copies within a rank on a stream
+that makes group calls count as transfer. Other copies are work of the rank.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,16 +27,24 @@ if TYPE_CHECKING:
     # pandas: loaded when runs are compared op by op
     import pandas as pd
 
-
 PARTS = ("compute", "wait", "transfer")
+SIDES = ("predicted", "measured")
 TOP = 10
+LAST = (
+    "{}: an earlier version wrote the result; as the runs are of unequal length, payload is compared by its last epoch"
+)
 UNMATCHED = "{} ops of these epochs ran on one side only and are left out: the two decided differently what to send"
+PLACEMENT = (
+    ("cluster", "hosts", "hosts"),
+    ("cluster", "ranks_per_host", "ranks per host"),
+    ("hardware", "threads_per_rank", "threads per rank"),
+)
+"""(section, key, words) of the experiment's settings that place ranks."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One quantity of an epoch on both sides, in seconds; ``error`` = (predicted - measured) / measured, None where
-    nothing was measured. Of two directories of one kind the first stands in the place of the prediction."""
+    """Seconds of one quantity on both sides. With two directories of one kind the first counts as the prediction."""
 
     name: str
     predicted_s: float
@@ -43,17 +57,16 @@ class Difference:
 
     @property
     def error(self) -> float | None:
-        """Relative error."""
+        """(predicted - measured) / measured; None where nothing was measured."""
         return self.difference_s / self.measured_s if self.measured_s > 0 else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Fields and derived numbers."""
         return {**asdict(self), "difference_s": self.difference_s, "error": self.error}
 
 
 @dataclass(frozen=True)
 class KindDifference:
-    """One op kind, mean over ranks of the seconds in a median epoch."""
+    """Seconds of one op kind in a median epoch, mean over ranks."""
 
     kind: str
     compute: Difference
@@ -63,9 +76,8 @@ class KindDifference:
 
 @dataclass(frozen=True)
 class EnergyDifference:
-    """Mean energy of a training epoch, of all devices that ranks compute on; None where a side does not know it, which
-    ``predicted_unknown`` and ``measured_unknown`` explain. Of two directories of one kind the first stands in the place
-    of the prediction."""
+    """Mean energy of a training epoch, of all devices that ranks compute on. Where a side does not know it (None),
+    ``predicted_unknown`` or ``measured_unknown`` says why."""
 
     predicted_J: float | None  # noqa: N815  the unit is part of the name
     measured_J: float | None  # noqa: N815
@@ -74,13 +86,9 @@ class EnergyDifference:
 
     @classmethod
     def of(cls, predicted: Sequence[EnergyFigure], measured: Sequence[EnergyFigure]) -> "EnergyDifference":
-        """From the figures of two results."""
-        return cls(
-            sum_of(predicted, "device", "epoch_mean_J"),
-            sum_of(measured, "device", "epoch_mean_J"),
-            why_unknown(predicted, "device"),
-            why_unknown(measured, "device"),
-        )
+        """Compare the figures of two results."""
+        joules = [sum_of(figures, "device", "epoch_mean_J") for figures in (predicted, measured)]
+        return cls(*joules, why_unknown(predicted, "device"), why_unknown(measured, "device"))
 
     @property
     def error(self) -> float | None:
@@ -90,24 +98,16 @@ class EnergyDifference:
         return (self.predicted_J - self.measured_J) / self.measured_J
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "predicted_J": self.predicted_J,
-            "measured_J": self.measured_J,
-            "error": self.error,
-            "predicted_unknown": self.predicted_unknown,
-            "measured_unknown": self.measured_unknown,
-        }
+        return {**asdict(self), "error": self.error}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors of the epoch, of its parts, of each op kind; the ops with the largest absolute difference; byte counts;
+    """Errors of the epoch, of its parts and of each op kind; the ops with the largest absolute difference; traffic;
     energy.
 
-    ``ops_unmatched``: ops of the compared epochs, by rank, epoch, step and op, that ran on one side only.
-    ``batches_differ``: mini-batches that held other rows, took them from other places, or are told by one side only;
-    None where there are none.
+    ``ops_unmatched``: ops of the compared epochs that ran on one side only. ``batches_differ``: mini-batches that held
+    other rows, took them from other places, or are recorded on one side only (None: neither side has any).
     """
 
     predicted: Result
@@ -127,13 +127,13 @@ class Comparison:
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What the two directories are: a prediction and what was measured, or two of one kind, A and B."""
-        return sides_of(self.predicted, self.measured)
+        """Names of the two directories: "predicted" and "measured", or twice the same word with A and B."""
+        return _sides(self.predicted, self.measured)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Seconds between which 90 % of the predicted epochs are expected; None: the prediction states none, or it is
-        not compared with a measurement."""
+        """Seconds between which 90 % of the predicted epochs are expected; None where the prediction states none, or
+        where it is not compared with a measurement."""
         return self.predicted.epoch_s_interval if self.predicted.backend != self.measured.backend else None
 
     @property
@@ -144,7 +144,7 @@ class Comparison:
         return self.interval[0] <= self.epoch.measured_s <= self.interval[1]
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``; where both sides are of one kind, keys say ``first`` and ``second`` instead."""
+        """For ``--json``. Where both sides are of one kind, keys say ``first`` and ``second`` instead."""
         table = {
             "backends": [self.predicted.backend, self.measured.backend],
             "cautions": list(self.cautions),
@@ -171,8 +171,8 @@ class Comparison:
 def compare_runs(predicted: Path, measured: Path) -> Comparison:
     """Compare two run directories of one program: a prediction with a run, or two of one kind.
 
-    Times are taken over the steady epochs that both traces hold (all but the first, where there are several). What
-    jitter adds to predicted waits is in no trace: it is added from the result, op by op. Raises :class:`ConfigError`
+    Times are those of the steady epochs that both traces hold (all but the first, where there are several). Predicted
+    waits that jitter causes are in no trace, so they are added from the result, op by op. Raises :class:`ConfigError`
     when a directory holds no finished run or the programs differ.
     """
     first, second = RunDirectory(predicted), RunDirectory(measured)
@@ -191,18 +191,24 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         if result.status == "failed" or not result.epoch_s:
             raise ConfigError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
     joined, epochs, unmatched = _join(first, second)
-    per_op = joined.groupby(["op", "kind"], sort=True)[_columns()].sum() / (epochs * one.ranks)
-    for side, result in (("predicted", one), ("measured", two)):
+    columns = [f"{part}_{side}" for part in PARTS for side in SIDES]
+    per_op = joined.groupby(["op", "kind"], sort=True)[columns].sum() / (epochs * one.ranks)
+    for side, result in zip(SIDES, (one, two), strict=True):
         if result.jitter is not None:
             added = per_op.index.get_level_values("op").map(result.jitter.wait_s).to_numpy(dtype=float)
             per_op[f"wait_{side}"] = (per_op[f"wait_{side}"] + np.nan_to_num(added)).clip(lower=0.0)
-    kinds = tuple(
-        KindDifference(str(kind), *(_difference(str(kind), rows, part) for part in PARTS))
-        for kind, rows in per_op.groupby(level="kind", sort=True)
-    )
     rows: list[dict[Any, Any]] = per_op.reset_index().to_dict("records")
-    whole = [Difference(row["op"], _total(row, "predicted"), _total(row, "measured")) for row in rows]
+    whole = [
+        Difference(row["op"], *(float(sum(row[f"{part}_{side}"] for part in PARTS)) for side in SIDES)) for row in rows
+    ]
     steady = two.epoch_s[1:] or two.epoch_s
+
+    def differ(column: str, field: str) -> int:
+        """Traffic of the whole run, or, of runs of unequal length, of the mean epoch that their results state."""
+        if one.epochs == two.epochs:
+            return _traffic_differs(first, second, column)
+        return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
+
     return Comparison(
         predicted=one,
         measured=two,
@@ -210,28 +216,44 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         epoch=Difference("epoch", _median(one), _median(two)),
         epoch_spread_s=float(np.subtract(*np.percentile(steady, [75, 25]))),
         parts=tuple(_difference(part, per_op, part) for part in PARTS),
-        kinds=kinds,
+        kinds=tuple(
+            KindDifference(str(kind), *(_difference(str(kind), ops, part) for part in PARTS))
+            for kind, ops in per_op.groupby(level="kind", sort=True)
+        ),
         top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
-        bytes_differ=_differ(first, second, "bytes", one.epochs == two.epochs),
-        messages_differ=_differ(first, second, "messages", one.epochs == two.epochs),
+        bytes_differ=differ("bytes", "bytes_sent"),
+        messages_differ=differ("messages", "messages"),
         ops_unmatched=unmatched,
         energy=EnergyDifference.of(one.energy, two.energy),
         batches_differ=_batches_differ(first, second),
         cautions=(
             *([UNMATCHED.format(unmatched)] if unmatched else []),
-            *cautions(sides_of(one, two), (first, second), (one, two)),
+            *_cautions((first, second), (one, two)),
         ),
     )
 
 
-def sides_of(first: Result, second: Result) -> tuple[str, str]:
-    """Names of two sides: "predicted" and "measured", or, of one kind, the same word with A and B."""
+def op_times(run: RunDirectory) -> "pd.DataFrame":
+    """Trace of a run with the op's name and kind, and its seconds of ``compute``, ``wait`` and ``transfer``."""
+    trace: pd.DataFrame = read_table(run.trace).to_pandas()
+    ops = read_table(run.ops).to_pandas()
+    frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
+    computes = frame["kind"].isin([kind.value for kind in COMPUTE_KINDS])
+    calling = set(ops.loc[ops["kind"].isin([kind.value for kind in GROUP_KINDS]), "stream"])
+    computes |= (frame["kind"] == "copy") & ~frame["stream"].isin(calling)
+    frame["compute"] = (frame["ended_s"] - frame["issued_s"]).where(computes, 0.0)
+    frame["wait"] = (frame["started_s"] - frame["issued_s"]).where(~computes, 0.0)
+    frame["transfer"] = (frame["ended_s"] - frame["started_s"]).where(~computes, 0.0)
+    return frame
+
+
+def _sides(first: Result, second: Result) -> tuple[str, str]:
     words = [{"sim": "predicted", "executor": "measured"}[result.backend] for result in (first, second)]
     return (words[0], words[1]) if words[0] != words[1] else (f"{words[0]} A", f"{words[1]} B")
 
 
 def _of_one_kind(value: Any) -> Any:
-    """The same nested value, its keys without claims of what is predicted and what is measured."""
+    """The same nested value with the keys of two directories of one kind."""
     if isinstance(value, dict):
         return {
             key.replace("predicted", "first").replace("measured", "second"): _of_one_kind(entry)
@@ -240,12 +262,8 @@ def _of_one_kind(value: Any) -> Any:
     return [_of_one_kind(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _columns() -> list[str]:
-    return [f"{part}_{side}" for part in PARTS for side in ("predicted", "measured")]
-
-
 def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int]:
-    """Ops of the epochs compared, with times of both sides; how many epochs; how many ops one side alone has."""
+    """Ops of the compared epochs with times of both sides; the number of epochs; the number of unmatched ops."""
     # pandas: loaded when runs are compared op by op
     import pandas as pd
 
@@ -266,25 +284,22 @@ def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
     return Difference(name, float(rows[f"{part}_predicted"].sum()), float(rows[f"{part}_measured"].sum()))
 
 
-def _total(row: dict[Any, Any], side: str) -> float:
-    return float(sum(row[f"{part}_{side}"] for part in PARTS))
-
-
 def _median(result: Result) -> float:
     if result.epoch_s_median is not None:
         return result.epoch_s_median
     return float(np.median(result.epoch_s[1:] or result.epoch_s))
 
 
-def _differ(first: RunDirectory, second: RunDirectory, column: str, whole_run: bool) -> int:
-    """Sum of absolute differences of a traffic column over ops and rank pairs; runs of unequal length are compared by
-    the mean epoch that their results state."""
-    if not whole_run:
-        one, two = read_result(first.result), read_result(second.result)
-        field = "bytes_sent" if column == "bytes" else "messages"
-        return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
-    one_table, two_table = (_training_traffic(run)[column] for run in (first, second))
-    return int(one_table.sub(two_table, fill_value=0).abs().sum())
+def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str) -> int:
+    """Sum of absolute differences of traffic over ops and rank pairs, without evaluations, which need not be
+    simulated."""
+    tables = []
+    for run in (first, second):
+        ops: pd.DataFrame = read_table(run.ops).to_pandas()
+        trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
+        table: pd.DataFrame = read_table(run.traffic).to_pandas()
+        tables.append(table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])[column])
+    return int(tables[0].sub(tables[1], fill_value=0).abs().sum())
 
 
 def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
@@ -299,38 +314,26 @@ def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
     return batches_that_differ(read_table(first.batches), read_table(second.batches))
 
 
-def _training_traffic(run: RunDirectory) -> "pd.DataFrame":
-    """Traffic by op and rank pair, evaluations left out: they are no part of an epoch and need not be simulated."""
-    ops: pd.DataFrame = read_table(run.ops).to_pandas()
-    trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
-    table: pd.DataFrame = read_table(run.traffic).to_pandas()
-    return table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])
-
-
-LAST = (
-    "{}: an earlier version wrote the result; as the runs are of unequal length, payload is compared by its last epoch"
-)
-
-
-def cautions(
-    sides: tuple[str, str], runs: tuple[RunDirectory, RunDirectory], results: tuple[Result, Result]
-) -> list[str]:
-    """One line each; ``sides`` names the two directories. Raises :class:`ConfigError` where a file cannot be read."""
-    told = []
-    for side, result in zip(sides, results, strict=True):
+def _cautions(runs: tuple[RunDirectory, RunDirectory], results: tuple[Result, Result]) -> list[str]:
+    """What a reader must know before trusting the comparison, a line each."""
+    found = []
+    named = list(zip(_sides(*results), results, strict=True))
+    for side, result in named:
         if result.backend == "sim":
-            told += [f"{side}: {text}" for text in result.qualifications()]
+            found += [f"{side}: {text}" for text in result.qualifications()]
     if results[0].epochs != results[1].epochs:
-        told += [
-            LAST.format(side) for side, result in zip(sides, results, strict=True) if result.payload_epochs is None
-        ]
+        found += [LAST.format(side) for side, result in named if result.payload_epochs is None]
     if {result.backend for result in results} == {"sim", "executor"}:
-        told += _machine(*(_table(run, "hardware") for run in runs))
-        told += _placement(*(_table(run, "experiment") for run in runs))
-    return told
+        found += _machines_differ(*(_table(run.hardware) for run in runs))
+        there, here = (_table(run.experiment) for run in runs)
+        for section, key, words in PLACEMENT:
+            values = [table.get(section, {}).get(key) for table in (there, here)]
+            if values[0] != values[1]:
+                found.append(f"ranks are placed differently: {words} {values[0]} predicted, {values[1]} in the run")
+    return found
 
 
-def _machine(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+def _machines_differ(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
     there, here = (table.get("meta", {}).get("name") for table in (predicted, measured))
     if there is None or here is None:
         which = "prediction" if there is None else "run"
@@ -342,34 +345,5 @@ def _machine(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> list[
     return []
 
 
-def _placement(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
-    told = []
-    for section, key, what in (
-        ("cluster", "hosts", "hosts"),
-        ("cluster", "ranks_per_host", "ranks per host"),
-        ("hardware", "threads_per_rank", "threads per rank"),
-    ):
-        there, here = (table.get(section, {}).get(key) for table in (predicted, measured))
-        if there != here:
-            told.append(f"ranks are placed differently: {what} {there} predicted, {here} in the run")
-    return told
-
-
-def _table(run: RunDirectory, name: str) -> Mapping[str, Any]:
-    path = getattr(run, name)
+def _table(path: Path) -> Mapping[str, Any]:
     return load_toml(path) if path.is_file() else {}
-
-
-def op_times(run: RunDirectory) -> "pd.DataFrame":
-    """Trace of a run with the op's name and kind, and its seconds of ``compute``, ``wait`` and ``transfer``."""
-    trace: pd.DataFrame = read_table(run.trace).to_pandas()
-    ops = read_table(run.ops).to_pandas()
-    frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
-    computes = frame["kind"].isin([kind.value for kind in COMPUTE_KINDS])
-    # rows picked on a stream that calls no other rank are work: it neither waits for a peer nor uses a link
-    calling = set(ops.loc[ops["kind"].isin([kind.value for kind in GROUP_KINDS]), "stream"])
-    computes |= (frame["kind"] == "copy") & ~frame["stream"].isin(calling)
-    frame["compute"] = (frame["ended_s"] - frame["issued_s"]).where(computes, 0.0)
-    frame["wait"] = (frame["started_s"] - frame["issued_s"]).where(~computes, 0.0)
-    frame["transfer"] = (frame["ended_s"] - frame["started_s"]).where(~computes, 0.0)
-    return frame

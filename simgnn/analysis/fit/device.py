@@ -1,4 +1,7 @@
-"""A host's device as the profile writes it: what was read there, and curves fitted to what its ranks measured."""
+"""A host's device as the profile writes it: what was read there, and a curve for each primitive and level.
+
+A level is a number of ranks at once and of threads of each.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,9 +25,11 @@ FloatArray = NDArray[np.float64]
 FEWEST_CACHED_LEVEL = 2
 """The first level's misses are hidden by prefetching; caches from the second level on get terms."""
 REACH = "TLB"
-"""The name under which the profile keeps the reach of address translation as one more cache: rows further apart cost a
-walk through the page tables each, on virtual machines the largest part of a random read. No system file tells it."""
+"""Name of the reach of address translation, which a profile holds as one more cache. Rows further apart cost a walk
+through the page tables each, on virtual machines the largest part of a random read. No system file states it."""
 REACH_MIB = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SWITCH = "switch"
+"""The node that links the GPUs of a host."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,36 @@ class CurveFit:
 
     curve: Curve
     fit: Fit
+
+
+def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[CurveFit]]:
+    """The device, and how well its curves fit. Raises :class:`HardwareError` for samples that fix no curve."""
+    gpu = is_gpu(facts)
+    cores = cores_of(facts)
+    caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
+    curves = fit_curves(samples, caches, cores)
+    # ranks are bound to no socket, so what was measured is a blend of all: one device stands for them
+    roam = "" if (facts.sockets or 1) == 1 else f", on {facts.sockets} sockets, over which ranks roam"
+    note = f"cores that this process may use{roam}"
+    device = Device(
+        kind="gpu" if gpu else "cpu",
+        model=facts.device_name if gpu else facts.cpu_model,
+        memory=Size.of(facts.device_memory_bytes or facts.memory_bytes, "measured", note="read from the system"),
+        cores=None if gpu else CoreCount.of(facts.cores, "measured", note=note),
+        sockets=None if gpu else facts.sockets,
+        caches=caches,
+        curves=tuple(entry.curve for entry in curves),
+    )
+    return device, curves
+
+
+def is_gpu(facts: Facts) -> bool:
+    return facts.device != "cpu"
+
+
+def cores_of(facts: Facts) -> float | None:
+    """Cores that the ranks of a host share; None where they have GPUs."""
+    return None if is_gpu(facts) else float(facts.cores)
 
 
 def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
@@ -68,7 +103,7 @@ def with_reach(
 
 
 def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> list[CurveFit]:
-    """A curve for every primitive and level (ranks at once, threads of each) that the samples hold.
+    """A curve for every primitive and level that the samples hold.
 
     ``cores`` of the device, over which ranks spread (None: a GPU). Raises :class:`HardwareError` where samples of a
     primitive cannot determine its curve.
@@ -78,26 +113,16 @@ def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], co
         if sample.primitive in PRIMITIVES:
             levels.setdefault((sample.primitive, sample.active, sample.threads), []).append(sample)
     order = list(PRIMITIVES)
-    fitted = []
-    for key in sorted(levels, key=lambda key: (order.index(key[0]), key[1:])):
-        primitive, active, threads = key
-        fitted.append(_fit_level(primitive, active, threads, levels[key], caches, cores))
-    return fitted
+    return [
+        _fit_level(levels[key], caches, cores) for key in sorted(levels, key=lambda key: (order.index(key[0]), key[1:]))
+    ]
 
 
-def _fit_level(
-    primitive: str,
-    active: int,
-    threads: int,
-    samples: Sequence[Sample],
-    caches: Mapping[str, ProfileCache],
-    cores: float | None,
-) -> CurveFit:
-    table = sample_features(samples, {name: cache.bytes_each(cores, active) for name, cache in caches.items()})
-    names = terms_of(primitive, tuple(caches))
+def _fit_level(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> CurveFit:
+    primitive, active, threads = samples[0].primitive, samples[0].active, samples[0].threads
+    table = _features(samples, {name: cache.bytes_each(cores, active) for name, cache in caches.items()})
+    names = [name for name in terms_of(primitive, tuple(caches)) if np.any(table[name] > 0)]
     columns = np.column_stack([table[name] for name in names])
-    used = [place for place in range(len(names)) if np.any(columns[:, place] > 0)]
-    names, columns = [names[place] for place in used], columns[:, used]
     seconds = np.array([sample.seconds for sample in samples])
     fit = solve(columns, seconds, f"{primitive}, {active} ranks at once", _groups(samples))
     costs = {name: float(f"{cost:.4g}") for name, cost in zip(names, fit.coefficients, strict=True) if cost > 0}
@@ -124,28 +149,26 @@ def _fit_level(
 
 
 def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | None:
-    """One share for a curve: root mean square of deviation over time, each probe weighted by its time, so that long
-    ops, which make up an epoch, decide. None: no probe was repeated often enough."""
-    told = [(time, found) for time, found in zip(seconds.tolist(), deviations, strict=True) if found is not None]
-    if not told:
+    """Root mean square of deviation over time, each probe weighted by its time, as long ops make up an epoch. None: no
+    probe was repeated often enough."""
+    known = [(time, found) for time, found in zip(seconds.tolist(), deviations, strict=True) if found is not None]
+    if not known:
         return None
-    square = sum(found * found / time for time, found in told) / sum(time for time, _ in told)
+    square = sum(found * found / time for time, found in known) / sum(time for time, _ in known)
     return float(f"{np.sqrt(square):.3g}")
 
 
 def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
-    """Features that a primitive's curve may use on a device with these caches: of misses in bytes one a cache, of
-    misses in rows those of :data:`REACH`, of bytes beyond a cache those of all others."""
+    """Features that a primitive's curve may use on a device with these caches: missed bytes of every cache, missed rows
+    of :data:`REACH`, and bytes beyond every other cache."""
+    of_caches = {
+        "missed_bytes": caches,
+        "missed_rows": [cache for cache in caches if cache == REACH],
+        "beyond_bytes": [cache for cache in caches if cache != REACH],
+    }
     names: list[str] = []
     for term in PRIMITIVES[primitive].terms:
-        if term == "missed_bytes":
-            names += [f"{term}/{cache}" for cache in caches]
-        elif term == "missed_rows":
-            names += [f"{term}/{cache}" for cache in caches if cache == REACH]
-        elif term == "beyond_bytes":
-            names += [f"{term}/{cache}" for cache in caches if cache != REACH]
-        else:
-            names.append(term)
+        names += [f"{term}/{cache}" for cache in of_caches[term]] if term in of_caches else [term]
     return names
 
 
@@ -159,7 +182,7 @@ def _groups(samples: Sequence[Sample]) -> list[str] | None:
     return None
 
 
-def sample_features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[str, FloatArray]:
+def _features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[str, FloatArray]:
     """Features of samples of one primitive, each float64 [n]; ``caches``: bytes of each that one rank has."""
     primitive = samples[0].primitive
     names = set(samples[0].sizes)
@@ -171,54 +194,16 @@ def sample_features(samples: Sequence[Sample], caches: Mapping[str, float]) -> d
     return features(primitive, sizes, locality, caches)
 
 
-SWITCH = "switch"
-"""What the GPUs of a host hang on."""
-
-
-def is_gpu(facts: Facts) -> bool:
-    """Whether GPUs were measured."""
-    return facts.device != "cpu"
-
-
-def cores_of(facts: Facts) -> float | None:
-    """Cores that the ranks of a host share; None where they have GPUs."""
-    return None if is_gpu(facts) else float(facts.cores)
-
-
-def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[CurveFit]]:
-    """The device, and how well its curves fit. Raises :class:`HardwareError` for samples that fix no curve."""
-    gpu = is_gpu(facts)
-    cores = cores_of(facts)
-    caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
-    curves = fit_curves(samples, caches, cores)
-    device = Device(
-        kind="gpu" if gpu else "cpu",
-        model=facts.device_name if gpu else facts.cpu_model,
-        memory=Size.of(facts.device_memory_bytes or facts.memory_bytes, "measured", note="read from the system"),
-        cores=None if gpu else CoreCount.of(facts.cores, "measured", note=_cores_note(facts)),
-        sockets=None if gpu else facts.sockets,
-        caches=caches,
-        curves=tuple(entry.curve for entry in curves),
-    )
-    return device, curves
-
-
-def _cores_note(facts: Facts) -> str:
-    """Ranks are bound to no socket, so what was measured is a blend of all: one device stands for them."""
-    where = "" if (facts.sockets or 1) == 1 else f", on {facts.sockets} sockets, over which ranks roam"
-    return f"cores that this process may use{where}"
-
-
 def host_of(facts: Facts, device: str, link: str | None) -> tuple[Host, str]:
     """A host, and the node of it that leads outside. ``device``, ``link``: names of their types.
 
     Ranks of a CPU share its loopback; GPUs hang on one switch, whose links are as fast as was measured. Where one rank
-    measured alone (``link`` None) nobody knows how fast two would talk: its device has no link.
+    measured alone (``link`` None) the device has no link, as nobody knows how fast two ranks would talk.
     """
+    memory = Size.of(facts.memory_bytes, "measured", note="read from the system")
     if not is_gpu(facts):
         edges = () if link is None else (Edge(between=("cpu", "cpu"), link=link),)
         return Host(devices=(Placed(name="cpu", type=device),), edges=edges), "cpu"
-    memory = Size.of(facts.memory_bytes, "measured", note="read from the system")
     if link is None:
         return Host(memory=memory, devices=(Placed(name="gpu", type=device),)), "gpu"
     placed = Placed(name="gpu", type=device, count=facts.devices or 1)

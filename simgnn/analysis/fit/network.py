@@ -1,10 +1,10 @@
-"""What communication costs, from samples of one host: messages, ports, the loopback that all share, and collectives.
+"""Rates and floors of messages inside one host (:func:`fit_network`) and between two (:func:`fit_pair`).
 
-Times of messages follow ``floor + max(bytes / message rate, rank's bytes / port, all bytes / loopback)``: what the
-simulator's fluid flows give for equal messages that start together.
+Inside a host a message takes ``floor + max(bytes / message rate, rank's bytes / port, all bytes / loopback)``, as the
+simulator's fluid flows do for equal messages that start together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +17,7 @@ from simgnn.analysis.fit.calls import (
     Errors,
     FloatArray,
     Predictor,
+    beyond,
     collective_errors,
     efficiency,
     exchange_entry,
@@ -37,10 +38,13 @@ from simgnn.hardware.profile.libraries import Backend, Message, Ports
 from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
+ONE_WAY_AT_A_TIME = 0.6
+"""A link is half duplex if, with both ways busy, each has at most this share of one way's rate."""
+
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """The loopback link and the backend as the profile writes them, and how well they reproduce the samples."""
+    """The loopback link and the backend of a host as the profile writes them, and errors of what they predict."""
 
     link: LinkType
     backend: Backend
@@ -55,114 +59,16 @@ class _Limits:
     port: float
     host: float
 
-
-def fit_network(samples: Sequence[Sample], cores: float | None, library: str) -> NetworkFit:
-    """Fit all communication samples of groups of ranks on one host with so many cores (None: ranks of GPUs),
-    which talk through this library.
-
-    Raises :class:`HardwareError` if there are none.
-    """
-    samples = of_turns(samples, cores)
-    sends = of_kind(samples, "send")
-    sends = [sample for sample in sends if sample.ranks == min(one.ranks for one in sends)]  # the others only wait
-    exchanges = of_kind(samples, "exchange")
-    check_enough(sends, exchanges, "calibrate with 2 ranks or more")
-    send_floor, send_rates = floor_and_rates(sends, [sample.last_s for sample in sends])
-    groups = sorted({sample.ranks for sample in exchanges})
-    floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
-    limits = _fit_limits(sends, exchanges, send_floor, floors)
-    spread = spread_of(
-        [_exchange_time(s, floors[s.ranks], limits) / s.last_s for s in exchanges if s.sizes["bytes"] >= LARGE_BYTES]
-    )
-    reach = (0.0, float(max(s.sizes["bytes"] for s in exchanges)))
-    link = LinkType(
-        kind="loopback",
-        bandwidth=Bandwidth.of(limits.host, "measured", spread=spread, range=reach, note="all ranks at once"),
-        latency=Duration.of(0.0, "measured", note="part of the message's floor"),
-    )
-    message = Message(
-        floor=Duration.of(send_floor, "measured", spread=spread),
-        bandwidth=Bandwidth.of(limits.message, "measured", range=reach, note="one message alone"),
-        efficiency=efficiency(sends, send_rates, send_floor, limits.message),
-    )
-    ports = Ports(
-        send=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
-        receive=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
-    )
-    predicted = cache(lambda size: _predictor(without(sends, size), without(exchanges, size)))
-    collectives = [exchange_entry([s for s in exchanges if s.ranks == ranks], ranks, send_floor) for ranks in groups]
-    errors: Errors = {}
-    for ranks in groups:
-        mine = [s for s in exchanges if s.ranks == ranks]
-        errors["exchange", ranks] = held_out(mine, predicted)
-        for kind in COLLECTIVES:
-            found = [s for s in of_kind(samples, kind) if s.ranks == ranks]
-            if found:
-                collectives.append(fit_collective(kind, ranks, found, library))
-                errors[kind, ranks] = collective_errors(kind, ranks, found, library)
-    backend = Backend(message=message, ports=ports, collectives=tuple(collectives))
-    return NetworkFit(link, backend, errors)
-
-
-def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
-    """Seconds of an exchange, fitted to these samples."""
-    send_floor, _ = floor_and_rates(sends, [sample.last_s for sample in sends])
-    groups = {sample.ranks for sample in exchanges}
-    floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
-    limits = _fit_limits(sends, exchanges, send_floor, floors)
-    return lambda sample: _exchange_time(sample, floors[sample.ranks], limits)
-
-
-def check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: str) -> None:
-    """Raise :class:`HardwareError` for fewer sizes than a floor and a rate can be told apart from."""
-    if len(sends) < 3 or len(exchanges) < 3:
-        raise HardwareError(
-            f"communication: got {len(sends)} samples of single messages and {len(exchanges)} of exchanges, expected "
-            f"at least 3 sizes of each: {remedy}"
-        )
-
-
-def _fit_limits(
-    sends: Sequence[Sample], exchanges: Sequence[Sample], send_floor: float, floors: dict[int, float]
-) -> _Limits:
-    """The three rates with the least squared log error over large messages.
-
-    Largest sizes stand in where no message of 1 MiB was measured. A limit that never binds keeps its starting value,
-    the highest rate that was seen of its kind, which is a lower bound of the truth.
-    """
-    # SciPy's optimizers: loaded when a calibration is fitted
-    from scipy import optimize
-
-    reach = min(LARGE_BYTES, max(sample.sizes["bytes"] for sample in exchanges))
-    large = [s for s in exchanges if s.sizes["bytes"] >= reach]
-    message = message_rate(sends, send_floor, reach)
-    flowing = [max(s.last_s - floors[s.ranks], s.last_s * 0.05) for s in large]
-    host = float(np.median([s.sizes["total_bytes"] / t for s, t in zip(large, flowing, strict=True)]))
-    port = max([message, *(s.sizes["rank_bytes"] / t for s, t in zip(large, flowing, strict=True))])
-
-    def error(unknown: FloatArray) -> FloatArray:
-        limits = _Limits(message, *np.exp(unknown))
-        return np.array([np.log(_exchange_time(s, floors[s.ranks], limits) / s.last_s) for s in large])
-
-    found = optimize.least_squares(error, np.log([port, host]), loss="soft_l1", f_scale=0.1)
-    return _Limits(message, *(float(rate) for rate in np.exp(found.x)))
-
-
-def _exchange_time(sample: Sample, floor: float, limits: _Limits) -> float:
-    sizes = sample.sizes
-    return floor + max(
-        sizes["bytes"] / limits.message, sizes["rank_bytes"] / limits.port, sizes["total_bytes"] / limits.host
-    )
-
-
-ONE_WAY_AT_A_TIME = 0.6
-"""Both ways at once with at most this share of one way's rate each: the directions share the link."""
+    def seconds(self, sample: Sample) -> float:
+        """Time of an exchange beyond its floor."""
+        sizes = sample.sizes
+        return max(sizes["bytes"] / self.message, sizes["rank_bytes"] / self.port, sizes["total_bytes"] / self.host)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two hosts. Rates in bytes per second: ``way_bytes_per_s`` each way, both at once and all ranks together;
-    ``message_bytes_per_s`` one message alone. ``errors``: of predicting exchanges of sizes that were held out."""
+    """The link between two hosts. Rates in bytes per second: ``way_bytes_per_s`` each way with both busy and all ranks
+    together, ``message_bytes_per_s`` one message alone. ``errors``: of predicting exchanges of held-out sizes."""
 
     floor_s: float
     way_bytes_per_s: float
@@ -194,34 +100,121 @@ class Pair:
         )
 
 
+def fit_network(samples: Sequence[Sample], cores: float | None, library: str) -> NetworkFit:
+    """Fit all communication samples of groups of ranks on one host with so many ``cores`` (None: ranks of GPUs).
+
+    Raises :class:`HardwareError` for fewer than three sizes.
+    """
+    samples = of_turns(samples, cores)
+    sends = of_kind(samples, "send")
+    sends = [sample for sample in sends if sample.ranks == min(one.ranks for one in sends)]  # the others only wait
+    exchanges = of_kind(samples, "exchange")
+    _check_enough(sends, exchanges, "calibrate with 2 ranks or more")
+    send_floor, send_rates = floor_and_rates(sends)
+    floors = _floors(exchanges)
+    limits = _fit_limits(sends, exchanges, send_floor, floors)
+    large = [s for s in exchanges if s.sizes["bytes"] >= LARGE_BYTES]
+    spread = spread_of([(floors[s.ranks] + limits.seconds(s)) / s.last_s for s in large])
+    reach = (0.0, float(max(s.sizes["bytes"] for s in exchanges)))
+    link = LinkType(
+        kind="loopback",
+        bandwidth=Bandwidth.of(limits.host, "measured", spread=spread, range=reach, note="all ranks at once"),
+        latency=Duration.of(0.0, "measured", note="part of the message's floor"),
+    )
+    message = Message(
+        floor=Duration.of(send_floor, "measured", spread=spread),
+        bandwidth=Bandwidth.of(limits.message, "measured", range=reach, note="one message alone"),
+        efficiency=efficiency(sends, send_rates, send_floor, limits.message),
+    )
+    port = Bandwidth.of(limits.port, "measured", note="one rank, all its messages together")
+    predicted = cache(lambda size: _predictor(without(sends, size), without(exchanges, size)))
+    of_group = {ranks: [s for s in exchanges if s.ranks == ranks] for ranks in floors}
+    collectives = [exchange_entry(mine, ranks, send_floor) for ranks, mine in of_group.items()]
+    errors: Errors = {}
+    for ranks, mine in of_group.items():
+        errors["exchange", ranks] = held_out(mine, predicted)
+        for kind in COLLECTIVES:
+            found = [s for s in of_kind(samples, kind) if s.ranks == ranks]
+            if found:
+                collectives.append(fit_collective(kind, ranks, found, library))
+                errors[kind, ranks] = collective_errors(kind, ranks, found, library)
+    backend = Backend(message=message, ports=Ports(send=port, receive=port), collectives=tuple(collectives))
+    return NetworkFit(link, backend, errors)
+
+
 def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
     """Fit what was measured between two hosts. Raises :class:`HardwareError` for fewer than three sizes."""
-    check_enough(sends, exchanges, "calibrate again with --fresh")
-    floor, rates = floor_and_rates(sends, [sample.last_s for sample in sends])
+    _check_enough(sends, exchanges, "calibrate again with --fresh")
+    floor, rates = floor_and_rates(sends)
     reach = max(sample.sizes["bytes"] for sample in exchanges)
-    _, way = _floor_and_way(exchanges)
     alone = message_rate(sends, floor, min(LARGE_BYTES, reach))
+
+    def predictor(size: float) -> Predictor:
+        start, way = _floor_and_way(without(exchanges, size))
+        return lambda sample: start + sample.sizes["way_bytes"] / way
+
     return Pair(
         floor,
-        way,
+        _floor_and_way(exchanges)[1],
         alone,
         efficiency(sends, rates, floor, alone),
         noise(exchanges),
         float(max(reach, *(sample.sizes["bytes"] for sample in sends))),
-        held_out(exchanges, lambda size: _pair_predictor(without(exchanges, size))),
+        held_out(exchanges, predictor),
     )
 
 
+def _check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: str) -> None:
+    """Raise :class:`HardwareError` for fewer sizes than a floor and a rate need."""
+    if len(sends) < 3 or len(exchanges) < 3:
+        raise HardwareError(
+            f"communication: got {len(sends)} samples of single messages and {len(exchanges)} of exchanges, expected "
+            f"at least 3 sizes of each: {remedy}"
+        )
+
+
+def _floors(exchanges: Sequence[Sample]) -> dict[int, float]:
+    """Floor of an exchange by group size."""
+    groups = sorted({sample.ranks for sample in exchanges})
+    return {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
+
+
+def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
+    """Seconds of an exchange, fitted to these samples."""
+    floors = _floors(exchanges)
+    limits = _fit_limits(sends, exchanges, floor_and_rates(sends)[0], floors)
+    return lambda sample: floors[sample.ranks] + limits.seconds(sample)
+
+
+def _fit_limits(
+    sends: Sequence[Sample], exchanges: Sequence[Sample], send_floor: float, floors: Mapping[int, float]
+) -> _Limits:
+    """The three rates with the least squared log error over large messages (or the largest, where none has 1 MiB).
+
+    A limit that never binds keeps its starting value, the highest rate that was seen of its kind, which is a lower
+    bound of the truth.
+    """
+    # SciPy's optimizers: loaded when a calibration is fitted
+    from scipy import optimize
+
+    reach = min(LARGE_BYTES, max(sample.sizes["bytes"] for sample in exchanges))
+    large = [s for s in exchanges if s.sizes["bytes"] >= reach]
+    message = message_rate(sends, send_floor, reach)
+    flowing = [beyond(s, floors[s.ranks]) for s in large]
+    host = float(np.median([s.sizes["total_bytes"] / t for s, t in zip(large, flowing, strict=True)]))
+    port = max([message, *(s.sizes["rank_bytes"] / t for s, t in zip(large, flowing, strict=True))])
+
+    def error(unknown: FloatArray) -> FloatArray:
+        limits = _Limits(message, *np.exp(unknown))
+        return np.array([np.log((floors[s.ranks] + limits.seconds(s)) / s.last_s) for s in large])
+
+    found = optimize.least_squares(error, np.log([port, host]), loss="soft_l1", f_scale=0.1)
+    return _Limits(message, *(float(rate) for rate in np.exp(found.x)))
+
+
 def _floor_and_way(exchanges: Sequence[Sample]) -> tuple[float, float]:
-    """Seconds of an exchange of no bytes, to the last rank, as a link that many messages share is through with all
-    bytes only then; bytes per second each way."""
-    floor, _ = floor_and_rates(exchanges, [sample.last_s for sample in exchanges])
+    """Seconds of an exchange of no bytes, and bytes per second each way."""
+    floor, _ = floor_and_rates(exchanges)
     reach = max(sample.sizes["bytes"] for sample in exchanges)
     large = [sample for sample in exchanges if sample.sizes["bytes"] >= min(LARGE_BYTES, reach)]
-    return floor, float(np.median([s.sizes["way_bytes"] / max(s.last_s - floor, s.last_s * 0.05) for s in large]))
-
-
-def _pair_predictor(exchanges: Sequence[Sample]) -> Predictor:
-    """Seconds of an exchange between the two hosts, fitted to these."""
-    floor, way = _floor_and_way(exchanges)
-    return lambda sample: floor + sample.sizes["way_bytes"] / way
+    return floor, float(np.median([s.sizes["way_bytes"] / beyond(s, floor) for s in large]))
