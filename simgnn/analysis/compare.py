@@ -87,8 +87,12 @@ class EnergyDifference:
     @classmethod
     def of(cls, predicted: Sequence[EnergyFigure], measured: Sequence[EnergyFigure]) -> "EnergyDifference":
         """Compare the figures of two results."""
-        joules = [sum_of(figures, "device", "epoch_mean_J") for figures in (predicted, measured)]
-        return cls(*joules, why_unknown(predicted, "device"), why_unknown(measured, "device"))
+        return cls(
+            sum_of(predicted, "device", "epoch_mean_J"),
+            sum_of(measured, "device", "epoch_mean_J"),
+            why_unknown(predicted, "device"),
+            why_unknown(measured, "device"),
+        )
 
     @property
     def error(self) -> float | None:

@@ -134,44 +134,39 @@ def _pool(passes: Sequence[SampleFile]) -> SampleFile:
                 f"passes with {first.ranks} ranks differ: got {_where(other)} after {_where(first)}, expected the same "
                 "hosts, devices, torch, threads and sizes: calibrate again with --fresh"
             )
-    found: dict[Hashable, list[Sample]] = {}
+    probes: dict[Hashable, list[Sample]] = {}
     for file in passes:
-        for sample in file.samples:
-            found.setdefault(_probe(sample), []).append(sample)
-    samples = tuple(_mean(samples) for samples in found.values())
+        for s in file.samples:
+            key = s.primitive, s.form, tuple(sorted(s.sizes.items())), s.hosts, s.ranks, s.active, s.threads
+            probes.setdefault(key, []).append(s)
+    samples = tuple(_mean(samples) for samples in probes.values())
     return first.model_copy(update={"started": max(file.started for file in passes), "samples": samples})
 
 
 def _where(file: SampleFile) -> dict[str, object]:
-    """What passes have in common."""
+    """What passes must have in common."""
     read = ("host", "cores", "device", "torch", "allocator")
     hosts = [({name: getattr(host.facts, name) for name in read}, host.ranks) for host in file.hosts]
     return {"hosts": hosts, "threads": file.threads, "backend": file.backend, "quick": file.quick}
 
 
-def _probe(sample: Sample) -> Hashable:
-    sizes = tuple(sorted(sample.sizes.items()))
-    return sample.primitive, sample.form, sizes, sample.hosts, sample.ranks, sample.active, sample.threads
-
-
 def _mean(samples: Sequence[Sample]) -> Sample:
-    weights = [sample.repeats for sample in samples]
-    seconds = _weighted([sample.seconds for sample in samples], weights)
-    between = _weighted([(sample.seconds - seconds) ** 2 for sample in samples], weights)
-    told = [(sample, weight) for sample, weight in zip(samples, weights, strict=True) if sample.jitter_s is not None]
-    inside = [(sample.jitter_s or 0.0, sample.drift_s or 0.0) for sample, _ in told]
-    counts = [weight for _, weight in told]
+    def mean(values: Sequence[float], samples: Sequence[Sample]) -> float:
+        """The mean of ``values``, weighted by the samples' repeats."""
+        weighted = sum(value * sample.repeats for value, sample in zip(values, samples, strict=True))
+        return weighted / sum(sample.repeats for sample in samples)
+
+    seconds = mean([sample.seconds for sample in samples], samples)
+    between = mean([(sample.seconds - seconds) ** 2 for sample in samples], samples)
+    known = [sample for sample in samples if sample.jitter_s is not None]
+    jitter, drift = ([getattr(s, name) or 0.0 for s in known] for name in ("jitter_s", "drift_s"))
     return samples[0].model_copy(
         update={
             "seconds": seconds,
-            "last_s": _weighted([sample.last_s for sample in samples], weights),
-            "mad_s": _weighted([sample.mad_s for sample in samples], weights),
-            "repeats": sum(weights),
-            "jitter_s": sqrt(_weighted([own**2 for own, _ in inside], counts)) if told else None,
-            "drift_s": sqrt(_weighted([common**2 for _, common in inside], counts) + between) if told else None,
+            "last_s": mean([sample.last_s for sample in samples], samples),
+            "mad_s": mean([sample.mad_s for sample in samples], samples),
+            "repeats": sum(sample.repeats for sample in samples),
+            "jitter_s": sqrt(mean([own**2 for own in jitter], known)) if known else None,
+            "drift_s": sqrt(mean([common**2 for common in drift], known) + between) if known else None,
         }
     )
-
-
-def _weighted(values: Sequence[float], weights: Sequence[int]) -> float:
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
