@@ -1,6 +1,6 @@
 """Draw docstrings and error messages at random, for a reader who judges whether a stranger understands each.
 
-    python -m tests.architecture.draw_texts --seed 22 --docstrings 60 --messages 30
+python -m tests.architecture.draw_texts --seed 22 --docstrings 60 --messages 30
 """
 
 import argparse
