@@ -225,7 +225,6 @@ class HaloSizes:
         return self.copied_rows * 4 + int(self.halo_nonzeros.sum()) * (4 + self.item_bytes)
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """See :class:`~simgnn.emit.communication.Sizes`."""
         stats = self.stats
         halo_rows = stats.halo_rows()
         builder.route("halo", stats.halo)
@@ -256,7 +255,6 @@ class HaloSizes:
         return fields
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
-        """See :class:`~simgnn.emit.communication.Sizes`."""
         return HaloSums(segments, self.names, transfers.rows(), self.fetches_inputs, rows, fetched_in)
 
     @property
