@@ -12,7 +12,7 @@ from simgnn.partition.edges import UndirectedEdges, undirected_edges
 from simgnn.partition.local.masters import replica_sets
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
-from simgnn.partition.statistics import vertex_cut
+from simgnn.partition.statistics import count
 from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import measure
 
@@ -113,7 +113,7 @@ def test_star_and_cliques() -> None:
 
 
 def test_statistics_count_masters_mirrors_and_arcs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vertex_cut, "CHUNK_VERTICES", 70)
+    monkeypatch.setattr(count, "CHUNK_VERTICES", 70)
     for symmetric in (True, False):
         graph = random_graph(300, 1500, symmetric=symmetric)
         hosts = np.array([0, 0, 0, 1, 1, 2])
