@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -86,6 +86,20 @@ class ArtifactFolder:
                         f"delete {self.path} and make it again"
                     )
         return self
+
+
+class OpenedArtifact:
+    """Base of classes that read an artefact of the kind ``what``."""
+
+    what: ClassVar[str]
+
+    def __init__(self, folder: ArtifactFolder) -> None:
+        self.folder = folder
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the folder ``path`` and check its digests. Raises :class:`CorruptArtifactError`."""
+        return cls(ArtifactFolder.open(path, cls.what).verify())
 
 
 @dataclass

@@ -17,9 +17,8 @@ from simgnn.sampling.batches.estimate import distinct_rows, estimated_sizes, exp
 from simgnn.sampling.batches.plan import SamplingPlan, local_split
 from simgnn.sampling.batches.presample import presample
 from simgnn.sampling.batches.sizes import BatchSizes, PartedSizes
-from simgnn.sampling.draw.host_structure import structure_bytes
-from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows
-from simgnn.sampling.fetches.request_counts import sample_requests
+from simgnn.sampling.draw.parted import structure_bytes
+from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows, sample_requests
 
 RANKS, FANOUTS, SIZE, EPOCHS, HOT = 3, (6, 4), 40, 2, 150
 HOSTS = np.arange(RANKS)

@@ -18,8 +18,7 @@ from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.scratch import Scratch, rows_of
 from simgnn.program.sizes import Column
-from simgnn.sampling.batches.sizes import PartedSizes
-from simgnn.sampling.draw.request_sizes import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
+from simgnn.sampling.batches.sizes import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, PartedSizes, SampleRequests
 
 DEGREES, STRUCTURE = "degrees", "structure"
 
