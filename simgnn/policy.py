@@ -28,8 +28,8 @@ Moves = Literal["rows", "blocks", "batches"]
 Cut = Literal["edge-cut", "vertex-cut"]
 Reorder = Literal["none", "rcm", "degree"]
 Effect = Literal["decisions", "learning", "nothing"]
-"""What another value of an option changes for a run that was recorded: what it decided, so that the record is of
-another experiment; only what it learned; or neither."""
+"""What changes in a run when an option gets another value: the recorded decisions, so that a record of the old value
+cannot be replayed; only what the model learns; or neither."""
 Array = Any
 """An array of the Python array API standard: a NumPy array, or a tensor of any device."""
 Resource = TypeVar("Resource")
@@ -44,7 +44,7 @@ class RefusedRowsError(PolicyError):
 
 
 def derive(memo: dict[Any, Any], make: Callable[..., Resource], *arguments: Any, **given: Any) -> Resource:
-    """See :meth:`PolicyContext.derived`; ``memo``: what was computed before."""
+    """Compute ``make(*arguments, **given)`` once for these very ``arguments``, and remember it in ``memo``."""
     key = (make, *map(id, arguments))
     if key not in memo:
         # the arguments are kept too, so that no other object gets their identity
@@ -71,12 +71,12 @@ class Metrics:
 
     @staticmethod
     def packed(*, loss: Array, correct: Array, count: Array, nonfinite: Array) -> Array:
-        """What such a buffer holds, float64 [METRICS], of numbers that are arrays themselves."""
+        """The four numbers as one array, float64 [METRICS], as a program's buffer of metrics holds them."""
         return array_namespace(loss).stack((loss, correct, count, nonfinite))
 
     @staticmethod
     def loss_of(row: Array) -> Array:
-        """A copy of the loss alone, [1], which is not waited for where it lies on a device."""
+        """A copy of the loss, [1]. It stays on its device, so that nobody waits for the device."""
         xp = array_namespace(row)
         return xp.asarray(xp.reshape(row, (-1,))[:1], copy=True)
 
@@ -87,7 +87,7 @@ class Metrics:
 
 
 METRICS = len(fields(Metrics))
-"""Numbers of a set of rows."""
+"""How many numbers :class:`Metrics` holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +167,11 @@ class Policy(BaseModel):
         return bool(self.actions)
 
     def refuses(self, choices: "Choices") -> Iterator["Refusal"]:
-        """The combinations with this policy that mean nothing, by the traits of what else is chosen."""
+        """Yield the combinations with other choices that have no meaning, judged by the traits of those choices."""
         yield from ()
 
     def idle(self, choices: "Choices") -> Iterator["Idle"]:
-        """The options of this policy that hold another value than their default, but have no effect."""
+        """Yield the options of this policy that were changed from their default but have no effect."""
         yield from ()
 
 
@@ -188,7 +188,7 @@ class Action(ABC, Generic[Owner]):
     label: ClassVar[str]
     """Name of the action in stored programs: by default that of the class."""
     starts_from_zeros: ClassVar[bool] = True
-    """Whether state that was never written reads as zeros, which lie there before the run; else it reads as None."""
+    """Whether state reads as zeros, allocated before the run, until its first write. Otherwise it reads as None."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -200,10 +200,10 @@ class Action(ABC, Generic[Owner]):
 
     @abstractmethod
     def run(self, context: PolicyContext, *read: Any, **_: Any) -> tuple[Array, ...]:
-        """What the op writes, in order, from what it reads, in order."""
+        """Compute the arrays that the op writes from the arrays that it reads; both are in the order of the op."""
 
     def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
-        """Decisions of this turn to record, by name, from what the op read and wrote."""
+        """The decisions of this turn to record, by name, from the arrays that the op read and wrote."""
         return {}
 
 
@@ -227,13 +227,13 @@ class DecodeRows(Action["Codec"]):
 
 
 class Serving(Policy):
-    """A choice that suits some transfers. ``serves``: what travels in those."""
+    """A policy that works with some kinds of transfers only. ``serves``: what these move."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
 
 
 class CodecTraits(Serving):
-    """What other choices may ask of a codec.
+    """The properties of a codec that other choices may ask for.
 
     ``encodes``: whether rows travel as bytes that ops encode and decode, not as they are. ``relative``: each element is
     off by a share of itself, however small it is beside others of its row. ``repeatable``: encoding again what was
@@ -248,7 +248,7 @@ class CodecTraits(Serving):
 
     @property
     def acts(self) -> bool:
-        """Always: every action is made with the codec."""
+        """Always true, since every action holds the codec."""
         return True
 
     @property
@@ -289,18 +289,19 @@ class Codec(CodecTraits, ABC):
 
 
 def encoded(codec: Codec, context: PolicyContext, rows: Array, names: Array) -> Array:
-    """What a codec makes of rows. Raises :class:`PolicyError` where it is not what :class:`Codec` promises."""
+    """Encode rows with ``codec``. Raises :class:`PolicyError` if the result has not the shape and type that
+    :class:`Codec` requires."""
     row_bytes = codec.row_bytes(rows.shape[1], _dtype(rows))
     return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8")
 
 
 def decoded(codec: Codec, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
-    """The rows that a codec reads from bytes; see :func:`encoded`."""
+    """Decode rows with ``codec``, with the checks of :func:`encoded`."""
     return expect(codec, "decode", codec.decode(context, packed, width, dtype), (packed.shape[0], width), dtype)
 
 
 def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dtype: str) -> Array:
-    """What a method of a policy returned. Raises :class:`PolicyError` where its shape or type is another."""
+    """Return ``found``, which a policy's method returned. Raises :class:`PolicyError` if its shape or type is wrong."""
     got = tuple(getattr(found, "shape", ())), _dtype(found)
     if got == (shape, dtype):
         return found
@@ -317,8 +318,8 @@ def _dtype(found: Array) -> str:
 
 
 class Refusal(NamedTuple):
-    """A combination of choices that has no meaning. ``section``, ``option``: the key that is to be changed;
-    ``message``: what it is, what is expected and why."""
+    """A combination of choices that has no meaning. ``section``, ``option``: the key that the user should change.
+    ``message``: the value found, the value expected, and why."""
 
     section: str
     option: str
@@ -326,8 +327,8 @@ class Refusal(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """An option that another choice leaves without effect. ``option``: of the policy or section that reports it;
-    ``choice``: the other one, such as "cluster.hosts = 1"; ``why``: the reason, and what to do."""
+    """An option that has no effect because of another choice. ``option``: its name in the reporting policy or section.
+    ``choice``: the other choice, such as "cluster.hosts = 1". ``why``: the reason, and what to do."""
 
     option: str
     choice: str
@@ -357,7 +358,7 @@ class Partitioner(Policy, ABC):
     reorder: Reorder = Field(default="rcm", description="order of a rank's own rows; changes speed, never values")
 
     def resolved(self, seed: int) -> Self:
-        """The same with everything stated that it would take from an experiment of this ``seed``."""
+        """A copy in which every default that depends on the experiment, such as its ``seed``, is filled in."""
         return self
 
     def stated(self) -> dict[str, Any]:
@@ -374,7 +375,7 @@ class Partitioner(Policy, ABC):
 
 
 class CommunicationTraits(Policy):
-    """What other choices may ask of a communication.
+    """The properties of a communication that other choices may ask for.
 
     ``cut``: the kind of partition that it serves. ``moves``: what travels: listed rows or whole blocks of the full
     graph, or input rows of mini-batches. ``dense_inputs``: it takes sparse features as dense rows.
@@ -403,8 +404,8 @@ class CommunicationTraits(Policy):
 
 
 class BatchingTraits(Policy):
-    """What other choices may ask of a batching. ``mini_batches``: a step trains on a part of the vertices.
-    ``known_ahead``: a run's batches are known before it begins."""
+    """The properties of a batching that other choices may ask for. ``mini_batches``: a step trains on some vertices
+    only. ``known_ahead``: all batches of a run are known before it begins."""
 
     slot: ClassVar[str] = "batching"
     effect: ClassVar[Effect] = "decisions"
@@ -418,7 +419,7 @@ class BatchingTraits(Policy):
 
 
 class FreshnessTraits(Serving):
-    """What other choices may ask of a freshness.
+    """The properties of a freshness that other choices may ask for.
 
     ``exact``: every row that a rank computes with is of this step.
     ``sends_differences``: both ends keep the rows as last sent, and what travels is the difference from them.
@@ -433,13 +434,13 @@ class FreshnessTraits(Serving):
 
 
 class PlacementTraits(Serving):
-    """What other choices may ask of a placement."""
+    """The properties of a placement that other choices may ask for."""
 
     slot: ClassVar[str] = "placement"
 
     @property
     def learns_rows(self) -> str:
-        """The option by which input rows change in every step, such as "placement.sparse_embedding = 8"; "": none."""
+        """The option that makes input rows trainable, such as "placement.sparse_embedding = 8"; "" if there is none."""
         return ""
 
 
@@ -462,7 +463,7 @@ class Schedule(Serving):
 
     @property
     def mini_batches(self) -> "MiniBatchSchedule | None":
-        """How far ahead batches are staged; None: it serves the full graph alone."""
+        """The schedule of mini-batches; None if it serves only the full graph."""
         return None
 
     def stream(self, nature: Nature, op: Op) -> Stream:
@@ -481,7 +482,7 @@ class Schedule(Serving):
 
     @property
     def acts(self) -> bool:
-        """Also where it only picks."""
+        """Also true for a schedule that only overrides :meth:`pick`."""
         return self.picks or super().acts
 
     def init_pick(self) -> Any:
@@ -496,8 +497,8 @@ class Schedule(Serving):
 
 @dataclass(frozen=True)
 class StepEnds:
-    """Ops of a step by name. ``staged``: the last that brings rows; ``released``: the last that reads a batch;
-    ``trained``: the last of all."""
+    """Names of the ops that end the parts of a step. ``staged``: the last op that brings rows; ``released``: the last
+    op that reads the batch; ``trained``: the last op."""
 
     staged: str
     released: str
@@ -523,7 +524,7 @@ class MiniBatchSchedule(Schedule):
         return replace(found, servers=self.drawing_threads) if nature is Nature.DRAWING else found
 
     def fitted(self, batches: int) -> "MiniBatchSchedule":
-        """The same for a run of so many batches: it neither waits for more nor keeps memory for them."""
+        """A copy for a run of ``batches`` batches, which keeps no memory for more of them."""
         return self
 
     @property
@@ -547,15 +548,15 @@ class MiniBatchSchedule(Schedule):
         return False
 
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """What a batch's blocks wait for: here the end of the step before."""
+        """The ops that drawing a batch waits for: here the end of the step before."""
         return tuple(Dependency(op, steps_back=1) for op in dict.fromkeys((ends.trained, ends.staged)))
 
     def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """What a batch's rows wait for, besides its blocks: here the end of the step before."""
+        """The ops that bringing a batch's rows waits for, besides its drawing: here the end of the step before."""
         return tuple(Dependency(op, steps_back=1) for op in dict.fromkeys((ends.trained, ends.staged)))
 
     def before_epoch(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """What the rows of an epoch's first batch wait for besides; nothing where epochs are like steps."""
+        """The further ops that the rows of an epoch's first batch wait for; by default none."""
         return ()
 
 
@@ -567,7 +568,7 @@ SLOTS: Mapping[str, type[Policy]] = MappingProxyType(
         )
     }
 )  # fmt: skip
-"""Slot -> what every choice of it is, in the order of an experiment file."""
+"""Slot -> base class of its choices, in the order of an experiment file."""
 
 
 class ModelChoices(Protocol):
@@ -618,7 +619,7 @@ class TrainChoices(Protocol):
     def clip_norm(self) -> float: ...
 
     def chosen(self, *options: str) -> list[str]:
-        """Those of the options that hold another value than their default."""
+        """The options among these whose value differs from their default."""
         ...
 
 
@@ -644,7 +645,7 @@ SlotPolicy = TypeVar("SlotPolicy", bound=Policy)
 
 @dataclass(frozen=True)
 class Choices:
-    """All that an experiment chooses. A policy looks at the traits of other slots, never at their class or kind.
+    """All choices of an experiment. A policy may ask for the traits of other slots, never for their class or kind.
 
     ``trains``: whether the partition is to be trained on, so that all slots must suit one another. ``kinds``: the
     choices that a slot has, by kind.
@@ -665,16 +666,16 @@ class Choices:
     kinds: Callable[[str], Mapping[str, type[Policy]]]
 
     def fitting(self, slot: type[SlotPolicy], suits: Callable[[type[SlotPolicy]], bool]) -> str:
-        """Kinds of a slot whose traits suit, for messages: "'halo'", or "one of 'ebv', 'hdrf'"."""
+        """The kinds of a slot for which ``suits`` holds, as words of a message: "'halo'", or "one of 'ebv', 'hdrf'"."""
         known = self.kinds(slot.slot).items()
         fitting = [f"'{kind}'" for kind, found in known if issubclass(found, slot) and suits(found)]
         return fitting[0] if len(fitting) == 1 else f"one of {', '.join(fitting)}"
 
 
 def chosen(options: BaseModel, names: Iterable[str]) -> list[str]:
-    """Those of the fields ``names`` that hold another value than their default, in their order.
+    """The fields among ``names`` whose value differs from their default.
 
-    What is read back from a run directory states every field, so a default is not taken for a choice.
+    Experiments that are read back from a run directory state every field, so stating a default is not a choice.
     """
     fields = type(options).model_fields
     return [name for name in names if getattr(options, name) != fields[name].default]

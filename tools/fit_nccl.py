@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.analysis.nccl.curves import CARRIED_BANDS, read, rounded, smooth_curve, spread_of, spread_steps
-from simgnn.analysis.nccl.held_out import Score, interpolation, left_out
 from simgnn.analysis.nccl.law import LARGE_BYTES, fit_law
 from simgnn.analysis.nccl.measured_tables import Floats, Table, find_tables, read_tables
-from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope, points
+from simgnn.analysis.nccl.profile_entries import Fitted, Score, fit_scope, interpolation, left_out, points
 from simgnn.errors import HardwareError, SimgnnError
 from simgnn.hardware.price.collectives import bus_seconds, choose_collective, hops, joined
 from simgnn.hardware.profile.libraries import Backend, Choice, Collective, Message

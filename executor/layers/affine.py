@@ -1,4 +1,4 @@
-"""act(Σ xᵢ Wᵢ + added + bias) as one autograd node: matrix products, then one pass for everything else."""
+"""act(Σ xᵢ Wᵢ + added + bias) as one autograd function: matrix products, then one pass over the rows for the rest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -82,7 +82,7 @@ def clip_factor(gradient: torch.Tensor, limit: float) -> torch.Tensor:
 
 
 def transposed_product(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """xᵀ g; with the wider factor last, which BLAS runs about twice as fast where the other has few columns."""
+    """xᵀ g, computed with the wider factor last: BLAS is about twice as fast then if the other has few columns."""
     if gradient.shape[1] < x.shape[1]:
         return torch.mm(gradient.t(), x).t()
     return torch.mm(x.t(), gradient)

@@ -40,7 +40,6 @@ class GAT(Layer):
         self.bias = nn.Parameter(torch.empty(spec.width_out))
 
     def functions(self) -> Functions:
-        """See :class:`Layer`."""
         return {
             **super().functions(),
             Segment.MAXIMUM: self.maximum,
@@ -53,7 +52,6 @@ class GAT(Layer):
         }
 
     def sampled_functions(self) -> Functions:
-        """See :class:`Layer`."""
         return {**super().sampled_functions(), Segment.MAXIMUM: self.maximum_sampled}
 
     def prepared_weight(self) -> torch.Tensor:
@@ -61,14 +59,15 @@ class GAT(Layer):
 
     @torch.no_grad()
     def maximum(self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
-        """[n, heads] from own rows [n, out] and halo rows [h, out]; constant, as far as gradients go."""
+        """Greatest scores [n, heads], from own rows [n, out] and halo rows [h, out]; without gradients."""
         scores = _scores(prepared, halo, self.attention_source, self.attention_target)
         return csr.attention.maximum(scores)
 
     def aggregate(  # type: ignore[override]
         self, csr: LocalAdjacency, prepared: torch.Tensor, *rows: torch.Tensor, call: Call = autograd
     ) -> torch.Tensor:
-        """[n, out + heads] from own rows, halo rows (none where h = 0) and the maxima."""
+        """Sums of weighted rows and of weights [n, out + heads], from own rows, halo rows (none if h = 0) and the
+        maxima."""
         *halo, maximum = rows
         source, target = self.attention_source, self.attention_target
         return call(_Attend, csr.attention, prepared, halo[0] if halo else None, maximum, source, target)
@@ -82,7 +81,7 @@ class GAT(Layer):
     def add_halo(  # type: ignore[override]
         self, csr: LocalAdjacency, halo: torch.Tensor, prepared: torch.Tensor, *so_far: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both over all edges, from halo rows [h, out], own rows and what :meth:`sum_own` gave."""
+        """Maxima and sums over all edges, from halo rows [h, out], own rows and the result of :meth:`sum_own`."""
         return self.add_block(csr.divided_attention[1], prepared, halo, *so_far)
 
     @torch.no_grad()
@@ -90,8 +89,9 @@ class GAT(Layer):
         self, csr: LocalAdjacency, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor,
         halo: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        """Gradients of halo rows [h, out], and their edges' part of that of own rows' scores as targets [n, heads],
-        from that of all sums and the maxima over all edges; the vector's is added to its ``.grad``."""
+        """Gradients of halo rows [h, out], and the part of the gradients of own rows' target scores [n, heads] that
+        comes from edges from the halo. Needs the gradient of all sums and the maxima over all edges. The gradient of
+        ``attention_source`` is added to its ``.grad``."""
         vectors = self.attention_source
         scores = Scores(scores_of(halo, vectors), scores_of(prepared, self.attention_target))
         of_rows, _, of = csr.divided_attention[1].backward(gradient, halo, None, scores, maximum)
@@ -103,7 +103,7 @@ class GAT(Layer):
         self, csr: LocalAdjacency, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor,
         of_target: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Gradient of own rows [n, out], from the same and what :meth:`halo_gradients` gave."""
+        """Gradient of own rows [n, out], from the same and ``of_target``, which :meth:`halo_gradients` returned."""
         scores = Scores(scores_of(prepared, self.attention_source), scores_of(prepared, self.attention_target))
         of_rows, _, of = csr.divided_attention[0].backward(gradient, prepared, None, scores, maximum)
         self._learn(of_rows, of.source, prepared, self.attention_source)
@@ -112,7 +112,7 @@ class GAT(Layer):
 
     @staticmethod
     def _learn(of_rows: torch.Tensor, of_scores: torch.Tensor, rows: torch.Tensor, vectors: nn.Parameter) -> None:
-        """Add what scores of ``rows`` give to their gradient ``of_rows``, and to that of ``vectors``."""
+        """Add the gradients that pass through the scores of ``rows`` to those of the rows, and of ``vectors``."""
         add_through(of_rows, of_scores, vectors)
         part = gradient_of_vectors(of_scores, rows, vectors)
         vectors.grad = part if vectors.grad is None else vectors.grad.add_(part)
@@ -135,9 +135,11 @@ class GAT(Layer):
         self, kernel: Attention, prepared: torch.Tensor, rows: torch.Tensor, maximum: torch.Tensor | None = None,
         sums: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        """Maxima [n, heads] and sums [n, out + heads] of own rows over one more block of sources, from ``prepared`` own
-        rows, the block's ``rows`` [m, out] and both so far (None: nothing was summed yet), whose weights become
-        relative to the new maxima: a running softmax."""
+        """Maxima [n, heads] and sums [n, out + heads] of own rows after one more block of sources: a running softmax.
+
+        ``prepared``: own rows; ``rows`` [m, out]: those of the block; ``maximum``, ``sums``: the results so far (None:
+        this is the first block). Earlier weights are made relative to the new maxima.
+        """
         scores = Scores(scores_of(rows, self.attention_source), scores_of(prepared, self.attention_target))
         greatest = kernel.maximum(scores)
         if maximum is not None:
@@ -154,17 +156,17 @@ class GAT(Layer):
 
     @torch.no_grad()
     def block_payload(self, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
-        """What ranks that hold sources need of a target row to reverse its sums, [n, out + 3 heads]: the gradient of
-        sums and weights, its score, its maximum."""
+        """The numbers of each own row that other ranks need to reverse its sums, [n, out + 3 heads]: the gradient of
+        sums and weights, its score as a target, its maximum."""
         return torch.cat((gradient, scores_of(prepared, self.attention_target), maximum), 1)
 
     @torch.no_grad()
     def block_gradients(
         self, kernel: Attention, prepared: torch.Tensor, payload: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of own rows as rows that are summed, [n, out], and of their scores as sources, [n, heads], along
-        the edges to a block of targets, from what :meth:`block_payload` gave of these; and this rank's part of the
-        gradients of the targets' scores, [m, heads]."""
+        """Gradients along the edges from own rows to a block of targets, whose ``payload`` is that of
+        :meth:`block_payload`: of own rows as summed rows [n, out], of their scores as sources [n, heads], and this
+        rank's part of the gradients of the targets' scores [m, heads]."""
         heads, width = self.spec.heads, self.spec.width_out
         gradient, target, maximum = (part.contiguous() for part in payload.split([width + heads, heads, heads], 1))
         scores = Scores(scores_of(prepared, self.attention_source), target)
@@ -176,9 +178,9 @@ class GAT(Layer):
         self, of_rows: torch.Tensor, of_source: torch.Tensor, of_target: torch.Tensor, prepared: torch.Tensor,
         *others: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Gradient of prepared rows [n, out], through their scores too, made of ``of_rows`` in place; the vectors' is
-        added to their ``.grad``.
-        ``others``: parts of ``of_target`` [n, heads] that other ranks have, one behind the other."""
+        """Complete the gradient of prepared rows [n, out], ``of_rows``, in place with what passes through their scores;
+        gradients of the attention vectors are added to their ``.grad``. ``others``: the other ranks' parts of
+        ``of_target`` [n, heads], one behind the other."""
         if others and len(of_target):
             of_target = torch.cat((of_target, *others)).view(-1, *of_target.shape).sum(0)
         for of, vectors in ((of_source, self.attention_source), (of_target, self.attention_target)):
@@ -188,7 +190,6 @@ class GAT(Layer):
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
-        """See :class:`Layer`."""
         rows = call(_Quotient, aggregated, self.spec.heads)
         return self.finished([], self.bias, rows, call)
 

@@ -1,4 +1,4 @@
-"""A rank's edges as one block a source rank, in both directions: what systems that broadcast whole blocks sum over."""
+"""The edges of a rank divided by the rank of their source, for systems that broadcast whole blocks of rows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -94,9 +94,10 @@ class BlockAdjacency:
 
 
 def load_blocks(local: Callable[[int], LocalGraph], rank: int, ranks: int, **options: Any) -> BlockAdjacency:
-    """The blocks of ``rank``, from the local graphs of all ranks; ``options`` are those of :class:`BlockAdjacency`.
+    """Build the blocks of ``rank`` from the local graphs of all ranks; ``options`` are those of
+    :class:`BlockAdjacency`.
 
-    Positions of remote rows in their rank's own order, and the edges out of this rank's rows, are known to the others.
+    The other ranks' graphs say where remote rows lie in their owner's order, and which edges leave this rank's rows.
     """
     mine = local(rank)
     forward: list[CSR] = []
@@ -155,7 +156,7 @@ def _csr(rows: NDArray[Any], columns: NDArray[Any], height: int, width: int) -> 
 
 
 def _with_loops(csr: CSR) -> CSR:
-    """The same edges, and one from every row to itself."""
+    """Add a self loop to every row."""
     rows = np.repeat(np.arange(csr.rows, dtype=np.int64), np.diff(csr.indptr))
     own = np.arange(csr.rows, dtype=np.int64)
     return _csr(np.concatenate((rows, own)), np.concatenate((csr.indices, own)), csr.rows, csr.columns)

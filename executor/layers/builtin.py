@@ -69,13 +69,13 @@ class Layer(nn.Module):
         return aggregate(csr, prepared, halo, self.scaling, call, self.mean)
 
     def sum_own(self, csr: LocalAdjacency, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
-        """The part of :meth:`aggregate` that own rows [n, ...] give, [n, prepared width]."""
+        """The part of :meth:`aggregate` that comes from own rows [n, ...]: [n, prepared width]."""
         return sum_own(csr, prepared, self.scaling, call)
 
     def add_halo(
         self, csr: LocalAdjacency, halo: torch.Tensor, total: torch.Tensor, *, call: Call = autograd
     ) -> torch.Tensor:
-        """What :meth:`aggregate` gives, from halo rows [h, ...] and the result of :meth:`sum_own`."""
+        """The result of :meth:`aggregate`, from halo rows [h, ...] and the result of :meth:`sum_own`."""
         return add_halo(csr, halo, total, self.scaling, call)
 
     def aggregate_sampled(self, block: SampledBlock, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
@@ -85,28 +85,28 @@ class Layer(nn.Module):
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
-        """[n, width_out]."""
         raise NotImplementedError
 
     def finished(
         self, products: Sequence[tuple[Rows, torch.Tensor]], bias: torch.Tensor, added: torch.Tensor | None, call: Call
     ) -> torch.Tensor:
-        """The layer's output from what is left to multiply and to add; see :func:`affine`."""
+        """The layer's output, from the products and sums that remain; :func:`affine` describes the arguments."""
         spec = self.spec
         kept = kept_share(spec.dropped)
         return affine(products, bias, added, spec.follows, call, spec.gradient_limit, kept)
 
     def product_gradient(self, gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | tuple[()]:
-        """Backward of ``rows`` [n, width_in] times :meth:`prepared_weight`, from the product's gradient [n, width_out],
-        where the product itself was never taken: the weights' part is added to their ``.grad``, the rows' returned
-        (nothing by layer 1, whose rows do not learn)."""
+        """Reverse ``rows`` [n, width_in] times :meth:`prepared_weight`, from the product's gradient [n, width_out],
+        where the product itself was never computed. The gradient of the weights is added to their ``.grad``, that of
+        the rows is returned (by layer 1 nothing, since its rows do not learn)."""
         weight = self.prepared_weight()
         part = transposed_product(rows, gradient)
         weight.grad = part.clone() if weight.grad is None else weight.grad.add_(part)
         return torch.mm(gradient, weight.detach().t()) if self.spec.index > 1 else ()
 
     def operand(self, rows: torch.Tensor) -> Rows:
-        """Rows as matrix products take them. A constant sparse matrix is wrapped once, with its transpose."""
+        """Rows in the form that products take. A constant sparse matrix is wrapped once, together with its
+        transpose."""
         if rows.layout != torch.sparse_csr:
             return rows
         # the wrapper keeps the values alive, so their address names the matrix
@@ -137,7 +137,6 @@ class GCN(Layer):
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
-        """See :class:`Layer`."""
         if self.spec.has_prepare:
             return self.finished([], self.bias, aggregated, call)
         return self.finished([(self.operand(aggregated), self.weight)], self.bias, None, call)
@@ -164,7 +163,6 @@ class SAGE(Layer):
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
-        """See :class:`Layer`."""
         assert own is not None, "a SAGE layer reads its own rows"
         products = [(self.operand(own), self.weight_self)]
         if self.spec.has_prepare:
@@ -193,7 +191,6 @@ class GIN(Layer):
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
-        """See :class:`Layer`."""
         assert own is not None, "a GIN layer reads its own rows"
         first, last = (layer for layer in self.mlp if isinstance(layer, nn.Linear))
         weight = call(Transposed, first.weight)

@@ -1,4 +1,4 @@
-"""What a layer aggregates over: the edges of one rank's rows, and sums over them with a hand-written backward."""
+"""The edges of one rank's rows, and sums over them with a hand-written backward."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -125,7 +125,7 @@ class LocalAdjacency:
         )
 
     def neighbourhood(self) -> "Neighbourhood":
-        """What a user's layer sees of this adjacency."""
+        """The view of this adjacency that a user's layer gets."""
         return Neighbourhood(self)
 
 
@@ -169,14 +169,15 @@ class _AddHalo(torch.autograd.Function):
 def sum_own(
     adjacency: LocalAdjacency, inner: torch.Tensor, scaling: str = "sum", call: Call = autograd
 ) -> torch.Tensor:
-    """What :func:`aggregate` sums before any halo row is there, [n, F], from ``inner`` [n, F]: see :func:`add_halo`."""
+    """The part of :func:`aggregate` that needs no halo row, [n, F], from ``inner`` [n, F]; :func:`add_halo` completes
+    it."""
     return call(_SumOwn, adjacency.aggregation(scaling), inner)
 
 
 def add_halo(
     adjacency: LocalAdjacency, halo: torch.Tensor, total: torch.Tensor, scaling: str = "sum", call: Call = autograd
 ) -> torch.Tensor:
-    """What :func:`aggregate` gives, to the last bit, from the result of :func:`sum_own` and ``halo`` [h, F]."""
+    """The result of :func:`aggregate`, to the last bit, from the result of :func:`sum_own` and ``halo`` [h, F]."""
     return call(_AddHalo, adjacency.aggregation(scaling), halo, total)
 
 
@@ -233,7 +234,7 @@ def _aggregate_sparse(
 
 
 def _dense(rows: Any, mean: torch.Tensor | None) -> torch.Tensor:
-    """Sparse rows as dense ones [n, F], less what their last column tells of a ``mean``."""
+    """Sparse rows as dense rows [n, F]. With a ``mean``, their last column says how often it is subtracted."""
     if mean is None:
         return torch.from_numpy(rows.toarray())
     often = torch.from_numpy(rows[:, [-1]].toarray().ravel())

@@ -1,4 +1,4 @@
-"""What a layer sums over in a mini-batch: a sampled block, whose n destinations are the first of its m sources."""
+"""The sampled block that a layer sums over in a mini-batch. Its n destinations are the first of its m sources."""
 
 from functools import cached_property
 from typing import Any
@@ -38,7 +38,7 @@ class SampledBlock:
 
     @cached_property
     def transpose(self) -> Structure:
-        """The edges by source: made where something is reversed, which layer 1 often is not."""
+        """The edges grouped by source, computed when a sum is first reversed."""
         return self.structure.transposed()
 
     def attention(self, reverse: bool) -> Attention:
@@ -86,7 +86,7 @@ class SampledBlock:
 
 
 def _reversed(scaling: Scaling) -> Scaling:
-    """Destinations' factors become those of the sources of the backward; the own term keeps its weight."""
+    """The scaling of the backward: factors of destinations become factors of sources; own terms keep their weight."""
     own = scaling.own
     if own is not None and scaling.destination is not None:
         own = own * scaling.destination
@@ -94,7 +94,7 @@ def _reversed(scaling: Scaling) -> Scaling:
 
 
 def _torch_sum(structure: Structure, rows: torch.Tensor, scaling: Scaling) -> torch.Tensor:
-    """The same sums by torch, where no kernel of ours runs."""
+    """The sums of :meth:`SampledBlock.sum` computed by torch, on devices for which we have no kernel."""
     picked = rows.index_select(0, structure.indices.to(torch.int64))
     if scaling.source is not None:
         picked *= scaling.source.index_select(0, structure.indices.to(torch.int64))[:, None]
@@ -106,7 +106,7 @@ def _torch_sum(structure: Structure, rows: torch.Tensor, scaling: Scaling) -> to
 
 
 class SumOverBlock(torch.autograd.Function):
-    """Scaled sums over a block as a function that a :data:`~executor.layers.tape.Call` takes."""
+    """Scaled sums over a block, as a differentiable function for :data:`~executor.layers.tape.Call`."""
 
     @staticmethod
     def forward(ctx: Any, block: SampledBlock, scaling: str, rows: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,6 @@ class SumOverBlock(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """That of the rows."""
         return None, None, ctx.block.sum_backward(gradient, ctx.scaling)
 
 
@@ -133,5 +132,4 @@ class FirstRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """[count, F]."""
         return gradient, None

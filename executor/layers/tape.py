@@ -15,7 +15,7 @@ Call = Callable[..., torch.Tensor]
 
 
 def autograd(function: type[Function], *arguments: Any) -> torch.Tensor:
-    """The call that leaves the remembering to autograd."""
+    """Call a function under autograd."""
     return function.apply(*arguments)  # type: ignore[no-any-return]
 
 
@@ -30,7 +30,6 @@ class _Node:
         self.output = -1
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        """As autograd's."""
         self.saved_tensors = tensors
 
 
@@ -50,7 +49,6 @@ class Tape:
         self._outputs: tuple[int | None, ...] = ()
 
     def __call__(self, function: type[Function], *arguments: Any) -> torch.Tensor:
-        """See :data:`Call`."""
         node = _Node(function, tuple(self._place(argument) for argument in arguments))
         result: torch.Tensor = function.forward(node, *arguments)
         if any(node.needs_input_grad):
@@ -60,7 +58,7 @@ class Tape:
         return result
 
     def end(self, outputs: Sequence[torch.Tensor]) -> None:
-        """The segment has run and gave ``outputs``; what its backward does not need is let go."""
+        """Tell the tape the ``outputs`` of the segment, and release what its backward does not need."""
         self._outputs = tuple(self._numbers.get(id(output)) for output in outputs)
         self._numbers.clear()
         self._alive.clear()
@@ -117,7 +115,6 @@ class Sum(Function):
 
     @staticmethod
     def forward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Both [n, F]."""
         return first + second
 
     @staticmethod

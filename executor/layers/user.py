@@ -89,7 +89,6 @@ class UserLayer(nn.Module):
         }
 
     def prepare(self, rows: torch.Tensor) -> torch.Tensor:
-        """The module's own."""
         return self.module.prepare(rows)  # type: ignore[operator, no-any-return]
 
     def aggregate(self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
@@ -97,7 +96,6 @@ class UserLayer(nn.Module):
         return self.module.aggregate(csr.neighbourhood(), _joined(prepared, halo))  # type: ignore[operator, no-any-return]
 
     def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
-        """The module's own."""
         return self.module.update(aggregated, own)  # type: ignore[operator, no-any-return]
 
     def forward(self, csr: LocalAdjacency, rows: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:

@@ -15,8 +15,7 @@ from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.partition.local.serving import Serving
 from simgnn.policy import PolicyContext
 from simgnn.sampling.batches.plan import SamplingPlan, WorkerEpoch
-from simgnn.sampling.draw.host_structure import Drawn, HostStructure
-from simgnn.sampling.draw.requester import Asked, Requester
+from simgnn.sampling.draw.parted import Asked, Drawn, HostStructure, Requester
 from simgnn.sampling.draw.seeds import batch_seed
 
 Parts = tuple[torch.Tensor, ...]

@@ -28,8 +28,8 @@ from simgnn.policies.placement.store import (
 )
 from simgnn.policy import PolicyContext
 from simgnn.record.batches import CACHED, HIT, LOCAL, NOBODY, PULLED
+from simgnn.sampling.fetches.fetch_lists import Gather, gather
 from simgnn.sampling.fetches.fetch_plan import FetchPlan
-from simgnn.sampling.fetches.gather import Gather, gather
 from simgnn.sampling.fetches.refill import Refill, refill_of
 from simgnn.sampling.fetches.remote_rows import Sources
 

@@ -30,9 +30,8 @@ from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
 from simgnn.policies.placement.store import KeepHotRows
 from simgnn.program.kinds import OpKind
-from simgnn.sampling.batches.plan import SamplingPlan
-from simgnn.sampling.batches.plan_file import open_plan
-from simgnn.sampling.draw.host_structure import HostStructure
+from simgnn.sampling.batches.plan import SamplingPlan, open_plan
+from simgnn.sampling.draw.parted import HostStructure
 from simgnn.sampling.fetches.fetch_plan import FetchPlan
 from simgnn.sampling.fetches.remote_rows import Sources, rows_on_hosts
 

@@ -16,8 +16,7 @@ from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.local.serving import Serving
 from simgnn.program.kinds import Segment
-from simgnn.sampling.draw.host_structure import HostStructure
-from simgnn.sampling.draw.requester import Requester
+from simgnn.sampling.draw.parted import HostStructure, Requester
 from simgnn.sampling.draw.sampler import Sampler
 from simgnn.sampling.draw.seeds import epoch_order
 

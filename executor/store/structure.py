@@ -5,7 +5,7 @@ from collections.abc import Callable
 from executor.state.context import GroupHandle
 from executor.store.arrays import shared_arrays
 from simgnn.partition.local.serving import Serving
-from simgnn.sampling.draw.host_structure import HostStructure
+from simgnn.sampling.draw.parted import HostStructure
 
 
 def share_structure(

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from simgnn.analysis.replay.activity import Replay, read_recording, replay
-from simgnn.analysis.replay.recorded_accuracy import recorded_result
-from simgnn.analysis.replay.recorded_plan import (
+from simgnn.analysis.replay.recorded_run import (
     HOIST,
     WHOLE,
     RecordedPlan,
@@ -12,6 +11,7 @@ from simgnn.analysis.replay.recorded_plan import (
     graph_differences,
     planned_differences,
     recorded_plan,
+    recorded_result,
     stated_differences,
 )
 from simgnn.errors import ConfigError

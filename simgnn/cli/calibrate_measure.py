@@ -119,7 +119,7 @@ def measure_groups(
     a probe are pooled. Raises :class:`BackendError` when a measurement fails.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.fit.pooled_passes import pool_passes
+    from simgnn.analysis.fit.samples import pool_passes
 
     check_executor()
     if passes < 1:
@@ -170,7 +170,7 @@ def kept_samples(folders: Sequence[Path]) -> "list[SampleFile]":
     cannot be read or are of different machines, versions or probes.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.fit.pooled_passes import pool_passes
+    from simgnn.analysis.fit.samples import pool_passes
 
     files, seen = [], set[Path]()
     for folder in folders:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from simgnn.analysis.replay.activity import Replay
-from simgnn.analysis.replay.recorded_accuracy import on_clock
+from simgnn.analysis.replay.recorded_run import on_clock
 from simgnn.cli.profiles import ChosenProfile
 from simgnn.hardware.profile.profile import Profile
 from simgnn.planner.prepare import Prepared

@@ -24,7 +24,7 @@ class Communication(CommunicationTraits, ABC):
     """
 
     def needs_relative_codes(self, choices: Choices, why: str) -> Refusal:
-        """The refusal of a codec whose error is not a share of each element, in a model with attention."""
+        """The refusal of a codec without relative errors in a model with attention. ``why``: the reason to print."""
         return Refusal(
             "codec", "kind",
             f"got '{choices.codec.label}' with model.kind = '{choices.model.kind}' and communication.kind = "
@@ -33,18 +33,18 @@ class Communication(CommunicationTraits, ABC):
 
     @abstractmethod
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "Sizes":
-        """What travels in the partition that ``stats`` describes; ``item_bytes``: of an element of ``train.dtype``."""
+        """The sizes of this communication in a partition. ``item_bytes``: bytes of an element of ``train.dtype``."""
 
     def resolved(self, rows: str) -> dict[str, Any]:
-        """Key path -> value of what its ``auto`` became, where layer 1 exchanges ``rows``."""
+        """Key path -> value that replaced ``auto``, if layer 1 exchanges ``rows``."""
         return {}
 
     def arranged(self, layer: LayerSpec) -> LayerSpec:
-        """A layer as it is built and planned: the same result, its products where they suit what travels."""
+        """The layer with its products moved to where they suit this communication; results stay the same."""
         return layer
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """Why it cannot serve these layers, in sentences."""
+        """Sentences that say why this communication cannot serve these layers; empty if it can."""
         return []
 
 
@@ -55,18 +55,18 @@ class BatchCommunication(CommunicationTraits, ABC):
 
     @abstractmethod
     def pull(self, staging: Staging) -> str:
-        """Emit what brings a batch's rows of other hosts; returns their buffer, in order of the ranks that send."""
+        """Emit the transfer of a batch's rows from other hosts; returns their buffer, ordered by the sending rank."""
 
 
 class Transfers(Protocol):
-    """How freshness and codec carry out what the communication moves: rows or blocks."""
+    """How freshness and codec carry out the transfers of a communication: of rows, or of blocks."""
 
     def rows(self) -> Expand:
-        """What emits a sync of listed rows."""
+        """The emitter of syncs of listed rows."""
         ...
 
     def blocks(self) -> ExpandBlocks:
-        """What emits a sync of whole blocks."""
+        """The emitter of syncs of whole blocks."""
         ...
 
 
@@ -87,15 +87,15 @@ class Sizes(Protocol):
     def copied_rows(self) -> int: ...
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """Put columns and routes into a builder; the fields of :class:`~simgnn.emit.names.Names` that are sizes.
+        """Add columns and routes to a builder; returns the fields of :class:`~simgnn.emit.names.Names` that are sizes.
 
-        ``aggregated``: layer 1's sparse inputs are summed once.
+        ``aggregated``: whether layer 1's sparse inputs are summed once.
         """
         ...
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> "Sums":
-        """The part of a plan that emits transfers and sums; layer 1 exchanges ``rows``;
-        input rows are fetched in the templates ``fetched_in``."""
+        """The emitter of transfers and sums. Layer 1 exchanges ``rows``; input rows arrive in the templates
+        ``fetched_in``."""
         ...
 
 
@@ -112,19 +112,20 @@ class Sums(Protocol):
     """Emits, for each layer, the sum over in-neighbours of prepared rows and whatever must travel for it."""
 
     def fetch_inputs(self) -> None:
-        """Input rows that ranks need copies of."""
+        """Emit the arrival of the input rows of which ranks need copies."""
         ...
 
     def hoist(self, layer: LayerSpec) -> None:
-        """The constant sum of layer 1's inputs, into ``aggregated/1``."""
+        """Emit the constant sum of layer 1's inputs, into ``aggregated/1``."""
         ...
 
     def copies(self, layer: LayerSpec) -> CopiedRows | None:
-        """Copies that ``prepare`` transforms beside a rank's own rows."""
+        """The copies of other ranks' rows that ``prepare`` transforms beside own rows; None if there are none."""
         ...
 
     def forward(self, layer: LayerSpec, source: str) -> None:
-        """From the prepared rows in ``source`` to ``aggregated/LAYER``, complete (unless it is hoisted)."""
+        """Emit the complete sum of the prepared rows in ``source``, into ``aggregated/LAYER`` (nothing if it is
+        hoisted)."""
         ...
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
@@ -133,7 +134,7 @@ class Sums(Protocol):
 
     @property
     def whole(self) -> "WholeLayers | None":
-        """What emits layers of one segment; None where these cannot be summed."""
+        """The emitter of layers that are one function of all rows; None if the communication does not support them."""
         ...
 
 
@@ -141,9 +142,9 @@ class WholeLayers(Protocol):
     """Emits layers of one segment, which read all in-neighbours of their rows."""
 
     def forward_whole(self, layer: LayerSpec) -> None:
-        """A layer, from its own rows to ``hidden/LAYER``."""
+        """Emit a layer, from its own rows to ``hidden/LAYER``."""
         ...
 
     def backward_whole(self, layer: LayerSpec) -> None:
-        """The layer's reverse."""
+        """Emit the layer's reverse."""
         ...

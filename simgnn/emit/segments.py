@@ -1,4 +1,4 @@
-"""Emits the segments of layers into a builder: an op for each, and for each its reverse."""
+"""Emits the ops of layers into a builder: one op for each segment of a layer, and one for its reverse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -34,12 +34,12 @@ class Segments:
         return "features" if layer.index == 1 else f"hidden/{layer.index - 1}"
 
     def own_rows(self, layer: LayerSpec) -> RowSet[Size]:
-        """The same as a size."""
+        """The number of a layer's own input rows, and of their stored values if they are sparse."""
         nonzeros = self.names.feature_nonzeros if layer.sparse_input else None
         return RowSet(self.names.rows, nonzeros, layer.centred_input)
 
     def needs_gradient(self, layer: LayerSpec) -> bool:
-        """Whether the layer's input rows are trained through."""
+        """Whether gradients of the layer's input rows are needed."""
         return layer.index > 1
 
     # -- work ------------------------------------------------------------------------------------------------------
@@ -47,35 +47,35 @@ class Segments:
     def work(
         self, layer: LayerSpec, segment: str, built_in: list[Piece[Size]], rows: Size | None = None
     ) -> list[Piece[Size]]:
-        """What a segment costs: ``built_in``, or what a user's layer declares, on all rows or on ``rows``."""
+        """The cost of a segment on ``rows`` (None: all rows): ``built_in``, or what a user's layer declares."""
         names = self.names
         return work_of(layer, segment, names.rows if rows is None else rows, names.edges, names.sources, built_in)
 
     def product(self, layer: LayerSpec, rows: RowSet[Size]) -> list[Piece[Size]]:
-        """Forward of ``prepare`` on some rows."""
+        """The cost of ``prepare`` on some rows."""
         return self.work(layer, "prepare", costs.product(rows, layer.width_in, layer.prepared_width), rows.rows)
 
     def product_backward(self, layer: LayerSpec, rows: RowSet[Size], trained: bool) -> list[Piece[Size]]:
-        """Backward of ``prepare`` on some rows."""
+        """The cost of the reverse of ``prepare`` on some rows."""
         built_in = costs.product_backward(rows, layer.width_in, layer.prepared_width, trained)
         return self.work(layer, "prepare/backward", built_in, rows.rows)
 
     # -- memory beside buffers -------------------------------------------------------------------------------------
 
     def copied_weights(self, pieces: Sequence[Piece[Size]]) -> Scratch:
-        """The largest of the copies of weights that products make, one after the other."""
+        """Memory of the largest copy of weights that the products make; they make them one after the other."""
         return Scratch(rows_of(1, max((piece.held for piece in pieces), default=0) * self.builder.item_bytes))
 
     def weight_gradients(self, layer: LayerSpec, pieces: Sequence[Piece[Size]], in_turn: bool) -> Terms:
-        """Gradients of weights before they are added to the layer's: of all products at once, or of the largest where
-        they are made ``in_turn``. Where no product states any, as many as the layer has parameters."""
+        """Memory of the gradients of weights before they are added to the layer's: of all products at once, or of the
+        largest if they are made ``in_turn``. If no product states its size, the layer's parameters count."""
         held = [piece.held for piece in pieces if piece.held]
         elements = (max if in_turn else sum)(held) if held else self.builder.buffers[f"gradients/{layer.index}"].width
         return rows_of(1, elements * self.builder.item_bytes)
 
     def pointers(self, reverse: bool = False) -> Scratch:
-        """What a sum over the edges of a batch makes of them, whose pointers are int32: pointers as int64, and where it
-        is reversed the edges by source, int32, with pointers of their own."""
+        """Memory that a sum over the edges of a batch needs: the row pointers as int64, and for ``reverse`` the edges
+        by source (int32) with their own pointers."""
         names, word, pointer = self.names, ITEM_BYTES["int32"], ITEM_BYTES["int64"]
         if not names.drawn:
             return NO_SCRATCH
@@ -83,15 +83,15 @@ class Segments:
         return Scratch((*rows_of(names.rows, pointer), *turned))
 
     def keep_adjacency(self) -> None:
-        """The in-degrees (int64) of all sources of the edges that are trained on, and the scalings that stand for edge
-        weights: at most one a source and three a row. Those of a batch are its own."""
+        """Count the memory that full-graph training keeps beside its edges: the in-degree (int64) of each source, and
+        the scalings that replace edge weights, at most one for each source and three for each row."""
         names, item = self.names, self.builder.item_bytes
         if names.train and not names.drawn:
             degrees = ITEM_BYTES["int64"]
             self.builder.keep("adjacency", (names.sources, degrees + item), (names.rows, 3 * item))
 
     def keep_transposed(self, layer: LayerSpec, buffer: str, rows: RowSet[Size]) -> None:
-        """The transpose of sparse input rows that are multiplied, and the row pointers (int32) of both."""
+        """Count the memory of the transpose of sparse input rows, and of the row pointers (int32) of both."""
         if rows.nonzeros is not None:
             word, columns = ITEM_BYTES["int32"], layer.width_in + rows.centred
             stored = (rows.nonzeros, word + self.builder.item_bytes)
@@ -103,7 +103,7 @@ class Segments:
         self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         work: tuple[Work, ...], scratch: Scratch = NO_SCRATCH,
     ) -> None:  # fmt: skip
-        """A segment of a layer, in training and in evaluation."""
+        """Emit a segment of a layer, in training and in evaluation."""
         parameters = [f"parameters/{layer.index}"] if self._learns(layer, segment) else []
         name = f"{self.names.prefix}forward/{layer.index}/{segment}"
         self.builder.compute(
@@ -116,7 +116,7 @@ class Segments:
         work: tuple[Work, ...], gradients: dict[str, str], options: Mapping[str, str | int | float] | None = None,
         scratch: Scratch = NO_SCRATCH,
     ) -> None:  # fmt: skip
-        """A segment of a layer run backward. ``gradients``: gradient buffer -> forward buffer that it belongs to."""
+        """Emit the reverse of a segment. ``gradients``: gradient buffer -> the forward buffer that it belongs to."""
         learned = self._learns(layer, segment)
         self.builder.compute(
             self.names.train, f"backward/{layer.index}/{segment}", kind,
@@ -127,7 +127,7 @@ class Segments:
         )  # fmt: skip
 
     def update(self, layer: LayerSpec, reads: Sequence[str], hidden: str, summed: RowSet[Size]) -> None:
-        """Forward of ``update``, from the sums (rows ``summed``) and, where the layer uses them, own rows."""
+        """Emit ``update``, which reads the sums (``summed`` rows) and, if the layer uses them, own rows."""
         own = self.own_rows(layer)
         pieces = self.work(layer, "update", costs.update(layer, summed, own))
         work, scratch = self.builder.work(pieces), self.copied_weights(pieces)
@@ -142,7 +142,8 @@ class Segments:
     def reverse_update(
         self, layer: LayerSpec, summed: RowSet[Size], own: str, through: bool, own_gradient: bool
     ) -> None:
-        """Its reverse: gradients of the sums where they are needed (``through``), and of the rows in ``own``."""
+        """Emit the reverse of ``update``: gradients of the sums if ``through``, and of the rows in ``own`` if
+        ``own_gradient``."""
         builder, rows, index = self.builder, self.names.rows, layer.index
         gradients, writes = {f"d/hidden/{index}": f"hidden/{index}"}, []
         if through:
@@ -171,7 +172,7 @@ class Segments:
         )  # fmt: skip
 
     def _saved(self, layer: LayerSpec, summed: RowSet[Size]) -> list[str]:
-        """Buffers of what the update leaves for its reverse."""
+        """Add the buffers that ``update`` writes for its reverse, and return their names."""
         builder, found = self.builder, []
         for name, width in saved_rows(layer, layer.sparse_input and summed.nonzeros is None).items():
             buffer = f"{self.names.prefix}saved/{layer.index}/{name}"
@@ -189,8 +190,8 @@ class Segments:
         return segment not in (Segment.AGGREGATE, Segment.SUM_OWN, Segment.ADD_HALO) or layer.attends
 
     def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT) -> None:
-        """Drop elements of the layer's output, or of its gradient, in place and in training alone. The vertices of the
-        rows, in the buffer "vertices", and the ``form`` decide which."""
+        """Emit dropout of the layer's output or of its gradient, in place, in training only. The vertices of the rows,
+        in the buffer "vertices", and the ``form`` decide which elements are dropped."""
         if not layer.dropped:
             return
         index, options = layer.index, {"dropped": layer.dropped}
@@ -204,8 +205,8 @@ class Segments:
     # -- the sum over in-neighbours --------------------------------------------------------------------------------
 
     def maximum(self, layer: LayerSpec, reads: Sequence[str]) -> str:
-        """Greatest attention scores over a rank's edges; returns the buffer [rows, heads]. It has no reverse: weighted
-        sums over sums of weights do not depend on it."""
+        """Emit the greatest attention score of each row over a rank's edges; returns the buffer [rows, heads]. It has
+        no reverse, since sums of weighted rows divided by sums of weights do not depend on it."""
         names, builder, index = self.names, self.builder, layer.index
         result = builder.buffer(f"{names.prefix}maximum/{index}", names.rows, layer.heads)
         pieces: list[Piece[Size]] = costs.attention_maximum(layer, names.edges, names.rows, names.sources)
@@ -216,7 +217,7 @@ class Segments:
         return result
 
     def aggregate(self, layer: LayerSpec, reads: Sequence[str]) -> str:
-        """The sum of prepared rows; returns the buffer that it is written to."""
+        """Emit the sum of prepared rows; returns the buffer of the sums."""
         names, builder, index = self.names, self.builder, layer.index
         result = builder.buffer(f"{names.prefix}aggregated/{index}", names.rows, layer.aggregated_width)
         pieces: list[Piece[Size]] = costs.sums(layer, names.edges, names.rows, names.sources)
@@ -226,7 +227,7 @@ class Segments:
         return result
 
     def aggregate_backward(self, layer: LayerSpec, writes: Sequence[str], gradients: dict[str, str]) -> None:
-        """Its reverse, from the gradient of the sums to those of prepared rows; ``gradients`` as in :meth:`reverse`."""
+        """Emit the reverse of :meth:`aggregate`: gradients of prepared rows. ``gradients`` as in :meth:`reverse`."""
         names, builder, index = self.names, self.builder, layer.index
         pieces: list[Piece[Size]] = costs.sums_backward(layer, names.edges, names.rows, names.sources)
         work = builder.work(self.work(layer, "aggregate/backward", pieces), f"{names.locality}/backward")
@@ -238,7 +239,8 @@ class Segments:
         )  # fmt: skip
 
     def hoisted(self, layer: LayerSpec, reads: Sequence[str]) -> str:
-        """The constant sum of layer 1's inputs, computed once; sparse where the names say how many values it stores."""
+        """Emit the sum of layer 1's inputs, which is computed once; it is sparse if :class:`Names` counts its
+        values."""
         names, builder, index = self.names, self.builder, layer.index
         width, nonzeros = layer.width_in, names.aggregated_nonzeros
         if nonzeros is None:

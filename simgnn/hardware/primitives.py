@@ -1,4 +1,4 @@
-"""Work primitives: the kinds of device work that ops are made of, one row each, from which all else about them follows.
+"""Work primitives: one row for each kind of device work that ops are made of. All else about them follows from the row.
 
 A program states its device work in pieces (:class:`simgnn.program.ops.Work`), each a primitive and its sizes. The time
 of a piece is ``sum_k cost_k * feature_k``: a device's curve holds the costs, and the row of the primitive computes the
@@ -13,7 +13,7 @@ is what of ``bytes`` exceeds the size of C. With several ranks at once each has 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
@@ -64,17 +64,9 @@ UNITS: Mapping[str, str] = MappingProxyType(
     {
         "call": "calls",
         "flops": "flop",
-        "bytes": "B",
-        "input_bytes": "B",
-        "weight_bytes": "B",
-        "output_bytes": "B",
-        "crossed_bytes": "B",
-        "gathered_bytes": "B",
-        "written_bytes": "B",
-        "index_bytes": "B",
-        "coded_bytes": "B",
-        "missed_bytes": "B",
-        "beyond_bytes": "B",
+        **dict.fromkeys(("bytes", "input_bytes", "weight_bytes", "output_bytes", "crossed_bytes"), "B"),
+        **dict.fromkeys(("gathered_bytes", "written_bytes", "index_bytes", "coded_bytes"), "B"),
+        **dict.fromkeys(("missed_bytes", "beyond_bytes"), "B"),
         "missed_rows": "rows",
         "edges": "edges",
         "rows": "rows",
@@ -86,7 +78,14 @@ UNITS: Mapping[str, str] = MappingProxyType(
 """Unit of every feature; a cost is seconds for each of it."""
 
 StandIn = tuple[str, Mapping[str, ArrayLike]]
-"""A primitive and sizes whose price another primitive takes."""
+"""A primitive and its sizes, priced in the place of another primitive's work."""
+
+_ROWS = (100.0, 1e3, 1e4, 1e5, 1e6)
+_WIDTHS = (8.0, 32.0, 128.0, 512.0)
+_DEGREES = (4.0, 16.0, 64.0)
+_MISSES = ("missed_bytes", "missed_rows")
+_TABLE: Mapping[str, int | str | None] = {"rows": None, "width": None}
+_TABLE_SWEEP: Mapping[str, tuple[float, ...]] = {"rows": _ROWS, "width": _WIDTHS}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,19 +97,21 @@ class Primitive:
     """What the work does, in terms of its sizes."""
     kind: str
     """Kind of op (``simgnn.program.kinds.OpKind``) that consists of this work alone."""
-    sizes: Mapping[str, int | str | None]
+    sizes: Mapping[str, int | str | None] = field(default_factory=lambda: _TABLE)
     """Sizes as ``simgnn hardware time`` asks for them. None: must be given; a number: the default; a name: by default
     as large as that size. Programs may state ``elements`` or ``bytes`` where the features accept them instead."""
     features: Callable[[Sizes], dict[str, FloatArray]]
     """What time may depend on, by name (:data:`UNITS`), each [n], from the sizes of n pieces of work."""
-    per_cache: tuple[str, ...]
+    per_cache: tuple[str, ...] = ("beyond_bytes",)
     """Features that exist once for each cache."""
-    terms: tuple[str, ...]
+    terms: tuple[str, ...] = ("call", "rows", "bytes", "beyond_bytes")
     """Features of the curve that a calibration fits. Per-cache features stand for one term a cache
-    (:func:`simgnn.analysis.fit.compute.terms_of`). A term that the samples do not need gets no cost."""
-    ranged: tuple[str, ...]
+    (:func:`simgnn.analysis.fit.device.terms_of`). A term that the samples do not need gets no cost."""
+    ranged: tuple[str, ...] = ("bytes",)
     """Sizes or features whose measured range the curve keeps."""
-    sweep: Mapping[str, tuple[float, ...] | float | Callable[[Sizes], FloatArray]]
+    sweep: Mapping[str, tuple[float, ...] | float | Callable[[Sizes], FloatArray]] = field(
+        default_factory=lambda: _TABLE_SWEEP
+    )
     """Sizes at which two profiles are compared: axes of a grid, numbers, and functions of what stands before."""
     by_form: bool = False
     """Whether all samples of one graph are held out together in cross-validation; a sample's ``form`` names the
@@ -145,27 +146,16 @@ def _elements(s: Sizes) -> FloatArray:
     return s["elements"] if "elements" in s else s["rows"] * s["width"]
 
 
-def _dense(s: Sizes) -> dict[str, FloatArray]:
-    return {"rows": s["rows"], "bytes": s["rows"] * s["width"] * s["item_bytes"]}
-
-
 def _through_index(s: Sizes, edges: str = "edges") -> dict[str, FloatArray]:
     row_bytes = s["width"] * s["item_bytes"]
     moved = {"gathered_bytes": s[edges] * row_bytes, "written_bytes": s["rows"] * row_bytes}
     return {"edges": s[edges], "rows": s["rows"], **moved}
 
 
-def _attention(s: Sizes) -> dict[str, FloatArray]:
-    return {**_through_index(s), "weights": s["edges"] * s["heads"]}
-
-
 def _matmul(s: Sizes) -> dict[str, FloatArray]:
     rows, inner, outer, item = s["rows"], s["inner"], s["outer"], s["item_bytes"]
-    parts = {
-        "input_bytes": rows * inner * item,
-        "weight_bytes": inner * outer * item,
-        "output_bytes": rows * outer * item,
-    }
+    ends = {"input_bytes": rows * inner, "weight_bytes": inner * outer, "output_bytes": rows * outer}
+    parts = {name: elements * item for name, elements in ends.items()}
     crossed = np.minimum(parts["input_bytes"], parts["weight_bytes"]) * s.get("crossed", np.zeros(1))
     moved = sum(parts.values(), np.zeros(1))
     # of float32: a float64 one counts twice
@@ -178,9 +168,13 @@ def _elementwise(s: Sizes) -> dict[str, FloatArray]:
 
 
 def _code(s: Sizes) -> dict[str, FloatArray]:
-    elements = s["rows"] * s["width"]
-    coded = s["rows"] * s["row_bytes"]
-    return {"rows": s["rows"], "elements": elements, "bytes": elements * s["item_bytes"], "coded_bytes": coded}
+    rows, elements = s["rows"], s["rows"] * s["width"]
+    return {
+        "rows": rows,
+        "elements": elements,
+        "bytes": elements * s["item_bytes"],
+        "coded_bytes": rows * s["row_bytes"],
+    }
 
 
 def _sum_of_rows(s: Sizes, width: FloatArray) -> StandIn:
@@ -198,13 +192,6 @@ def _gradients_stand_in(s: Sizes) -> tuple[StandIn, ...]:
     return _sum_of_rows(turned, width), _sum_of_rows(s, width), _exponentials(s, 2)
 
 
-_ROWS = (100.0, 1e3, 1e4, 1e5, 1e6)
-_WIDTHS = (8.0, 32.0, 128.0, 512.0)
-_DEGREES = (4.0, 16.0, 64.0)
-_BEYOND = ("beyond_bytes",)
-_MISSES = ("missed_bytes", "missed_rows")
-_TABLE: Mapping[str, int | str | None] = {"rows": None, "width": None}
-_TABLE_SWEEP = {"rows": _ROWS, "width": _WIDTHS}
 _SUM: Mapping[str, int | str | None] = {"edges": None, "rows": None, "width": None, "sources": "rows"}
 _SUM_SWEEP: Mapping[str, tuple[float, ...] | float | Callable[[Sizes], FloatArray]] = {
     **_TABLE_SWEEP,
@@ -220,7 +207,6 @@ MATMUL = Primitive(
     kind="transform",
     sizes={"rows": None, "inner": None, "outer": None, "crossed": 0},
     features=_matmul,
-    per_cache=_BEYOND,
     terms=("call", "flops", "input_bytes", "weight_bytes", "output_bytes", "crossed_bytes"),
     ranged=("flops",),
     sweep={"rows": _ROWS, "inner": _WIDTHS, "outer": _WIDTHS},
@@ -231,10 +217,7 @@ SPMM = Primitive(
     meaning="Sums over edges: each of the rows is a weighted sum of source rows.",
     kind="aggregate",
     sizes=_SUM,
-    features=lambda s: {
-        **_through_index(s),
-        "index_bytes": s["edges"] * INDEX_BYTES + s["rows"] * POINTER_BYTES,
-    },
+    features=lambda s: {**_through_index(s), "index_bytes": s["edges"] * INDEX_BYTES + s["rows"] * POINTER_BYTES},
     per_cache=_MISSES,
     terms=("call", "edges", "gathered_bytes", "missed_bytes", "missed_rows"),
     ranged=("edges", "width"),
@@ -250,12 +233,30 @@ SPARSE_MATMUL = Primitive(
     per_cache=_MISSES,
     terms=("call", "gathered_bytes", "written_bytes", "missed_bytes"),
     ranged=("nonzeros", "width"),
-    sweep={
-        **_TABLE_SWEEP,
-        "degree": _DEGREES,
-        "nonzeros": lambda s: s["degree"] * s["rows"],
-        "sources": lambda s: s["rows"],
-    },
+    sweep={**_SUM_SWEEP, "nonzeros": lambda s: s["edges"]},
+)
+GATHER = Primitive(
+    name="gather",
+    meaning="Rows picked by an index into a new table.",
+    kind="select",
+    features=lambda s: {"rows": s["rows"], "bytes": s["rows"] * s["width"] * s["item_bytes"]},
+    copies=True,
+)
+SCATTER_ADD = replace(GATHER, name="scatter_add", kind="add", meaning="Rows added to rows that an index picks.")
+SELECT = Primitive(
+    name="select",
+    meaning="Rows compared with the rows of another table.",
+    kind="select",
+    features=lambda s: {"rows": s["rows"], "bytes": 2 * s["rows"] * s["width"] * s["item_bytes"]},
+    optional=True,
+)
+COPY = Primitive(
+    name="copy",
+    meaning="[rows, width] into another place of the same memory.",
+    kind="select",
+    features=lambda s: {"bytes": s["bytes"] if "bytes" in s else _elements(s) * s["item_bytes"]},
+    terms=("call", "bytes", "beyond_bytes"),
+    copies=True,
 )
 ELEMENTWISE = Primitive(
     name="elementwise",
@@ -263,57 +264,15 @@ ELEMENTWISE = Primitive(
     kind="elementwise",
     sizes={**_TABLE, "passes": 2},
     features=_elementwise,
-    per_cache=_BEYOND,
-    terms=("call", "rows", "bytes", "beyond_bytes"),
-    ranged=("bytes",),
     sweep={**_TABLE_SWEEP, "passes": 2.0},
-)
-COPY = Primitive(
-    name="copy",
-    meaning="[rows, width] into another place of the same memory.",
-    kind="select",
-    sizes=_TABLE,
-    features=lambda s: {"bytes": s["bytes"] if "bytes" in s else _elements(s) * s["item_bytes"]},
-    per_cache=_BEYOND,
-    terms=("call", "bytes", "beyond_bytes"),
-    ranged=("bytes",),
-    sweep=_TABLE_SWEEP,
-    copies=True,
-)
-GATHER = Primitive(
-    name="gather",
-    meaning="Rows picked by an index into a new table.",
-    kind="select",
-    sizes=_TABLE,
-    features=_dense,
-    per_cache=_BEYOND,
-    terms=("call", "rows", "bytes", "beyond_bytes"),
-    ranged=("bytes",),
-    sweep=_TABLE_SWEEP,
-    copies=True,
-)
-SCATTER_ADD = Primitive(
-    name="scatter_add",
-    meaning="Rows added to rows that an index picks.",
-    kind="add",
-    sizes=_TABLE,
-    features=_dense,
-    per_cache=_BEYOND,
-    terms=("call", "rows", "bytes", "beyond_bytes"),
-    ranged=("bytes",),
-    sweep=_TABLE_SWEEP,
-    copies=True,
 )
 LOSS = Primitive(
     name="loss",
     meaning="The loss of rows of width classes, with its gradient and the counts of an accuracy.",
     kind="loss",
-    sizes=_TABLE,
     features=lambda s: {"rows": s["rows"], "elements": _elements(s), "bytes": _elements(s) * s["item_bytes"]},
-    per_cache=_BEYOND,
     terms=("call", "rows", "elements"),
     ranged=("elements",),
-    sweep=_TABLE_SWEEP,
 )
 OPTIMIZER = Primitive(
     name="optimizer",
@@ -321,22 +280,9 @@ OPTIMIZER = Primitive(
     kind="optimize",
     sizes={"elements": None},
     features=lambda s: {"elements": _elements(s), "bytes": _elements(s) * s["item_bytes"]},
-    per_cache=_BEYOND,
     terms=("call", "elements", "beyond_bytes"),
     ranged=("elements",),
     sweep={"elements": (*_ROWS, 1e7)},
-)
-SELECT = Primitive(
-    name="select",
-    meaning="Rows compared with the rows of another table.",
-    kind="select",
-    sizes=_TABLE,
-    features=lambda s: {"rows": s["rows"], "bytes": 2 * s["rows"] * s["width"] * s["item_bytes"]},
-    per_cache=_BEYOND,
-    terms=("call", "rows", "bytes", "beyond_bytes"),
-    ranged=("bytes",),
-    sweep=_TABLE_SWEEP,
-    optional=True,
 )
 ENCODE = Primitive(
     name="encode",
@@ -344,7 +290,6 @@ ENCODE = Primitive(
     kind="encode",
     sizes={**_TABLE, "row_bytes": None},
     features=_code,
-    per_cache=_BEYOND,
     terms=("call", "rows", "elements", "coded_bytes"),
     ranged=("elements",),
     sweep={**_TABLE_SWEEP, "row_bytes": lambda s: 8 + s["width"]},  # a header, and a byte an element
@@ -373,7 +318,6 @@ ATTENTION_SCORES = Primitive(
         "weights": s["rows"] * s["heads"],
         "bytes": s["rows"] * s["width"] * s["passes"] * s["item_bytes"],
     },
-    per_cache=_BEYOND,
     terms=("call", "weights", "bytes", "beyond_bytes"),
     ranged=("bytes", "heads"),
     sweep={**_TABLE_SWEEP, "passes": 2.0, "heads": 4.0},
@@ -386,7 +330,7 @@ ATTENTION_SUMS = Primitive(
     meaning="Sums over edges, weighted by the exponentials of their scores, of source rows of the width of all heads.",
     kind="aggregate",
     sizes={**_SUM, "heads": None},
-    features=_attention,
+    features=lambda s: {**_through_index(s), "weights": s["edges"] * s["heads"]},
     per_cache=_MISSES,
     terms=("call", "edges", "weights", "gathered_bytes", "missed_bytes", "missed_rows"),
     ranged=("edges", "width", "heads"),
@@ -420,3 +364,14 @@ PRIMITIVES: Mapping[str, Primitive] = MappingProxyType(
     }
 )  # fmt: skip
 """Every primitive by its name, in the order of reports."""
+
+
+def feature_names(primitive: str, caches: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Every feature that a curve of this primitive may use on a device with these caches."""
+    row = PRIMITIVES[primitive]
+    return (*row.plain, *(f"{name}/{cache}" for name in row.per_cache for cache in caches))
+
+
+def unit_of(feature: str) -> str:
+    """Unit of a feature, such as "B", "flop" or "edges"; a cache in its name is ignored."""
+    return UNITS[feature.partition("/")[0]]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import GraphError
+from simgnn.graph.build import symmetrise_csr
 from simgnn.graph.csr import CSR, IndexArray
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import release_pages
@@ -37,12 +38,11 @@ class UndirectedEdges:
 
     @property
     def vertices(self) -> int:
-        """V."""
         return self.csr.rows
 
     @property
     def count(self) -> int:
-        """E_u."""
+        """Number of edges E_u."""
         return self.csr.edges // 2
 
     def scan(self, work: Callable[[IndexArray, IndexArray], T]) -> Iterator[tuple[int, T]]:
@@ -57,11 +57,16 @@ class UndirectedEdges:
         first = 0
         for length, found in in_order(one, len(cuts) - 1):
             if first + length > self.count:
-                raise _asymmetric()
+                break
             yield first, found
             first += length
-        if first != self.count:
-            raise _asymmetric()
+        else:
+            if first == self.count:
+                return
+        raise GraphError(
+            "the graph is marked as holding both directions of every edge and no self loops, but it does not: write it "
+            "again"
+        )
 
     def _cuts(self) -> NDArray[np.int64]:
         """Rows at which pieces begin, and V."""
@@ -81,7 +86,7 @@ class UndirectedEdges:
 
 
 def ends_of(low: IndexArray, high: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """The ends themselves: the work of a scan that only reads."""
+    """The ends themselves: ``work`` of a scan that only reads."""
     return low, high
 
 
@@ -89,10 +94,7 @@ def symmetric_csr(graph: Graph) -> CSR:
     """The edges of ``graph`` in both directions, without duplicates; its own CSR when that is symmetric already."""
     if graph.symmetric:
         return graph.csr
-    both = _both_directions(graph)
-    indices = index_array(both.nnz, graph.vertices)
-    indices[:] = both.indices
-    return CSR(both.indptr.astype(np.int64), indices, graph.vertices)
+    return symmetrise_csr(graph.csr)
 
 
 def undirected_edges(graph: Graph) -> tuple[IndexArray, IndexArray]:
@@ -108,18 +110,12 @@ def arcs_of_edges(graph: Graph) -> NDArray[np.int8]:
     """How many stored edges (1 or 2) each of :class:`UndirectedEdges` stands for, int8 [E_u]."""
     if graph.symmetric:
         return np.full(graph.edges // 2, 2, dtype=np.int8)
-    both = _both_directions(graph)
-    rows = np.repeat(np.arange(graph.vertices), np.diff(both.indptr))
-    return np.asarray(both.data[both.indices > rows], dtype=np.int8)
-
-
-def _both_directions(graph: Graph) -> sparse.csr_array:
     csr, vertices = graph.csr, graph.vertices
-    # one byte an edge: both directions together count to 2 at most
     forward = sparse.csr_array((np.ones(csr.edges, np.int8), csr.indices, csr.indptr), shape=(vertices, vertices))
     both = sparse.csr_array(forward + forward.T)
     both.sort_indices()
-    return both
+    rows = np.repeat(np.arange(graph.vertices), np.diff(both.indptr))
+    return np.asarray(both.data[both.indices > rows], dtype=np.int8)
 
 
 def index_array(length: int, below: int) -> IndexArray:
@@ -127,12 +123,6 @@ def index_array(length: int, below: int) -> IndexArray:
     if below <= 2**31:
         return np.empty(length, dtype=np.int32)
     return np.empty(length, dtype=np.int64)
-
-
-def _asymmetric() -> GraphError:
-    return GraphError(
-        "the graph says that it holds both directions of every edge and no self loops, but it does not: write it again"
-    )
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,4 @@
-"""Artefact folders: arrays made once by one process, checked by digest, memory-mapped by all."""
+"""Artefact folders: arrays written once by one process, checked by digest, memory-mapped by all."""
 
 import errno
 import fcntl
@@ -7,10 +7,10 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,7 +28,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class CorruptArtifactError(ConfigError):
-    """An artefact is incomplete, of another format, or not what its digest says."""
+    """An artefact is incomplete, has another format, or differs from its digest."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ArtifactFolder:
 
     @classmethod
     def open(cls, path: Path, what: str) -> "ArtifactFolder":
-        """Read the manifest, not the arrays. Raises :class:`CorruptArtifactError` with the reason."""
+        """Read the manifest, not the arrays. Raises :class:`CorruptArtifactError`."""
         try:
             manifest = json.loads((path / MANIFEST).read_text())
             sealed = manifest.pop("sha256")
@@ -88,9 +88,23 @@ class ArtifactFolder:
         return self
 
 
+class OpenedArtifact:
+    """Base of classes that read an artefact of the kind ``what``."""
+
+    what: ClassVar[str]
+
+    def __init__(self, folder: ArtifactFolder) -> None:
+        self.folder = folder
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the folder ``path`` and check its digests. Raises :class:`CorruptArtifactError`."""
+        return cls(ArtifactFolder.open(path, cls.what).verify())
+
+
 @dataclass
 class ArtifactWriter:
-    """Writes the arrays of an artefact into a folder that nobody else sees yet."""
+    """Writes the arrays of an artefact into a folder that gets its final name later."""
 
     path: Path
     files: dict[str, str] = field(default_factory=dict)
@@ -104,7 +118,7 @@ class ArtifactWriter:
 
     @contextmanager
     def stream(self, name: str, dtype: DTypeLike) -> Iterator[Callable[[NDArray[Any]], None]]:
-        """Write one array of one dimension piece by piece: yields what appends a piece. Equal to ``array`` of all."""
+        """Write one array of one dimension in pieces: yields the function that appends a piece."""
         file = self.path / f"{name}.npy"
         file.parent.mkdir(parents=True, exist_ok=True)
         plain, length = np.dtype(dtype), 0
@@ -126,14 +140,12 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
     """Open the artefact at ``path``, or make it; True when this call made it.
 
     One process makes, others wait for its lock; ``make`` writes arrays and returns the details. The folder gets its
-    name when it is whole. A damaged artefact is made again, with a warning that says why. Raises :class:`BackendError`
-    where the disk is full.
+    name when it is complete. A damaged artefact is made again, with a warning. Raises :class:`BackendError` where the
+    disk is full.
     """
     if path.exists():
-        try:
+        with suppress(CorruptArtifactError):  # looked at again below, under the lock
             return ArtifactFolder.open(path, what).verify(), False
-        except CorruptArtifactError:
-            pass  # looked at again below, under the lock
     with _locked(path):
         if path.exists():
             try:
@@ -166,17 +178,12 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
 
 def cache_folder(cache: Path | None) -> Path:
     """Where artefacts are kept: ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
-    if cache is not None:
-        return cache
     named = os.environ.get(CACHE_NAME)
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "simgnn"
+    return cache or (Path(named).expanduser() if named else Path.home() / ".cache" / "simgnn")
 
 
 def check_cache(cache: Path | None = None) -> None:
-    """Raise :class:`ConfigError` when the cache's folder is not there and cannot be made.
-
-    One that is there may be read-only: what it holds can be used.
-    """
+    """Raise :class:`ConfigError` when the cache's folder does not exist and cannot be made; it may be read-only."""
     folder = cache_folder(cache)
     if not os.path.isdir(folder):
         check_output_folder(folder, CACHE_NAME)

@@ -14,13 +14,12 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph, GraphFacts
 from simgnn.graph.store import graph_digest
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
-from simgnn.partition.local.edge_cut import LocalGraph, RowLists, build_local_graphs
-from simgnn.partition.local.vertex_cut import LEVELS, RankGraph, ReplicaGraph, build_replica_graphs
+from simgnn.partition.local.edge_cut import LocalGraph, RowLists
+from simgnn.partition.local.vertex_cut import LEVELS, RankGraph, ReplicaGraph
 from simgnn.partition.partition import Partition, digest_of, partitioned
-from simgnn.partition.statistics.edge_cut import edge_cut_stats, locality_profiles, rank_numbers, stats_digest
+from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_from_parts, stats_to_parts
 from simgnn.partition.statistics.quality import Quality, measure
-from simgnn.partition.statistics.vertex_cut import LevelRows, vertex_cut_stats
 from simgnn.policy import Partitioner
 from simgnn.program.sizes import IntArray
 from simgnn.registry import source_digest
@@ -31,8 +30,8 @@ WHAT = "partition"
 
 @dataclass(frozen=True)
 class PartitionArtifact:
-    """A partition on disk. ``made`` tells whether this call made it (False: it was reused); ``facts``, where given, are
-    those of the graph at hand, whose name may differ from the one that the partition was made for."""
+    """A partition on disk. ``made``: this call made it, and did not reuse it; ``facts``: those of the graph at hand,
+    whose name may differ from that of the graph that was partitioned."""
 
     folder: ArtifactFolder
     made: bool = False
@@ -40,12 +39,11 @@ class PartitionArtifact:
 
     @classmethod
     def open(cls, path: str | Path) -> "PartitionArtifact":
-        """Open by path, as ``plan/plan.json`` names it. Raises :class:`ConfigError` when it is not whole."""
+        """Open by path. Raises :class:`ConfigError` when it is incomplete."""
         return cls(ArtifactFolder.open(Path(path), WHAT))
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
         return self.folder.path
 
     @property
@@ -57,7 +55,7 @@ class PartitionArtifact:
     def cut_digest(self) -> str:
         """SHA-256 over graph and partition alone: which rank has what, wherever it runs and in whatever order."""
         details = self.folder.details
-        cut = details.get("cut") or self.partition.digest  # artefacts of earlier versions do not tell it
+        cut = details.get("cut") or self.partition.digest  # artefacts of earlier versions do not hold it
         return digest_of([str(details["made_from"]["graph"]), str(cut)], [])
 
     @cached_property
@@ -67,12 +65,10 @@ class PartitionArtifact:
 
     @property
     def ranks(self) -> int:
-        """P."""
         return int(self.folder.details["ranks"])
 
     @property
     def kind(self) -> str:
-        """ "edge-cut" or "vertex-cut"."""
         return str(self.folder.details["kind"])
 
     @cached_property
@@ -84,7 +80,6 @@ class PartitionArtifact:
 
     @cached_property
     def stats(self) -> PartitionStats:
-        """What planning needs."""
         self.folder.verify("stats/")
         names = [name.removeprefix("stats/") for name in self.folder.files if name.startswith("stats/")]
         arrays = {name: np.array(self.folder.array(f"stats/{name}")) for name in names}
@@ -93,7 +88,6 @@ class PartitionArtifact:
 
     @cached_property
     def quality(self) -> Quality:
-        """Edge cut, replication, balance, connections."""
         return measure(self.stats)
 
     def owned(self, rank: int) -> NDArray[np.int64]:
@@ -111,19 +105,15 @@ class PartitionArtifact:
         part = {name: self.folder.array(prefix + name) for name in names}
         if self.kind == "vertex-cut":
             return _replica_graph(rank, part)
-        rows, sent, received = part["send_rows"], part["send_starts"], part["receive_starts"]
         return LocalGraph(
             rank=rank,
             owned=part["owned"],
             halo=part["halo"],
             csr=CSR(part["indptr"], part["indices"], len(part["owned"]) + len(part["halo"])),
             degree=part["degree"],
-            send_rows=_pieces(rows, sent),
-            receive=_slices(received),
+            send_rows=_pieces(part["send_rows"], part["send_starts"]),
+            receive=_slices(part["receive_starts"]),
         )
-
-
-LOCAL_ARRAYS = ("owned", "halo", "indptr", "indices", "degree", "send_rows", "send_starts", "receive_starts")
 
 
 def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
@@ -154,7 +144,7 @@ def _pieces(rows: NDArray[Any], starts: NDArray[Any]) -> dict[int, NDArray[Any]]
 
 
 def _slices(starts: NDArray[Any]) -> dict[int, slice]:
-    """The same as slices."""
+    """First and last place of each peer that has any."""
     return {p: slice(int(starts[p]), int(starts[p + 1])) for p in np.flatnonzero(np.diff(starts)).tolist()}
 
 
@@ -163,8 +153,8 @@ def partition_artifact(
 ) -> PartitionArtifact:
     """The partition of ``graph`` by ``policy`` over P = len(hosts) ranks; made when it is not in the cache.
 
-    ``hosts`` int64 [P]: host of each rank. Its key is made of the graph's digest, the policy's fields, hosts and seed,
-    so METIS, which may answer differently when asked again, is asked once.
+    ``hosts`` int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and
+    seed, so METIS, which is not reproducible everywhere, runs once.
     """
     hosts = np.asarray(hosts, dtype=np.int64)
     source = graph_digest(graph)
@@ -175,35 +165,27 @@ def partition_artifact(
         wanted["holds"] = f"replica graphs, levels{counted}"
     code = source_digest(policy)
     if code:
-        wanted["code"] = code  # who changes a partitioner of their own does not get what it made before
+        wanted["code"] = code  # a user's own partitioner that was changed partitions again
     name = f"{policy.label.replace(':', '.')}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
         partition = partitioned(policy, graph, hosts, seed, writer.path).check()
-        digest = stats_digest(source, partition, hosts, policy.reorder)
         writer.array("owner", partition.owner)
-        if partition.kind == "edge-cut":
-            numbers = []
-            for local in build_local_graphs(graph.csr, partition, policy.reorder):
-                numbers.append(rank_numbers(graph, local, partition.ranks))
-                _write_local(writer, local, partition.ranks)
-            stats = edge_cut_stats(graph, hosts, numbers, digest)
-        else:
-            assert partition.edge_part is not None
+        if partition.edge_part is not None:
             writer.array("edge_part", partition.edge_part)
-            profiles, levels = [], []
-            for replica in build_replica_graphs(graph, partition, policy.reorder, hosts):
-                profiles.append(locality_profiles(graph, replica.csr, replica.vertices))
-                _write_replicas(writer, replica, partition.ranks)
-                levels.append(LevelRows.of(replica))
-            stats = vertex_cut_stats(graph, partition, hosts, digest, profiles, levels)
+
+        def keep(held: RankGraph) -> None:
+            for part, array in _rank_arrays(held, partition.ranks).items():
+                writer.array(f"rank-{held.rank}/{part}", array)
+
+        stats = partition_stats(graph, partition, hosts, policy.reorder, source, keep)
         described, arrays = stats_to_parts(stats)
         for part, array in arrays.items():
             writer.array(f"stats/{part}", array)
         return {
             "kind": partition.kind,
             "ranks": partition.ranks,
-            "digest": digest,
+            "digest": stats.digest,
             "cut": partition.digest,
             "made_from": wanted,
             "stats": described,
@@ -218,52 +200,36 @@ def key_of(wanted: Mapping[str, Any]) -> str:
     return json_digest({**wanted, "format": FORMAT})[:24]
 
 
-def _write_local(writer: ArtifactWriter, local: LocalGraph, ranks: int) -> None:
-    sent = np.zeros(ranks + 1, dtype=np.int64)
-    received = np.zeros(ranks + 1, dtype=np.int64)
-    for peer, rows in local.send_rows.items():
-        sent[peer + 1] = len(rows)
-    for peer, part in local.receive.items():
-        received[peer + 1] = part.stop - part.start
-    lists = [np.empty(0, dtype=np.int32), *(local.send_rows[peer] for peer in sorted(local.send_rows))]
-    arrays = {
-        "owned": local.owned,
-        "halo": local.halo,
-        "indptr": local.csr.indptr,
-        "indices": local.csr.indices,
-        "degree": local.degree,
-        "send_rows": np.concatenate(lists),
-        "send_starts": np.cumsum(sent),
-        "receive_starts": np.cumsum(received),
-    }
-    for name in LOCAL_ARRAYS:
-        writer.array(f"rank-{local.rank}/{name}", arrays[name])
+def _rank_arrays(held: RankGraph, ranks: int) -> dict[str, NDArray[Any]]:
+    """Arrays of what one rank holds; :meth:`PartitionArtifact.local` makes the same of them."""
+    arrays: dict[str, NDArray[Any]] = {"indptr": held.csr.indptr, "indices": held.csr.indices, "degree": held.degree}
+    if isinstance(held, LocalGraph):
+        arrays |= {"owned": held.owned, "halo": held.halo, "receive_starts": _starts(held.receive, ranks)}
+        arrays["send_rows"], arrays["send_starts"] = _joined(held.send_rows, ranks)
+        return arrays
+    arrays["vertices"] = held.vertices
+    arrays["counts"] = np.array([held.masters, held.internal], dtype=np.int64)
+    arrays["mirror_starts"] = held.masters + _starts(held.mirrors, ranks)
+    arrays["mirrored"], arrays["mirrored_starts"] = _joined(held.mirrored, ranks)
+    for name, lists in held.levels.items():
+        for way, rows in (("leaving", lists.leaving), ("arriving", lists.arriving)):
+            arrays[f"{name}/{way}"], arrays[f"{name}/{way}_starts"] = _joined(rows or {}, ranks)
+    return arrays
 
 
-def _write_replicas(writer: ArtifactWriter, replica: ReplicaGraph, ranks: int) -> None:
-    mirrors = np.zeros(ranks + 1, dtype=np.int64)
-    for peer, part in replica.mirrors.items():
-        mirrors[peer + 1] = part.stop - part.start
-    arrays = {
-        "vertices": replica.vertices,
-        "counts": np.array([replica.masters, replica.internal], dtype=np.int64),
-        "indptr": replica.csr.indptr,
-        "indices": replica.csr.indices,
-        "degree": replica.degree,
-        **_joined("mirrored", replica.mirrored, ranks),
-        "mirror_starts": replica.masters + np.cumsum(mirrors),
-    }
-    for name, lists in replica.levels.items():
-        arrays |= _joined(f"{name}/leaving", lists.leaving, ranks) | _joined(f"{name}/arriving", lists.arriving, ranks)
-    for name, array in arrays.items():
-        writer.array(f"rank-{replica.rank}/{name}", array)
+def _starts(slices: Mapping[int, slice], ranks: int) -> NDArray[np.int64]:
+    """Running totals of the lengths of ``slices``, int64 [P + 1]; :func:`_slices` is the inverse."""
+    return _totals({peer: part.stop - part.start for peer, part in slices.items()}, ranks)
 
 
-def _joined(name: str, rows: Mapping[int, NDArray[Any]] | None, ranks: int) -> dict[str, NDArray[Any]]:
-    """Rows by peer as one array, and the first place of each peer; :func:`_pieces` takes them apart."""
-    rows = rows or {}
+def _totals(lengths: Mapping[int, int], ranks: int) -> NDArray[np.int64]:
     counts = np.zeros(ranks + 1, dtype=np.int64)
-    for peer, found in rows.items():
-        counts[peer + 1] = len(found)
+    for peer, length in lengths.items():
+        counts[peer + 1] = length
+    return np.cumsum(counts)
+
+
+def _joined(rows: Mapping[int, NDArray[Any]], ranks: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Rows by peer as one array, and the first place of each peer; :func:`_pieces` takes them apart."""
     lists = [np.empty(0, dtype=np.int32), *(rows[peer] for peer in sorted(rows))]
-    return {name: np.concatenate(lists), f"{name}_starts": np.cumsum(counts)}
+    return np.concatenate(lists), _totals({peer: len(found) for peer, found in rows.items()}, ranks)

@@ -17,14 +17,12 @@ from simgnn.partition.folder import cache_folder
 from simgnn.partition.local.serving import Serving
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.sampling.batches.estimate import distinct_rows, estimated_sizes
-from simgnn.sampling.batches.plan import SamplingPlan
-from simgnn.sampling.batches.plan_file import PLAN, save_plan
+from simgnn.sampling.batches.plan import PLAN, SamplingPlan, save_plan
 from simgnn.sampling.batches.presample import presample, settings_of
 from simgnn.sampling.batches.sizes import BatchSizes, PartedSizes
-from simgnn.sampling.draw.host_structure import structure_bytes
+from simgnn.sampling.draw.parted import structure_bytes
 from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches
-from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows
-from simgnn.sampling.fetches.request_counts import sample_requests
+from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows, sample_requests
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph

@@ -24,14 +24,14 @@ class FullGraphPlan:
         self.sums = sums
 
     def inputs(self) -> None:
-        """What is done once before layer 1: inputs arrive, and their constant sum is made."""
+        """Emit what happens once before layer 1: inputs arrive, and their constant sum is computed."""
         self.sums.fetch_inputs()
         layer = self.segments.model.layers[0]
         if layer.hoisted:
             self.sums.hoist(layer)
 
     def forward(self, layer: LayerSpec) -> None:
-        """Prepare, sum, update."""
+        """Emit a layer: prepare, sum, update."""
         if layer.whole:
             self._whole().forward_whole(layer)
             return
@@ -58,7 +58,7 @@ class FullGraphPlan:
         segments.dropout(layer, "forward")
 
     def backward(self, layer: LayerSpec) -> None:
-        """Update, sum, prepare: each the reverse of its forward segment."""
+        """Emit the reverse of a layer: of its update, its sum, its prepare."""
         if layer.whole:
             self._whole().backward_whole(layer)
             return
@@ -105,7 +105,7 @@ class FullGraphPlan:
         segments.reverse(layer, Segment.PREPARE, OpKind.TRANSFORM, reads, writes, work, gradients, scratch=scratch)
 
     def _product_gradient(self, layer: LayerSpec, target: str, below: str, trained: bool) -> None:
-        """From gradients summed over the edges: the weights' with the layer's own rows, and those rows' own."""
+        """Emit the gradients of weights and of own rows, from gradients that were summed over the edges."""
         segments, index = self.segments, layer.index
         writes = [self.builder.buffer(below, self.names.rows, layer.width_in)] if trained else []
         work = self.builder.work(segments.product_backward(layer, segments.own_rows(layer), trained))

@@ -15,7 +15,7 @@ from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.registry import shipped
-from simgnn.sampling.batches.sizes_file import load_sizes
+from simgnn.sampling.batches.sizes import load_sizes
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.names import Names
-from simgnn.graph.graph import GraphFacts
+from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.model.costs import pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
-from simgnn.partition.statistics.partition_stats import MASKS, PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import METRICS
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind

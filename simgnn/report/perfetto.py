@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from simgnn.analysis.compare.metrics import op_times
+from simgnn.analysis.compare import op_times
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import PAIRWISE_KINDS

@@ -1,7 +1,6 @@
 """Comparisons as tables on a terminal."""
 
-from simgnn.analysis.compare.compare import Comparison, Difference
-from simgnn.analysis.compare.energy import EnergyDifference
+from simgnn.analysis.compare import Comparison, Difference, EnergyDifference
 from simgnn.record.energy import joules_text
 
 

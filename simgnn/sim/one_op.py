@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.operation_numbers import Told, numbers_behind
-from simgnn.hardware.price.operations import Question
+from simgnn.hardware.price.operations import Question, Told, numbers_behind
 from simgnn.limits import MAX_PAIRED_RANKS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work

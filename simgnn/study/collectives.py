@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool, StrictFloat, StrictStr, ValidationError
 
-from simgnn.analysis.nccl.held_out import Score, interpolation, left_out
 from simgnn.analysis.nccl.measured_tables import find_tables, read_tables
+from simgnn.analysis.nccl.profile_entries import Score, interpolation, left_out
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.hardware.profile.quantities import Strict

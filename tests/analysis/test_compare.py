@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from simgnn.analysis.compare.compare import compare_runs
+from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.results import show_result
 from simgnn.errors import ConfigError

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.fit.compute import fit_curves, profile_caches
+from simgnn.analysis.fit.device import fit_curves, profile_caches
 from simgnn.analysis.fit.network import fit_network
 from simgnn.analysis.fit.profile import fit_profile
 from simgnn.analysis.fit.samples import Cache, Facts, MeasuredHost, Sample, SampleFile
 from simgnn.errors import HardwareError
-from simgnn.hardware.price.features import features
 from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.work import features
 from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.profile import load_profile, save_profile
 

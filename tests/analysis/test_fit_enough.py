@@ -4,7 +4,7 @@ import pytest
 
 from executor.microbench import suite
 from executor.microbench.probes.bench import MEASURES
-from simgnn.analysis.fit.compute import terms_of
+from simgnn.analysis.fit.device import terms_of
 from simgnn.hardware.primitives import ELEMENTWISE, MATMUL
 
 CACHES = ("L2", "L3", "TLB")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.analysis.fit.pooled_passes import pool_passes
-from simgnn.analysis.fit.samples import Facts, MeasuredHost, Sample, SampleFile
+from simgnn.analysis.fit.samples import Facts, MeasuredHost, Sample, SampleFile, pool_passes
 from simgnn.errors import HardwareError
 
 FACTS = Facts(

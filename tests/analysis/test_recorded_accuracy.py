@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simgnn.analysis.replay.recorded_accuracy import on_clock, recorded_result
+from simgnn.analysis.replay.recorded_run import on_clock, recorded_result
 from simgnn.cli.tables.results import best_reached
 from simgnn.errors import ConfigError
 from simgnn.record.result import Accuracy, Result, TimedAccuracy, write_result

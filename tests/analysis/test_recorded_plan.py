@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.analysis.replay.recorded_plan import (
+from simgnn.analysis.replay.recorded_run import (
     different_experiment,
     graph_differences,
     planned_differences,

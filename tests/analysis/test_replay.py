@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from simgnn.analysis.replay.activity import Recording, Replay, replay
-from simgnn.analysis.replay.recorded_plan import different_experiment
+from simgnn.analysis.replay.recorded_run import different_experiment
 from simgnn.analysis.replay.row_fractions import shared_out, whole
 from simgnn.emit.freshness import Thresholds
 from simgnn.experiment.load import load_experiment

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgnn.analysis.replay.activity import Recording, Replay, replay
-from simgnn.analysis.replay.replica_publications import fitted_exponents, woken_share
-from simgnn.analysis.replay.row_fractions import limits
+from simgnn.analysis.replay.row_fractions import fitted_exponents, limits, woken_share
 from simgnn.experiment.load import load_experiment
 from simgnn.graph.graph import GraphFacts
 from simgnn.partition.local.vertex_cut import BY_HOSTS, LEVELS

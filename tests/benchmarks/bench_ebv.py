@@ -30,8 +30,8 @@ from simgnn.graph.thread_pool import in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
+from simgnn.partition.statistics.count import vertex_cut_stats
 from simgnn.partition.statistics.quality import measure
-from simgnn.partition.statistics.vertex_cut import vertex_cut_stats
 
 CHUNK = 1 << 20
 SURPLUS = 1.04  # of draws over different edges wanted: R-MAT repeats itself

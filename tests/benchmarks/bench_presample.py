@@ -24,7 +24,7 @@ from simgnn.graph.csr import CSR
 from simgnn.sampling.batches.plan import SamplingPlan, local_split
 from simgnn.sampling.batches.presample import presample
 from simgnn.sampling.fetches.fetch_plan import plan_fetches
-from simgnn.sampling.fetches.forecast import forecast
+from simgnn.sampling.fetches.measured_sizes import forecast
 
 GIB_BAR = 1.0
 

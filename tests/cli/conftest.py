@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.executor.forked import forked_ranks
+
+__all__ = ["forked_ranks"]
+
 SMALL = """\
 extends = "vanilla"
 name = "small"

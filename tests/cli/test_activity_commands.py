@@ -38,6 +38,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return found
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_what_four_ranks_decided_is_priced_on_sixteen_gpus(
     graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +75,7 @@ def test_what_four_ranks_decided_is_priced_on_sixteen_gpus(
     assert np.sum(results[0].bytes_sent, axis=1).tolist() == sent[[1, 2]].mean(axis=1).tolist()
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_the_same_partition_by_another_name_is_replayed_exactly(
     graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_the_same_partition_by_another_name_is_replayed_exactly(
     assert [note for note in told["notes"] if "does not say which partition it was counted from" in note]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(
     ("system", "settings"),
     [

@@ -27,7 +27,7 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the work began before its output was checked")
 
     monkeypatch.setattr("simgnn.planner.prepare.read_graph", worked)
-    monkeypatch.setattr("simgnn.analysis.compare.compare.compare_runs", worked)
+    monkeypatch.setattr("simgnn.analysis.compare.compare_runs", worked)
     monkeypatch.setattr("simgnn.cli.commands.calibrate.measure_groups", worked)
     monkeypatch.setattr("simgnn.cli.backend.CommandBackend.canary", worked)
 

@@ -261,6 +261,7 @@ def test_a_file_of_statistics_imports_no_partitioner(
     assert (tmp_path / "imported").exists()
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_run_directory_makes_nobody_import_what_it_names(
     small: Path,
     own: Callable[[], str],
@@ -295,6 +296,7 @@ def test_a_run_directory_makes_nobody_import_what_it_names(
     assert not (tmp_path / "imported").exists()
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(
     ("fault", "told"),
     [

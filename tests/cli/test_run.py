@@ -95,6 +95,7 @@ def test_without_out_the_next_free_folder_is_taken(
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["small", "small-2"]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +117,7 @@ def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM") or sys.platform == "win32", reason="POSIX signals")
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_ending_the_command_ends_its_ranks(small: Path, tmp_path: Path, sent: signal.Signals) -> None:
     """Also where it has no chance to end them."""
     out = tmp_path / "out"
@@ -149,6 +150,7 @@ def _ranks_of(directory: Path) -> list[int]:
     return found
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_several_labels_are_scored_by_micro_f1_and_named_so(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.analysis.compare.compare import compare_runs
+from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
 from simgnn.cli.profiles import FALLBACK_PROFILE, default_cluster
 from simgnn.errors import ConfigError

@@ -18,7 +18,7 @@ from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph, with_centred_features
 from tests.executor.runs import small_graph
 
-EPOCHS = 20
+EPOCHS = 10
 GENERATED = {"vertices": 1500, "edges": 9000, "classes": 6, "feature_width": 24}
 REAL = ("cora", "amazon_computers")
 TRAININGS: Mapping[str, tuple[str, ...]] = {

@@ -1,23 +1,20 @@
 """Ranks that stay alive: one process a rank, fed run directories, so that torch is imported once for many cases."""
 
-import gc
 import os
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as multiprocessing
 
 from tests.equality.wiretap import tapped
+from tests.executor.harness import forking
 from tests.executor.runs import train_in_process
 
 LIMIT_S = 600.0
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class RankPool:
@@ -57,15 +54,13 @@ class RankPool:
         self._pipes, self._processes = [], []
 
     def _grow(self, ranks: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        with _one_thread():
-            while len(self._processes) < ranks:
-                ours, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs,), daemon=True)
-                process.start()
-                theirs.close()
-                self._pipes.append(ours)
-                self._processes.append(process)
+        while len(self._processes) < ranks:
+            ours, theirs = Pipe()
+            process = forking().Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
 
 
 def _answer(pipe: Connection) -> str:
@@ -75,23 +70,8 @@ def _answer(pipe: Connection) -> str:
         return "a rank died without a word"
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes started here compute with one thread: several ranks share few cores."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _serve(pipe: Connection) -> None:
-    gc.freeze()  # as ranks do with what they import
+    torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     rank = -1
     try:

@@ -21,7 +21,7 @@ from tests.equality.cached_runs import (
     check_learns,
     check_repeats,
 )
-from tests.equality.cases import Case
+from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench
 
 pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
@@ -164,12 +164,12 @@ def _rows(recorded: Recorded) -> np.ndarray:
 def test_a_record_is_replayed_and_on_other_hosts_used_as_fractions(runs: Runs) -> None:
     recorded = runs.of(on_hosts(*LOSSY[0]))
     recording = read_recording(recorded.finished.folder)
-    same = replay(recording, recorded.program, decisions_in(recorded.program), recording.digests, 20, 0, None)
+    same = replay(recording, recorded.program, decisions_in(recorded.program), recording.digests, EPOCHS, 0, None)
     assert not same.transferred
     assert all(np.array_equal(values, recorded.decided[name]) for name, values in same.activity.items())
     # the same cut with every rank on a host of its own: other rows stand for their hosts
     apart = runs.of(on_hosts(*LOSSY[0], hosts=4)).program
-    found = replay(recording, apart, decisions_in(apart), recording.digests, 20, 0, None)
+    found = replay(recording, apart, decisions_in(apart), recording.digests, EPOCHS, 0, None)
     assert found.transferred
     assert set(found.activity) == decisions_in(apart)
     assert not any("without regard to" in note for note in found.notes)
@@ -179,7 +179,7 @@ def test_a_record_is_replayed_and_on_other_hosts_used_as_fractions(runs: Runs) -
         if name.endswith("/within/rows"):
             assert values.sum() == 0, "no rank has a neighbour on its host"
     with pytest.raises(ConfigError, match=r"within/rows' was recorded where no rows could travel"):
-        replay(_recorded_on(runs, 4), recorded.program, decisions_in(recorded.program), frozenset(), 20, 0, None)
+        replay(_recorded_on(runs, 4), recorded.program, decisions_in(recorded.program), frozenset(), EPOCHS, 0, None)
 
 
 def _recorded_on(runs: Runs, hosts: int) -> Recording:

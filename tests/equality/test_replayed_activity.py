@@ -122,7 +122,7 @@ def test_an_activity_is_replayed_as_it_was(runs: Runs) -> None:
 def test_a_longer_simulation_follows_a_curve_and_says_so(runs: Runs) -> None:
     recorded = runs.of(case(*CACHE, *TRANSFORMED))
     found = find_activity(_prepared(recorded.finished.folder, 2, "train.epochs=60"), recorded.finished.folder)
-    assert "the 40 after them follow a curve" in found.notes[0]
+    assert f"the {60 - EPOCHS} after them follow a curve" in found.notes[0]
     rows = found.activity["sync/1/forward/rows"]
     assert rows.shape == (2, 2, 60, 1)
     assert np.array_equal(rows[:, :, :EPOCHS], recorded.decided["sync/1/forward/rows"])

@@ -16,6 +16,7 @@ from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, write_table
 from simgnn.seal import SEAL, seal_folder
 from tests.equality.cached_runs import CACHE, TRANSFORMED, case
+from tests.equality.cases import EPOCHS
 from tests.equality.conftest import Bench
 
 FILES = ("activity.parquet", "result.json", "experiment.toml", "plan/plan.json", "plan/program.json",
@@ -75,7 +76,9 @@ def test_a_seal_that_cannot_be_read_is_rejected(record: Path) -> None:
         read_recording(record)
 
 
-@pytest.mark.parametrize(("epochs", "message"), [(19, "ends with epoch 18, expected epoch 19"), (0, "is empty")])
+@pytest.mark.parametrize(
+    ("epochs", "message"), [(EPOCHS - 1, f"ends with epoch {EPOCHS - 2}, expected epoch {EPOCHS - 1}"), (0, "is empty")]
+)
 def test_a_record_that_ends_too_early_is_rejected(record: Path, epochs: int, message: str) -> None:
     """Although its seal is whole: the run itself wrote no more."""
     path = RunDirectory(record).activity

@@ -30,9 +30,9 @@ LOADED = "tests.executor.memory.preloaded"
 
 
 @cache
-def _forking() -> Any:
+def forking() -> Any:
     """Ranks fork off a process that has done nothing but import, since each import of torch takes seconds of processor
-    time. One of fresh processes: the launcher's, ``tests.equality.pool``."""
+    time. Fresh processes are those that the launcher starts."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([LOADED])
     before = os.environ.get("PYTHONPATH")
@@ -64,7 +64,7 @@ def run_ranks(
     """
     folder.mkdir(parents=True, exist_ok=True)
     processes = [
-        _forking().Process(target=_main, args=(rank, ranks, function, str(folder), arguments, joined, dict(os.environ)))
+        forking().Process(target=_main, args=(rank, ranks, function, str(folder), arguments, joined, dict(os.environ)))
         for rank in range(ranks)
     ]
     for process in processes:

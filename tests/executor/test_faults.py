@@ -20,11 +20,19 @@ from executor.launch.launcher import Seat, _reason, launch
 from executor.recording.failure import LostPeerError, outside_ops, read_failures, write_failure
 from executor.recording.trace import read_part
 from simgnn.errors import BackendError
+from tests.executor.forked import ForkedSession
 from tests.executor.minibatch.batch_runs import prepared_batches
 from tests.executor.runs import prepared_run, small_graph
 
 LIMIT_S = 120
 SETTINGS = ["train.epochs=1000000", "train.eval_every=0", "train.timeout=6"]
+
+
+def ended(folder: Path) -> tuple[int, str]:
+    """Exit status of a run, and what it printed; its processes fork."""
+    run = ForkedSession([sys.executable, "-m", "executor", "run", str(folder)], {**os.environ, "OMP_NUM_THREADS": "1"})
+    said = run.stdout.read()
+    return run.wait(LIMIT_S), said
 
 
 class Running:
@@ -134,7 +142,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
         small_graph(), tmp_path / "run", 2, "train.epochs=400", "train.optimizer=sgd", "train.weight_decay=1000000",
         "train.learning_rate=1000000", "train.dtype=float32",
     )  # fmt: skip
-    status, said, _ = Running(folder).end()
+    status, said = ended(folder)
     assert status == 1
     assert len(_messages(said)) == 1, said
     assert "the loss of epoch" in said
@@ -143,7 +151,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    status, said, _ = Running(tmp_path).end()
+    status, said = ended(tmp_path)
     assert status == 2
     assert "is no run directory" in said
     assert "Traceback" not in said
@@ -154,7 +162,7 @@ def test_a_changed_program_is_refused(tmp_path: Path) -> None:
     path = folder / "plan" / "plan.json"
     table = json.loads(path.read_text())
     path.write_text(json.dumps({**table, "program_digest": "0" * 64}))
-    status, said, _ = Running(folder).end()
+    status, said = ended(folder)
     assert status == 2
     assert len(_messages(said)) == 1, said
     assert "the plan says 000000000000" in said

@@ -15,6 +15,7 @@ from simgnn.program.program import Program, Template
 from simgnn.program.validate import validate
 from simgnn.sampling.batches.sizes import BatchSizes
 from tests.equality.counting import pair_bytes, turns_of
+from tests.sampling.parted_sampling import payload_bytes
 from tests.sim.mini_batches import made_sizes, parted_sizes, planned
 
 EPOCHS = 2
@@ -57,7 +58,7 @@ def test_what_is_sent_are_requests_and_replies() -> None:
     sizes = sizes_of(hosts, hops=3)
     assert sizes.parted is not None
     program = planned("distdgl", hosts, sizes).program
-    expected = sizes.parted.requests.payload_bytes()
+    expected = payload_bytes(sizes.parted.requests)
     assert expected.any()
     for turn in turns_of(program, EPOCHS, []):
         total = np.zeros((5, 5), np.int64)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.replay.recorded_plan import different_experiment
+from simgnn.analysis.replay.recorded_run import different_experiment
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
 from simgnn.program.kinds import OpKind

@@ -77,6 +77,7 @@ class Off(GuardsBlocks):
 """
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_ranks_that_decide_differently(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kinds = ["freshness.kind=MODULE:Off", "partition.kind=block-row", "communication.kind=block-broadcast"]
     options = [word for kind in kinds for word in ("--set", kind)]

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from simgnn.hardware.profile.check import price_problems, table_price_problems
 from simgnn.hardware.profile.library import known_profiles
 from simgnn.hardware.profile.profile import find_problems, load_profile, parse_profile
-from simgnn.hardware.show.describe import bandwidth_matrix, tree
-from simgnn.hardware.show.node import lines
+from simgnn.hardware.show.describe import bandwidth_matrix, lines, tree
 from simgnn.hardware.topology.topology import node_kinds
 
 DATA = Path(__file__).parent / "data"

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
 from simgnn.errors import HardwareError
-from simgnn.hardware.price.features import features
+from simgnn.hardware.price.work import features
 from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.library import known_profiles
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
-from simgnn.hardware.show.change import change_of
-from simgnn.hardware.show.difference import Difference, compare_profiles, furthest
+from simgnn.hardware.show.difference import Difference, change_of, compare_profiles, furthest
 
 DATA = Path(__file__).parent / "data"
 

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from simgnn.cli.main import invoke
 from simgnn.hardware.profile.links import Load
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
-from simgnn.hardware.show.change import Change
-from simgnn.hardware.show.describe import tree
-from simgnn.hardware.show.difference import compare_profiles
-from simgnn.hardware.show.node import lines
+from simgnn.hardware.show.describe import lines, tree
+from simgnn.hardware.show.difference import Change, compare_profiles
 from simgnn.hardware.topology.routes import lay_out
 
 LOAD = {

@@ -7,7 +7,7 @@ import pytest
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.message_batch import price_messages
+from simgnn.hardware.price.messages import price_messages
 from simgnn.hardware.profile.profile import Profile, parse_profile
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from simgnn.cli.main import app
 from simgnn.graph.locality import BINS
-from simgnn.hardware.price.communication import find_collective
+from simgnn.hardware.price.collectives import find_collective
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.check import price_problems
 from simgnn.hardware.profile.devices import Curve, Device

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from simgnn.errors import HardwareError
 from simgnn.experiment.load import load_experiment, system_names
-from simgnn.hardware.price.features import feature_names, features, flops_and_bytes, unit_of
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.work import choose_level, price_work
-from simgnn.hardware.primitives import PRIMITIVES
+from simgnn.hardware.price.work import choose_level, features, flops_and_bytes, price_work
+from simgnn.hardware.primitives import PRIMITIVES, feature_names, unit_of
 from simgnn.hardware.profile.devices import Cache, Curve, Device
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import CoreCount, Size

@@ -16,9 +16,8 @@ from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.degrees import DEGREES, degree_table
 from simgnn.partition.statistics.file import load_stats, save_stats
-from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_to_parts
+from simgnn.partition.statistics.partition_stats import DEGREES, Origin, PartitionStats, degree_table, stats_to_parts
 from simgnn.tomlfile import write_toml
 
 HOSTS = np.array([0, 0, 1, 1])

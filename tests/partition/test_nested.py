@@ -7,7 +7,7 @@ from partition_graphs import graph_of, random_graph
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.graph.graph import Graph
-from simgnn.partition.algorithms.nested import nested_owner, subgraph
+from simgnn.partition.algorithms.metis import nested_owner, subgraph
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.metis import Metis
 

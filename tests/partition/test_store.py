@@ -134,7 +134,7 @@ def test_one_process_makes_and_others_wait(tmp_path: Path) -> None:
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(60, 200)
-    monkeypatch.setattr(store, "edge_cut_stats", lambda *_: 1 / 0)
+    monkeypatch.setattr(store, "partition_stats", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         partition_artifact(graph, Random(), HOSTS, 0, tmp_path)
     assert [path for path in (tmp_path / "partitions").iterdir() if path.is_dir()] == []

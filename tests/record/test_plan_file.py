@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from executor.state.plan import RunPlan
-from simgnn.analysis.replay.recorded_plan import recorded_plan
+from simgnn.analysis.replay.recorded_run import recorded_plan
 from simgnn.errors import ConfigError
 from simgnn.experiment.sections import TrainSection
 from simgnn.experiment.slots import SLOTS

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from simgnn.graph.csr import CSR
 from simgnn.partition.local.serving import Serving
-from simgnn.sampling.draw.host_structure import HostStructure
-from simgnn.sampling.draw.requester import Requester
+from simgnn.sampling.batches.sizes import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
+from simgnn.sampling.draw.parted import HostStructure, Requester
 from simgnn.sampling.draw.sampler import Batch
 
 
@@ -74,3 +74,15 @@ def assert_equal_batches(found: Batch, expected: Batch) -> None:
     for one, other in pairs:
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
+
+
+def payload_bytes(requests: SampleRequests) -> NDArray[np.int64]:
+    """Bytes from each rank (row) to each other in each step, int64 [P, P, epochs, steps].
+
+    Source: docs/systems/distdgl.md, its sampling part. Counts go ahead beside them: 8 bytes a pair and hop, as control.
+    """
+    ids, replies = ID_BYTES * requests.asked, DEGREE_BYTES * requests.asked + NEIGHBOUR_BYTES * requests.returned
+    total: NDArray[np.int64] = (ids + np.swapaxes(replies, 1, 2)).sum(axis=0)
+    ranks = np.arange(total.shape[0])
+    total[ranks, ranks] = 0
+    return total

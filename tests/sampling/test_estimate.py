@@ -9,19 +9,16 @@ import pytest
 from simgnn.errors import ConfigError
 from simgnn.graph.load import load_graph
 from simgnn.partition.algorithms.metis import metis_owner
-from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.local.serving import Serving
 from simgnn.partition.partition import Partition
-from simgnn.partition.statistics.degrees import DEGREES, degree_table
-from simgnn.partition.statistics.edge_cut import edge_cut_stats, rank_numbers
-from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.partition.statistics.count import partition_stats
+from simgnn.partition.statistics.partition_stats import DEGREES, PartitionStats, degree_table
 from simgnn.sampling.batches.estimate import distinct_rows, estimated_sizes, expected_batch
 from simgnn.sampling.batches.plan import SamplingPlan, local_split
 from simgnn.sampling.batches.presample import presample
 from simgnn.sampling.batches.sizes import BatchSizes, PartedSizes
-from simgnn.sampling.draw.host_structure import structure_bytes
-from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows
-from simgnn.sampling.fetches.request_counts import sample_requests
+from simgnn.sampling.draw.parted import structure_bytes
+from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows, sample_requests
 
 RANKS, FANOUTS, SIZE, EPOCHS, HOT = 3, (6, 4), 40, 2, 150
 HOSTS = np.arange(RANKS)
@@ -35,8 +32,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     graph = load_graph(f"synthetic:{request.param}", options=options, seed=1)
     assert graph.train_mask is not None
     partition = Partition("edge-cut", RANKS, metis_owner(graph, RANKS, 0, None, 1.03))
-    numbers = [rank_numbers(graph, one, RANKS) for one in build_local_graphs(graph.csr, partition, "none")]
-    stats = edge_cut_stats(graph, HOSTS, numbers, "d")
+    stats = partition_stats(graph, partition, HOSTS, "none")
     stats = replace(stats, tables={**stats.tables, DEGREES: degree_table(graph.csr)})
     train = np.flatnonzero(graph.train_mask)
     plan = SamplingPlan(graph.csr, partition.owner, local_split(train, partition.owner, RANKS), FANOUTS, SIZE, 3)

@@ -12,8 +12,7 @@ from simgnn.errors import ConfigError
 from simgnn.partition.folder import CorruptArtifactError
 from simgnn.sampling.batches.presample import presample
 from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches
-from simgnn.sampling.fetches.forecast import forecast
-from simgnn.sampling.fetches.measured_sizes import batch_sizes
+from simgnn.sampling.fetches.measured_sizes import batch_sizes, forecast
 from simgnn.sampling.fetches.remote_rows import rows_on_hosts
 
 ALL = 10**6

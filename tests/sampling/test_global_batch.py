@@ -13,8 +13,7 @@ from sampling_graphs import hubs, owners
 from simgnn.errors import ConfigError
 from simgnn.partition.partition import Partition
 from simgnn.policies.batching.sampled import Sampled
-from simgnn.sampling.batches.plan import SamplingPlan
-from simgnn.sampling.batches.plan_file import PLAN, open_plan, save_plan
+from simgnn.sampling.batches.plan import PLAN, SamplingPlan, open_plan, save_plan
 from simgnn.sampling.batches.presample import open_part, presample, settings_of
 
 HOSTS = np.arange(3)

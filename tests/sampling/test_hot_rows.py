@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from simgnn.policies.placement.store import staged_rows
 from simgnn.sampling.batches.presample import open_part
-from simgnn.sampling.fetches.cache_curve import HitCurve
-from simgnn.sampling.fetches.forecast import forecast, pulled_rows
-from simgnn.sampling.fetches.measured_sizes import batch_sizes
-from simgnn.sampling.fetches.remote_rows import Ranking, Sources, rows_on_hosts
+from simgnn.sampling.fetches.measured_sizes import batch_sizes, forecast, pulled_rows
+from simgnn.sampling.fetches.remote_rows import HitCurve, Ranking, Sources, rows_on_hosts
 
 ALL = 10**6
 SIZES = (0, 1, 5, 20, 60, ALL)

@@ -12,8 +12,7 @@ from sampling_graphs import hubs, owners, plain
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.partition.folder import ArtifactWriter, CorruptArtifactError
-from simgnn.sampling.batches.plan import SamplingPlan
-from simgnn.sampling.batches.plan_file import PLAN, open_plan, save_plan
+from simgnn.sampling.batches.plan import PLAN, SamplingPlan, open_plan, save_plan
 from simgnn.sampling.batches.presample import Presampled, open_part, part_path, presample
 from simgnn.sampling.draw.sampler import Sampler
 from simgnn.sampling.fetches.measured_sizes import batch_sizes

@@ -7,18 +7,17 @@ import pytest
 from fetch_cases import EPOCHS, Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parted_sampling import assert_equal_batches, sample_together, structures
+from parted_sampling import assert_equal_batches, payload_bytes, sample_together, structures
 from sampling_graphs import csr_of, hubs, owners
 
 from simgnn.errors import ConfigError, GraphError
 from simgnn.graph.csr import CSR
 from simgnn.partition.local.serving import Serving
-from simgnn.sampling.draw.host_structure import HostStructure, structure_bytes
-from simgnn.sampling.draw.request_sizes import SampleRequests
-from simgnn.sampling.draw.requester import Requester
+from simgnn.sampling.batches.sizes import SampleRequests
+from simgnn.sampling.draw.parted import HostStructure, Requester, structure_bytes
 from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.fetches.measured_sizes import requests_of, sample_requests
 from simgnn.sampling.fetches.remote_rows import Sources
-from simgnn.sampling.fetches.request_counts import requests_of, sample_requests
 
 HOSTS = [(0,), (0, 0), (0, 1), (0, 0, 1), (0, 1, 1, 2), (0, 1, 2, 3), (0, 0, 1, 1, 2)]
 FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 5, 70]), min_size=1, max_size=3).map(tuple)
@@ -142,7 +141,7 @@ def test_routes_and_bytes_are_the_formula(case: Case, requests: SampleRequests) 
                 n, c = requests.asked[:, a, o].sum(axis=0), requests.returned[:, a, o].sum(axis=0)
                 total[a, o] += 8 * n
                 total[o, a] += 4 * n + 8 * c
-    np.testing.assert_array_equal(requests.payload_bytes(), total)
+    np.testing.assert_array_equal(payload_bytes(requests), total)
     for epoch in range(EPOCHS):
         for step in range(steps):
             bytes_sent = np.zeros((ranks, ranks), np.int64)
@@ -163,7 +162,7 @@ def test_every_row_is_drawn_on_its_own_host(case: Case, requests: SampleRequests
 
 def test_one_host_asks_nobody(case: Case) -> None:
     alone = sample_requests(case.plan, case.folder, np.zeros(len(case.hosts), np.int64), EPOCHS)
-    assert not alone.payload_bytes().any()
+    assert not payload_bytes(alone).any()
     assert len(alone.answering(1).source) == len(alone.returning(1).source) == 0
     assert alone.drawn(1)[0].sum() == sum(map(len, case.plan.workers)) * EPOCHS
 

@@ -10,7 +10,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.partition.statistics.file import save_stats
 from simgnn.planner.prepare import prepare
 from simgnn.program.storage import program_digest
-from simgnn.sampling.batches.sizes_file import load_sizes, save_sizes
+from simgnn.sampling.batches.sizes import load_sizes, save_sizes
 
 SMALL = ("graph.vertices=400", "graph.edges=3000", "graph.classes=4", "graph.feature_width=8", "model.hidden=8",
          "batching.batch_size=40", "cluster.hosts=2", "cluster.ranks_per_host=2", "train.epochs=3")  # fmt: skip

@@ -10,8 +10,7 @@ from simgnn.partition.local.serving import Serving
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.sizes import Route
-from simgnn.sampling.batches.sizes import BatchSizes, CacheSizes, PartedSizes
-from simgnn.sampling.draw.request_sizes import SampleRequests
+from simgnn.sampling.batches.sizes import BatchSizes, CacheSizes, PartedSizes, SampleRequests
 
 WIDTH, CLASSES = 20, 5
 

@@ -8,7 +8,7 @@ from programs.notation import op, program
 
 from sim.test_fast_forward import same
 from sim.worlds import flow_ends, machine, run, seconds_of_work
-from simgnn.hardware.price.message_batch import price_messages
+from simgnn.hardware.price.messages import price_messages
 from simgnn.program.ops import Stream, Transfer
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Route

@@ -10,6 +10,7 @@ from sim.test_prefetch import Durations, apart, together
 from sim.worlds import run, seconds_of_work
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
+from tests.sampling.parted_sampling import payload_bytes
 
 EPOCHS, STEPS, HOPS = 2, 5, 2
 
@@ -62,4 +63,4 @@ def test_bytes_of_the_trace_are_those_of_the_requests() -> None:
     ):
         if names[op].startswith("draw/"):
             found[rank, epoch, step] += nbytes
-    np.testing.assert_array_equal(found, sizes.parted.requests.payload_bytes().sum(axis=1))
+    np.testing.assert_array_equal(found, payload_bytes(sizes.parted.requests).sum(axis=1))

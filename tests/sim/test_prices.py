@@ -7,7 +7,7 @@ from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.message_batch import price_messages
+from simgnn.hardware.price.messages import price_messages
 from simgnn.hardware.profile.profile import parse_profile
 from simgnn.sim.network.host_path import host_path
 from simgnn.units import format_quantity

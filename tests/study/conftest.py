@@ -6,7 +6,10 @@ import pytest
 
 from simgnn.study.validate.results import Scoreboard
 from simgnn.study.validate.suite_runs import validate
+from tests.executor.forked import forked_ranks
 from tests.study.worlds import Pretended, small_suite
+
+__all__ = ["forked_ranks"]
 
 
 @pytest.fixture(scope="session")

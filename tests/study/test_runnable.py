@@ -151,6 +151,7 @@ class Quick(CommandBackend):
         save_profile(calibrated(), out)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("system", ["rapidgnn", "distdgl"])
 def test_mini_batches_train_the_program_that_was_predicted(system: str, tmp_path: Path) -> None:
     layers = {"rapidgnn": 2, "distdgl": 3}[system]

@@ -15,7 +15,7 @@ from simgnn.hardware.profile.profile import Profile, load_profile, save_profile
 from simgnn.partition.statistics.file import load_stats, save_stats
 from simgnn.planner.prepare import prepare
 from simgnn.record.result import Result
-from simgnn.sampling.batches.sizes_file import save_sizes
+from simgnn.sampling.batches.sizes import save_sizes
 from simgnn.study.backend import Counted, Predicted
 from simgnn.study.validate.suite import Suite
 from simgnn.study.validate.suite_file import parse_suite

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.nccl.held_out import interpolation, left_out, predict
 from simgnn.analysis.nccl.law import ROUND_BYTES, choice_of, fit_choice, fit_law, taken
 from simgnn.analysis.nccl.measured_tables import COLUMNS, Table, read_tables
-from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope, switches
+from simgnn.analysis.nccl.profile_entries import Fitted, fit_scope, interpolation, left_out, predict, switches
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import FIRST_ROUND, choose_collective, joined
 from simgnn.hardware.price.machine import Machine

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.analysis.nccl.held_out import interpolation, left_out
 from simgnn.analysis.nccl.law import ROUND_BYTES
 from simgnn.analysis.nccl.measured_tables import Table, find_tables, read_tables
+from simgnn.analysis.nccl.profile_entries import interpolation, left_out
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.libraries import Collective
 from simgnn.hardware.profile.profile import Profile, load_profile

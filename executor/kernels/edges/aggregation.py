@@ -50,7 +50,6 @@ class NumbaAggregation:
         self.threads = threads
 
     def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
-        """See :class:`Aggregation`."""
         csr = self.structure.csr
         out = inner.new_empty((csr.rows, inner.shape[1]))
         bounds = self.structure.bounds(self.threads or default_threads())
@@ -83,7 +82,6 @@ class NumbaAggregation:
     def backward(
         self, gradient: torch.Tensor, inner: bool, halo: bool
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """See :class:`Aggregation`."""
         rows = self.structure.rows
         gradient = gradient.contiguous()
         return (
@@ -112,7 +110,6 @@ class TorchAggregation:
         self._made: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = {}
 
     def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
-        """See :class:`Aggregation`."""
         own_weights, _, halo_weights, _ = self._weights(inner.dtype)
         out = torch.mm(own_weights, inner)
         if halo_weights is not None and halo is not None:
@@ -120,16 +117,13 @@ class TorchAggregation:
         return out
 
     def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
-        """See :class:`Aggregation`."""
         return torch.mm(self._weights(inner.dtype)[0], inner)
 
     def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
-        """See :class:`Aggregation`."""
         weights = self._weights(halo.dtype)[2]
         return total.clone() if weights is None else total + torch.mm(weights, halo)
 
     def backward(self, gradient: torch.Tensor, inner: bool, halo: bool) -> Gradients:
-        """See :class:`Aggregation`."""
         _, own_weights, _, halo_weights = self._weights(gradient.dtype)
         return (
             torch.mm(own_weights, gradient) if inner else None,

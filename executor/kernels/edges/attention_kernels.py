@@ -34,7 +34,6 @@ def row_scores(rows, vectors, out, first, last):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, parallel=True)
 def row_scores_parallel(rows, vectors, out, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         row_scores(rows, vectors, out, bounds[part], bounds[part + 1])
 
@@ -56,7 +55,6 @@ def maxima(indptr, indices, source, target, looped, slope, out, first, last):  #
 
 @njit(nogil=True, cache=True, parallel=True)
 def maxima_parallel(indptr, indices, source, target, looped, slope, out, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         maxima(indptr, indices, source, target, looped, slope, out, bounds[part], bounds[part + 1])
 
@@ -110,7 +108,6 @@ def sums(  # type: ignore[no-untyped-def]
 def sums_parallel(  # type: ignore[no-untyped-def]
     indptr, indices, inner, halo, source, target, maximum, looped, slope, out, bounds
 ):
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         sums(indptr, indices, inner, halo, source, target, maximum, looped, slope, out, bounds[part], bounds[part + 1])
 
@@ -142,7 +139,6 @@ def target_gradients(  # type: ignore[no-untyped-def]
 def target_gradients_parallel(  # type: ignore[no-untyped-def]
     indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out, bounds
 ):
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         target_gradients(
             indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out,
@@ -186,7 +182,6 @@ def source_gradients(  # type: ignore[no-untyped-def]
 def source_gradients_parallel(  # type: ignore[no-untyped-def]
     indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place, bounds
 ):
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         source_gradients(
             indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place,
@@ -210,7 +205,6 @@ def quotients(sums, out, first, last):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, parallel=True)
 def quotients_parallel(sums, out, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         quotients(sums, out, bounds[part], bounds[part + 1])
 
@@ -232,6 +226,5 @@ def quotient_gradients(gradient, sums, result, out, first, last):  # type: ignor
 
 @njit(nogil=True, cache=True, parallel=True)
 def quotient_gradients_parallel(gradient, sums, result, out, bounds):  # type: ignore[no-untyped-def]
-    """The same on several threads."""
     for part in prange(len(bounds) - 1):
         quotient_gradients(gradient, sums, result, out, bounds[part], bounds[part + 1])

@@ -61,7 +61,6 @@ class NumbaBlock:
         self._destination = destination
 
     def add(self, rows: torch.Tensor, total: torch.Tensor | None, finish: bool) -> torch.Tensor:
-        """See :class:`Block`."""
         edges = self._edges
         assert (total is None) == edges.first, "the first block starts the sums, all others add to them"
         block = array(rows.contiguous())
@@ -90,7 +89,6 @@ class TorchBlock:
         self._destination = None if destination is None else torch.from_numpy(destination[:, None]).to(device)
 
     def add(self, rows: torch.Tensor, total: torch.Tensor | None, finish: bool) -> torch.Tensor:
-        """See :class:`Block`."""
         if rows.dtype not in self._made:
             self._made[rows.dtype] = from_scipy(self._weights, rows.dtype).to(self._device)
         weights = self._made[rows.dtype]

@@ -1,4 +1,4 @@
-"""A CSR held in tensors, and the scalings that stand in for edge weights."""
+"""A CSR held in tensors, and the scalings of rows that replace edge weights."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +25,7 @@ class EdgeSet:
         return {}
 
     def bounds(self, threads: int) -> NDArray[np.int64]:
-        """Rows cut for ``threads`` threads; remembered."""
+        """The first row of each thread's share, int64 [threads + 1]; computed once for each number of threads."""
         if threads not in self._bounds:
             self._bounds[threads] = balanced_rows(np.concatenate(([0], np.cumsum(self.ends - self.begins))), threads)
         return self._bounds[threads]
@@ -50,7 +50,7 @@ class Structure:
 
     @classmethod
     def sharing(cls, csr: CSR, device: torch.device) -> "Structure":
-        """A CSR whose arrays nobody changes; on the CPU they are taken as they are."""
+        """Wrap a CSR whose arrays nobody changes; on the CPU they are not copied."""
         arrays = (np.asarray(csr.indptr, dtype=np.int64), np.asarray(csr.indices))
         pointers, indices = (torch.from_numpy(array).to(device) for array in arrays)
         return cls(pointers, indices, csr.columns)
@@ -100,7 +100,7 @@ class Structure:
         return Structure.sharing(transpose_csr(self._on_cpu().csr), self.indptr.device)
 
     def divided(self) -> tuple["Structure", "Structure"]:
-        """The edges from own rows, and those from halo rows, whose numbers count from the first of these. Copies."""
+        """Copy the edges into two structures: those from own rows, and those from halo rows, numbered from 0."""
         cpu, rows = self._on_cpu(), self.rows
         indices, parts = cpu.csr.indices, (cpu.own_edges, cpu.halo_edges)
         found = []

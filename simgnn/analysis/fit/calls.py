@@ -1,16 +1,16 @@
-"""What samples of communication have in common, wherever they were taken: floors, rates, collectives, errors.
+"""Fits of communication samples, on one host or across hosts: floors, rates, collectives, and errors of held-out sizes.
 
-The time of a communication is that of its last rank (``last_s``): a rank that has its part early meets the late one at
-the next communication, so an epoch is made of the latter. Where ranks take turns on cores it is the mean over ranks
+The time of a communication is that of its last rank (``last_s``). A rank that has its part early waits for the late one
+at the next communication, so an epoch is made of the latter. Where ranks share cores it is the mean over ranks
 (:func:`of_turns`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.analysis.fit.errors import CallErrors, Predictor, held_out, without
 from simgnn.analysis.fit.samples import Sample
 from simgnn.analysis.fit.solver import MAD_TO_SIGMA, costs
 from simgnn.hardware.price.collectives import bus_seconds, bytes_moved, hops, steps
@@ -18,13 +18,52 @@ from simgnn.hardware.profile.libraries import Algorithm, Collective
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 FloatArray = NDArray[np.float64]
+Predictor = Callable[[Sample], float]
+"""Predicts the seconds to the last rank of a sample."""
+FEWEST_SIZES = 3
+"""A floor and a rate need this many sizes, so only with more can one be held out."""
 LARGE_BYTES = float(1 << 20)
-"""Messages from here on tell bandwidths: their floor is a small share of their time."""
+"""Messages from here on determine bandwidths: their floor is a small share of their time."""
 SHARE_LIMITS = (0.02, 50.0)
-"""An efficiency or a residual beyond these says that the floor was larger than the time; it is held here."""
+"""Limits of an efficiency or a residual: beyond them the fitted floor was longer than the time."""
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "barrier")
 ALGORITHMS: Mapping[tuple[str, str], Algorithm] = {("gloo", "broadcast"): "binomial"}
-"""Library and collective -> its algorithm; where nothing is said a ring. Gloo: ``gloo/broadcast.cc``."""
+"""(library, collective) -> its algorithm where it is no ring. Gloo: ``gloo/broadcast.cc``."""
+
+
+@dataclass(frozen=True)
+class CallErrors:
+    """Relative errors of samples predicted by a fit that saw none of their size: ``median`` and ``worst`` (None: too
+    few sizes to hold one out), and how many ``samples`` were measured."""
+
+    median: float | None
+    worst: float | None
+    samples: int
+
+    def shown(self) -> list[str]:
+        """Samples, median and worst, as tables show them."""
+        return [str(self.samples), *("-" if error is None else f"{error:.1%}" for error in (self.median, self.worst))]
+
+
+Errors = dict[tuple[str, int], CallErrors]
+"""(kind of probe, ranks) -> its errors."""
+
+
+def held_out(samples: Sequence[Sample], fit: Callable[[float], Predictor]) -> CallErrors:
+    """Errors of ``samples``. ``fit(size)`` predicts from a fit that has seen no message of ``size`` bytes."""
+    sizes = sorted({sample.sizes["bytes"] for sample in samples})
+    if len(sizes) <= FEWEST_SIZES:
+        return CallErrors(None, None, len(samples))
+    errors: list[float] = []
+    for size in sizes:
+        predict = fit(size)
+        errors += [abs(predict(s) / s.last_s - 1.0) for s in samples if s.sizes["bytes"] == size]
+    return CallErrors(float(np.median(errors)), max(errors), len(samples))
+
+
+def without(samples: Sequence[Sample], size: float) -> list[Sample]:
+    """The samples of all other sizes."""
+    return [sample for sample in samples if sample.sizes["bytes"] != size]
 
 
 def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
@@ -33,11 +72,11 @@ def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) 
 
 
 def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
-    """Samples of ranks that have a core for each of their threads as they are; of more ranks ``last_s`` is the mean
-    over ranks. ``cores``: of the host, None for GPUs.
+    """The samples, with the mean over ranks as ``last_s`` where ranks have more threads than the host has ``cores``
+    (None: GPUs).
 
-    There the last rank is late because an early one has gone back to work on its core. That work is not lost: the late
-    rank has the core for itself later, and the simulator, which shares cores out, counts it already.
+    There the last rank is late because an early one has gone back to work on its core. The late rank later has the core
+    for itself, and the simulator, which shares cores out, counts that already.
     """
     return [
         sample.model_copy(update={"last_s": sample.seconds})
@@ -47,12 +86,14 @@ def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
     ]
 
 
-def floor_and_rates(samples: Sequence[Sample], seconds: Sequence[float]) -> tuple[float, FloatArray]:
-    """The time of no bytes, and the bytes per second beyond it, [n].
+def beyond(sample: Sample, floor: float, least: float = 0.05) -> float:
+    """Seconds of a sample beyond its floor, at least this share of its time."""
+    return max(sample.last_s - floor, sample.last_s * least)
 
-    The floor is fitted with the smaller half of the sizes, where it shows.
-    """
-    sizes, times = np.array([sample.sizes["bytes"] for sample in samples]), np.array(seconds)
+
+def floor_and_rates(samples: Sequence[Sample]) -> tuple[float, FloatArray]:
+    """The time of no bytes, fitted with the smaller half of the sizes, and the bytes per second beyond it, [n]."""
+    sizes, times = (np.array([s.sizes["bytes"] for s in samples]), np.array([s.last_s for s in samples]))
     small = np.argsort(sizes)[: max(3, len(sizes) // 2 + 1)]
     columns = np.column_stack([np.ones(len(small)), sizes[small]])
     floor = float(costs(columns, times[small], "messages")[0])
@@ -62,24 +103,22 @@ def floor_and_rates(samples: Sequence[Sample], seconds: Sequence[float]) -> tupl
 
 def exchange_floor(samples: Sequence[Sample]) -> float:
     """The time of an even exchange of no bytes."""
-    even = [sample for sample in samples if sample.form == "even"]
-    return floor_and_rates(even, [sample.last_s for sample in even])[0]
+    return floor_and_rates([sample for sample in samples if sample.form == "even"])[0]
 
 
 def efficiency(samples: Sequence[Sample], rates: FloatArray, floor: float, most: float) -> Points:
-    """Which share of ``most`` bytes per second single messages reach beyond their floor, by size."""
+    """The share of ``most`` bytes per second that single messages reach beyond their floor, by size."""
     sizes = np.array([sample.sizes["bytes"] for sample in samples])
     order = np.argsort(sizes)
-    # below some size the floor is nearly all of the time, and what is left of it says nothing about the rate
-    told = [place for place in order if sizes[place] / most >= 0.25 * floor] or [order[-1]]
-    return Points.of(sizes[told].tolist(), np.clip(rates[told] / most, SHARE_LIMITS[0], 1.0).tolist(), "measured")
+    # below some size the floor is nearly all of the time, and the rest says nothing about the rate
+    used = [place for place in order if sizes[place] / most >= 0.25 * floor] or [order[-1]]
+    return Points.of(sizes[used].tolist(), np.clip(rates[used] / most, SHARE_LIMITS[0], 1.0).tolist(), "measured")
 
 
 def message_rate(samples: Sequence[Sample], floor: float, reach: float) -> float:
     """Bytes per second of one large message: the median over those of ``reach`` bytes and more."""
     least = min(reach, max(sample.sizes["bytes"] for sample in samples))
-    large = [sample for sample in samples if sample.sizes["bytes"] >= least]
-    return float(np.median([s.sizes["bytes"] / max(s.last_s - floor, s.last_s * 0.05) for s in large]))
+    return float(np.median([s.sizes["bytes"] / beyond(s, floor) for s in samples if s.sizes["bytes"] >= least]))
 
 
 def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) -> Collective:
@@ -94,7 +133,7 @@ def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) 
 
 
 def fit_collective(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> Collective:
-    """The collective's entry for one group size. ``library``: "gloo", "nccl"."""
+    """The entry of a collective for one group size. ``library``: "gloo" or "nccl"."""
     algorithm = ALGORITHMS.get((library, kind), "ring")
     count = max(steps(kind, algorithm, ranks), 1)
     scatter = noise(samples)
@@ -102,30 +141,29 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample], library: st
         floor = float(np.median([sample.last_s for sample in samples]))
         hop = Duration.of(floor / count, "measured", spread=scatter)
         return Collective(kind="barrier", floor=Duration.of(0.0, "measured"), hop=hop, ranks=(ranks,))
-    floor, _ = floor_and_rates(samples, [sample.last_s for sample in samples])
+    floor, _ = floor_and_rates(samples)
     ordered = sorted(samples, key=lambda sample: sample.sizes["bytes"])
+    sizes = np.array([sample.sizes["bytes"] for sample in ordered])
     moved = np.array([bytes_moved(kind, ranks, sample.sizes["bytes"]) for sample in ordered])
-    flowing = np.array([max(sample.last_s - floor, sample.last_s * 0.02) for sample in ordered])
+    flowing = np.array([beyond(sample, floor, 0.02) for sample in ordered])
     bandwidth = float(moved[-1] / flowing[-1])
     residual = np.clip(flowing / (moved / bandwidth), *SHARE_LIMITS)
     # where bytes hardly count, the residual is noise over noise: it starts where they are a tenth of the floor
-    told = moved / bandwidth >= 0.1 * floor
-    told[-1] = True
-    sizes = [sample.sizes["bytes"] for sample in ordered]
-    points = Points.of(np.array(sizes)[told].tolist(), residual[told].tolist(), "measured", spread=scatter)
+    used = moved / bandwidth >= 0.1 * floor
+    used[-1] = True
     return Collective(
         kind=kind,
         algorithm=algorithm,
         floor=Duration.of(0.0, "measured", spread=scatter),
         hop=Duration.of(floor / count, "measured", spread=scatter),
-        bus_bandwidth=Bandwidth.of(bandwidth, "measured", spread=scatter, range=(0.0, sizes[-1])),
-        residual=points,
+        bus_bandwidth=Bandwidth.of(bandwidth, "measured", spread=scatter, range=(0.0, float(sizes[-1]))),
+        residual=Points.of(sizes[used].tolist(), residual[used].tolist(), "measured", spread=scatter),
         ranks=(ranks,),
     )
 
 
 def collective_errors(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> CallErrors:
-    """How far :func:`fit_collective` is off at sizes that it has not seen."""
+    """Errors of :func:`fit_collective` at sizes that it has not seen."""
 
     def fit(size: float) -> Predictor:
         entry = fit_collective(kind, ranks, without(samples, size), library)

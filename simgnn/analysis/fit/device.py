@@ -1,26 +1,43 @@
-"""A host's device as the profile writes it: what was read there, and curves fitted to what its ranks measured."""
+"""A host's device as the profile writes it: what was read there, and a curve for each primitive and level.
+
+A level is a number of ranks at once and of threads of each.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from simgnn.analysis.fit.compute import CurveFit, fit_curves, profile_caches, with_reach
-from simgnn.analysis.fit.samples import Facts, Sample
-from simgnn.hardware.profile.devices import Device
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.analysis.fit.samples import Cache, Facts, Sample
+from simgnn.analysis.fit.solver import Fit, solve
+from simgnn.errors import HardwareError
+from simgnn.hardware.price.work import features
+from simgnn.hardware.primitives import PRIMITIVES, SPMM
+from simgnn.hardware.profile.devices import Cache as ProfileCache
+from simgnn.hardware.profile.devices import Curve, Device
 from simgnn.hardware.profile.quantities import CoreCount, Size
 from simgnn.hardware.topology.topology import Edge, Host, Placed
 
+FloatArray = NDArray[np.float64]
+
+FEWEST_CACHED_LEVEL = 2
+"""The first level's misses are hidden by prefetching; caches from the second level on get terms."""
+REACH = "TLB"
+"""Name of the reach of address translation, which a profile holds as one more cache. Rows further apart cost a walk
+through the page tables each, on virtual machines the largest part of a random read. No system file states it."""
+REACH_MIB = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SWITCH = "switch"
-"""What the GPUs of a host hang on."""
+"""The node that links the GPUs of a host."""
 
 
-def is_gpu(facts: Facts) -> bool:
-    """Whether GPUs were measured."""
-    return facts.device != "cpu"
+@dataclass(frozen=True)
+class CurveFit:
+    """One curve with how well it fits."""
 
-
-def cores_of(facts: Facts) -> float | None:
-    """Cores that the ranks of a host share; None where they have GPUs."""
-    return None if is_gpu(facts) else float(facts.cores)
+    curve: Curve
+    fit: Fit
 
 
 def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[CurveFit]]:
@@ -29,11 +46,14 @@ def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[Cu
     cores = cores_of(facts)
     caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
     curves = fit_curves(samples, caches, cores)
+    # ranks are bound to no socket, so what was measured is a blend of all: one device stands for them
+    roam = "" if (facts.sockets or 1) == 1 else f", on {facts.sockets} sockets, over which ranks roam"
+    note = f"cores that this process may use{roam}"
     device = Device(
         kind="gpu" if gpu else "cpu",
         model=facts.device_name if gpu else facts.cpu_model,
         memory=Size.of(facts.device_memory_bytes or facts.memory_bytes, "measured", note="read from the system"),
-        cores=None if gpu else CoreCount.of(facts.cores, "measured", note=_cores_note(facts)),
+        cores=None if gpu else CoreCount.of(facts.cores, "measured", note=note),
         sockets=None if gpu else facts.sockets,
         caches=caches,
         curves=tuple(entry.curve for entry in curves),
@@ -41,22 +61,149 @@ def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[Cu
     return device, curves
 
 
-def _cores_note(facts: Facts) -> str:
-    """Ranks are bound to no socket, so what was measured is a blend of all: one device stands for them."""
-    where = "" if (facts.sockets or 1) == 1 else f", on {facts.sockets} sockets, over which ranks roam"
-    return f"cores that this process may use{where}"
+def is_gpu(facts: Facts) -> bool:
+    return facts.device != "cpu"
+
+
+def cores_of(facts: Facts) -> float | None:
+    """Cores that the ranks of a host share; None where they have GPUs."""
+    return None if is_gpu(facts) else float(facts.cores)
+
+
+def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
+    """Caches from the second level on, by name ("L2"), as the profile writes them."""
+    return {
+        f"L{cache.level}": ProfileCache(
+            size=Size.of(cache.size_bytes, "measured", note=f"read from {cache.source}"),
+            shared_by=CoreCount.of(cache.sharers, "measured"),
+        )
+        for cache in caches
+        if cache.level >= FEWEST_CACHED_LEVEL
+    }
+
+
+def with_reach(
+    samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None
+) -> dict[str, ProfileCache]:
+    """The caches and, under REACH, the size among REACH_MIB with which aggregations are predicted best (held out)."""
+    spmm = [sample for sample in samples if sample.primitive == SPMM.name]
+    if not spmm:
+        return dict(caches)
+    tried = []
+    for size in REACH_MIB:
+        note = "fitted: beyond it a random read costs a walk through the page tables"
+        reach = ProfileCache(
+            size=Size.of(float(size << 20), "measured", note=note),
+            shared_by=None if cores is None else CoreCount.of(1, "measured"),
+        )
+        together = {**caches, REACH: reach}
+        curves = fit_curves(spmm, together, cores)
+        tried.append((sum(entry.fit.mean_error for entry in curves), size, together))
+    return min(tried, key=lambda one: one[:2])[2]
+
+
+def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> list[CurveFit]:
+    """A curve for every primitive and level that the samples hold.
+
+    ``cores`` of the device, over which ranks spread (None: a GPU). Raises :class:`HardwareError` where samples of a
+    primitive cannot determine its curve.
+    """
+    levels: dict[tuple[str, int, int], list[Sample]] = {}
+    for sample in samples:
+        if sample.primitive in PRIMITIVES:
+            levels.setdefault((sample.primitive, sample.active, sample.threads), []).append(sample)
+    order = list(PRIMITIVES)
+    return [
+        _fit_level(levels[key], caches, cores) for key in sorted(levels, key=lambda key: (order.index(key[0]), key[1:]))
+    ]
+
+
+def _fit_level(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> CurveFit:
+    primitive, active, threads = samples[0].primitive, samples[0].active, samples[0].threads
+    table = _features(samples, {name: cache.bytes_each(cores, active) for name, cache in caches.items()})
+    names = [name for name in terms_of(primitive, tuple(caches)) if np.any(table[name] > 0)]
+    columns = np.column_stack([table[name] for name in names])
+    seconds = np.array([sample.seconds for sample in samples])
+    fit = solve(columns, seconds, f"{primitive}, {active} ranks at once", _groups(samples))
+    costs = {name: float(f"{cost:.4g}") for name, cost in zip(names, fit.coefficients, strict=True) if cost > 0}
+    ranges = {}
+    for name in PRIMITIVES[primitive].ranged:
+        # less work than measured costs a call; a row narrower than any that was measured is extrapolated
+        values = table[name] if name in table else np.array([sample.sizes.get(name, 0.0) for sample in samples])
+        ranges[name] = (float(values.min()) if name == "width" else 0.0, float(values.max()))
+    curve = Curve.of(
+        primitive,
+        costs,
+        "measured",
+        concurrency=active,
+        threads=threads,
+        spread=fit.spread,
+        jitter=_pooled(seconds, [sample.jitter_s for sample in samples]),
+        drift=_pooled(seconds, [sample.drift_s for sample in samples]),
+        samples=fit.used,
+        range=ranges,
+        note=f"median error {fit.median_error:.1%}, worst {np.expm1(fit.worst):.0%}, cross-validated; "
+        f"{fit.left_out} outliers left out",
+    )
+    return CurveFit(curve, fit)
+
+
+def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | None:
+    """Root mean square of deviation over time, each probe weighted by its time, as long ops make up an epoch. None: no
+    probe was repeated often enough."""
+    known = [(time, found) for time, found in zip(seconds.tolist(), deviations, strict=True) if found is not None]
+    if not known:
+        return None
+    square = sum(found * found / time for time, found in known) / sum(time for time, _ in known)
+    return float(f"{np.sqrt(square):.3g}")
+
+
+def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
+    """Features that a primitive's curve may use on a device with these caches: missed bytes of every cache, missed rows
+    of :data:`REACH`, and bytes beyond every other cache."""
+    of_caches = {
+        "missed_bytes": caches,
+        "missed_rows": [cache for cache in caches if cache == REACH],
+        "beyond_bytes": [cache for cache in caches if cache != REACH],
+    }
+    names: list[str] = []
+    for term in PRIMITIVES[primitive].terms:
+        names += [f"{term}/{cache}" for cache in of_caches[term]] if term in of_caches else [term]
+    return names
+
+
+def _groups(samples: Sequence[Sample]) -> list[str] | None:
+    """What is held out together: all probes of one graph, or of one shape of layer."""
+    primitive = PRIMITIVES[samples[0].primitive]
+    if primitive.by_form:
+        return [sample.form.removesuffix("-reversed") for sample in samples]
+    if primitive.by_shape:
+        return [str(sorted(sample.sizes[name] for name in primitive.by_shape)) for sample in samples]
+    return None
+
+
+def _features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[str, FloatArray]:
+    """Features of samples of one primitive, each float64 [n]; ``caches``: bytes of each that one rank has."""
+    primitive = samples[0].primitive
+    names = set(samples[0].sizes)
+    if any(set(sample.sizes) != names for sample in samples):
+        raise HardwareError(f"samples of '{primitive}' state different sizes; measure again with `simgnn calibrate`")
+    sizes = {name: np.array([sample.sizes[name] for sample in samples]) for name in sorted(names)}
+    profiles = [sample.locality for sample in samples]
+    locality = None if any(profile is None for profile in profiles) else np.array(profiles, dtype=np.float64)
+    return features(primitive, sizes, locality, caches)
 
 
 def host_of(facts: Facts, device: str, link: str | None) -> tuple[Host, str]:
     """A host, and the node of it that leads outside. ``device``, ``link``: names of their types.
 
     Ranks of a CPU share its loopback; GPUs hang on one switch, whose links are as fast as was measured. Where one rank
-    measured alone (``link`` None) nobody knows how fast two would talk: its device has no link.
+    measured alone (``link`` None) the device has no link, as nobody knows how fast two ranks would talk.
     """
+    memory = Size.of(facts.memory_bytes, "measured", note="read from the system")
     if not is_gpu(facts):
         edges = () if link is None else (Edge(between=("cpu", "cpu"), link=link),)
         return Host(devices=(Placed(name="cpu", type=device),), edges=edges), "cpu"
-    memory = Size.of(facts.memory_bytes, "measured", note="read from the system")
     if link is None:
         return Host(memory=memory, devices=(Placed(name="gpu", type=device),)), "gpu"
     placed = Placed(name="gpu", type=device, count=facts.devices or 1)

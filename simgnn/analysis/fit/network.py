@@ -1,10 +1,10 @@
-"""What communication costs, from samples of one host: messages, ports, the loopback that all share, and collectives.
+"""Rates and floors of messages inside one host (:func:`fit_network`) and between two (:func:`fit_pair`).
 
-Times of messages follow ``floor + max(bytes / message rate, rank's bytes / port, all bytes / loopback)``: what the
-simulator's fluid flows give for equal messages that start together.
+Inside a host a message takes ``floor + max(bytes / message rate, rank's bytes / port, all bytes / loopback)``, as the
+simulator's fluid flows do for equal messages that start together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,29 +13,38 @@ import numpy as np
 from simgnn.analysis.fit.calls import (
     COLLECTIVES,
     LARGE_BYTES,
+    CallErrors,
+    Errors,
     FloatArray,
+    Predictor,
+    beyond,
     collective_errors,
     efficiency,
     exchange_entry,
     exchange_floor,
     fit_collective,
     floor_and_rates,
+    held_out,
     message_rate,
+    noise,
     of_kind,
     of_turns,
     spread_of,
+    without,
 )
-from simgnn.analysis.fit.errors import Errors, Predictor, held_out, without
 from simgnn.analysis.fit.samples import Sample
 from simgnn.errors import HardwareError
 from simgnn.hardware.profile.libraries import Backend, Message, Ports
 from simgnn.hardware.profile.links import LinkType
-from simgnn.hardware.profile.quantities import Bandwidth, Duration
+from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
+
+ONE_WAY_AT_A_TIME = 0.6
+"""A link is half duplex if, with both ways busy, each has at most this share of one way's rate."""
 
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """The loopback link and the backend as the profile writes them, and how well they reproduce the samples."""
+    """The loopback link and the backend of a host as the profile writes them, and errors of what they predict."""
 
     link: LinkType
     backend: Backend
@@ -50,25 +59,62 @@ class _Limits:
     port: float
     host: float
 
+    def seconds(self, sample: Sample) -> float:
+        """Time of an exchange beyond its floor."""
+        sizes = sample.sizes
+        return max(sizes["bytes"] / self.message, sizes["rank_bytes"] / self.port, sizes["total_bytes"] / self.host)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The link between two hosts. Rates in bytes per second: ``way_bytes_per_s`` each way with both busy and all ranks
+    together, ``message_bytes_per_s`` one message alone. ``errors``: of predicting exchanges of held-out sizes."""
+
+    floor_s: float
+    way_bytes_per_s: float
+    message_bytes_per_s: float
+    share: Points
+    spread: float
+    reach: float
+    errors: CallErrors
+
+    @property
+    def half_duplex(self) -> bool:
+        """Whether both directions together carry no more than one alone."""
+        return self.way_bytes_per_s < ONE_WAY_AT_A_TIME * self.message_bytes_per_s
+
+    def link(self, latency_s: float, slower: float) -> LinkType:
+        """The link of one of the two to the network; ``slower``: how many times slower it is with all hosts at once."""
+        rate = self.way_bytes_per_s * (2 if self.half_duplex else 1) / slower
+        note = "between two hosts, all their ranks, both ways at once"
+        if slower > 1:
+            note += f"; slower by {slower:.2f} when all hosts talk at once, which is stated here"
+        reach = (0.0, self.reach)
+        return LinkType(
+            kind="ethernet",
+            bandwidth=Bandwidth.of(rate, "measured", spread=self.spread, range=reach, note=note),
+            latency=Duration.of(latency_s, "measured", note="this link's part, beyond the message's floor"),
+            duplex="half" if self.half_duplex else "full",
+            message_bandwidth=Bandwidth.of(self.message_bytes_per_s, "measured", range=reach, note="one message alone"),
+            efficiency=self.share,
+        )
+
 
 def fit_network(samples: Sequence[Sample], cores: float | None, library: str) -> NetworkFit:
-    """Fit all communication samples of groups of ranks on one host with so many cores (None: ranks of GPUs),
-    which talk through this library.
+    """Fit all communication samples of groups of ranks on one host with so many ``cores`` (None: ranks of GPUs).
 
-    Raises :class:`HardwareError` if there are none.
+    Raises :class:`HardwareError` for fewer than three sizes.
     """
     samples = of_turns(samples, cores)
     sends = of_kind(samples, "send")
     sends = [sample for sample in sends if sample.ranks == min(one.ranks for one in sends)]  # the others only wait
     exchanges = of_kind(samples, "exchange")
-    check_enough(sends, exchanges, "calibrate with 2 ranks or more")
-    send_floor, send_rates = floor_and_rates(sends, [sample.last_s for sample in sends])
-    groups = sorted({sample.ranks for sample in exchanges})
-    floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
+    _check_enough(sends, exchanges, "calibrate with 2 ranks or more")
+    send_floor, send_rates = floor_and_rates(sends)
+    floors = _floors(exchanges)
     limits = _fit_limits(sends, exchanges, send_floor, floors)
-    spread = spread_of(
-        [_exchange_time(s, floors[s.ranks], limits) / s.last_s for s in exchanges if s.sizes["bytes"] >= LARGE_BYTES]
-    )
+    large = [s for s in exchanges if s.sizes["bytes"] >= LARGE_BYTES]
+    spread = spread_of([(floors[s.ranks] + limits.seconds(s)) / s.last_s for s in large])
     reach = (0.0, float(max(s.sizes["bytes"] for s in exchanges)))
     link = LinkType(
         kind="loopback",
@@ -80,36 +126,46 @@ def fit_network(samples: Sequence[Sample], cores: float | None, library: str) ->
         bandwidth=Bandwidth.of(limits.message, "measured", range=reach, note="one message alone"),
         efficiency=efficiency(sends, send_rates, send_floor, limits.message),
     )
-    ports = Ports(
-        send=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
-        receive=Bandwidth.of(limits.port, "measured", note="one rank, all its messages together"),
-    )
+    port = Bandwidth.of(limits.port, "measured", note="one rank, all its messages together")
     predicted = cache(lambda size: _predictor(without(sends, size), without(exchanges, size)))
-    collectives = [exchange_entry([s for s in exchanges if s.ranks == ranks], ranks, send_floor) for ranks in groups]
+    of_group = {ranks: [s for s in exchanges if s.ranks == ranks] for ranks in floors}
+    collectives = [exchange_entry(mine, ranks, send_floor) for ranks, mine in of_group.items()]
     errors: Errors = {}
-    for ranks in groups:
-        mine = [s for s in exchanges if s.ranks == ranks]
+    for ranks, mine in of_group.items():
         errors["exchange", ranks] = held_out(mine, predicted)
         for kind in COLLECTIVES:
             found = [s for s in of_kind(samples, kind) if s.ranks == ranks]
             if found:
                 collectives.append(fit_collective(kind, ranks, found, library))
                 errors[kind, ranks] = collective_errors(kind, ranks, found, library)
-    backend = Backend(message=message, ports=ports, collectives=tuple(collectives))
+    backend = Backend(message=message, ports=Ports(send=port, receive=port), collectives=tuple(collectives))
     return NetworkFit(link, backend, errors)
 
 
-def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
-    """Seconds of an exchange, fitted to these samples."""
-    send_floor, _ = floor_and_rates(sends, [sample.last_s for sample in sends])
-    groups = {sample.ranks for sample in exchanges}
-    floors = {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
-    limits = _fit_limits(sends, exchanges, send_floor, floors)
-    return lambda sample: _exchange_time(sample, floors[sample.ranks], limits)
+def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
+    """Fit what was measured between two hosts. Raises :class:`HardwareError` for fewer than three sizes."""
+    _check_enough(sends, exchanges, "calibrate again with --fresh")
+    floor, rates = floor_and_rates(sends)
+    reach = max(sample.sizes["bytes"] for sample in exchanges)
+    alone = message_rate(sends, floor, min(LARGE_BYTES, reach))
+
+    def predictor(size: float) -> Predictor:
+        start, way = _floor_and_way(without(exchanges, size))
+        return lambda sample: start + sample.sizes["way_bytes"] / way
+
+    return Pair(
+        floor,
+        _floor_and_way(exchanges)[1],
+        alone,
+        efficiency(sends, rates, floor, alone),
+        noise(exchanges),
+        float(max(reach, *(sample.sizes["bytes"] for sample in sends))),
+        held_out(exchanges, predictor),
+    )
 
 
-def check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: str) -> None:
-    """Raise :class:`HardwareError` for fewer sizes than a floor and a rate can be told apart from."""
+def _check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: str) -> None:
+    """Raise :class:`HardwareError` for fewer sizes than a floor and a rate need."""
     if len(sends) < 3 or len(exchanges) < 3:
         raise HardwareError(
             f"communication: got {len(sends)} samples of single messages and {len(exchanges)} of exchanges, expected "
@@ -117,13 +173,26 @@ def check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: s
         )
 
 
-def _fit_limits(
-    sends: Sequence[Sample], exchanges: Sequence[Sample], send_floor: float, floors: dict[int, float]
-) -> _Limits:
-    """The three rates with the least squared log error over large messages.
+def _floors(exchanges: Sequence[Sample]) -> dict[int, float]:
+    """Floor of an exchange by group size."""
+    groups = sorted({sample.ranks for sample in exchanges})
+    return {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
 
-    Largest sizes stand in where no message of 1 MiB was measured. A limit that never binds keeps its starting value,
-    the highest rate that was seen of its kind, which is a lower bound of the truth.
+
+def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
+    """Seconds of an exchange, fitted to these samples."""
+    floors = _floors(exchanges)
+    limits = _fit_limits(sends, exchanges, floor_and_rates(sends)[0], floors)
+    return lambda sample: floors[sample.ranks] + limits.seconds(sample)
+
+
+def _fit_limits(
+    sends: Sequence[Sample], exchanges: Sequence[Sample], send_floor: float, floors: Mapping[int, float]
+) -> _Limits:
+    """The three rates with the least squared log error over large messages (or the largest, where none has 1 MiB).
+
+    A limit that never binds keeps its starting value, the highest rate that was seen of its kind, which is a lower
+    bound of the truth.
     """
     # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
@@ -131,20 +200,21 @@ def _fit_limits(
     reach = min(LARGE_BYTES, max(sample.sizes["bytes"] for sample in exchanges))
     large = [s for s in exchanges if s.sizes["bytes"] >= reach]
     message = message_rate(sends, send_floor, reach)
-    flowing = [max(s.last_s - floors[s.ranks], s.last_s * 0.05) for s in large]
+    flowing = [beyond(s, floors[s.ranks]) for s in large]
     host = float(np.median([s.sizes["total_bytes"] / t for s, t in zip(large, flowing, strict=True)]))
     port = max([message, *(s.sizes["rank_bytes"] / t for s, t in zip(large, flowing, strict=True))])
 
     def error(unknown: FloatArray) -> FloatArray:
         limits = _Limits(message, *np.exp(unknown))
-        return np.array([np.log(_exchange_time(s, floors[s.ranks], limits) / s.last_s) for s in large])
+        return np.array([np.log((floors[s.ranks] + limits.seconds(s)) / s.last_s) for s in large])
 
     found = optimize.least_squares(error, np.log([port, host]), loss="soft_l1", f_scale=0.1)
     return _Limits(message, *(float(rate) for rate in np.exp(found.x)))
 
 
-def _exchange_time(sample: Sample, floor: float, limits: _Limits) -> float:
-    sizes = sample.sizes
-    return floor + max(
-        sizes["bytes"] / limits.message, sizes["rank_bytes"] / limits.port, sizes["total_bytes"] / limits.host
-    )
+def _floor_and_way(exchanges: Sequence[Sample]) -> tuple[float, float]:
+    """Seconds of an exchange of no bytes, and bytes per second each way."""
+    floor, _ = floor_and_rates(exchanges)
+    reach = max(sample.sizes["bytes"] for sample in exchanges)
+    large = [sample for sample in exchanges if sample.sizes["bytes"] >= min(LARGE_BYTES, reach)]
+    return floor, float(np.median([s.sizes["way_bytes"] / beyond(s, floor) for s in large]))

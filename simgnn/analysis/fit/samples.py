@@ -1,6 +1,8 @@
 """The samples file that ``python -m executor.microbench`` writes, read and checked."""
 
+from collections.abc import Hashable, Sequence
 from datetime import datetime
+from math import sqrt
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -109,3 +111,62 @@ def read_samples(path: Path) -> SampleFile:
             f"{path} is not a samples file that this version reads: {sentences(SampleFile, error)[0]}; "
             "measure again with `simgnn calibrate`"
         ) from error
+
+
+def pool_passes(files: Sequence[SampleFile]) -> list[SampleFile]:
+    """One file for each group of ranks, in order of first appearance; groups measured once are returned as they are.
+
+    A probe's time becomes the mean of its passes, each weighted by its repeats; what the passes differ by is added to
+    its drift (the part of its deviation that hits all ranks alike). A file counts as of its last pass. Raises
+    :class:`HardwareError` for passes of different machines, torches or threads.
+    """
+    groups: dict[int, list[SampleFile]] = {}
+    for file in files:
+        groups.setdefault(file.ranks, []).append(file)
+    return [passes[0] if len(passes) == 1 else _pool(passes) for passes in groups.values()]
+
+
+def _pool(passes: Sequence[SampleFile]) -> SampleFile:
+    first = passes[0]
+    for other in passes[1:]:
+        if _where(first) != _where(other):
+            raise HardwareError(
+                f"passes with {first.ranks} ranks differ: got {_where(other)} after {_where(first)}, expected the same "
+                "hosts, devices, torch, threads and sizes: calibrate again with --fresh"
+            )
+    probes: dict[Hashable, list[Sample]] = {}
+    for file in passes:
+        for s in file.samples:
+            key = s.primitive, s.form, tuple(sorted(s.sizes.items())), s.hosts, s.ranks, s.active, s.threads
+            probes.setdefault(key, []).append(s)
+    samples = tuple(_mean(samples) for samples in probes.values())
+    return first.model_copy(update={"started": max(file.started for file in passes), "samples": samples})
+
+
+def _where(file: SampleFile) -> dict[str, object]:
+    """What passes must have in common."""
+    read = ("host", "cores", "device", "torch", "allocator")
+    hosts = [({name: getattr(host.facts, name) for name in read}, host.ranks) for host in file.hosts]
+    return {"hosts": hosts, "threads": file.threads, "backend": file.backend, "quick": file.quick}
+
+
+def _mean(samples: Sequence[Sample]) -> Sample:
+    def mean(values: Sequence[float], samples: Sequence[Sample]) -> float:
+        """The mean of ``values``, weighted by the samples' repeats."""
+        weighted = sum(value * sample.repeats for value, sample in zip(values, samples, strict=True))
+        return weighted / sum(sample.repeats for sample in samples)
+
+    seconds = mean([sample.seconds for sample in samples], samples)
+    between = mean([(sample.seconds - seconds) ** 2 for sample in samples], samples)
+    known = [sample for sample in samples if sample.jitter_s is not None]
+    jitter, drift = ([getattr(s, name) or 0.0 for s in known] for name in ("jitter_s", "drift_s"))
+    return samples[0].model_copy(
+        update={
+            "seconds": seconds,
+            "last_s": mean([sample.last_s for sample in samples], samples),
+            "mad_s": mean([sample.mad_s for sample in samples], samples),
+            "repeats": sum(sample.repeats for sample in samples),
+            "jitter_s": sqrt(mean([own**2 for own in jitter], known)) if known else None,
+            "drift_s": sqrt(mean([common**2 for common in drift], known) + between) if known else None,
+        }
+    )

@@ -70,12 +70,7 @@ def costs(features: FloatArray, seconds: FloatArray, what: str) -> FloatArray:
 
 
 def _kept(features: FloatArray, seconds: FloatArray, what: str) -> NDArray[np.bool_]:
-    """Which samples are no outliers of a first fit, bool [n]."""
-    _check(features, seconds, what)
-    return _inliers(np.log(features @ _minimise(features, seconds)) - np.log(seconds))
-
-
-def _check(features: FloatArray, seconds: FloatArray, what: str) -> None:
+    """Which samples the outlier rule keeps, bool [n]."""
     samples, terms = features.shape
     if samples <= terms:
         raise HardwareError(
@@ -88,6 +83,13 @@ def _check(features: FloatArray, seconds: FloatArray, what: str) -> None:
         raise HardwareError(f"{what}: samples need positive times and sizes that are not negative; measure again")
     if terms > 1 and np.all(features == features[0]):
         raise HardwareError(f"{what}: all {samples} samples have one size, which fixes no slope; measure several sizes")
+    residuals = np.log(features @ _minimise(features, seconds)) - np.log(seconds)
+    distance = np.abs(residuals - np.median(residuals))
+    limit = max(OUTLIER_SIGMAS * MAD_TO_SIGMA * float(np.median(distance)), OUTLIER_FLOOR)
+    suspects = np.argsort(distance)[::-1][: int(samples * OUTLIER_SHARE)]
+    keep = np.ones(samples, dtype=bool)
+    keep[suspects] = distance[suspects] <= limit
+    return keep
 
 
 def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
@@ -117,17 +119,6 @@ def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
     found = np.asarray(result.x, dtype=np.float64)
     found[found * scaled.max(axis=0) < 1e-6] = 0.0  # a share below a millionth of any time is the solver's own noise
     return np.asarray(found / scale)
-
-
-def _inliers(residuals: FloatArray) -> NDArray[np.bool_]:
-    """Which samples the outlier rule keeps, bool [n]."""
-    distance = np.abs(residuals - np.median(residuals))
-    limit = max(OUTLIER_SIGMAS * MAD_TO_SIGMA * float(np.median(distance)), OUTLIER_FLOOR)
-    keep = np.ones(len(residuals), dtype=bool)
-    allowed = int(len(residuals) * OUTLIER_SHARE)
-    for index in np.argsort(distance)[::-1][:allowed]:
-        keep[index] = distance[index] <= limit
-    return keep
 
 
 def _folds(seconds: FloatArray) -> NDArray[np.int64]:

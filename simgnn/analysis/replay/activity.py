@@ -10,10 +10,8 @@ import numpy as np
 
 from simgnn.analysis.replay.extrapolation import epsilons, way_on
 from simgnn.analysis.replay.guards import carried_guards, guards_of, way_of_shares
-from simgnn.analysis.replay.recorded_accuracy import recorded_result
-from simgnn.analysis.replay.recorded_plan import check_complete, recorded_plan
-from simgnn.analysis.replay.replica_publications import carried_publications
-from simgnn.analysis.replay.row_fractions import CarriedRows, arrivals
+from simgnn.analysis.replay.recorded_run import check_complete, recorded_plan, recorded_result
+from simgnn.analysis.replay.row_fractions import CarriedRows, arrivals, carried_publications
 from simgnn.emit.freshness import Thresholds
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program

@@ -21,7 +21,7 @@ def command(
     Example: [bold]simgnn compare runs/predicted runs/measured --trace both.json[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.compare.compare import compare_runs
+    from simgnn.analysis.compare import compare_runs
     from simgnn.cli.predict import TRACE_EPOCHS
     from simgnn.cli.tables.console import print_json
     from simgnn.report.perfetto import write_perfetto

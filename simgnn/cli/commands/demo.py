@@ -26,7 +26,7 @@ def command(
     [bold]simgnn demo --out runs/demo[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.compare.compare import compare_runs
+    from simgnn.analysis.compare import compare_runs
     from simgnn.cli.commands.calibrate import calibrate
     from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
     from simgnn.cli.tables.console import Reporter, note, print_json

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from simgnn.hardware.profile.profile import Profile
-    from simgnn.hardware.show.node import Node
+    from simgnn.hardware.show.describe import Node
 
 app = typer.Typer(
     add_completion=False,

@@ -157,7 +157,7 @@ def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool
     # loaded when the command runs: its help starts fast
     from simgnn.cli.tables.console import note, print_json
     from simgnn.cli.tables.results import amount, seconds
-    from simgnn.hardware.price.operation_numbers import weakest
+    from simgnn.hardware.price.operations import weakest
     from simgnn.report.terminal import print_table
 
     name, source = machine.profile.meta.name, weakest(time.numbers)

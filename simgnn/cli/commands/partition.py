@@ -75,8 +75,8 @@ def command(
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
     if save_stats is not None:
         # only --stats needs them
-        from simgnn.partition.statistics.degrees import DEGREES, degree_table
         from simgnn.partition.statistics.file import save_stats as write_stats
+        from simgnn.partition.statistics.partition_stats import DEGREES, degree_table
 
         make_parent(save_stats)
         tables = artifact.stats.tables
@@ -113,7 +113,7 @@ def command(
 def _types(graph: "Graph", artifact: "PartitionArtifact") -> list[dict[str, Any]] | None:
     """Balance by type of vertex; None for a vertex-cut, whose edges belong to no end."""
     # loaded when the command runs: its help starts fast
-    from simgnn.partition.statistics.balance import type_balances
+    from simgnn.partition.statistics.quality import type_balances
 
     if artifact.kind == "vertex-cut":
         return None

@@ -12,8 +12,7 @@ from simgnn.report.terminal import print_table
 from simgnn.sampling.batches.plan import SamplingPlan
 from simgnn.sampling.batches.presample import Presampled
 from simgnn.sampling.fetches.fetch_plan import plan_fetches
-from simgnn.sampling.fetches.forecast import Forecast, forecast
-from simgnn.sampling.fetches.measured_sizes import distinct_remote_rows
+from simgnn.sampling.fetches.measured_sizes import Forecast, distinct_remote_rows, forecast
 
 if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment

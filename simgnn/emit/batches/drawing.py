@@ -17,8 +17,7 @@ from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.sizes import Column, Scratch, rows_of
-from simgnn.sampling.batches.sizes import PartedSizes
-from simgnn.sampling.draw.request_sizes import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, SampleRequests
+from simgnn.sampling.batches.sizes import DEGREE_BYTES, ID_BYTES, NEIGHBOUR_BYTES, PartedSizes, SampleRequests
 
 DEGREES, STRUCTURE = "degrees", "structure"
 

@@ -12,7 +12,7 @@ from simgnn.emit.batches.names import BATCHES, DRAW
 from simgnn.emit.batches.on_rank import JoinRows, RankAction, TakeOwnRows
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
-from simgnn.partition.statistics.spread import even
+from simgnn.partition.statistics.file import even
 from simgnn.policy import Action, Array, BatchingTraits, Choices, Effect, PolicyContext, Refusal, chosen
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind

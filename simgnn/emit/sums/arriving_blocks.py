@@ -1,4 +1,5 @@
-"""Blocks of rows as they arrive: each rank that has rows broadcasts them, and an op adds what comes from them."""
+"""Broadcasts of whole blocks: each rank that has rows sends them to all others, which add to their sums as blocks
+arrive."""
 
 from collections.abc import Iterator
 
@@ -41,7 +42,7 @@ class ArrivingBlocks:
         self, layer: LayerSpec, phase: Phase, source: str, width: int, templates: tuple[str, ...],
         sent_in: tuple[str, ...],
     ) -> BlockSync:  # fmt: skip
-        """The blocks of ``source`` as they travel in some templates."""
+        """Describe how the blocks of ``source`` travel in some templates."""
         return BlockSync(
             templates, sent_in, layer.index, phase, width, source, self.rows, self.names.rows, self._arriving,
             source == "features", self.ahead,
@@ -60,31 +61,33 @@ class ArrivingBlocks:
             yield transfer, position, root, arrived
 
     def checks(self, transfer: BlockTransfer, position: int) -> tuple[list[str], dict[str, int | str]]:
-        """Buffers and options by which the last of a sync's sums checks the ages of blocks."""
+        """The buffers and options with which the last sum of a sync checks how old its blocks are."""
         if self.ranks == 1 or position + 1 < len(self.roots):
             return [], {}
         checked, options = transfer.checks()
         return [] if checked is None else [checked], options
 
     def block_edges(self, root: int, transposed: bool, loops: bool) -> Column:
-        """Edges of a root's block on each rank; with ``loops``, a vertex counts among its own sources."""
+        """The number of edges from a root's block on each rank; with ``loops``, self loops count."""
         edges = np.array(self._edges.T[:, root] if transposed else self._edges[:, root])
         if loops:
             edges[root] += self.rows[root]
         return self.builder.column(f"block_edges/{root}{'/transposed' if transposed else ''}", edges)
 
     def keep_degrees(self, root: int) -> None:
-        """State the in-degrees (int64) of a block's sources."""
+        """Count the memory of the in-degrees (int64) of a block's sources."""
         self.builder.keep(f"degrees of block {root}", (self.rows[root], ITEM_BYTES["int64"]))
 
     def _transfer(self, sync: BlockSync) -> BlockTransfer:
-        """Freshness has its say in training; evaluation is exact, and what travels once is sent as it is."""
+        """Freshness decides in training only: evaluations are exact, and input rows that travel once are sent
+        unchanged."""
         if sync.templates == self.names.train:
             return self.expand(sync)
         return PlainBlocks(self.builder, sync, None)
 
     def _after(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:
-        """Ops that a broadcast waits for, so that no more blocks than stated are ahead, and no epoch is."""
+        """The ops that a broadcast waits for, so that at most ``ahead`` blocks wait to be summed, and epochs do not
+        overlap."""
         behind = position - 1 - self.ahead
         if behind >= 0:
             return (Dependency(sync.op(f"aggregate/{self.roots[behind]}")),)

@@ -88,21 +88,22 @@ class BlockAttention:
         self._complete(source, state)
 
     def _adding(self, later: bool, root: int) -> Scratch:
-        """Scores of both ends; where there are maxima and sums so far, new ones beside them, and the factor by which
-        weights shrink, made in two steps."""
+        """Memory of the scores of both ends. A later block also needs new maxima and sums beside the earlier ones, and
+        the factor by which earlier weights shrink."""
         heads, sums = self.layer.heads, self.layer.aggregated_width
         width = 5 * heads + sums if later else 2 * heads
         return Scratch(rows_of(self.names.rows, width * self.builder.item_bytes), own_block=root)
 
     def _reversing(self, later: bool, root: int, width: int) -> Scratch:
-        """The parts of the block's rows, ``width`` wide, which do not lie together in them; scores and their gradients;
-        gradients that are added to those so far."""
+        """Memory of contiguous copies of the block's rows (``width`` wide), of scores and their gradients, and of
+        gradients that are added to earlier ones."""
         heads, rows = self.layer.heads, self.layer.prepared_width
         width += rows + 3 * heads if later else heads
         return Scratch(rows_of(self.names.rows, width * self.builder.item_bytes), own_block=root)
 
     def _complete(self, source: str, state: list[str]) -> None:
-        """Gradients of targets' scores reach their owners; with them those of prepared rows are complete."""
+        """Send the gradients of targets' scores to their owners, and complete the gradients of prepared rows with
+        them."""
         layer, builder, names, index = self.layer, self.builder, self.names, self.layer.index
         reads = [*state[:3], source]
         if self.sums.ranks > 1:
@@ -129,6 +130,6 @@ class BlockAttention:
 
 
 def _named(source: str, root: int, arrived: Arrived, transposed: int) -> dict[str, int | str]:
-    """What the executor is told of the buffers that an op reads."""
+    """The options that tell the executor which of the buffers that the op reads holds what."""
     names = {"rows": source, "own": arrived.own, "arrived": arrived.block}
     return {"block": root, "transposed": transposed, **names}

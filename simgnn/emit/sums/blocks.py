@@ -1,4 +1,5 @@
-"""Sums over blocks: as each rank's block of rows arrives, the edges from it add to the sums of own rows."""
+"""Sums over blocks: as the block of a rank arrives, its rows are added to the sums of the vertices that they point
+to."""
 
 from simgnn.emit.blocks import Arrived, BlockSync, BlockTransfer
 from simgnn.emit.communication import CopiedRows
@@ -17,22 +18,22 @@ SCALINGS = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
 
 
 class BlockSums(ArrivingBlocks):
-    """Sums over blocks; see :class:`~simgnn.emit.communication.Sums` for the methods."""
+    """Emits sums over blocks; :class:`~simgnn.emit.communication.Sums` describes the methods."""
 
     def fetch_inputs(self) -> None:
-        """Nothing: blocks are fetched where they are summed."""
+        """Emit nothing, since blocks travel when they are summed."""
 
     def copies(self, layer: LayerSpec) -> CopiedRows | None:
-        """None: a rank transforms its own rows only."""
+        """Return None, since ranks transform only their own rows."""
         return None
 
     def hoist(self, layer: LayerSpec) -> None:
-        """The constant sum of layer 1's inputs, whose blocks travel once."""
+        """Sum the inputs of layer 1 once, before the first epoch."""
         self.builder.buffer("aggregated/1", self.names.rows, layer.width_in, persistent=True)
         self._sum(layer, "setup", "features", "aggregated/1", layer.width_in, self.names.setup, self.names.setup)
 
     def forward(self, layer: LayerSpec, source: str) -> None:
-        """Sums of what is in ``source``; where inputs are summed, their product with the weights then."""
+        """Sum the rows in ``source``. A layer that sums its inputs first multiplies the sums with its weights here."""
         if layer.hoisted:
             return
         if layer.attends:
@@ -56,7 +57,7 @@ class BlockSums(ArrivingBlocks):
             )
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
-        """Sums of the blocks of ``d/aggregated/LAYER``, over the edges the other way round."""
+        """Sum the blocks of ``d/aggregated/LAYER`` over the reversed edges."""
         if layer.attends:
             BlockAttention(self, layer).backward(source, target)
             return
@@ -66,7 +67,7 @@ class BlockSums(ArrivingBlocks):
 
     @property
     def whole(self) -> None:
-        """A layer of one segment has no sum that could be cut into blocks."""
+        """None: a layer that is one function of all rows cannot be summed block by block."""
         return None
 
     def _sum(

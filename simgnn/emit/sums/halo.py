@@ -23,7 +23,8 @@ SPARSE = "sparse input features"
 
 @dataclass(frozen=True)
 class HaloNames:
-    """Sizes by name: halo rows that a rank holds, rows that it sends, stored values of sparse halo inputs."""
+    """Names of the columns that hold, for each rank, its halo rows, the rows that it sends, and the stored values of
+    its sparse halo inputs (None: inputs are dense)."""
 
     halo_rows: Column
     send_rows: Column
@@ -31,8 +32,10 @@ class HaloNames:
 
 
 class HaloSums:
-    """See :class:`~simgnn.emit.communication.Sums`. ``exchanges``: any rank has a halo; ``rows``: what layer
-    1 exchanges; ``fetched_in``: the templates in which input rows arrive."""
+    """Emits sums on an edge-cut; :class:`~simgnn.emit.communication.Sums` describes the methods.
+
+    ``exchanges``: whether any rank has a halo. ``rows``: what layer 1 exchanges, "input" or "transformed" rows.
+    ``fetched_in``: the templates in which input rows arrive."""
 
     def __init__(
         self, segments: Segments, halo: HaloNames, expand: Expand, exchanges: bool, rows: str,
@@ -54,7 +57,7 @@ class HaloSums:
         return self.exchanges and (layer.index > 1 or self.rows == "transformed")
 
     def fetch_inputs(self) -> None:
-        """Input rows of the halo arrive once (or, resent, in every epoch): dense, or sparse ones encoded as bytes."""
+        """Emit the arrival of the halo's input rows, once or (resent) in every epoch. Sparse rows travel as bytes."""
         if not self.exchanges or self.rows != "input":
             return
         layer = self.segments.model.layers[0]
@@ -65,11 +68,11 @@ class HaloSums:
         emit_plainly(self.segments.builder, Sync(self.fetched_in, 1, "setup", layer.width_in, (stage,)))
 
     def hoist(self, layer: LayerSpec) -> None:
-        """The constant sum of layer 1's inputs."""
+        """Sum the inputs of layer 1 once, before the first epoch."""
         self.segments.hoisted(layer, ["features", "halo/0"] if self.exchanges else ["features"])
 
     def copies(self, layer: LayerSpec) -> CopiedRows | None:
-        """Halo inputs of layer 1, which arrived once and are transformed where they are needed."""
+        """The halo inputs of layer 1, which arrived once and which each rank transforms itself."""
         if not self.exchanges or self.moves(layer):
             return None
         nonzeros = self.halo.halo_nonzeros if layer.sparse_input else None
@@ -77,7 +80,7 @@ class HaloSums:
         return CopiedRows(f"halo/{layer.index - 1}", f"prepared_halo/{layer.index}", rows)
 
     def forward(self, layer: LayerSpec, source: str) -> None:
-        """The halo of ``source`` arrives, then rows are summed."""
+        """Emit the arrival of halo rows, then the sum of own and halo rows."""
         halo = self._halo(layer)
         if self.moves(layer):
             self.arrive(layer, source, halo, layer.prepared_width)
@@ -90,7 +93,7 @@ class HaloSums:
             self.segments.aggregate(layer, reads)
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
-        """Gradients of own and halo rows; those of the halo go to the owners, who add them to their own."""
+        """Emit the gradients of own and halo rows; those of halo rows travel to their owners, who add them."""
         gradients, writes, halo = {target: source}, [target], self._halo(layer)
         if self._divides(layer):
             self.divided.backward(layer, source, halo, target)
@@ -106,11 +109,11 @@ class HaloSums:
 
     @property
     def whole(self) -> "HaloSums":
-        """All in-edges of a rank's rows are there."""
+        """Layers of one function work here, since each rank has all in-edges of its rows."""
         return self
 
     def forward_whole(self, layer: LayerSpec) -> None:
-        """Own rows and halo in, the layer's rows out."""
+        """Emit the layer as one op that reads own and halo rows."""
         segments, builder, index = self.segments, self.segments.builder, layer.index
         own, halo = segments.own(layer), f"halo/{index - 1}"
         if self.moves(layer):
@@ -122,7 +125,7 @@ class HaloSums:
         segments.keep_adjacency()
 
     def backward_whole(self, layer: LayerSpec) -> None:
-        """The reverse; gradients of the halo go back."""
+        """Emit the layer's reverse, and send gradients of halo rows to their owners."""
         segments, builder, index = self.segments, self.segments.builder, layer.index
         gradients = {f"d/hidden/{index}": f"hidden/{index}"}
         reads, writes = [f"d/hidden/{index}", segments.own(layer), f"hidden/{index}"], []
@@ -152,12 +155,12 @@ class HaloSums:
         )  # fmt: skip
 
     def arrive(self, layer: LayerSpec, source: str, halo: str, width: int) -> None:
-        """Emit what brings the halo rows of ``source`` into the buffer ``halo``."""
+        """Emit the transfer of halo rows, from ``source`` on their owners into the buffer ``halo``."""
         stage = self._publish(source, halo, f"send/{layer.index}")
         self.expand(Sync(self.names.forward, layer.index, "forward", width, (stage,)))
 
     def give_back(self, layer: LayerSpec, gradient: str, target: str, width: int) -> None:
-        """Emit what adds gradients of halo rows to those of the rows in ``target``, on their owners."""
+        """Emit the transfer of gradients of halo rows to their owners, who add them to ``target``."""
         stage = Stage(
             "fold", reverse_of("halo"), gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient, "add",
             arrived=f"receive/{layer.index}", landed="halo",
@@ -195,8 +198,8 @@ class HaloSums:
 
 @dataclass(frozen=True)
 class HaloSizes:
-    """Per-rank numbers. Of sparse features: stored values of each rank's own rows [P], and of the halo rows of each
-    pair [owner, rank]."""
+    """Sizes of a halo exchange. ``feature_nonzeros`` [P], ``halo_nonzeros`` [owner, rank]: stored values of sparse
+    features, in own rows and in the halo rows of each pair of ranks."""
 
     stats: PartitionStats
     item_bytes: int
@@ -205,23 +208,22 @@ class HaloSizes:
 
     @property
     def fetches_inputs(self) -> bool:
-        """Whether any rank has a halo."""
+        """Whether any rank has halo rows."""
         return self.stats.ranks > 1 and len(self.stats.halo.source) > 0
 
     @property
     def copied_rows(self) -> int:
-        """Halo rows over all ranks."""
+        """The number of halo rows of all ranks together."""
         return int(self.stats.halo_rows().sum())
 
     @property
     def input_bytes(self) -> int:
-        """Payload of all halo input rows: dense rows, or lengths, column ids and values of sparse ones."""
+        """Bytes of all halo input rows: dense rows, or the lengths, column ids and values of sparse rows."""
         if self.halo_nonzeros is None:
             return self.copied_rows * self.stats.facts.feature_width * self.item_bytes
         return self.copied_rows * 4 + int(self.halo_nonzeros.sum()) * (4 + self.item_bytes)
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """See :class:`~simgnn.emit.communication.Sizes`."""
         stats = self.stats
         halo_rows = stats.halo_rows()
         builder.route("halo", stats.halo)
@@ -252,7 +254,6 @@ class HaloSizes:
         return fields
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
-        """See :class:`~simgnn.emit.communication.Sizes`."""
         return HaloSums(segments, self.names, transfers.rows(), self.fetches_inputs, rows, fetched_in)
 
     @property

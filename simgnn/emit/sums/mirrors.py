@@ -28,12 +28,12 @@ class Level:
 
     @property
     def mirrors(self) -> Column:
-        """Rows that each rank receives along the route."""
+        """The name of the column of rows that each rank receives along the route."""
         return Column(f"mirror_rows/{self.name}" if self.name else "mirror_rows")
 
     @property
     def mirrored(self) -> Column:
-        """Rows that each rank sends along it."""
+        """The name of the column of rows that each rank sends along the route."""
         return Column(f"mirrored_rows/{self.name}" if self.name else "mirrored_rows")
 
 
@@ -56,21 +56,21 @@ class MirrorSums:
         self._renewed: dict[int, str | None] = {}
 
     def fetch_inputs(self) -> None:
-        """Nothing: mirrors hold features."""
+        """Emit nothing, since mirrors hold features."""
 
     def hoist(self, layer: LayerSpec) -> None:
-        """The constant sum of layer 1's inputs, completed once."""
+        """Sum the inputs of layer 1 once, before the first epoch, and complete the sums over all copies."""
         result = self.segments.hoisted(layer, ["features"])
         if self.levels:
             sync = Sync(self.names.setup, layer.index, "setup", layer.width_in, self._stages(layer, result))
             emit_plainly(self.segments.builder, sync)
 
     def copies(self, layer: LayerSpec) -> CopiedRows | None:
-        """None beside the rows that a rank computes."""
+        """Return None: mirrors count among the rows that a rank computes."""
         return None
 
     def forward(self, layer: LayerSpec, source: str) -> None:
-        """Local sums, completed."""
+        """Emit the sums over local edges, and their completion over all copies of a vertex."""
         if layer.hoisted:
             return
         reads = [source]
@@ -84,9 +84,9 @@ class MirrorSums:
             self.expand(Sync(self.names.forward, layer.index, "forward", width, stages, renewed, divisors))
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
-        """The gradient of the sums, completed, then handed to the sources of the local edges.
+        """Complete the gradient of the sums over all copies, then sum it along the reversed local edges.
 
-        Of the last layer only masters have gradients, since the loss is theirs: nothing to gather.
+        In the last layer only masters have gradients, since only they have a loss, so that nothing is gathered.
         """
         if self.levels:
             rows, last = f"d/aggregated/{layer.index}", layer.index == len(self.segments.model.layers)
@@ -97,7 +97,7 @@ class MirrorSums:
 
     @property
     def whole(self) -> None:
-        """A layer of one segment needs all in-edges of its rows."""
+        """None: a layer that is one function needs all in-edges of its rows."""
         return None
 
     def _maximum(self, layer: LayerSpec, source: str) -> str:

@@ -31,18 +31,18 @@ class OwnFirst:
 
     @staticmethod
     def serves(layer: LayerSpec) -> bool:
-        """Whether a layer's sums can be divided: a user's own layer has one function that reads all rows."""
+        """Whether a layer can be summed in two parts: a user's own layer is one function of all rows."""
         return layer.kind in BUILT_IN_LAYERS and not layer.hoisted
 
     @staticmethod
     def add_to(builder: ProgramBuilder, stats: PartitionStats) -> None:
-        """Put the numbers of edges into a builder."""
+        """Add the columns of the numbers of edges to a builder."""
         from_halo = np.asarray(stats.table("cut_edges", "a schedule that sums own rows first"), dtype=np.int64)
         builder.column(OWN_EDGES.name, stats.edges - from_halo)
         builder.column(HALO_EDGES.name, from_halo)
 
     def forward(self, layer: LayerSpec, source: str, halo: str) -> None:
-        """From own rows in ``source`` and halo rows in ``halo`` to ``aggregated/LAYER``."""
+        """Sum own rows from ``source`` and halo rows from ``halo`` into ``aggregated/LAYER``."""
         names, builder, index, item = self.names, self.builder, layer.index, self.builder.item_bytes
         rows, width, heads = names.rows, layer.aggregated_width, layer.heads
         own: list[Piece[Size]]
@@ -71,8 +71,8 @@ class OwnFirst:
         self.segments.keep_adjacency()
 
     def backward(self, layer: LayerSpec, source: str, halo: str, target: str) -> None:
-        """From ``d/aggregated/LAYER`` to ``d/HALO``, so that it can travel, and then to ``target``, the gradient of the
-        rows in ``source``."""
+        """From ``d/aggregated/LAYER`` compute the gradient of halo rows, which then travels, and after it the gradient
+        of the rows in ``source``, into ``target``."""
         rows, of_halo = self.names.rows, self.builder.buffer(f"d/{halo}", self.halo_rows, layer.prepared_width)
         from_halo: list[Piece[Size]] = costs.sums_backward(layer, HALO_EDGES, rows, self.halo_rows)
         from_own: list[Piece[Size]] = costs.sums_backward(layer, OWN_EDGES, rows, rows)
@@ -91,7 +91,8 @@ class OwnFirst:
         self, layer: LayerSpec, source: str, halo: str, target: str, from_halo: Sequence[Piece[Size]],
         from_own: Sequence[Piece[Size]],
     ) -> None:  # fmt: skip
-        """Scores of own rows as targets learn from both kinds of edges: the halo's part is handed on."""
+        """The gradient of own rows' scores as targets has a part from each kind of edge; the first op hands its part
+        on."""
         index, heads = layer.index, layer.heads
         scores = self.builder.buffer(f"d/target/{index}", self.names.rows, heads)
         read = [f"d/aggregated/{index}", source, f"maximum/{index}", f"parameters/{index}"]

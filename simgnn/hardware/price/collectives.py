@@ -1,27 +1,31 @@
-"""Time of collectives: steps and bytes by algorithm, a floor, and a measured residual (Thakur et al., IJHPCA 2005, for
-the steps; bus bandwidth as the NCCL tests define it)."""
+"""Prices of collectives: steps and bytes by algorithm, a floor, and a measured residual.
+
+Sources: Thakur et al., IJHPCA 2005, for the steps; the NCCL tests for what bus bandwidth means.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import ceil, inf, log, log1p, log2
+from typing import NamedTuple
 
 from simgnn.errors import HardwareError
+from simgnn.hardware.price.messages import PlacedRanks, outside, price_message
 from simgnn.hardware.profile.libraries import Backend, Collective
 from simgnn.spelling import nearest
 
 TOUCHING = 1e-12
-"""A regime that ends just where a size lies is farther from it than the one that begins there."""
+"""Distance of a size from a regime that ends just there, so that the regime that begins there is nearer."""
 
 FIRST_ROUND = 0.5
-"""By how much of a round the first takes longer than those after it, whose hops hide in part behind its bytes: a chunk
-goes as two slices, and nothing moves on before the first of them has arrived."""
+"""Extra length of the first round, in rounds. A chunk goes as two slices, and nothing moves on before the first slice
+has arrived; later rounds partly hide their hops behind bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Bytes from one rank to another. ``rate_bytes_per_s``: the most that it reaches when nothing else flows."""
+    """Bytes from one rank to another, with the highest rate that they reach when nothing else flows."""
 
     source: int
     target: int
@@ -31,9 +35,11 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """How a collective goes whose members send on only whole buffers, each by itself: a member pays ``call_s`` when it
-    comes; a message begins ``hop_s`` after its sender has the buffer and its receiver is there; a member leaves with
-    its last message. ``rounds``: a member has received in an earlier round than it sends in."""
+    """Timing of a collective in which each member forwards only whole buffers (a binomial tree).
+
+    A member pays ``call_s`` when it comes. A message begins ``hop_s`` after its sender has the buffer and its receiver
+    has come. A member leaves with its last message. In ``rounds``, a member receives in an earlier round than it sends.
+    """
 
     call_s: float
     hop_s: float
@@ -42,13 +48,12 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePrice:
-    """First ``latency_s``, of which ``floor_s`` belongs to no hop, paid before anything flows; then all ``flows`` at
-    once, as ``steps`` messages one after the other. Alone, all of it takes ``seconds_alone``; other traffic on the
-    flows' links makes it longer.
+    """``latency_s`` is paid first (``floor_s`` of it is no hop's). Then all ``flows`` run at once, as ``steps``
+    messages one after the other. Without other traffic on their links everything takes ``seconds_alone``.
 
-    With a ``relay`` members come and go one by one instead, and ``latency_s`` is paid by the last on the way. Then
-    ``seconds_alone`` is that of rounds of which each is over before the next begins, as inside a host they are; across
-    hosts a message that begins earlier may hide behind others, or hold them up, which only a simulation tells.
+    With a ``relay`` members come and go one by one, and the last of them pays ``latency_s`` on the way. Then
+    ``seconds_alone`` assumes that each round ends before the next begins, which holds inside a host. Across hosts
+    rounds overlap, and only a simulation gives the time.
     """
 
     latency_s: float
@@ -62,18 +67,27 @@ class CollectivePrice:
     floor_s: float = 0.0
 
 
+class CallPrice(NamedTuple):
+    """What a group operation costs besides its bytes: ``floor_s`` once, ``hop_s`` for each peer or step."""
+
+    floor_s: float
+    hop_s: float
+    spread: float | None
+    extrapolated: bool
+
+
 def steps(kind: str, algorithm: str, ranks: int) -> int:
-    """Messages that follow one another: hops on the critical path."""
+    """Messages on the critical path, one after the other."""
     if ranks < 2:
         return 0
-    tree = ceil(log2(ranks))
+    ring, tree = ranks - 1, ceil(log2(ranks))
     if kind == "exchange":
-        return ranks - 1
-    if kind == "barrier":
-        return tree if algorithm == "tree" else 2 * (ranks - 1)
+        return ring
+    if kind in ("allreduce", "barrier") and algorithm != "tree":
+        return 2 * ring
     if kind == "allreduce":
-        return 2 * tree if algorithm == "tree" else 2 * (ranks - 1)
-    return tree if algorithm in ("tree", "binomial") else ranks - 1
+        return 2 * tree
+    return tree if algorithm in ("tree", "binomial") else ring
 
 
 def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
@@ -84,11 +98,17 @@ def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
     return shares.get(kind, 0.0) * nbytes
 
 
-def flow_pairs(kind: str, algorithm: str, members: Sequence[int], root: int) -> list[tuple[int, int]]:
-    """Who sends to whom while the bytes stream: neighbours on the ring, parents and children of the binary tree.
+def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:
+    """Bytes that each flow of :func:`flow_pairs` carries."""
+    both_ways = kind == "allreduce" and algorithm == "tree"
+    return nbytes if both_ways else bytes_moved(kind, ranks, nbytes)
 
-    ``members`` are in ring order. A pipelined algorithm keeps all of them busy at once, so they are one set of flows.
-    An all-gather has no tree; its steps may be those of one (recursive doubling), its bytes go round the ring.
+
+def flow_pairs(kind: str, algorithm: str, members: Sequence[int], root: int) -> list[tuple[int, int]]:
+    """(sender, receiver) of every flow: neighbours on the ring, or parents and children of the binary tree.
+
+    ``members`` are in ring order. A pipelined algorithm keeps all flows busy at once. An all-gather always flows round
+    the ring, even where its steps are those of a tree (recursive doubling).
     """
     count = len(members)
     if count < 2 or kind in ("barrier", "exchange"):
@@ -104,12 +124,11 @@ def flow_pairs(kind: str, algorithm: str, members: Sequence[int], root: int) -> 
 
 
 def binomial_rounds(ranks: Sequence[int], root: int) -> list[list[tuple[int, int]]]:
-    """Who sends to whom in a broadcast that sends on only what has arrived whole: a round holds what can start when the
-    one before is over.
+    """(sender, receiver) of each round of a binomial broadcast, in which each rank forwards only the whole buffer.
 
-    ``ranks`` as the library numbers them, ascending. Counted from the root, number v has the buffer from v without its
-    highest bit (Gloo, ``gloo/broadcast.cc``), so that it comes in round popcount(v). Wherever ranks are placed, the
-    same ones send to one another: many of them may cross the same link.
+    ``ranks`` ascend. Counted from the root, number v receives from v without its highest bit (Gloo,
+    ``gloo/broadcast.cc``), in round popcount(v). The pairs do not depend on where ranks are placed, so many of them may
+    cross one link.
     """
     count = len(ranks)
     start = ranks.index(root)
@@ -121,20 +140,8 @@ def binomial_rounds(ranks: Sequence[int], root: int) -> list[list[tuple[int, int
     return [pairs for pairs in rounds if pairs]
 
 
-def divided(seconds: float, rounds: Sequence[Sequence[tuple[int, int]]]) -> list[float]:
-    """A library's own seconds, round by round: each takes as long as the rank that sends most in it has to send."""
-    most = [max(Counter(source for source, _ in pairs).values()) for pairs in rounds]
-    return [seconds * count / sum(most) for count in most]
-
-
-def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:
-    """Bytes that one flow of :func:`flow_pairs` carries."""
-    both_ways = kind == "allreduce" and algorithm == "tree"
-    return nbytes if both_ways else bytes_moved(kind, ranks, nbytes)
-
-
 def hops(entry: Collective, ranks: int, nbytes: float) -> float:
-    """Messages that follow one another in one call: the steps of the algorithm, in chunks those of every round."""
+    """Messages one after the other in a call: the steps of the algorithm, with chunks those of every round."""
     count = steps(entry.kind, entry.algorithm, ranks)
     if entry.chunk is None or ranks < 2:
         return count
@@ -142,38 +149,34 @@ def hops(entry: Collective, ranks: int, nbytes: float) -> float:
 
 
 def rails(entry: Collective, ranks_per_host: int) -> int:
-    """Rails of a group whose smallest host has so many of its ranks."""
+    """Number of rails of a group whose smallest host has ``ranks_per_host`` of its ranks."""
     return 1 if entry.ranks_per_rail is None else ceil(ranks_per_host / entry.ranks_per_rail)
 
 
 def bus_seconds(entry: Collective, ranks: int, ranks_per_host: int, nbytes: float) -> float:
-    """Seconds in which the bytes of a collective flow, by its own bus bandwidth and residual."""
+    """Seconds that the bytes of a collective take at its bus bandwidth, with fill and residual."""
     assert entry.bus_bandwidth is not None
-    passed = _passed(entry, ranks, ranks_per_host, nbytes)
-    seconds = passed / entry.bus_bandwidth.value
-    if entry.residual is not None:
-        seconds *= entry.residual.at(nbytes if entry.per == "buffer" else passed)
-    if entry.inside is not None:
-        seconds += flow_bytes(entry.kind, entry.algorithm, ranks, nbytes) / entry.inside.value
-    return seconds
-
-
-def _passed(entry: Collective, ranks: int, ranks_per_host: int, nbytes: float) -> float:
-    """Bytes that one rail (without rails: one rank) moves, those included that only fill the pipeline."""
     longer = 1.0 + (entry.fill or 0.0) / max(steps(entry.kind, entry.algorithm, ranks), 1)
-    return flow_bytes(entry.kind, entry.algorithm, ranks, nbytes) * longer / rails(entry, ranks_per_host)
+    each = flow_bytes(entry.kind, entry.algorithm, ranks, nbytes)
+    moved = each * longer / rails(entry, ranks_per_host)
+    seconds = moved / entry.bus_bandwidth.value
+    if entry.residual is not None:
+        seconds *= entry.residual.at(nbytes if entry.per == "buffer" else moved)
+    if entry.inside is not None:
+        seconds += each / entry.inside.value
+    return seconds
 
 
 def choose_collective(
     backend: Backend, name: str, kind: str, ranks: int, across_hosts: bool, nbytes: float = 0.0
 ) -> tuple[Collective, bool]:
-    """The description of a collective for a group, and whether it was measured at just this many ranks.
+    """The entry that prices a collective of a group, and whether it was measured at exactly this rank count.
 
-    Rule: one for the group's own scope before one for any; of several algorithms the one that the library picks; then
-    the exact rank count, else the nearest by ratio (of two equally near the larger); of several at that rank count the
-    one measured at fewest others, for a rank count that was not measured the one measured at most; of several regimes
-    of size the one that holds ``nbytes``, else the nearest. Of what this leaves no backend holds two. Raises
-    :class:`HardwareError` when there is none.
+    Rules, in order: an entry for the group's own scope before one for any; the algorithm that the library picks; the
+    exact rank count, else the nearest by ratio (of two equally near the larger); among entries with that count the one
+    measured at fewest others (for a count that was not measured: at most others); the regime that holds ``nbytes``,
+    else the nearest. A profile holds no two entries that these rules leave. Raises :class:`HardwareError` when the
+    library has no entry of the kind.
     """
     scope = "cluster" if across_hosts else "host"
     fitting = [entry for entry in backend.collectives if entry.kind == kind and entry.scope == scope]
@@ -201,12 +204,21 @@ def choose_collective(
     return chosen, chosen.ranks is None or ranks in chosen.ranks
 
 
-def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> tuple[tuple[Collective, float], ...]:
-    """What a call of ``nbytes`` is priced by, and the share of each in its seconds: ``chosen`` alone, or, at a rank
-    count that was not measured, in the last octave of its regime also the next, more of it as bytes grow.
+def find_collective(
+    machine: PlacedRanks, kind: str, backend: str, members: Sequence[int], nbytes: float = 0.0
+) -> tuple[Collective, bool]:
+    """:func:`choose_collective` for a call of ``members`` with a buffer of ``nbytes``."""
+    name, library = machine.backend(backend)
+    across_hosts = len({machine.hosts[rank] for rank in members}) > 1
+    return choose_collective(library, name, kind, len(members), across_hosts, nbytes)
 
-    Regimes were measured to meet at the tables' own rank counts. Hops of the next one come in with bytes, not at once:
-    4 A100 take as long as 2 at 2 MiB, and all of the further hops of a larger ring longer at 4 MiB.
+
+def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> tuple[tuple[Collective, float], ...]:
+    """The entries that price a call of ``nbytes``, each with its share in the seconds.
+
+    This is ``chosen`` alone, except at a rank count that was not measured, in the last octave of its regime. There the
+    next regime's share grows with the bytes. Regimes were measured to meet at the tables' own rank counts, and further
+    hops come in gradually: 4 A100 take as long as 2 at 2 MiB, and longer by all the hops of a larger ring at 4 MiB.
     """
     alone = ((chosen, 1.0),)
     if exact or chosen.sizes is None or chosen.bus_bandwidth is None:
@@ -220,3 +232,107 @@ def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> 
         if same and entry.sizes is not None and entry.sizes[0] == ends and entry.bus_bandwidth:
             return ((chosen, 1.0 - share), (entry, share))
     return alone
+
+
+def price_call(machine: PlacedRanks, kind: str, backend: str, members: Sequence[int]) -> CallPrice:
+    """Floor and hop of a collective, or of an ``exchange``, whose bytes are priced as messages."""
+    chosen, exact = find_collective(machine, kind, backend, members)
+    if chosen.hop is None:
+        return CallPrice(chosen.floor.value, _longest_hop(machine, members, backend), chosen.floor.spread, not exact)
+    return CallPrice(chosen.floor.value, chosen.hop.value, chosen.hop.spread or chosen.floor.spread, not exact)
+
+
+def price_collective(
+    machine: PlacedRanks, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None
+) -> CollectivePrice:
+    """Price of a collective of ``members``; ``root`` of a broadcast: default the first."""
+    count = len(members)
+    least = min(Counter(machine.hosts[rank] for rank in members).values(), default=1)  # ranks on the smallest host
+    chosen, exact = find_collective(machine, kind, backend, members, nbytes)
+    parts = joined(machine.backend(backend)[1], chosen, exact, nbytes)
+    hop = _longest_hop(machine, members, backend) if any(entry.hop is None for entry, _ in parts) else 0.0
+    hopping = sum(
+        share * hops(entry, count, nbytes) * (hop if entry.hop is None else entry.hop.value) for entry, share in parts
+    )
+    floor = sum(share * entry.floor.value for entry, share in parts)
+    latency = floor + hopping
+    start = members[0] if root is None else root
+    relays = chosen.algorithm == "binomial"
+    if relays:
+        rounds = binomial_rounds(sorted(members), start)
+    else:
+        rounds = [flow_pairs(kind, chosen.algorithm, _ring(machine, members), start)]
+    each = flow_bytes(kind, chosen.algorithm, count, nbytes)
+    source, spread = chosen.floor.source, chosen.floor.spread
+    if chosen.spread_by_size(exact) is not None:
+        spread = chosen.spread_at(nbytes, exact)
+    extrapolated = not exact
+    if chosen.bus_bandwidth is not None:
+        extrapolated = extrapolated or bool(outside(chosen.bus_bandwidth.range, nbytes))
+    if not any(rounds) or each == 0:
+        return CollectivePrice(latency, (), latency, spread, extrapolated, source, floor_s=floor)
+    on_links = _seconds_on_links(machine, rounds, each, backend)
+    rates: list[list[float]] | None = None
+    if chosen.bus_bandwidth is None:
+        rates = [[price_message(machine, i, j, each, backend).rate_bytes_per_s for i, j in pairs] for pairs in rounds]
+        library = [each / min(found) for found in rates]
+        seconds = [max(pair) for pair in zip(on_links, library, strict=True)]
+    else:
+        # the library may send several messages at once over a link, so only the link itself limits it further;
+        # each round takes as long as the rank that sends most in it
+        busy = sum(share * bus_seconds(entry, count, least, nbytes) for entry, share in parts)
+        most = [max(Counter(sender for sender, _ in pairs).values()) for pairs in rounds]
+        library = [busy * sends / sum(most) for sends in most]
+        measured_so = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
+        # with rails each host's bytes leave it by several ways, of which the flows below show but one
+        beside = [0.0 if measured_so else taken / rails(chosen, least) for taken in on_links]
+        seconds = [max(pair) for pair in zip(beside, library, strict=True)]
+        source, spread = chosen.bus_bandwidth.source, chosen.spread_at(nbytes, exact)
+    flows = []
+    for number, pairs in enumerate(rounds):
+        # where the measured time is shorter than all bytes would take on the links, the flows carry fewer bytes
+        moved = each * min(1.0, seconds[number] / on_links[number]) if on_links[number] else each
+        # a relayed message is as fast as the library and its own way allow, others keep step with the busiest link;
+        # bytes that links let through at once take no time of their own
+        takes = library[number] if relays else seconds[number]
+        reached = moved / takes if takes else inf
+        limits = rates[number] if relays and rates is not None else [reached] * len(pairs)
+        flows.append(tuple(Flow(i, j, moved, limit) for (i, j), limit in zip(pairs, limits, strict=True)))
+    relay = Relay(chosen.floor.value, hopping / len(rounds), tuple(flows)) if relays else None
+    alone = latency + sum(seconds)
+    following = steps(kind, chosen.algorithm, count)
+    return CollectivePrice(latency, tuple(chain(*flows)), alone, spread, extrapolated, source, relay, following, floor)
+
+
+def _seconds_on_links(
+    machine: PlacedRanks, rounds: Sequence[Sequence[tuple[int, int]]], each: float, backend: str
+) -> list[float]:
+    """Seconds that equal flows of each round take after a pause, round after round: its busiest link decides. A link
+    lets its burst through in the first round that crosses it."""
+    seconds, crossed_before = [], set[int]()
+    for pairs in rounds:
+        load: Counter[int] = Counter()
+        for i, j in pairs:
+            load.update(machine.path(i, j, backend).links)
+        times = [
+            max(flows * each - (0.0 if link in crossed_before else machine.links[link].burst_bytes), 0.0)
+            / machine.links[link].capacity_bytes_per_s
+            for link, flows in load.items()
+        ]
+        seconds.append(max(times, default=0.0))
+        crossed_before.update(load)
+    return seconds
+
+
+def _ring(machine: PlacedRanks, members: Sequence[int]) -> list[int]:
+    """Members in an order that leaves each host once."""
+    return sorted(members, key=lambda rank: (machine.hosts[rank], rank))
+
+
+def _longest_hop(machine: PlacedRanks, members: Sequence[int], backend: str) -> float:
+    """Latency of the longest hop of the ring, with the library's floor of a message."""
+    if len(members) < 2:
+        return 0.0
+    ring = _ring(machine, members)
+    latencies = [machine.route(i, j, backend).latency_s for i, j in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    return machine.backend(backend)[1].message.floor.value + max(latencies)

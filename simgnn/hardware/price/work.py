@@ -1,15 +1,18 @@
-"""Seconds of work on a device, from its curves: which concurrency level is read, and when a price is extrapolated."""
+"""Seconds of work on a device: features of the work, the curve that prices them, and when a price is extrapolated.
+
+The rows of :data:`simgnn.hardware.primitives.PRIMITIVES` define the features.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import log
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.price.features import features
 from simgnn.hardware.primitives import PRIMITIVES, FloatArray, Sizes, StandIn
 from simgnn.hardware.profile.devices import Curve, Device
 from simgnn.hardware.profile.quantities import Source
@@ -38,24 +41,102 @@ class Prices:
     source: Source
 
     def at(self, index: int) -> Price:
-        """One of them."""
+        """The price of one piece of work."""
         return Price(float(self.seconds[index]), self.spread, bool(self.extrapolated[index]), self.source)
 
 
 class Level(NamedTuple):
-    """The curve that is read, the factor on its times, and whether it was measured at just this concurrency."""
+    """The curve that prices work, the factor on its times, and whether it was measured at exactly this concurrency."""
 
     curve: Curve
     factor: float
     exact: bool
 
 
+def features(
+    primitive: str,
+    sizes: Mapping[str, ArrayLike],
+    locality: ArrayLike | None = None,
+    caches: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, FloatArray]:
+    """All features of n pieces of work, each float64 [n].
+
+    ``sizes``: number or array [n] each; ``item_bytes`` defaults to 4. ``locality``: cumulative reuse profile [bins] or
+    [n, bins] (``simgnn.graph.locality``). Without it sources are read uniformly at random, and the first read of each
+    is a miss. ``caches``: bytes of each cache that one rank has. Raises :class:`HardwareError` for an unknown
+    primitive or a missing size.
+    """
+    if primitive not in PRIMITIVES:
+        raise HardwareError(f"unknown primitive '{primitive}'; known: {', '.join(PRIMITIVES)}")
+    row = PRIMITIVES[primitive]
+    arrays = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in sizes.items()}
+    arrays.setdefault("item_bytes", np.array([4.0]))
+    count = max(len(array) for array in arrays.values())
+    arrays = {name: _long(array, count) for name, array in arrays.items()}
+    try:
+        result = {name: _long(value, count) for name, value in row.features(arrays).items()}
+    except KeyError as error:
+        raise HardwareError(
+            f"work of primitive '{primitive}' lacks the size '{error.args[0]}'; got: {', '.join(sorted(sizes))}"
+        ) from None
+    result["call"] = np.ones(count)
+    for cache, size in caches.items():
+        if "beyond_bytes" in row.per_cache:
+            result[f"beyond_bytes/{cache}"] = np.maximum(result["bytes"] - size, 0.0)
+        if "missed_bytes" in row.per_cache:
+            row_bytes = arrays["width"] * arrays["item_bytes"]
+            missed = result["edges"] * (1.0 - _hit_share(size / np.maximum(row_bytes, 1.0), arrays, locality))
+            result[f"missed_rows/{cache}"] = missed
+            result[f"missed_bytes/{cache}"] = missed * row_bytes
+    return result
+
+
+def _long(value: FloatArray, count: int) -> FloatArray:
+    """A value, one for all or of [count], as [count]."""
+    return value if np.shape(value) == (count,) else np.broadcast_to(value, (count,))
+
+
+def _hit_share(capacity_rows: FloatArray, sizes: Sizes, locality: ArrayLike | None) -> FloatArray:
+    """Share of the edges [n] whose source row is still among the ``capacity_rows`` [n] rows that were read last.
+
+    Between the profile's powers of two the share grows linearly with the logarithm of the capacity.
+    """
+    if locality is None:
+        edges = np.maximum(sizes["edges"] if "edges" in sizes else sizes["nonzeros"], 1.0)
+        sources = np.maximum(sizes.get("sources", edges), 1.0)
+        first_reads = np.minimum(sources / edges, 1.0)
+        return np.asarray((1.0 - first_reads) * np.minimum(capacity_rows / sources, 1.0))
+    profile = np.atleast_2d(np.asarray(locality, dtype=np.float64))
+    profile = np.broadcast_to(profile, (len(capacity_rows), profile.shape[1]))
+    last = profile.shape[1] - 1
+    place = np.clip(np.log2(np.maximum(capacity_rows, 1.0)), 0.0, last)
+    low = np.minimum(place.astype(np.int64), max(last - 1, 0))
+    high = np.minimum(low + 1, last)
+    lane = np.arange(len(capacity_rows))
+    share = profile[lane, low] + (place - low) * (profile[lane, high] - profile[lane, low])
+    return np.asarray(np.where(capacity_rows < 1.0, 0.0, share))
+
+
+def flops_and_bytes(primitive: str, sizes: Mapping[str, ArrayLike]) -> tuple[FloatArray, FloatArray]:
+    """Flops, and bytes to and from memory, of pieces of work, each [n]. Every gathered row is read from memory."""
+    found = features(primitive, sizes)
+    names = ("bytes",) if "bytes" in found else ("gathered_bytes", "written_bytes", "index_bytes")
+    touched = sum((found[name] for name in names if name in found), np.zeros(1))
+    if PRIMITIVES[primitive].copies:
+        touched = 2.0 * touched
+    if "flops" in found:
+        return found["flops"], touched
+    if "gathered_bytes" in found:
+        return 2.0 * found["edges"] * np.asarray(sizes["width"]), touched
+    return found.get("elements", np.zeros(1)), touched
+
+
 def choose_level(device: Device, name: str, primitive: str, concurrency: int, threads: int) -> Level:
     """The curve of a primitive for ``concurrency`` ranks at once, each with ``threads`` threads.
 
-    Rule: the exact level; else, among those with the nearest thread count, the nearest concurrency (both by ratio; of
-    two equally near the more concurrent one), flagged, its times multiplied by how many times fewer cores a rank has
-    (a GPU: by how many times more ranks share it). Raises :class:`HardwareError` when there is no curve at all.
+    This is the exact level, or else the nearest concurrency among those with the nearest thread count (both by ratio;
+    of two equally near the more concurrent one). Its times are then multiplied by how many times fewer cores a rank
+    has (on a GPU: by how many times more ranks share it). Raises :class:`HardwareError` when there is no curve at all.
     """
     curves = device.curves_of(primitive)
     if not curves:
@@ -70,21 +151,20 @@ def choose_level(device: Device, name: str, primitive: str, concurrency: int, th
         apart = abs(log(curve.threads / threads)), abs(log(curve.concurrency / concurrency))
         return round(apart[0], 9), round(apart[1], 9), -curve.concurrency
 
+    def share(concurrency: int, threads: int) -> float:
+        """Cores (of a GPU: its fraction) that one rank has."""
+        if device.cores is None:
+            return 1.0 / concurrency
+        return min(float(threads), device.cores.value / concurrency)
+
     curve = min(curves, key=distance)
     exact = curve.concurrency == concurrency and curve.threads == threads
-    share = _share(device, concurrency, threads)
-    return Level(curve, 1.0 if exact else _share(device, curve.concurrency, curve.threads) / share, exact)
-
-
-def _share(device: Device, concurrency: int, threads: int) -> float:
-    """Cores (of a GPU: its fraction) that one rank has."""
-    if device.cores is None:
-        return 1.0 / concurrency
-    return min(float(threads), device.cores.value / concurrency)
+    factor = 1.0 if exact else share(curve.concurrency, curve.threads) / share(concurrency, threads)
+    return Level(curve, factor, exact)
 
 
 def stand_in_of(device: Device, primitive: str) -> Callable[[Sizes], tuple[StandIn, ...]] | None:
-    """What makes the work that stands in for a primitive on a device that has no measurement of it, if any does."""
+    """The function that gives the work priced in the place of a primitive that the device has no curve of, if any."""
     row = PRIMITIVES.get(primitive)
     return None if row is None or device.curves_of(primitive) else row.stand_in
 
@@ -98,46 +178,35 @@ def price_work(
     concurrency: int,
     threads: int,
 ) -> Prices:
-    """Seconds of n pieces of work on one device; sizes and locality as :func:`simgnn.hardware.price.features.features`.
+    """Seconds of n pieces of work on one device; ``sizes`` and ``locality`` as in :func:`features`.
 
-    Work of no size (its features but ``call`` all zero) still costs a call. Flagged ``extrapolated``: a level that was
-    not measured, a size or a feature outside its measured range, cache misses without a locality profile, and work
-    for which another stands in (its source then is "assumed").
+    Work of no size still costs a call. A price is ``extrapolated`` at a level that was not measured, outside a measured
+    range, where cache misses have no locality profile, and where other work stands in (its source is then "assumed").
     """
     stand_in = stand_in_of(device, primitive)
     if stand_in is not None:
-        return _price_stand_in(device, name, stand_in, sizes, locality, concurrency, threads)
+        table = dict(zip(sizes, np.broadcast_arrays(*map(np.atleast_1d, sizes.values())), strict=True))
+        table.setdefault("item_bytes", np.array(4.0))
+        prices = [price_work(device, name, *piece, locality, concurrency, threads) for piece in stand_in(table)]
+        total = sum((price.seconds for price in prices), np.zeros(1))
+        return Prices(total, None, np.ones(len(total), dtype=bool), "assumed")
     level = choose_level(device, name, primitive, concurrency, threads)
     curve = level.curve
-    cores = None if device.cores is None else device.cores.value
-    caches = {cache: device.caches[cache].bytes_each(cores, concurrency) for cache in curve.caches}
-    found = features(primitive, sizes, locality, caches)
+    found = features(primitive, sizes, locality, device.cache_shares(curve.caches, concurrency))
     seconds = np.zeros_like(found["call"])
     for feature, cost in curve.costs.items():
         seconds = seconds + cost * found[feature]
     guessed = locality is None and any(feature.startswith("missed") for feature in curve.costs)
-    extrapolated = np.full(len(seconds), not level.exact or guessed)
-    for key, (low, high) in curve.range.items():
-        value = found[key] if key in found else sizes.get(key)
-        if value is not None:
-            measured = np.asarray(value, dtype=np.float64)
-            outside = (measured < low * (1 - RANGE_SLACK)) | (measured > high * (1 + RANGE_SLACK))
-            extrapolated = extrapolated | outside
+    extrapolated = np.full(len(seconds), not level.exact or guessed) | ~within_range(curve, found, sizes)
     return Prices(seconds * level.factor, curve.spread, extrapolated, curve.source)
 
 
-def _price_stand_in(
-    device: Device,
-    name: str,
-    stand_in: Callable[[Sizes], tuple[StandIn, ...]],
-    sizes: Mapping[str, ArrayLike],
-    locality: ArrayLike | None,
-    concurrency: int,
-    threads: int,
-) -> Prices:
-    table = dict(zip(sizes, np.broadcast_arrays(*map(np.atleast_1d, sizes.values())), strict=True))
-    table.setdefault("item_bytes", np.array(4.0))
-    pieces = stand_in(table)
-    prices = [price_work(device, name, *piece, locality, concurrency, threads) for piece in pieces]
-    seconds = sum((price.seconds for price in prices), np.zeros(1))
-    return Prices(seconds, None, np.ones(len(seconds), dtype=bool), "assumed")
+def within_range(curve: Curve, found: Mapping[str, FloatArray], sizes: Mapping[str, ArrayLike]) -> NDArray[np.bool_]:
+    """Which pieces of work [n], with these features and sizes, the curve was measured for."""
+    inside = np.ones(len(found["call"]), dtype=bool)
+    for name, (low, high) in curve.range.items():
+        value = found[name] if name in found else sizes.get(name)
+        if value is not None:
+            measured = np.asarray(value, dtype=np.float64)
+            inside &= (measured >= low * (1 - RANGE_SLACK)) & (measured <= high * (1 + RANGE_SLACK))
+    return inside

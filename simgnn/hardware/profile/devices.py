@@ -1,13 +1,12 @@
 """Devices of a profile: what they hold and how long each primitive takes on them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_serializer, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from simgnn.hardware.price.features import feature_names, unit_of
-from simgnn.hardware.primitives import PRIMITIVES, SIZES
+from simgnn.hardware.primitives import PRIMITIVES, SIZES, feature_names, unit_of
 from simgnn.hardware.profile.quantities import CoreCount, Power, Size, Source, Spread, Strict, read_number
 from simgnn.schema_faults import UNREADABLE
 from simgnn.spelling import nearest
@@ -31,7 +30,7 @@ class Cache(Strict):
 
 
 class Curve(Strict):
-    """Seconds of one primitive: ``sum of cost x feature`` (:mod:`simgnn.hardware.price.features`), at one concurrency.
+    """Seconds of one primitive: ``sum of cost x feature`` (:mod:`simgnn.hardware.price.work`), at one concurrency.
 
     ``concurrency``: how many ranks worked on the device at once, each with ``threads`` threads. ``costs`` are seconds
     for each unit of a feature. ``range`` gives, for sizes or features, the smallest and the largest that were measured;
@@ -253,6 +252,11 @@ class Device(Strict):
     def staged(self) -> bool:
         """Whether what it sends goes through its host's memory, being a GPU that reaches no other's."""
         return self.kind == "gpu" and not self.peer_to_peer
+
+    def cache_shares(self, names: Iterable[str], concurrency: float) -> dict[str, float]:
+        """Bytes of each of these caches that one of ``concurrency`` ranks has."""
+        cores = None if self.cores is None else self.cores.value
+        return {name: self.caches[name].bytes_each(cores, concurrency) for name in names}
 
     def curves_of(self, primitive: str) -> tuple[Curve, ...]:
         """All concurrency levels of one primitive."""

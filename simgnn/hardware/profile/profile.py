@@ -8,57 +8,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError, HardwareError
-from simgnn.hardware.profile.devices import Cache, Curve, Device
-from simgnn.hardware.profile.libraries import Backend, Collective, Message, Ports
+from simgnn.hardware.profile.devices import Device
+from simgnn.hardware.profile.libraries import Backend
 from simgnn.hardware.profile.library import find_profile
 from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.quantities import (
     SOURCES,
-    Bandwidth,
-    CoreCount,
-    Duration,
-    Number,
-    Points,
-    Power,
-    Size,
     Source,
     Strict,
 )
-from simgnn.hardware.topology.check import topology_problems
-from simgnn.hardware.topology.topology import Edge, Host, Name, Placed, Topology, expand_edges
+from simgnn.hardware.topology.topology import Name, Topology, expand_edges, topology_problems
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import load_toml, without_none, write_toml
 from simgnn.units import format_quantity
 
-__all__ = [
-    "Backend",
-    "Bandwidth",
-    "Cache",
-    "Collective",
-    "CoreCount",
-    "Curve",
-    "Device",
-    "Duration",
-    "Edge",
-    "Host",
-    "LinkType",
-    "Message",
-    "Meta",
-    "Number",
-    "Placed",
-    "Points",
-    "Ports",
-    "Power",
-    "Profile",
-    "Size",
-    "Source",
-    "Topology",
-    "find_problems",
-    "load_profile",
-    "load_table",
-    "parse_profile",
-    "save_profile",
-]
 FORMAT: Literal[1] = 1
 BackendName = Literal["gloo", "nccl"]
 

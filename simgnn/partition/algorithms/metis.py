@@ -1,11 +1,21 @@
-"""METIS through pymetis: k-way partitions of small edge cut with one balance constraint."""
+"""METIS: through pymetis for one balance constraint, through DGL for several, and in two levels for hosts and ranks."""
+
+import contextlib
+import ctypes
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
-from simgnn.graph.graph import Graph
+from simgnn.graph.csr import CSR
+from simgnn.graph.graph import MASKS, Graph
 from simgnn.partition.edges import symmetric_csr
+from simgnn.partition.local.edge_cut_kernels import induced_rows
+from simgnn.partition.local.serving import Serving
 
 
 def metis_owner(
@@ -53,3 +63,120 @@ def graph_mask(graph: Graph, name: str) -> NDArray[np.bool_] | None:
             f"partition.balance names '{name}', but no vertex of '{graph.name}' is in its {name} mask; leave it out"
         )
     return mask
+
+
+M_PERTURB = -6
+"""Parameter of glibc's ``mallopt``: new memory is filled with the complement of its value's last byte (malloc.h)."""
+
+
+def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray[np.int32]:
+    """Owner of each vertex, int32 [V], with every quantity in ``balance`` spread evenly over the parts.
+
+    DGL balances classes of vertices: those of each named mask, and the rest; so "vertices" is implied. With "edges" it
+    balances the in-degrees of each class too; it fixes the imbalance and METIS's seed. Without edges, where METIS
+    balances nothing, each class is dealt evenly. Raises :class:`ConfigError` without DGL, and where a part stays empty.
+    Source: DGL 1.1 ``metis_partition_assignment``, public interface; DistDGL, Zheng et al., IA3 2020.
+    """
+    classes = vertex_classes(graph, balance)
+    if graph.edges == 0:
+        owner = np.empty(graph.vertices, dtype=np.int32)
+        owner[np.argsort(classes, kind="stable")] = np.arange(graph.vertices) % ranks
+        return owner
+    try:
+        # DGL: optional, and slow to load
+        import dgl
+        import torch
+    except ImportError as error:
+        raise ConfigError(
+            f"partition.balance = {list(balance)}: several constraints need DGL, which cannot be "
+            f"imported here ({error}); install dgl==1.1.3 on Python 3.11, or name one constraint only"
+        ) from error
+
+    csr = symmetric_csr(graph)
+    pointers, sources = torch.from_numpy(csr.indptr.copy()), torch.from_numpy(csr.indices.astype(np.int64))
+    # a symmetric pattern: rows may stand for sources as well as for destinations
+    whole = dgl.graph(("csr", (pointers, sources, torch.empty(0, dtype=torch.int64))), num_nodes=graph.vertices)
+    kinds = torch.from_numpy(classes)
+    with contextlib.redirect_stdout(io.StringIO()), zeroed_memory():
+        found = dgl.metis_partition_assignment(whole, ranks, balance_ntypes=kinds, balance_edges="edges" in balance)
+    if found is None:
+        raise ConfigError(
+            f"partition.balance = {list(balance)}: METIS found no partition of '{graph.name}' into {ranks} parts; "
+            "use fewer constraints or fewer ranks"
+        )
+    owner = np.asarray(found.numpy(), dtype=np.int32)
+    empty = np.flatnonzero(np.bincount(owner, minlength=ranks) == 0)
+    if len(empty):
+        raise ConfigError(
+            f"partition.balance = {list(balance)}: METIS left {len(empty)} of {ranks} parts of '{graph.name}' empty "
+            f"(the first: {empty[0]}); use fewer ranks (--ranks, cluster.hosts, cluster.ranks_per_host) or constraints"
+        )
+    return owner
+
+
+@contextlib.contextmanager
+def zeroed_memory() -> Iterator[None]:
+    """Make glibc return zeroed memory. DGL's METIS with several constraints reads memory that it never wrote, so that
+    one graph gets another partition in every process; without glibc it still may."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        yield
+        return
+    mallopt(M_PERTURB, 0xFF)
+    try:
+        yield
+    finally:
+        mallopt(M_PERTURB, 0)
+
+
+def vertex_classes(graph: Graph, balance: Sequence[str]) -> NDArray[np.int64]:
+    """Class of each vertex, int64 [V]: 0, or 1 + the place in ``balance`` of the mask that holds it."""
+    classes = np.zeros(graph.vertices, dtype=np.int64)
+    for place, name in enumerate(balance):
+        mask = graph_mask(graph, name)
+        if mask is not None:
+            classes[mask] = place + 1
+    return classes
+
+
+def nested_owner(
+    graph: Graph, hosts: NDArray[np.int64], divide: Callable[[Graph, int], NDArray[np.int32]]
+) -> NDArray[np.int32]:
+    """Owner of each vertex, int32 [V], in two levels: the graph is divided among hosts, each part among its ranks.
+
+    ``hosts`` int64 [P], the host of each rank; ``divide``: the part of each vertex of a graph, of so many parts. Raises
+    :class:`ConfigError` for hosts of different numbers of ranks, since parts are equal, and for a host that gets fewer
+    vertices than it has ranks.
+    """
+    members = Serving(tuple(hosts.tolist())).members
+    if len({len(ranks) for ranks in members}) > 1:
+        raise ConfigError(
+            f"partition.across = 'hosts': the hosts have {', '.join(str(len(ranks)) for ranks in members)} ranks, "
+            "expected as many on each, since their parts are equal; use partition.across = 'ranks'"
+        )
+    host = divide(graph, len(members))
+    owner = np.empty(graph.vertices, np.int32)
+    for place, ranks in enumerate(members):
+        mine = np.flatnonzero(host == place)
+        if len(mine) < len(ranks):
+            raise ConfigError(
+                f"partition.across = 'hosts': host {place} got {len(mine)} vertices of '{graph.name}' for its "
+                f"{len(ranks)} ranks, expected one for each at least; use fewer ranks (--ranks, cluster.hosts, "
+                "cluster.ranks_per_host)"
+            )
+        if len(ranks) == 1:
+            owner[mine] = ranks[0]
+        else:
+            owner[mine] = np.array(ranks, np.int32)[divide(subgraph(graph, mine, host, place), len(ranks))]
+    return owner
+
+
+def subgraph(graph: Graph, vertices: NDArray[np.int64], part: NDArray[np.int32], place: int) -> Graph:
+    """The graph among ``vertices`` int64 [n], ascending, whose ``part`` int32 [V] is ``place``: with their masks, and
+    without features and labels."""
+    csr, lookup = graph.csr, np.empty(graph.vertices, np.int64)
+    lookup[vertices] = np.arange(len(vertices))
+    indptr, indices = induced_rows(np.asarray(csr.indptr), np.asarray(csr.indices), vertices, part, place, lookup, 0)
+    masks: dict[str, Any] = {f"{name}_mask": getattr(graph, f"{name}_mask") for name in MASKS}
+    masks = {name: mask if mask is None else mask[vertices] for name, mask in masks.items()}
+    return Graph(graph.name, CSR(indptr, indices, len(vertices)), symmetric=graph.symmetric, **masks)

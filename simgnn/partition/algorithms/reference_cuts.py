@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from simgnn.graph.bits import bit_of, bit_position, lowest_bit, members_of, words_for
 from simgnn.graph.csr import IndexArray
 from simgnn.graph.hashing import splitmix, stream_key
-from simgnn.partition.algorithms.ebv import AssignedEdges, EdgePart, edge_part_array, hosts_from_zero
-from simgnn.partition.algorithms.ebv_kernels import place_isolated
+from simgnn.partition.algorithms.ebv import AssignedEdges, EdgePart, edge_part_array, hosts_from_zero, place_isolated
 from simgnn.partition.algorithms.edge_order import BLOCK_EDGES, EdgeOrder, blocks_in_order
 from simgnn.partition.edges import UndirectedEdges
 from simgnn.partition.local.masters import add_replicas

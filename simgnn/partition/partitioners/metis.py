@@ -58,8 +58,7 @@ class Metis(Partitioner):
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         """One call of METIS, or, across hosts, one for the hosts and one for the ranks of each."""
         # these load Numba and SciPy, which checking an experiment does not need
-        from simgnn.partition.algorithms.metis import graph_mask
-        from simgnn.partition.algorithms.nested import nested_owner
+        from simgnn.partition.algorithms.metis import graph_mask, nested_owner
 
         if self.across == "ranks" or len(set(hosts.tolist())) == 1:
             return Assignment(self._owner(graph, len(hosts), seed, self.balance))
@@ -85,8 +84,7 @@ class Metis(Partitioner):
     def _owner(self, graph: Graph, parts: int, seed: int, balance: tuple[Balanced, ...]) -> NDArray[np.int32]:
         """The part of each vertex, int32 [V], by one call of METIS."""
         # these load Numba and SciPy, which checking an experiment does not need
-        from simgnn.partition.algorithms.dgl_metis import dgl_metis_owner
-        from simgnn.partition.algorithms.metis import graph_mask, metis_owner
+        from simgnn.partition.algorithms.metis import dgl_metis_owner, graph_mask, metis_owner
 
         if len(balance) > 1 and parts > 1:
             return dgl_metis_owner(graph, parts, balance)

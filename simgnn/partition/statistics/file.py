@@ -9,7 +9,7 @@ A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.Gra
   mean) load rank 0 more.
 
 Both take ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
-``[partition.made_by]``: kind and options of the partition policy that made it, as in an experiment's ``[partition]``.
+``[partition.made_by]``: kind and options of the partitioner, as in an experiment's ``[partition]``.
 
 A file that was counted from a graph has ``[partition.counted_from]``: digests of what it was counted from, and a digest
 of its own numbers, which is compared when it is read. A hand-written file has none, and needs none.
@@ -27,7 +27,6 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import GraphFacts
 from simgnn.npzfile import read_npz
 from simgnn.partition.partition import digest_of
-from simgnn.partition.statistics.checks import check_base, check_tables
 from simgnn.partition.statistics.partition_stats import (
     BASE,
     TABLE,
@@ -36,8 +35,8 @@ from simgnn.partition.statistics.partition_stats import (
     stats_from_parts,
     stats_to_parts,
 )
-from simgnn.partition.statistics.schema import CountedFrom, PartitionSection, read_schema
-from simgnn.partition.statistics.spread import spread_arrays
+from simgnn.partition.statistics.schema import CountedFrom, PartitionSection, check_base, check_tables, read_schema
+from simgnn.program.sizes import IntArray, Route
 from simgnn.tomlfile import load_toml, write_toml
 
 INLINE_NUMBERS = 4096
@@ -163,3 +162,80 @@ def _digest(kind: str, facts: GraphFacts, arrays: dict[str, NDArray[Any]]) -> st
     stored = [arrays[name] for name in sorted(arrays)]
     plain = [array.astype(PLAIN.get(array.dtype.kind, array.dtype), copy=False) for array in stored]
     return digest_of([kind, repr(sorted(numbers.items())), *sorted(arrays)], plain)
+
+
+def spread_arrays(
+    section: PartitionSection, facts: GraphFacts, path: str
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Arrays of a partition with the totals of ``section`` and ``facts``, and notes that name what is spread evenly.
+
+    Rows, edges and masked vertices: rank 0 holds its imbalance times the mean, the others share the rest. Halo rows of
+    a rank come from all other ranks alike.
+    """
+    assert section.ranks is not None
+    ranks = section.ranks
+    rows = _loaded(facts.vertices, ranks, section.vertex_imbalance, f"{path}: partition.vertex_imbalance")
+    edges = _loaded(facts.edges, ranks, section.edge_imbalance, f"{path}: partition.edge_imbalance")
+    received = _received(section, facts.vertices, path)
+    matrix = np.zeros((ranks, ranks), dtype=np.int64)
+    for rank in range(ranks):
+        if ranks > 1:
+            # start each rank's remainder behind itself, so that no owner serves more than others
+            peers = (rank + 1 + np.arange(ranks - 1)) % ranks
+            matrix[peers, rank] = even(int(received[rank]), ranks - 1)
+    halo = Route.from_matrix(matrix)
+    arrays: dict[str, NDArray[Any]] = {"rows": rows, "edges": edges}
+    arrays |= {"halo/source": halo.source, "halo/target": halo.target, "halo/rows": halo.rows}
+    masked = {"train": facts.train_vertices, "validation": facts.validation_vertices, "test": facts.test_vertices}
+    for name, count in masked.items():
+        arrays[f"{TABLE}{name}_rows"] = _in_proportion(count, rows)
+    # as if neighbours were chosen at random: a stated halo does not give the cut by owner
+    arrays[f"{TABLE}block_edges"] = np.stack([_in_proportion(int(count), rows) for count in edges])
+    if facts.feature_nonzeros is not None:
+        arrays[f"{TABLE}feature_nonzeros"] = _in_proportion(facts.feature_nonzeros, rows)
+        per_row = facts.feature_nonzeros / facts.vertices
+        arrays[f"{TABLE}halo_feature_nonzeros"] = np.round(matrix * per_row).astype(np.int64)
+    return arrays, (
+        "rows, edges, halo rows and masks are spread evenly from summary numbers, not counted from a graph",
+    )
+
+
+def even(total: int, parts: int) -> IntArray:
+    """``total`` in ``parts`` shares that differ by one at most, int64 [parts]."""
+    size, larger = divmod(total, parts)
+    return np.array([size + (part < larger) for part in range(parts)], dtype=np.int64)
+
+
+def _loaded(total: int, ranks: int, imbalance: float, key: str) -> IntArray:
+    if ranks == 1:
+        return np.array([total], dtype=np.int64)
+    first = round(imbalance * total / ranks)
+    if first > total:
+        raise ConfigError(f"{key}: got {imbalance}, expected at most {ranks}, the number of ranks")
+    first = max(first, -(-total // ranks))
+    return np.concatenate((np.array([first], dtype=np.int64), even(total - first, ranks - 1)))
+
+
+def _received(section: PartitionSection, vertices: int, path: str) -> IntArray:
+    assert section.ranks is not None
+    if section.replication_factor is not None:
+        if section.replication_factor > section.ranks:
+            raise ConfigError(
+                f"{path}: partition.replication_factor: got {section.replication_factor}, expected at most "
+                f"{section.ranks}, the number of ranks"
+            )
+        return even(round((section.replication_factor - 1.0) * vertices), section.ranks)
+    stated = section.halo_rows if section.halo_rows is not None else 0
+    received = [stated] * section.ranks if isinstance(stated, int) else list(stated)
+    if len(received) != section.ranks:
+        raise ConfigError(
+            f"{path}: partition.halo_rows: got {len(received)} numbers, expected one, or {section.ranks}, one a rank"
+        )
+    return np.array(received, dtype=np.int64)
+
+
+def _in_proportion(total: int, weights: IntArray) -> IntArray:
+    # whole shares whose running sums are the rounded running sums, so that they add up
+    ends = np.cumsum(weights)
+    marks = np.array([total * int(end) // max(1, int(ends[-1])) for end in ends], dtype=np.int64)
+    return np.diff(marks, prepend=0)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
+from simgnn.graph.csr import CSR
 from simgnn.graph.graph import GraphFacts
 from simgnn.program.sizes import IntArray, Route
 
@@ -18,8 +19,6 @@ TABLE = "table/"
 """Prefix of the names of tables among the arrays of a partition."""
 BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
 """Names of the arrays that every partition has."""
-MASKS = ("train", "validation", "test")
-"""Kinds of labelled rows, each by a mask of the graph and a table of its name with ``_rows`` behind it."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +124,12 @@ def stats_from_parts(described: Mapping[str, Any], arrays: Mapping[str, NDArray[
         tables={name.removeprefix(TABLE): array for name, array in arrays.items() if name.startswith(TABLE)},
         notes=tuple(described["notes"]),
     )
+
+
+DEGREES = "degrees"
+"""Table of ``PartitionStats``: int64 [D, 2], an in-degree and how many vertices have it, ascending."""
+
+
+def degree_table(csr: CSR) -> NDArray[np.int64]:
+    """The table of a whole graph."""
+    return np.stack(np.unique(csr.degrees(), return_counts=True), axis=1).astype(np.int64)

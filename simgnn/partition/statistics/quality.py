@@ -1,9 +1,11 @@
-"""Quality measures of a partition, from its statistics alone."""
+"""Quality measures of a partition: edge cut, replication, balance of ranks and of the types of vertices."""
 
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from simgnn.graph.graph import MASKS, Graph
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.sizes import IntArray
 
@@ -16,8 +18,7 @@ class Quality:
     rows, or mirrors, of all ranks. ``replication_factor``: rows held over V. ``vertex_imbalance``, ``edge_imbalance``:
     the largest rank over the mean; vertices are owned rows in an edge-cut, masters and mirrors in a vertex-cut.
     ``inner`` and ``outer`` connections of a rank: rows that it sends or receives in one sync, inside its host and
-    across; the sum over ranks counts each copy twice, at both of its ends. Source: CDFGNN, section 4 (F9, F10 of our
-    spec).
+    across; the sum over ranks counts each copy twice, at both of its ends. Source: CDFGNN, section 4.
     """
 
     ranks: int
@@ -41,7 +42,7 @@ class Quality:
 
 
 def measure(stats: PartitionStats) -> Quality:
-    """Measure the partition that ``stats`` describes. Without a ``cut_edges`` table the edge cut is unknown (None)."""
+    """Measure a partition. Without a ``cut_edges`` table the edge cut is unknown (None)."""
     copies = stats.halo_rows()
     cut = int(stats.tables["cut_edges"].sum()) if "cut_edges" in stats.tables else None
     inner, outer = connections(stats)
@@ -76,6 +77,47 @@ def connections(stats: PartitionStats) -> tuple[IntArray, IntArray]:
 
 
 def over_mean(held: IntArray) -> float:
-    """The fullest rank over the mean of all, from what each holds, int64 [P]; 1 where none holds anything."""
+    """The largest entry of ``held`` int64 [P] over the mean; 1 where all are zero."""
     total = int(held.sum())
     return float(held.max() * len(held) / total) if total else 1.0
+
+
+TYPES = (*MASKS, "none")
+"""Type of a vertex: the mask that holds it, or none."""
+
+
+@dataclass(frozen=True)
+class TypeBalance:
+    """How evenly P ranks share the vertices of one type, and the edges that end in them: see :func:`over_mean`."""
+
+    type: str
+    vertices: int
+    edges: int
+    vertex_imbalance: float
+    edge_imbalance: float
+
+
+def vertex_types(graph: Graph) -> NDArray[np.int8]:
+    """Place in :data:`TYPES` of each vertex, int8 [V]."""
+    types = np.full(graph.vertices, len(MASKS), np.int8)
+    for place, name in enumerate(MASKS):
+        mask = getattr(graph, f"{name}_mask")
+        if mask is not None:
+            types[mask] = place
+    return types
+
+
+def type_balances(graph: Graph, owner: NDArray[np.int32], ranks: int) -> tuple[TypeBalance, ...]:
+    """Balance of every type that the graph has, in an edge-cut: a rank holds the edges that end in its vertices.
+
+    ``owner`` int32 [V]. Source: DistDGL's constraints for METIS, Zheng et al., IA3 2020 (docs/systems/distdgl.md).
+    """
+    bins = vertex_types(graph).astype(np.int64) * ranks + np.asarray(owner)
+    cells = len(TYPES) * ranks
+    vertices = np.bincount(bins, minlength=cells).reshape(-1, ranks)
+    edges = np.bincount(bins, graph.csr.degrees(), minlength=cells).astype(np.int64).reshape(-1, ranks)
+    return tuple(
+        TypeBalance(name, int(held.sum()), int(ended.sum()), over_mean(held), over_mean(ended))
+        for name, held, ended in zip(TYPES, vertices, edges, strict=True)
+        if held.any()
+    )

@@ -1,15 +1,23 @@
-"""The schema of ``stats:`` files: tables ``[graph]`` and ``[partition]``."""
+"""The schema of ``stats:`` files, and checks of their arrays: lengths, ranges and totals, each with its key.
 
-from collections.abc import Mapping
+The checks find mistakes in files written by hand. A file that was counted from a graph has a digest of its numbers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from simgnn.errors import ConfigError
-from simgnn.graph.graph import GraphFacts
-from simgnn.partition.statistics.partition_stats import Origin
+from simgnn.graph.graph import MASKS, GraphFacts
+from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
+from simgnn.partition.statistics.partition_stats import BASE, DEGREES, Origin, PartitionStats
 from simgnn.policy import Partitioner
+from simgnn.program.sizes import IntArray
 from simgnn.registry import available, is_kind, shipped
 from simgnn.schema_faults import sentences
 from simgnn.spelling import nearest
@@ -27,7 +35,7 @@ class _Table(BaseModel):
 
 
 class GraphSection(_Table):
-    """Table ``[graph]``: the fields of :class:`~simgnn.graph.graph.GraphFacts`."""
+    """Table ``[graph]``: the fields of :class:`GraphFacts`."""
 
     name: str
     vertices: Annotated[int, Field(ge=1, le=2**40, strict=True)]
@@ -51,7 +59,6 @@ class GraphSection(_Table):
         return self
 
     def facts(self) -> GraphFacts:
-        """The section as :class:`GraphFacts`."""
         return GraphFacts(**self.model_dump())
 
 
@@ -65,7 +72,6 @@ class CountedFrom(_Table):
     numbers: str
 
     def origin(self) -> Origin:
-        """The section as :class:`Origin`."""
         return Origin(self.graph, self.cut, self.partition)
 
 
@@ -91,8 +97,8 @@ class PartitionSection(_Table):
     @field_validator("made_by", mode="before")
     @classmethod
     def _policy(cls, table: Any) -> dict[str, Any]:
-        """The table of a shipped partitioner, checked; that of another is kept as it is, since reading a file of
-        statistics imports no code."""
+        """Check the table of a shipped partitioner. That of another one stays as it is: reading statistics imports no
+        code."""
         if not isinstance(table, dict):
             raise ValueError("expected a table: kind and options of the policy that made the partition")
         kind = table.get("kind")
@@ -138,8 +144,147 @@ class StatsFile(_Table):
 
 
 def read_schema(path: Path, table: Mapping[str, Any]) -> StatsFile:
-    """Check a table against the schema; every fault becomes one line of a :class:`ConfigError`, with its key."""
+    """Check a table; a :class:`ConfigError` has one line for each fault, with its key."""
     try:
         return StatsFile.model_validate(table)
     except ValidationError as error:
         raise ConfigError([f"{path}: {fault}" for fault in sentences(StatsFile, error)]) from error
+
+
+Fault = tuple[str, str]
+"""Key in ``[partition]`` and what is wrong with it."""
+LOCALITY = ("locality/forward", "locality/backward", "locality/features/forward", "locality/features/backward")
+SPARSE = ("feature_nonzeros", "neighbor_feature_nonzeros", "aggregated_feature_nonzeros", "halo_feature_nonzeros")
+LARGEST = 2**46
+"""Upper bound of the numbers of a table, so that sums over ranks fit into 64 bits."""
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """The form of a named table.
+
+    ``shape``: None is any length. ``shares``: it holds shares in 0..1, not whole numbers. ``below``: exclusive upper
+    bounds of its first columns, which are indices. ``total``: a key of the file, and the number to add up to.
+    """
+
+    shape: tuple[int | None, ...]
+    shares: bool = False
+    below: tuple[int, ...] = ()
+    total: tuple[str, int | None] | None = None
+
+
+def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
+    """Every table that a partition of this size may have, by name."""
+    P, facts = stats.ranks, stats.facts
+    one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED), TableForm((P,)))
+    totals = {f"{name}_rows": f"{name}_vertices" for name in MASKS} | {SPARSE[0]: "feature_nonzeros"}
+    return {
+        **{name: TableForm((P,), total=(f"graph.{key}", getattr(facts, key))) for name, key in totals.items()},
+        **one_a_rank,
+        SPARSE[3]: TableForm((P, P)),
+        "block_edges": TableForm((P, P), total=("graph.edges", facts.edges)),
+        **dict.fromkeys(LOCALITY, TableForm((P, None), shares=True)),
+        DEGREES: TableForm((None, 2)),
+        BY_REPLICAS: TableForm((None, 3), below=(len(stats.halo.rows), P + 1)),
+        **dict.fromkeys(LEVELS, TableForm((None, 3), below=(P, P))),
+        BY_HOSTS: TableForm((None, 4), below=(P, P, P + 1)),
+    }
+
+
+def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str) -> None:
+    """Raise :class:`ConfigError` where the arrays of ``BASE`` (int64) are of different lengths, out of range, or do not
+    add up to ``facts``."""
+    for faults in (_lengths(arrays), _ranges(arrays, facts), _sums(arrays, facts)):
+        _raise(path, faults)
+
+
+def check_tables(stats: PartitionStats, path: str) -> PartitionStats:
+    """``stats`` with its tables as int64, shares as float64; :class:`ConfigError` with every fault of the tables."""
+    forms = table_forms(stats)
+    _raise(path, (fault for name in stats.tables for fault in _form_fault(name, stats.tables[name], forms)))
+    tables: dict[str, Any] = {
+        name: table.astype(np.float64 if forms[name].shares else np.int64) for name, table in stats.tables.items()
+    }
+    _raise(path, (fault for name in tables for fault in _number_faults(name, tables[name], forms[name], stats)))
+    return replace(stats, tables=tables)
+
+
+def _raise(path: str, faults: Iterable[Fault]) -> None:
+    problems = [
+        f"{path}: partition.{key}: {message}; correct it, or make the file anew with simgnn partition --stats"
+        for key, message in faults
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _lengths(arrays: Mapping[str, IntArray]) -> Iterator[Fault]:
+    ranks = len(arrays["rows"])
+    if not 1 <= ranks <= LARGEST_RANKS:
+        yield "rows", f"got {ranks} numbers, expected one a rank, of 1..{LARGEST_RANKS} ranks"
+    for key in ("edges", "hosts"):
+        if len(arrays[key]) != ranks:
+            yield key, f"got {len(arrays[key])} numbers, expected {ranks}, as many as in rows"
+    if len({len(arrays[key]) for key in BASE[3:]}) > 1:
+        yield "halo", "owners, ranks and rows differ in length"
+
+
+def _ranges(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault]:
+    most = {"rows": facts.vertices, "edges": facts.edges, "halo/rows": facts.vertices}
+    most |= dict.fromkeys(("hosts", "halo/source", "halo/target"), len(arrays["rows"]) - 1)
+    for key, largest in most.items():
+        if np.any((arrays[key] < 0) | (arrays[key] > largest)):
+            found = f"{int(arrays[key].min())}..{int(arrays[key].max())}"
+            yield key.partition("/")[0], f"got {found} in {key}, expected numbers in 0..{largest}"
+
+
+def _sums(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault]:
+    for key, total, name in (("rows", facts.vertices, "vertices"), ("edges", facts.edges, "edges")):
+        if int(arrays[key].sum()) != total:
+            yield key, f"add up to {int(arrays[key].sum())}, but graph.{name} = {total}"
+    source, target, rows = (arrays[key] for key in BASE[3:])
+    if np.any(source == target):
+        yield "halo", "a rank has no halo rows of its own"
+    if np.any(np.diff(source * len(arrays["rows"]) + target) <= 0):
+        yield "halo", "a pair of ranks is named twice, or pairs are not in order"
+    if np.any(rows > arrays["rows"][source]):
+        yield "halo", "a rank gets more rows of an owner than the owner has"
+
+
+def _form_fault(name: str, table: NDArray[Any], forms: Mapping[str, TableForm]) -> Iterator[Fault]:
+    form, key = forms.get(name), f"tables.{name}"
+    if form is None:
+        yield key, f"unknown table{nearest(name, tuple(forms))}; there are {', '.join(forms)}"
+    elif table.ndim != len(form.shape) or any(
+        want not in (None, got) for want, got in zip(form.shape, table.shape, strict=True)
+    ):
+        wanted = ", ".join("any" if length is None else str(length) for length in form.shape)
+        yield key, f"got numbers of shape {list(table.shape)}, expected [{wanted}]"
+    elif table.dtype.kind not in ("fiu" if form.shares else "iu"):
+        yield key, f"got {table.dtype} numbers, expected {'shares' if form.shares else 'whole ones'}"
+
+
+def _number_faults(name: str, table: NDArray[Any], form: TableForm, stats: PartitionStats) -> Iterator[Fault]:
+    key, facts = f"tables.{name}", stats.facts
+    # sums of rows fit into 64 bits; the sum over all pairs of ranks may not
+    total = 0 if form.total is None else sum(table.reshape(len(table), -1).sum(axis=1).tolist())
+    if form.shares:
+        # written so that NaN fails, too
+        if not (table.size and np.all((table >= 0) & (table <= 1)) and np.all(np.diff(table, axis=1) >= 0)):
+            yield key, "expected shares in 0..1 for each rank that do not decrease"
+    elif np.any((table < 0) | (table > LARGEST)):
+        yield key, f"got {table.min()}..{table.max()}, expected numbers in 0..{LARGEST}"
+    elif form.below and np.any(table[:, : len(form.below)] >= form.below):
+        yield key, f"expected numbers below {', '.join(map(str, form.below))} in its first columns"
+    elif name in SPARSE and facts.feature_nonzeros is None:
+        yield key, "describes sparse features, but graph.feature_nonzeros is missing"
+    elif form.total is not None and total != form.total[1]:
+        yield key, f"add up to {total}, expected {form.total[0]} = {form.total[1]}"
+    elif name == DEGREES:
+        found = int(table[:, 1].sum()), sum((table[:, 0].astype(object) * table[:, 1]).tolist())
+        if found != (facts.vertices, facts.edges) or np.any(np.diff(table[:, 0]) <= 0):
+            yield (
+                key,
+                f"add up to {found[0]} vertices and {found[1]} edges, expected {facts.vertices} and {facts.edges}, "
+                "each degree once and in ascending order",
+            )

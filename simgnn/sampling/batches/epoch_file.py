@@ -9,7 +9,6 @@ how many batches.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cached_property
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.graph.thread_pool import in_order
-from simgnn.partition.folder import ArtifactFolder, ArtifactWriter
+from simgnn.partition.folder import ArtifactWriter, OpenedArtifact
 from simgnn.sampling.batches.plan import WorkerEpoch
 from simgnn.sampling.batches.totals import BatchTally, Tally, tally_batch, tally_worker
 from simgnn.sampling.draw.sampler import Batch, Block, Sampler
@@ -30,8 +29,8 @@ def write_part(
 ) -> Tally:
     """Sample and write every batch of ``turn``, with as many threads as there are ``samplers``.
 
-    ``done`` is called after each batch. At most one batch a thread and one more are in memory, and 2 or 4 bytes a
-    vertex of the graph.
+    ``done`` is called after each batch. In memory are one batch a thread, one more, and 2 or 4 bytes a vertex of the
+    graph.
     """
     plan = turn.plan
     owner = np.asarray(plan.owner)
@@ -69,20 +68,13 @@ def write_part(
     return total
 
 
-class Part:
-    """A written part; ``open`` checks it against its digests. Batches are views of memory-mapped files."""
+class Part(OpenedArtifact):
+    """The written batches of one worker and epoch: views of memory-mapped files."""
 
-    def __init__(self, folder: ArtifactFolder) -> None:
-        self.folder = folder
-
-    @classmethod
-    def open(cls, path: Path) -> "Part":
-        """Raises :class:`~simgnn.partition.folder.CorruptArtifactError` when it is not whole."""
-        return cls(ArtifactFolder.open(path, WHAT).verify())
+    what = WHAT
 
     @cached_property
     def tally(self) -> Tally:
-        """What its batches add up to."""
         details = self.folder.details
         return Tally.from_dict(details["tally"], int(details["made_from"]["ranks"]))
 
@@ -105,9 +97,9 @@ class Part:
         return self._index[:, self._hops + 1 :]
 
     def inputs(self, number: int) -> NDArray[Any]:
-        """The ids of the input rows of batch ``number``, as in its :class:`Batch`: without its blocks."""
+        """The ids of the input rows of batch ``number``; its blocks are not read."""
         row = int(self._starts[0][number])
-        return self._vertices[row : row + int(self.rows[number, -1])]
+        return self._arrays["vertices"][row : row + int(self.rows[number, -1])]
 
     def batch(self, number: int) -> Batch:
         """Batch ``number`` of 0..len-1, as it was sampled."""
@@ -116,10 +108,10 @@ class Part:
         row, pointer, source = (int(starts[number]) for starts in self._starts)
         blocks = []
         for hop in range(hops):
-            bounds = self._pointers[pointer : pointer + sizes[hop] + 1]
-            blocks.append(Block(bounds, self._sources[source : source + edges[hop]]))
+            bounds = self._arrays["pointers"][pointer : pointer + sizes[hop] + 1]
+            blocks.append(Block(bounds, self._arrays["sources"][source : source + edges[hop]]))
             pointer, source = pointer + int(sizes[hop]) + 1, source + int(edges[hop])
-        return Batch(self._vertices[row : row + int(sizes[-1])], sizes, tuple(blocks))
+        return Batch(self._arrays["vertices"][row : row + int(sizes[-1])], sizes, tuple(blocks))
 
     @cached_property
     def _hops(self) -> int:
@@ -136,13 +128,5 @@ class Part:
         return tuple(np.cumsum(length) - length for length in lengths)
 
     @cached_property
-    def _vertices(self) -> NDArray[Any]:
-        return self.folder.array("vertices")
-
-    @cached_property
-    def _pointers(self) -> NDArray[np.int32]:
-        return self.folder.array("pointers")
-
-    @cached_property
-    def _sources(self) -> NDArray[np.int32]:
-        return self.folder.array("sources")
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: self.folder.array(name) for name in ("vertices", "pointers", "sources")}

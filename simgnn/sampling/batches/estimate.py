@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.partition.local.serving import Serving
-from simgnn.partition.statistics.degrees import DEGREES
-from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import DEGREES, PartitionStats
 from simgnn.program.sizes import IntArray, Route
-from simgnn.sampling.batches.sizes import BatchSizes, CacheSizes, PartedSizes
-from simgnn.sampling.draw.host_structure import structure_size
-from simgnn.sampling.draw.request_sizes import SampleRequests
+from simgnn.sampling.batches.sizes import BatchSizes, CacheSizes, PartedSizes, SampleRequests
+from simgnn.sampling.draw.parted import structure_size
 
 Floats = NDArray[np.float64]
 BLOCK_EDGES = "block_edges"

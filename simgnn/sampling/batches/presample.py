@@ -21,8 +21,7 @@ from simgnn.graph.thread_pool import usable_threads
 from simgnn.outputs import check_output_folder
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.sampling.batches.epoch_file import WHAT, Part, write_part
-from simgnn.sampling.batches.plan import SamplingPlan, WorkerEpoch
-from simgnn.sampling.batches.plan_file import PLAN
+from simgnn.sampling.batches.plan import PLAN, SamplingPlan, WorkerEpoch
 from simgnn.sampling.batches.totals import Tally
 from simgnn.sampling.draw.sampler import Sampler
 

@@ -1,15 +1,59 @@
-"""How large every batch of a run is, and what it pulls: all that planning a program needs of presampled batches."""
+"""Sizes of every batch of a run, of what it pulls and of its requests: all that planning needs of the batches."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.program.sizes import Route
-from simgnn.sampling.draw.request_sizes import SampleRequests
+from simgnn.errors import ConfigError
+from simgnn.npzfile import read_npz
+from simgnn.program.sizes import IntArray, Route
 
-IntArray = NDArray[np.int64]
+ID_BYTES, DEGREE_BYTES, NEIGHBOUR_BYTES = 8, 4, 8
+"""Bytes of each vertex that is asked for, of the answer to it, and of each neighbour in the answer."""
+HOT_ROWS = "hot_rows"
+LOCALITY = "locality/"
+PLAIN = ("rows", "edges", "local", "hits", "training")
+
+
+@dataclass(frozen=True)
+class SampleRequests:
+    """Requests of every batch of a run, exact. ``asked``, ``returned`` int64 [hops, P, P, epochs, steps]: vertices that
+    a rank (first P) asks of another (second P) at a hop, and neighbours that come back; the diagonal is what ranks draw
+    of their own host's rows. A rank without a batch in a step asks for nothing, but answers.
+    """
+
+    asked: IntArray
+    returned: IntArray
+
+    @property
+    def hops(self) -> int:
+        """L, the number of hops."""
+        return len(self.asked)
+
+    def answering(self, hop: int) -> Route:
+        """Vertices asked for at ``hop`` (from 1), from the rank that answers to the one that asks: :data:`DEGREE_BYTES`
+        each, and :data:`ID_BYTES` the other way."""
+        return self._answers(self.asked[hop - 1])
+
+    def returning(self, hop: int) -> Route:
+        """Neighbours, from the rank that answers to the one that asks; :data:`NEIGHBOUR_BYTES` each."""
+        return self._answers(self.returned[hop - 1])
+
+    def drawn(self, hop: int) -> tuple[IntArray, IntArray]:
+        """Vertices and neighbours that each rank draws from its host's rows for its own batch, [P, epochs, steps]."""
+        ranks = np.arange(self.asked.shape[1])
+        return self.asked[hop - 1, ranks, ranks], self.returned[hop - 1, ranks, ranks]
+
+    def _answers(self, dense: IntArray) -> Route:
+        """The route of answers to ``dense`` [asking, asked, epochs, steps], without what ranks draw themselves."""
+        sent = np.swapaxes(dense, 0, 1)
+        source, target = np.nonzero(sent.any(axis=(2, 3)) & ~np.eye(len(sent), dtype=np.bool_))
+        return Route(source.astype(np.int32), target.astype(np.int32), sent[source, target])
 
 
 @dataclass(frozen=True)
@@ -26,8 +70,8 @@ class CacheSizes:
 
 @dataclass(frozen=True)
 class PartedSizes:
-    """Sampling where each host holds a part of the structure. ``structure_bytes`` int64 [P]: of the part that each
-    rank's host holds."""
+    """Sampling where each host holds a part of the graph's structure, of ``structure_bytes`` int64 [P] on the host of
+    each rank."""
 
     requests: SampleRequests
     structure_bytes: IntArray
@@ -58,3 +102,48 @@ class BatchSizes:
     def steps(self) -> int:
         """Training steps of an epoch."""
         return int(self.local.shape[-1])
+
+
+def save_sizes(sizes: BatchSizes, hot_rows: int, path: Path) -> None:
+    """Write an ``.npz`` of ``sizes`` and the number of hot rows, so that a run is simulated again without its graph."""
+    arrays: dict[str, Any] = {HOT_ROWS: np.int64(hot_rows)}
+    arrays |= {name: getattr(sizes, name) for name in PLAIN}
+    arrays |= {LOCALITY + name: table for name, table in sizes.locality.items()}
+    routes = {"pulled": sizes.pulled}
+    if sizes.cache is not None:
+        arrays |= {"cache/rows": sizes.cache.rows, "cache/kept": sizes.cache.kept}
+        routes |= {"cache/first": sizes.cache.first, "cache/pulled": sizes.cache.pulled}
+    if sizes.parted is not None:
+        requests = sizes.parted.requests
+        arrays |= {"parted/asked": requests.asked, "parted/returned": requests.returned}
+        arrays["parted/structure_bytes"] = sizes.parted.structure_bytes
+    for name, route in routes.items():
+        arrays |= {f"{name}/source": route.source, f"{name}/target": route.target, f"{name}/rows": route.rows}
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+    try:
+        np.savez_compressed(temporary, **arrays)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_sizes(path: Path) -> tuple[BatchSizes, int]:
+    """Read sizes and hot rows from a file of :func:`save_sizes`. Raises :class:`ConfigError` for anything else."""
+    try:
+        arrays = read_npz(path)
+
+        def route(name: str) -> Route:
+            return Route(arrays[f"{name}/source"], arrays[f"{name}/target"], arrays[f"{name}/rows"])
+
+        cache = parted = None
+        if "cache/rows" in arrays:
+            cache = CacheSizes(arrays["cache/rows"], route("cache/first"), route("cache/pulled"), arrays["cache/kept"])
+        if "parted/asked" in arrays:
+            requests = SampleRequests(arrays["parted/asked"], arrays["parted/returned"])
+            parted = PartedSizes(requests, arrays["parted/structure_bytes"])
+        plain = {name: arrays[name] for name in PLAIN}
+        locality = {name.removeprefix(LOCALITY): table for name, table in arrays.items() if name.startswith(LOCALITY)}
+        sizes = BatchSizes(**plain, pulled=route("pulled"), cache=cache, locality=locality, parted=parted)
+        return sizes, int(arrays[HOT_ROWS])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: not the sizes of a run's batches ({error}); prepare it again") from None

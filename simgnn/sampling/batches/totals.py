@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.program.sizes import IntArray
 from simgnn.sampling.draw.sampler import Batch
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Rows of other hosts: who sends them, and which of them a rank needs most often."""
+"""Rows of other hosts: who sends them, which of them a rank needs most often, and what a cache of these saves."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,8 @@ from simgnn.graph.csr import IndexArray
 from simgnn.partition.edges import index_array
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
+from simgnn.program.sizes import IntArray
 from simgnn.sampling.batches.epoch_file import Part
-
-IntArray = NDArray[np.int64]
 
 
 def rows_on_hosts(owner: NDArray[np.int32], rank_hosts: IntArray) -> IndexArray:
@@ -46,11 +45,10 @@ class Sources:
 
     @property
     def ranks(self) -> int:
-        """P."""
         return len(self.serving)
 
     def of(self, vertices: NDArray[Any]) -> IntArray:
-        """The rank that each row comes from, int64 [n]; the worker where it lies on its own host."""
+        """The rank that sends each row, int64 [n]; the worker itself for rows on its own host."""
         return np.asarray(self.serving[self.owner[vertices]])
 
 
@@ -68,14 +66,14 @@ class Ranking:
 
     @classmethod
     def of_part(cls, part: Part, sources: Sources) -> "Ranking":
-        """Of presampled batches: what they need of ranks on the worker's own host is left out."""
+        """Of the batches of an epoch, without rows of the worker's own host."""
         vertices, counts = part.remote
         far = sources.of(vertices) != sources.worker
         return cls(vertices[far], counts[far])
 
     @classmethod
     def of_run(cls, parts: Iterable[Part], sources: Sources) -> "Ranking":
-        """Of the batches of several epochs, whose counts add up: one after the other, beside the sum."""
+        """Of the batches of several epochs, whose counts add up; one epoch is in memory at a time."""
         vertices, counts = np.zeros(0, np.int32), np.zeros(0, np.int32)
         for part in parts:
             one = cls.of_part(part, sources)
@@ -104,3 +102,67 @@ class Ranking:
         places = np.empty(len(self.order), np.int64)
         places[self.order] = np.arange(len(self.order))
         return places
+
+
+def rankings(
+    part_of: Callable[[int], Part], epochs: int, sources: Sources, whole_run: bool
+) -> Callable[[Part], Ranking]:
+    """The function from a worker's batches of an epoch to the ranking by which their cache is chosen.
+
+    It is that of the epoch, or with ``whole_run`` that of all ``epochs``, which ``part_of`` opens when it is first
+    asked for. Source: RapidGNN, hot set (docs/systems/rapidgnn.md); which of the two the paper means is open.
+    """
+    if not whole_run:
+        return lambda part: Ranking.of_part(part, sources)
+    of_run = cache(lambda: Ranking.of_run(map(part_of, range(epochs)), sources))
+    return lambda part: of_run()
+
+
+@dataclass(frozen=True)
+class HitCurve:
+    """How many rows a cache of any size saves, exactly: sums over the rankings of all caches that are filled.
+
+    ``uses`` int64 [n]: batches that need the row at each place of its ranking; ``rankings`` int64 [n]: how many
+    rankings reach that place. A batch needs a row once, so a cache of n rows hits the first n uses.
+    """
+
+    uses: IntArray
+    rankings: IntArray
+
+    @classmethod
+    def none(cls) -> "HitCurve":
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    @classmethod
+    def of_ranking(cls, ranking: Ranking) -> "HitCurve":
+        return cls(ranking.counts[ranking.order].astype(np.int64), np.ones(len(ranking.counts), np.int64))
+
+    def __add__(self, other: "HitCurve") -> "HitCurve":
+        longer, shorter = (self, other) if len(self.uses) >= len(other.uses) else (other, self)
+        uses, rankings = longer.uses.copy(), longer.rankings.copy()
+        uses[: len(shorter.uses)] += shorter.uses
+        rankings[: len(shorter.rankings)] += shorter.rankings
+        return HitCurve(uses, rankings)
+
+    @property
+    def remote(self) -> int:
+        """Rows of other hosts that batches need: what they pull without a cache."""
+        return int(self.uses.sum())
+
+    def hits(self, hot_rows: int) -> int:
+        """Rows that batches find in a cache of ``hot_rows`` rows."""
+        return int(self.uses[:hot_rows].sum())
+
+    def pulled(self, hot_rows: int) -> int:
+        """Rows that batches pull beside a cache of ``hot_rows`` rows."""
+        return self.remote - self.hits(hot_rows)
+
+    def cached(self, hot_rows: int) -> int:
+        """Rows that fill the caches, if each is filled completely."""
+        return int(self.rankings[:hot_rows].sum())
+
+    @property
+    def enough(self) -> int:
+        """The fewest hot rows that minimise the rows pulled by batches and caches: one batch alone needs each further
+        row, so that caching it saves nothing."""
+        return int(np.count_nonzero(self.uses > self.rankings))

@@ -9,7 +9,7 @@ import numpy as np
 
 from simgnn.hardware.price.collectives import Relay
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.message_batch import price_messages
+from simgnn.hardware.price.messages import price_messages
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Work

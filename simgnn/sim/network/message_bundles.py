@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.message_batch import end_pairs
+from simgnn.hardware.price.messages import end_pairs
 from simgnn.sim.network.link_crossings import Floats, Ints, Paths
 
 BUNDLED_ABOVE = 65_536

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.price.collectives import CollectivePrice
-from simgnn.hardware.price.communication import find_collective
+from simgnn.hardware.price.collectives import CollectivePrice, find_collective
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level, stand_in_of
 from simgnn.hardware.profile.libraries import Collective

@@ -12,8 +12,8 @@ from math import ceil, log2
 
 import numpy as np
 
-from simgnn.hardware.price.features import flops_and_bytes
 from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.price.work import flops_and_bytes
 from simgnn.program.kinds import PAIRWISE_KINDS, OpKind
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray

@@ -13,7 +13,7 @@ from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.partition.statistics.file import save_stats
 from simgnn.program.storage import program_digest
 from simgnn.record.result import versions
-from simgnn.sampling.batches.sizes_file import save_sizes
+from simgnn.sampling.batches.sizes import save_sizes
 from simgnn.schema_faults import sentences
 from simgnn.seal import check_digests, check_seal, digests_of, file_digest, seal_folder
 from simgnn.study.backend import Backend, Predicted

@@ -206,24 +206,28 @@ THREE = ["model.layers=3", "model.hidden=48"]
     ("system", "ranks", "settings"),
     [
         ("vanilla", 1, [*RMAT, *THREE, "model.kind=sage"]),
-        ("vanilla", 2, [*COMMUNITIES, "model.kind=gcn", "model.layers=2", "model.hidden=96", "partition.kind=metis"]),
-        ("vanilla", 2, [*LARGER, *THREE, "model.kind=gin"]),
+        pytest.param(
+            "vanilla", 2,
+            [*COMMUNITIES, "model.kind=gcn", "model.layers=2", "model.hidden=96", "partition.kind=metis"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("vanilla", 2, [*LARGER, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
         ("vanilla", 2, [*LARGER, *THREE, "model.kind=gat"]),
-        ("cagnet", 2, [*LARGER, *THREE]),
+        pytest.param("cagnet", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
         pytest.param("cagnet", 2, [*LARGER, *THREE, "model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
         pytest.param("cagnet", 3, [*LARGER, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
-        ("sancus", 2, [*LARGER, *THREE]),
+        pytest.param("sancus", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
         # what is not sent in the first epoch, or kept beside what it is a copy of, is there in all others
         ("sancus", 2, [*LARGER, *THREE, "freshness.own_block=cached"]),
         pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.skip=gradients"], marks=pytest.mark.slow),
         pytest.param("vanilla", 2, [*LARGER, *THREE, "communication.resend_inputs=true"], marks=pytest.mark.slow),
         ("cdfgnn", 2, [*LARGER, *THREE]),
-        ("distdgl", 2, [*LARGER, *BATCHES]),
-        ("rapidgnn", 2, [*LARGER, *BATCHES]),
+        pytest.param("distdgl", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
+        pytest.param("rapidgnn", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
         pytest.param("distdgl", 2, [*LARGER, *BATCHES, "placement.sparse_embedding=64"], marks=pytest.mark.slow),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES, "model.kind=gat"], marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, settings: list[str], tmp_path: Path) -> None:
     predicted, measured = measure(["graph.classes=5", *settings], ranks, tmp_path, system)
     result = read_result(tmp_path / "run" / "result.json")

@@ -47,7 +47,7 @@ BATCHES = ["model.layers=2", "batching.fanouts=[3, 3]", "batching.batch_size=20"
 @pytest.mark.parametrize(
     ("system", "ranks", "hosts", "settings"),
     [
-        ("vanilla", 1, 1, ["model.kind=sage"]),
+        pytest.param("vanilla", 1, 1, ["model.kind=sage"], marks=pytest.mark.slow),
         ("cdfgnn", 2, 1, []),
         ("distdgl", 2, 2, BATCHES),
         pytest.param("vanilla", 2, 1, ["model.kind=gat", "codec.kind=stochastic"], marks=pytest.mark.slow),

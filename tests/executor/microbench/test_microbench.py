@@ -1,8 +1,9 @@
 """Micro-benchmarks: index streams have the locality that they claim, ranks time the same probes together."""
 
 import json
-import multiprocessing
 import os
+import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +24,9 @@ from executor.world.hosts import host_numbers
 from simgnn.analysis.fit.samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
-from simgnn.hardware.price.features import features
+from simgnn.hardware.price.work import features
 from simgnn.hardware.primitives import PRIMITIVES
+from tests.executor.harness import run_ranks
 
 
 def test_local_streams_reuse_rows_sooner_than_random_ones() -> None:
@@ -72,9 +74,18 @@ def test_sockets_of_the_usable_cores_are_counted(tmp_path: Path) -> None:
     assert count_sockets([4], tmp_path) is None
 
 
-def _rank(rank: int, port: int, out: str) -> None:
+def _quiet_port() -> int:
+    """A free port that no connection of other tests gets by chance: outside of the range that the kernel deals from."""
+    for port in range(20_000 + os.getpid() % 5_000, 32_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
+
+
+def _rank(rank: int, ranks: int, port: int, out: str) -> None:
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     from executor.microbench.facts import read_facts
     from executor.microbench.probes.bench import Bench
@@ -111,17 +122,8 @@ def _rank(rank: int, port: int, out: str) -> None:
 
 
 def test_two_ranks_measure_together(tmp_path: Path) -> None:
-    from executor.microbench.__main__ import free_port
-
     out = tmp_path / "samples.json"
-    context = multiprocessing.get_context("spawn")
-    port = free_port()
-    ranks = [context.Process(target=_rank, args=(rank, port, str(out))) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=90)
-        assert process.exitcode == 0
+    run_ranks(2, _rank, tmp_path / "ranks", _quiet_port(), str(out), joined=False)
     found = read_samples(out)
     assert found.ranks == 2
     primitives = {sample.primitive for sample in found.samples}

@@ -14,8 +14,7 @@ from simgnn.planner.batch_sizes import prepare_batches
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared
-from simgnn.sampling.batches.plan import SamplingPlan
-from simgnn.sampling.batches.plan_file import open_plan
+from simgnn.sampling.batches.plan import SamplingPlan, open_plan
 
 EPOCHS = 3
 

@@ -30,15 +30,14 @@ from simgnn.program.program import Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.batches.plan import SamplingPlan
 from simgnn.sampling.batches.presample import presample
-from simgnn.sampling.batches.sizes import PartedSizes
-from simgnn.sampling.draw.host_structure import HostStructure
-from simgnn.sampling.draw.request_sizes import SampleRequests
+from simgnn.sampling.batches.sizes import PartedSizes, SampleRequests
+from simgnn.sampling.draw.parted import HostStructure
 from simgnn.sampling.draw.sampler import Batch, Block, Sampler
-from simgnn.sampling.fetches.request_counts import sample_requests
+from simgnn.sampling.fetches.measured_sizes import sample_requests
 from tests.equality.wiretap import tapped
 from tests.executor.harness import Notes, run_ranks
 from tests.executor.minibatch.store_world import mapping_of, names_left, tapped_bytes
-from tests.sampling.parted_sampling import assert_equal_batches, sample_together, structures
+from tests.sampling.parted_sampling import assert_equal_batches, payload_bytes, sample_together, structures
 from tests.sampling.sampling_graphs import csr_of
 
 VERTICES_OF_GRAPH, ISOLATED, RANKS, EPOCHS, SEED = 240, 60, 4, 2, 7
@@ -255,8 +254,8 @@ def test_traffic_is_what_the_dry_run_foretold(
             control = 8 * (ranks - 1) if part == "request" else 0
             messages = sum(np.count_nonzero(nbytes) for nbytes in leaving)
             assert sent == [sum(int(nbytes.sum()) for nbytes in leaving), 0, control, messages]
-        assert told["tapped"] == requests.payload_bytes()[rank].sum(axis=(1, 2)).tolist()
-    assert requests.payload_bytes().any()
+        assert told["tapped"] == payload_bytes(requests)[rank].sum(axis=(1, 2)).tolist()
+    assert payload_bytes(requests).any()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from executor.state.plan import RunPlan
-from simgnn.analysis.compare.compare import compare_runs
+from simgnn.analysis.compare import compare_runs
 from simgnn.emit.batches.names import HOT
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
 from simgnn.program.kinds import OpKind
@@ -20,7 +20,7 @@ from simgnn.record.batches import batch_table, batches_that_differ, input_rows
 from simgnn.record.result import Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.sampling.draw.sampler import Sampler
-from simgnn.sampling.fetches.forecast import forecast
+from simgnn.sampling.fetches.measured_sizes import forecast
 from simgnn.sim.simulate import simulate
 from tests.equality.counting import counted_rows, differences, planned_pairs, turns_of
 from tests.executor.minibatch.batch_checks import assert_simulated_alike, elsewhere_notes, staging_bytes

@@ -16,14 +16,14 @@ import pytest
 from executor.minibatch.input_rows import PlannedOrigins
 from executor.recording.row_origins import merge_taken
 from executor.state.plan import RunPlan
-from simgnn.analysis.compare.compare import compare_runs
+from simgnn.analysis.compare import compare_runs
 from simgnn.cli.tables.results import show_result
 from simgnn.record.batches import batch_table, batches_that_differ, input_rows
 from simgnn.record.result import InputRows, Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, read_table, write_table
 from simgnn.report.text import print_comparison
-from simgnn.sampling.fetches.forecast import forecast
-from simgnn.sampling.fetches.gather import Gather
+from simgnn.sampling.fetches.fetch_lists import Gather
+from simgnn.sampling.fetches.measured_sizes import forecast
 from tests.executor.harness import run_ranks
 from tests.executor.minibatch.batch_checks import elsewhere_notes
 from tests.executor.minibatch.batch_runs import EPOCHS, prepared_batches, sampling_of

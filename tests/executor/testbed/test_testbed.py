@@ -11,6 +11,7 @@ import pytest
 
 from executor.testbed import lifecycle, network
 from executor.testbed.cgroups import find_controller, limits_of
+from executor.testbed.command import main
 from executor.testbed.places import namespace_of, switch_of
 from executor.testbed.queues import CHILD, PARENT
 from executor.testbed.state import FOLDER, Record, locked
@@ -46,35 +47,35 @@ def test_another_declaration_replaces_the_first() -> None:
     assert not network.unshaped(changed, lifecycle.host_places(changed, (0,)))
 
 
-def test_what_differs_from_the_file_is_told_and_what_runs_refuses_it(tmp_path: Path, quotas: None) -> None:
+def test_what_differs_from_the_file_is_told_and_what_runs_refuses_it(
+    tmp_path: Path, quotas: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     declared, changed = bed(slow={"1": 0.5}), bed(link="50 Mbit/s", queue="fifo")
     path = on_file(declared, tmp_path)
-    assert subprocess.run(command("up", path), capture_output=True, text=True).stdout == (
-        f"testbed '{declared.name}' is up\n"
-    )
-    same = subprocess.run(command("status", path), capture_output=True, text=True)
-    assert (same.returncode, "not as this file" in same.stdout) == (0, False)
+    assert main(["up", str(path)]) == 0
+    assert capsys.readouterr().out == f"testbed '{declared.name}' is up\n"
+    assert main(["status", str(path)]) == 0
+    assert "not as this file" not in capsys.readouterr().out
     differences = [
         "link: up '12.5 MB/s', declared '6.25 MB/s'",
         "queue: up 'fair', declared 'fifo'",
         "slow: up {'1': 0.5}, declared none",
     ]
     on_file(changed, tmp_path)
-    told = subprocess.run(command("status", path), capture_output=True, text=True)
-    assert told.returncode == 1
-    assert [line for line in told.stdout.splitlines() if "not as this file" in line] == [
+    assert main(["status", str(path)]) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if "not as this file" in line] == [
         f"  not as this file declares it: {line}" for line in differences
     ]
     refused = subprocess.run(command("exec", path, "--", "true"), capture_output=True, text=True)
     assert refused.returncode == 1
     assert f"is up, but not as this file declares it ({'; '.join(differences)})" in refused.stderr
     assert not lifecycle.status(declared.name, declared)["differs"], "it stays as it was"
-    replaced = subprocess.run(command("up", path), capture_output=True, text=True).stdout
-    assert replaced.splitlines() == [
+    assert main(["up", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
         f"testbed '{declared.name}' is up; the one that was up is replaced, it differed:",
         *(f"  {line}" for line in differences),
     ]
-    assert subprocess.run(command("status", path), capture_output=True).returncode == 0
+    assert main(["status", str(path)]) == 0
 
 
 def test_a_burst_a_quota_an_address_that_somebody_changed_are_faults(quotas: None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
 from executor.testbed.profile import describe
 from simgnn.analysis.fit.calls import of_kind
-from simgnn.analysis.fit.host_link import fit_pair
+from simgnn.analysis.fit.network import fit_pair
 from simgnn.analysis.fit.samples import read_samples
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile

@@ -102,7 +102,7 @@ def test_what_a_killed_holder_left_is_no_testbed(tmp_path: Path) -> None:
         assert Record.read(declared.name) is None
 
 
-@pytest.mark.parametrize("first", [None, signal.SIGTERM])
+@pytest.mark.parametrize("first", [pytest.param(None, marks=pytest.mark.slow), signal.SIGTERM])
 def test_no_signal_stops_a_removal(tmp_path: Path, first: signal.Signals | None) -> None:
     """Of ``down`` (None), or of ``exec`` that ends by ``first``, while what runs inside ignores SIGTERM."""
     declared = bed(ranks_per_host=1)

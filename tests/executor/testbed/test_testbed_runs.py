@@ -176,7 +176,7 @@ def test_a_killed_run_leaves_what_down_removes_and_no_ranks(tmp_path: Path) -> N
     assert not network.exists(namespace_of(declared.name, 0))
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_an_interrupted_run_takes_its_testbed_down(tmp_path: Path, sent: signal.Signals) -> None:
     declared = bed()
     running = Running(declared, tmp_path)

@@ -1,6 +1,7 @@
 """The plan of a recorded run, and how an experiment differs from it: what is rejected, noted, or of no consequence."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,9 @@ from simgnn.policy import Policy
 from simgnn.program.program import Program
 from simgnn.program.sizes import Decision
 from simgnn.record.plan import PlanFile, read_plan
+from simgnn.record.result import Accuracy, Result, TimedAccuracy, read_result
 from simgnn.record.rundir import RunDirectory
+from simgnn.seal import check_seal
 from simgnn.tomlfile import load_toml
 
 AUTO = "auto"
@@ -161,3 +164,36 @@ LEARNS = frozenset(
     )
 )  # fmt: skip
 """Fields of ``[train]`` that change what is learned, and so which rows move."""
+
+
+RECORD_AGAIN = "copy the whole directory again, or run the experiment again"
+
+
+def recorded_result(root: Path) -> Result:
+    """The result of the run in ``root``, with its accuracy after each evaluated epoch.
+
+    Raises :class:`ConfigError` where ``root`` holds no run that ended well, or a sealed file of it has changed.
+    """
+    path = RunDirectory(root).result
+    expected = "expected the directory of a finished `simgnn run`"
+    if not path.is_file():
+        raise ConfigError(f"--activity: got {root}, which holds no {path.name}; {expected}")
+    check_seal(root, RECORD_AGAIN)
+    result = read_result(path)
+    if result.backend == "sim":
+        raise ConfigError(f"--activity: got {root}, which holds a prediction; {expected}: predictions decide nothing")
+    if result.status != "ok":
+        raise ConfigError(
+            f"--activity: got {root}, whose run ended with status '{result.status}' ({result.message}); {expected}"
+        )
+    return result
+
+
+def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[TimedAccuracy]:
+    """``accuracy`` at the ends of its epochs, which take ``epoch_s`` seconds each, one after the other.
+
+    Epochs that were not predicted are left out. Evaluations take no time, as in ``epoch_s``.
+    """
+    ends = list(accumulate(epoch_s))
+    timed = [one for one in accuracy if one.epoch <= len(ends)]
+    return [TimedAccuracy(**one.model_dump(), seconds=ends[one.epoch - 1]) for one in timed]

@@ -1,15 +1,21 @@
-"""How a presampled batch's input rows come together: from the own host, from the cache of hot rows, from other hosts.
+"""Lists of the rows that are fetched in an epoch: how each batch's input rows come together, and what each rank sends.
 
-On disk one artefact for each worker and epoch: ``index`` int64 [batches * (2 + P)] (of each batch: local rows, hits,
-rows pulled from each rank), and flat arrays that fall into batches by prefix sums of it. ``hot`` (ids by slot),
-``hot_rows`` and ``hot_senders`` tell what fills the cache.
+A *gather plan* on disk is one artefact for each worker and epoch: ``index`` int64 [batches * (2 + P)] (of each batch:
+local rows, hits, rows pulled from each rank), and flat arrays that fall into batches by prefix sums of it. ``hot`` (ids
+by slot), ``hot_rows`` and ``hot_senders`` say what fills the cache.
+
+*Serve lists* are one artefact for each sending rank and epoch, so that no requests travel while training runs.
+``index`` int64 [steps * P]: rows for each requester at each step; ``rows``: which they are in the memory of the
+sender's host, step after step, requester after requester, each in the order that its gather plan expects.
+``exchanged`` uint8 [steps]: whether anybody sends anybody a row; it is the same for all ranks, so that all skip an
+empty exchange together. ``cache_index`` int64 [P], ``cache_rows``, ``cache_slots``: what fills the requesters'
+caches, requester after requester, slots ascending.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,18 +23,18 @@ from numpy.typing import NDArray
 
 from simgnn.graph.csr import IndexArray
 from simgnn.graph.thread_pool import in_order
-from simgnn.partition.folder import ArtifactFolder, ArtifactWriter
+from simgnn.partition.folder import ArtifactWriter, OpenedArtifact
+from simgnn.program.sizes import IntArray
 from simgnn.sampling.batches.epoch_file import Part
 from simgnn.sampling.fetches.remote_rows import Ranking, Sources
 
-IntArray = NDArray[np.int64]
-WHAT = "gather plan"
+GATHERED = "gather plan"
 
 
 @dataclass(frozen=True)
 class Gather:
     """Where each input row of a batch comes from. A *position* is a place among the batch's input rows; every position
-    is in exactly one of the three lists. Rows are those of :func:`~simgnn.sampling.fetches.remote_rows.rows_on_hosts`.
+    is in exactly one of the lists ``local``, ``hits`` and ``pulls``. Rows are those of :func:`rows_on_hosts`.
 
     ``local`` int32 [n]: positions of rows in the memory of the own host, ``local_rows`` [n] which they are there.
     ``hits`` int32 [c]: positions of hot rows, ``slots`` int32 [c] their slots in the cache. ``pulls`` int32 [r]:
@@ -50,10 +56,8 @@ def gather(
 ) -> Gather:
     """The plan for a batch's input ``vertices`` [m] with a cache of ``hot_rows`` (``ranking`` None: no cache).
 
-    ``rows`` [V]: row of each vertex on its host.
-
-    Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in order of the rank that sends them, which is the
-    owner where a host has one rank.
+    ``rows`` [V]: row of each vertex on its host. Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in
+    order of the rank that sends them, which is the owner where a host has one rank.
     """
     senders = sources.of(vertices)
     far = senders != sources.worker
@@ -82,19 +86,18 @@ OF_ROWS = ("local_rows", "pulled_rows")
 
 
 def write_gathers(
-    part: Part,
+    part_of: Callable[[], Part],
     sources: Sources,
-    ranking: Ranking,
+    ranking_of: Callable[[Part], Ranking],
     hot_rows: int,
     rows: IndexArray,
+    threads: int | None,
     writer: ArtifactWriter,
-    threads: int | None = None,
 ) -> Mapping[str, int]:
-    """Write the plans of every batch of ``part``, whose cache holds the first ``hot_rows`` of ``ranking``; returns how
-    many rows are local, hit and pulled, and filled.
-
-    In memory are a few batches.
-    """
+    """Write the plans of every batch of an epoch, whose cache holds the first ``hot_rows`` of its ranking; returns how
+    many rows are local, hit, pulled and in the cache. A few batches are in memory."""
+    part = part_of()
+    ranking = ranking_of(part)
     hot = ranking.hot(hot_rows)
     totals = {"local": 0, "hits": 0, "pulls": 0, "hot": len(hot)}
     with ExitStack() as stack:
@@ -103,9 +106,8 @@ def write_gathers(
             name: stack.enter_context(writer.stream(name, rows.dtype if name in OF_ROWS else np.int32))
             for name in LISTS
         }
-        for found in in_order(
-            lambda number: gather(part.inputs(number), sources, ranking, hot_rows, rows), len(part), threads
-        ):
+        plans = in_order(lambda n: gather(part.inputs(n), sources, ranking, hot_rows, rows), len(part), threads)
+        for found in plans:
             index(np.concatenate(([len(found.local), len(found.hits)], found.counts)))
             for name, append in streams.items():
                 append(getattr(found, name))
@@ -117,16 +119,10 @@ def write_gathers(
     return totals
 
 
-class GatherPart:
-    """The written plans of one worker and epoch; ``open`` checks them against their digests."""
+class GatherPart(OpenedArtifact):
+    """The written gather plans of one worker and epoch."""
 
-    def __init__(self, folder: ArtifactFolder) -> None:
-        self.folder = folder
-
-    @classmethod
-    def open(cls, path: Path) -> "GatherPart":
-        """Raises :class:`~simgnn.partition.folder.CorruptArtifactError` when it is not whole."""
-        return cls(ArtifactFolder.open(path, WHAT).verify())
+    what = GATHERED
 
     def __len__(self) -> int:
         return len(self._index)
@@ -152,7 +148,6 @@ class GatherPart:
         return self._index[:, 2:]
 
     def gather(self, number: int) -> Gather:
-        """The plan of batch ``number``."""
         lists = {name: array[self._span(name, number)] for name, array in self._lists.items()}
         return Gather(**lists, counts=self._index[number, 2:])
 
@@ -179,3 +174,65 @@ class GatherPart:
     def _span(self, name: str, number: int) -> slice:
         starts = self._starts[LISTS[name]]
         return slice(int(starts[number]), int(starts[number + 1]))
+
+
+SERVED = "serve lists"
+
+
+def write_served(gathers: Sequence[GatherPart], sender: int, steps: int, writer: ArtifactWriter) -> Mapping[str, int]:
+    """Write what ``sender`` sends, from the plans of every rank of the epoch, in rank order; returns sums of rows.
+
+    Source: RapidGNN (docs/systems/rapidgnn.md): the union of all serve lists is the union of what plans pull.
+    """
+    index = np.zeros((steps, len(gathers)), np.int64)
+    exchanged = np.zeros(steps, np.bool_)
+    for requester, plan in enumerate(gathers):
+        index[: len(plan), requester] = plan.counts[:, sender]
+        exchanged[: len(plan)] |= plan.counts.any(axis=1)
+    with writer.stream("rows", gathers[0].hot_rows.dtype) as append:
+        for step, requester in np.argwhere(index).tolist():
+            append(gathers[requester].pulled_from(step, sender))
+    writer.array("index", index.reshape(-1))
+    writer.array("exchanged", exchanged.astype(np.uint8))
+    slots = [np.flatnonzero(plan.hot_senders == sender) for plan in gathers]
+    writer.array("cache_index", np.array([len(mine) for mine in slots], np.int64))
+    writer.array("cache_slots", np.concatenate(slots).astype(np.int32))
+    writer.array("cache_rows", np.concatenate([plan.hot_rows[at] for plan, at in zip(gathers, slots, strict=True)]))
+    return {"rows": int(index.sum()), "cache_rows": sum(map(len, slots))}
+
+
+class ServePart(OpenedArtifact):
+    """The written serve lists of one sender and epoch."""
+
+    what = SERVED
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @cached_property
+    def index(self) -> IntArray:
+        """Rows for each requester at each step, int64 [steps, P]."""
+        return self.folder.array("index").reshape(-1, int(self.folder.details["made_from"]["ranks"]))
+
+    @cached_property
+    def exchanged(self) -> NDArray[np.bool_]:
+        """Whether anybody sends anybody a row, bool [steps]."""
+        return self.folder.array("exchanged").astype(np.bool_)
+
+    def rows(self, step: int) -> IndexArray:
+        """Rows to send at ``step``, requester after requester as ``index[step]`` counts them."""
+        return self._rows[self._starts[step] : self._starts[step + 1]]
+
+    def cache(self, requester: int) -> tuple[IndexArray, NDArray[np.int32]]:
+        """Rows that fill the cache of ``requester``, and the slots that they go to, ascending."""
+        bounds = np.concatenate(([0], np.cumsum(self.folder.array("cache_index"))))
+        span = slice(int(bounds[requester]), int(bounds[requester + 1]))
+        return self.folder.array("cache_rows")[span], self.folder.array("cache_slots")[span]
+
+    @cached_property
+    def _rows(self) -> IndexArray:
+        return self.folder.array("rows")
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        return np.concatenate(([0], np.cumsum(self.index.sum(axis=1))))

@@ -1,0 +1,353 @@
+"""Compare a prediction with a run: a join of two traces on (rank, epoch, step, op_id), and what limits its meaning.
+
+Metrics of an op (:func:`op_times`): one that is no group call has compute = ended - issued. A group call (exchange,
+fetch, broadcast, allreduce, allgather, barrier) starts with the latest issue of its group; it has wait = started -
+issued and transfer = ended - started. Copies between host and device, peer reads, and copies within a rank on a stream
+that makes group calls count as transfer. Other copies are work of the rank.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
+from simgnn.program.program import EVALUATE
+from simgnn.record.batches import batches_that_differ
+from simgnn.record.energy import EnergyFigure, sum_of, why_unknown
+from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.tomlfile import load_toml
+
+if TYPE_CHECKING:
+    # pandas: loaded when runs are compared op by op
+    import pandas as pd
+
+PARTS = ("compute", "wait", "transfer")
+SIDES = ("predicted", "measured")
+TOP = 10
+LAST = (
+    "{}: an earlier version wrote the result; as the runs are of unequal length, payload is compared by its last epoch"
+)
+UNMATCHED = "{} ops of these epochs ran on one side only and are left out: the two decided differently what to send"
+PLACEMENT = (
+    ("cluster", "hosts", "hosts"),
+    ("cluster", "ranks_per_host", "ranks per host"),
+    ("hardware", "threads_per_rank", "threads per rank"),
+)
+"""(section, key, words) of the experiment's settings that place ranks."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Seconds of one quantity on both sides. With two directories of one kind the first counts as the prediction."""
+
+    name: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """Predicted minus measured."""
+        return self.predicted_s - self.measured_s
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None where nothing was measured."""
+        return self.difference_s / self.measured_s if self.measured_s > 0 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "difference_s": self.difference_s, "error": self.error}
+
+
+@dataclass(frozen=True)
+class KindDifference:
+    """Seconds of one op kind in a median epoch, mean over ranks."""
+
+    kind: str
+    compute: Difference
+    wait: Difference
+    transfer: Difference
+
+
+@dataclass(frozen=True)
+class EnergyDifference:
+    """Mean energy of a training epoch, of all devices that ranks compute on. Where a side does not know it (None),
+    ``predicted_unknown`` or ``measured_unknown`` says why."""
+
+    predicted_J: float | None  # noqa: N815  the unit is part of the name
+    measured_J: float | None  # noqa: N815
+    predicted_unknown: str
+    measured_unknown: str
+
+    @classmethod
+    def of(cls, predicted: Sequence[EnergyFigure], measured: Sequence[EnergyFigure]) -> "EnergyDifference":
+        """Compare the figures of two results."""
+        return cls(
+            sum_of(predicted, "device", "epoch_mean_J"),
+            sum_of(measured, "device", "epoch_mean_J"),
+            why_unknown(predicted, "device"),
+            why_unknown(measured, "device"),
+        )
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None where a side is unknown or nothing was used."""
+        if self.predicted_J is None or not self.measured_J:
+            return None
+        return (self.predicted_J - self.measured_J) / self.measured_J
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "error": self.error}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors of the epoch, of its parts and of each op kind; the ops with the largest absolute difference; traffic;
+    energy.
+
+    ``ops_unmatched``: ops of the compared epochs that ran on one side only. ``batches_differ``: mini-batches that held
+    other rows, took them from other places, or are recorded on one side only (None: neither side has any).
+    """
+
+    predicted: Result
+    measured: Result
+    epochs: int
+    epoch: Difference
+    epoch_spread_s: float
+    parts: tuple[Difference, ...]
+    kinds: tuple[KindDifference, ...]
+    top: tuple[Difference, ...]
+    bytes_differ: int
+    messages_differ: int
+    ops_unmatched: int
+    energy: EnergyDifference
+    batches_differ: int | None = None
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Names of the two directories: "predicted" and "measured", or twice the same word with A and B."""
+        return _sides(self.predicted, self.measured)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Seconds between which 90 % of the predicted epochs are expected; None where the prediction states none, or
+        where it is not compared with a measurement."""
+        return self.predicted.epoch_s_interval if self.predicted.backend != self.measured.backend else None
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured median lies in the predicted interval."""
+        if self.interval is None:
+            return None
+        return self.interval[0] <= self.epoch.measured_s <= self.interval[1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``. Where both sides are of one kind, keys say ``first`` and ``second`` instead."""
+        table = {
+            "backends": [self.predicted.backend, self.measured.backend],
+            "cautions": list(self.cautions),
+            "program_digest": self.predicted.program_digest,
+            "epochs_compared": self.epochs,
+            "epoch": self.epoch.as_dict(),
+            "measured_epoch_spread_s": self.epoch_spread_s,
+            "predicted_interval_s": self.interval,
+            "measured_median_inside": self.inside,
+            "parts": [part.as_dict() for part in self.parts],
+            "kinds": [
+                {"kind": kind.kind, **{part: getattr(kind, part).as_dict() for part in PARTS}} for kind in self.kinds
+            ],
+            "top": [op.as_dict() for op in self.top],
+            "bytes_differ": self.bytes_differ,
+            "messages_differ": self.messages_differ,
+            "ops_unmatched": self.ops_unmatched,
+            "batches_differ": self.batches_differ,
+            "energy_of_an_epoch": self.energy.as_dict(),
+        }
+        return table if self.predicted.backend != self.measured.backend else _of_one_kind(table)
+
+
+def compare_runs(predicted: Path, measured: Path) -> Comparison:
+    """Compare two run directories of one program: a prediction with a run, or two of one kind.
+
+    Times are those of the steady epochs that both traces hold (all but the first, where there are several). Predicted
+    waits that jitter causes are in no trace, so they are added from the result, op by op. Raises :class:`ConfigError`
+    when a directory holds no finished run or the programs differ.
+    """
+    first, second = RunDirectory(predicted), RunDirectory(measured)
+    one, two = read_result(first.result), read_result(second.result)
+    if one.backend == "executor" and two.backend == "sim":
+        raise ConfigError(
+            f"{predicted} is a run and {measured} a prediction; expected the prediction first: "
+            f"simgnn compare {measured} {predicted}"
+        )
+    if one.program_digest != two.program_digest:
+        raise ConfigError(
+            f"{predicted} and {measured} hold different programs ({one.program_digest[:12]} and "
+            f"{two.program_digest[:12]}): predict and run the same experiment on the same partition"
+        )
+    for path, result in ((predicted, one), (measured, two)):
+        if result.status == "failed" or not result.epoch_s:
+            raise ConfigError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
+    joined, epochs, unmatched = _join(first, second)
+    columns = [f"{part}_{side}" for part in PARTS for side in SIDES]
+    per_op = joined.groupby(["op", "kind"], sort=True)[columns].sum() / (epochs * one.ranks)
+    for side, result in zip(SIDES, (one, two), strict=True):
+        if result.jitter is not None:
+            added = per_op.index.get_level_values("op").map(result.jitter.wait_s).to_numpy(dtype=float)
+            per_op[f"wait_{side}"] = (per_op[f"wait_{side}"] + np.nan_to_num(added)).clip(lower=0.0)
+    rows: list[dict[Any, Any]] = per_op.reset_index().to_dict("records")
+    whole = [
+        Difference(row["op"], *(float(sum(row[f"{part}_{side}"] for part in PARTS)) for side in SIDES)) for row in rows
+    ]
+    steady = two.epoch_s[1:] or two.epoch_s
+
+    def differ(column: str, field: str) -> int:
+        """Traffic of the whole run, or, of runs of unequal length, of the mean epoch that their results state."""
+        if one.epochs == two.epochs:
+            return _traffic_differs(first, second, column)
+        return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
+
+    return Comparison(
+        predicted=one,
+        measured=two,
+        epochs=epochs,
+        epoch=Difference("epoch", _median(one), _median(two)),
+        epoch_spread_s=float(np.subtract(*np.percentile(steady, [75, 25]))),
+        parts=tuple(_difference(part, per_op, part) for part in PARTS),
+        kinds=tuple(
+            KindDifference(str(kind), *(_difference(str(kind), ops, part) for part in PARTS))
+            for kind, ops in per_op.groupby(level="kind", sort=True)
+        ),
+        top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
+        bytes_differ=differ("bytes", "bytes_sent"),
+        messages_differ=differ("messages", "messages"),
+        ops_unmatched=unmatched,
+        energy=EnergyDifference.of(one.energy, two.energy),
+        batches_differ=_batches_differ(first, second),
+        cautions=(
+            *([UNMATCHED.format(unmatched)] if unmatched else []),
+            *_cautions((first, second), (one, two)),
+        ),
+    )
+
+
+def op_times(run: RunDirectory) -> "pd.DataFrame":
+    """Trace of a run with the op's name and kind, and its seconds of ``compute``, ``wait`` and ``transfer``."""
+    trace: pd.DataFrame = read_table(run.trace).to_pandas()
+    ops = read_table(run.ops).to_pandas()
+    frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
+    computes = frame["kind"].isin([kind.value for kind in COMPUTE_KINDS])
+    calling = set(ops.loc[ops["kind"].isin([kind.value for kind in GROUP_KINDS]), "stream"])
+    computes |= (frame["kind"] == "copy") & ~frame["stream"].isin(calling)
+    frame["compute"] = (frame["ended_s"] - frame["issued_s"]).where(computes, 0.0)
+    frame["wait"] = (frame["started_s"] - frame["issued_s"]).where(~computes, 0.0)
+    frame["transfer"] = (frame["ended_s"] - frame["started_s"]).where(~computes, 0.0)
+    return frame
+
+
+def _sides(first: Result, second: Result) -> tuple[str, str]:
+    words = [{"sim": "predicted", "executor": "measured"}[result.backend] for result in (first, second)]
+    return (words[0], words[1]) if words[0] != words[1] else (f"{words[0]} A", f"{words[1]} B")
+
+
+def _of_one_kind(value: Any) -> Any:
+    """The same nested value with the keys of two directories of one kind."""
+    if isinstance(value, dict):
+        return {
+            key.replace("predicted", "first").replace("measured", "second"): _of_one_kind(entry)
+            for key, entry in value.items()
+        }
+    return [_of_one_kind(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int]:
+    """Ops of the compared epochs with times of both sides; the number of epochs; the number of unmatched ops."""
+    # pandas: loaded when runs are compared op by op
+    import pandas as pd
+
+    sides = [frame[frame["step"] >= 0] for frame in map(op_times, (first, second))]
+    keys = ["rank", "epoch", "step", "op_id"]
+    joined = sides[0].merge(sides[1][[*keys, *PARTS]], on=keys, suffixes=("_predicted", "_measured"), validate="1:1")
+    if joined.empty:
+        raise ConfigError(f"{first.root} and {second.root} have no epoch in common")
+    if joined["epoch"].nunique() > 1:
+        joined = joined[joined["epoch"] > joined["epoch"].min()]
+    assert isinstance(joined, pd.DataFrame)
+    epochs = joined["epoch"].unique()
+    ran = sum(int(frame["epoch"].isin(epochs).sum()) for frame in sides)
+    return joined, len(epochs), ran - 2 * len(joined)
+
+
+def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
+    return Difference(name, float(rows[f"{part}_predicted"].sum()), float(rows[f"{part}_measured"].sum()))
+
+
+def _median(result: Result) -> float:
+    if result.epoch_s_median is not None:
+        return result.epoch_s_median
+    return float(np.median(result.epoch_s[1:] or result.epoch_s))
+
+
+def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str) -> int:
+    """Sum of absolute differences of traffic over ops and rank pairs, without evaluations, which need not be
+    simulated."""
+    tables = []
+    for run in (first, second):
+        ops: pd.DataFrame = read_table(run.ops).to_pandas()
+        trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
+        table: pd.DataFrame = read_table(run.traffic).to_pandas()
+        tables.append(table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])[column])
+    return int(tables[0].sub(tables[1], fill_value=0).abs().sum())
+
+
+def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
+    lacking = [run for run in (first, second) if not run.batches.is_file()]
+    if len(lacking) == 2:
+        return None
+    if lacking:
+        raise ConfigError(
+            f"{lacking[0].batches}: got no such file, expected the run's mini-batches, as the other directory has "
+            "them: simulate or run again"
+        )
+    return batches_that_differ(read_table(first.batches), read_table(second.batches))
+
+
+def _cautions(runs: tuple[RunDirectory, RunDirectory], results: tuple[Result, Result]) -> list[str]:
+    """What a reader must know before trusting the comparison, a line each."""
+    found = []
+    named = list(zip(_sides(*results), results, strict=True))
+    for side, result in named:
+        if result.backend == "sim":
+            found += [f"{side}: {text}" for text in result.qualifications()]
+    if results[0].epochs != results[1].epochs:
+        found += [LAST.format(side) for side, result in named if result.payload_epochs is None]
+    if {result.backend for result in results} == {"sim", "executor"}:
+        found += _machines_differ(*(_table(run.hardware) for run in runs))
+        there, here = (_table(run.experiment) for run in runs)
+        for section, key, words in PLACEMENT:
+            values = [table.get(section, {}).get(key) for table in (there, here)]
+            if values[0] != values[1]:
+                found.append(f"ranks are placed differently: {words} {values[0]} predicted, {values[1]} in the run")
+    return found
+
+
+def _machines_differ(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
+    there, here = (table.get("meta", {}).get("name") for table in (predicted, measured))
+    if there is None or here is None:
+        which = "prediction" if there is None else "run"
+        return [f"the {which}'s directory holds no hardware profile: whether both are of one machine is not known"]
+    if there != here:
+        return [f"predicted for the hardware profile '{there}', but the run's is '{here}': another machine"]
+    if predicted != measured:
+        return [f"two hardware profiles named '{there}': predicted with other numbers than the run's profile holds"]
+    return []
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    return load_toml(path) if path.is_file() else {}

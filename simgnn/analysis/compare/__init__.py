@@ -1,1 +1,0 @@
-"""Where a prediction and a run differ."""
