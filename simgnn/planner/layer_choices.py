@@ -27,16 +27,8 @@ class InputRows:
     copied: int = 0
 
 
-@dataclass(frozen=True)
-class PlannedLayers:
-    """The layers, and which rows of layer 1 travel: "input" or "transformed"."""
-
-    model: ModelSpec
-    rows: str
-
-
-def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: InputRows) -> PlannedLayers:
-    """Resolve every ``auto`` of ``[model]`` and of the rows that layer 1 exchanges.
+def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: InputRows) -> tuple[ModelSpec, str]:
+    """The layers, and which rows of layer 1 travel, "input" or "transformed": every ``auto`` is resolved.
 
     Order of layers 2..L: the narrower side is aggregated. Layer 1 with dense inputs that are exchanged as inputs is
     aggregated first, since that sum is constant and computed once; sparse inputs are transformed first (their sums are
@@ -80,7 +72,7 @@ def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: I
                 dropout=model.dropout if index < last else 0.0,
             )
         )
-    return PlannedLayers(ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows)
+    return ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows
 
 
 def _sparse_sums(model: ModelSection, inputs: InputRows, whole: bool) -> list[str]:

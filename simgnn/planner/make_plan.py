@@ -12,10 +12,10 @@ from simgnn.emit.sync import Reference, Sync
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS, expected_cut
-from simgnn.model.spec import LayerSpec
+from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.full_graph import FullGraphPlan
-from simgnn.planner.layer_choices import InputRows, PlannedLayers, plan_layers
+from simgnn.planner.layer_choices import InputRows, plan_layers
 from simgnn.planner.mini_batch import mini_batches
 from simgnn.planner.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.policy import Codec
@@ -77,20 +77,18 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
         payload=sizes.input_bytes,
         copied=sizes.copied_rows,
     )
-    planned = plan_layers(experiment, facts, stats.ranks, inputs)
-    problems = communication.problems(planned.model.layers) + experiment.freshness.problems(planned.model.layers)
+    chosen, rows = plan_layers(experiment, facts, stats.ranks, inputs)
+    problems = communication.problems(chosen.layers) + experiment.freshness.problems(chosen.layers)
     if problems:
         raise ConfigError(problems)
-    orders = [layer.order for layer in planned.model.layers]
-    layers = tuple(communication.arranged(layer) for layer in planned.model.layers)
-    planned = replace(planned, model=replace(planned.model, layers=layers))
+    layers = tuple(communication.arranged(layer) for layer in chosen.layers)
     resolved = {
-        "model.order": orders,
+        "model.order": [layer.order for layer in chosen.layers],
         "model.hoist": [layer.hoisted for layer in layers],
         **({"model.activation": layers[0].function} if model.built_in else {}),
-        **communication.resolved(planned.rows),
+        **communication.resolved(rows),
     }
-    return _program(experiment, stats, planned, sizes), layers, resolved
+    return _program(experiment, stats, replace(chosen, layers=layers), rows, sizes), layers, resolved
 
 
 def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
@@ -113,12 +111,12 @@ def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
         raise ConfigError(problems)
 
 
-def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLayers, sizes: Sizes) -> Program:
+def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, rows: str, sizes: Sizes) -> Program:
     hosts = [int(host) for host in stats.hosts]
     builder = ProgramBuilder(experiment.name, hosts, experiment.train.dtype, experiment.schedule)
-    layers = planned.model.layers
+    layers = model.layers
     resends = experiment.communication.resends_inputs()
-    once = (sizes.fetches_inputs and planned.rows == "input" and not resends) or layers[0].hoisted
+    once = (sizes.fetches_inputs and rows == "input" and not resends) or layers[0].hoisted
     train = (FIRST, STEADY) if once else (STEADY,)
     names = Names(
         **sizes.add_to(builder, aggregated=layers[0].hoisted and layers[0].sparse_input),
@@ -128,19 +126,19 @@ def _program(experiment: Experiment, stats: PartitionStats, planned: PlannedLaye
     )
     optimizer = experiment.train.update_rule
     training_state(builder, layers, names, stats, optimizer)
-    segments = Segments(builder, planned.model, names)
+    segments = Segments(builder, model, names)
     fetched_in = names.forward if resends else names.setup
-    sums = sizes.sums(segments, _Transfers(experiment, builder), planned.rows, fetched_in)
+    sums = sizes.sums(segments, _Transfers(experiment, builder), rows, fetched_in)
     full_graph = FullGraphPlan(segments, sums)
     full_graph.inputs()
     for layer in layers:
         full_graph.forward(layer)
-    emit_loss(builder, planned.model, names)
+    emit_loss(builder, model, names)
     for layer in reversed(layers):
         full_graph.backward(layer)
     emit_update(builder, layers, names.train, stats.ranks, optimizer)
     experiment.freshness.emit_epoch_end(builder, names.train)
-    emit_evaluation(builder, planned.model, names, stats)
+    emit_evaluation(builder, model, names, stats)
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
 
 

@@ -240,7 +240,7 @@ def mini_batches(
     # the store holds dense rows, embeddings behind features
     width = stats.facts.feature_width + placement.learned_width
     stats = replace(stats, facts=replace(stats.facts, feature_nonzeros=None, feature_width=width))
-    model = plan_layers(experiment, stats.facts, stats.ranks, InputRows()).model
+    model, _ = plan_layers(experiment, stats.facts, stats.ranks, InputRows())
     resolved = {
         "model.order": [layer.order for layer in model.layers],
         "model.activation": model.layers[0].function,

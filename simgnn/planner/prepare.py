@@ -150,7 +150,7 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
         experiment = with_default_cluster(experiment, None)
     if experiment.ranks != stats.ranks:
         raise ConfigError(
-            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the one "
+            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the "
             f"partition in {path}"
         )
     return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))

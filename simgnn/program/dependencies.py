@@ -110,11 +110,6 @@ class Unrolled:
         return buffer.name, count % buffer.depth
 
 
-def unroll(program: Program, turns: Sequence[Turn]) -> Unrolled:
-    """Lay out the given consecutive turns."""
-    return Unrolled(program, tuple(turns))
-
-
 def windows(program: Program) -> list[Unrolled]:
     """Windows of consecutive turns that show every neighbourhood that a run can meet: the start of the run, and around
     each refresh. A window is deep enough for every ring to wrap around."""
@@ -126,14 +121,14 @@ def windows(program: Program) -> list[Unrolled]:
         steps = min(calendar.steps, 2 * max(depth, back) + 3)
         laps = max((buffer.depth for buffer in program.buffers.values() if buffer.ring == "epoch"), default=1) + 1
         short = replace(program, calendar=replace(calendar, steps=steps))
-        return [unroll(short, list(short.calendar.turns(laps)))]
+        return [Unrolled(short, tuple(short.calendar.turns(laps)))]
     back = max((max(dependency.epochs_back, dependency.steps_back) for dependency in after), default=0)
     epochs = max(depth, back) + 2
-    result = [unroll(program, list(calendar.turns(epochs)))]
+    result = [Unrolled(program, tuple(calendar.turns(epochs)))]
     if calendar.refresh is not None and calendar.refresh_interval > 1:
         middle = calendar.refresh_interval
         span = range(max(0, middle - epochs), middle + epochs)
-        result.append(unroll(program, [Turn(epoch, 0, calendar.template(epoch)) for epoch in span]))
+        result.append(Unrolled(program, tuple(Turn(epoch, 0, calendar.template(epoch)) for epoch in span)))
     return result
 
 
@@ -170,7 +165,7 @@ def _neighbours(program: Program) -> list[tuple[str | None, str]]:
 
 def _derive(program: Program, before: str | None, name: str, found: Mapping[str, list[Dependency]]) -> None:
     names = [name] if before is None else [before, name]
-    graph = unroll(program, [Turn(epoch, 0, template) for epoch, template in enumerate(names)])
+    graph = Unrolled(program, tuple(Turn(epoch, 0, template) for epoch, template in enumerate(names)))
     here = len(names) - 1
     uses = _uses(graph)
     ancestors: list[int] = []

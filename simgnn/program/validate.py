@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simgnn.errors import ProgramError
-from simgnn.program.dependencies import Unrolled, unroll, windows
+from simgnn.program.dependencies import Unrolled, windows
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
@@ -26,8 +26,8 @@ def validate(program: Program) -> Program:
 
     Checked: every name is declared; dependencies point backward; two uses of a buffer copy, one of them writing, are
     ordered (proved on unrolled turns; on buffers that ranks of a host share through a collective); temporary buffers
-    are written before they are read; sends are matched and bytes conserved; each process group has one stream, one
-    order on all ranks and, on a GPU, is alone in flight; guards of collectives are equal on all ranks.
+    are written before they are read; sends are matched and bytes conserved; each process group has one stream and one
+    order on all ranks; guards of collectives are equal on all ranks.
     """
     # names first: unknown ones make the other checks meaningless
     problems = list(_name_faults(program)) or [*_communication_faults(program), *_hazards(program)]
@@ -157,22 +157,6 @@ def _group_faults(program: Program) -> Iterator[str]:
                 f"streams {', '.join(streams)} share group '{group}': ranks could issue its collectives in different "
                 "orders; give each stream a group of its own"
             )
-    nccl = [name for name, group in program.groups.items() if group.backend != "gloo" and name in by_group]
-    if len(nccl) > 1 and not _never_together(program, [by_group[name][0] for name in nccl]):
-        yield (
-            f"groups {', '.join(nccl)} could be in flight at once on one GPU, where NCCL may deadlock: "
-            "use backend = 'gloo' for all but one, or order their ops by dependencies"
-        )
-
-
-def _never_together(program: Program, streams: list[str]) -> bool:
-    for graph in windows(program):
-        users = [index for index, node in enumerate(graph.nodes) if node.op.stream in streams]
-        for place, second in enumerate(users):
-            for first in users[:place]:
-                if graph.nodes[first].op.stream != graph.nodes[second].op.stream and not graph.ordered(first, second):
-                    return False
-    return True
 
 
 def _route_faults(program: Program, route: Route) -> Iterator[str]:
@@ -259,7 +243,7 @@ def _hazards(program: Program) -> list[str]:
     problems: dict[str, None] = {}
     found = windows(program)
     if EVALUATE in program.templates:  # evaluation runs alone between two epochs
-        found.append(unroll(program, [Turn(0, 0, EVALUATE)]))
+        found.append(Unrolled(program, (Turn(0, 0, EVALUATE),)))
     for position, graph in enumerate(found):
         problems |= dict.fromkeys(_unordered(graph))
         if position == 0 or graph.turns[0].template == EVALUATE:

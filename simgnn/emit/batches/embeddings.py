@@ -77,14 +77,41 @@ def push_ops(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, 
     builder.natures += [Nature.LEARNING, Nature.PUSHING]
     _sizes(builder, batches, host_rows, width, delay)
     _buffers(builder, width, delay)
-    several = len(builder.hosts) > 1
-    exchanges = _exchanges(builder, width) if several else ()
-    apply = [_apply(builder, width)]
+    several, row_bytes = len(builder.hosts) > 1, width * builder.item_bytes
+    picked = rows_after(len(batches.edges))
+    # gradients and the number of seeds leave the device, whose buffers the next step uses again
+    pick = Op(
+        PICK, OpKind.D2H, Nature.LEARNING, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]),
+        accesses([*(_pushed("sent") if several else ()), *_pushed("own"), COUNT]),
+        work=(builder.row_work("gather", picked, width),), transfer=Transfer(row_bytes, picked), module=PLACES,
+        action=PickGradients.label, phase="backward", category="comm_overhead",
+    )  # fmt: skip
+    push = [
+        Op(
+            f"embeddings/{leaving}", OpKind.EXCHANGE, Nature.PUSHING, accesses([leaving]), accesses([arriving]),
+            transfer=Transfer(nbytes), route=PUSH, phase="update", category="comm",
+        )
+        for leaving, arriving, nbytes in zip(_pushed("sent"), _pushed("arrived"), (ID_BYTES, row_bytes), strict=True)
+        if several
+    ]  # fmt: skip
+    # gradients are sorted by id, which takes a copy and their places, and summed up
+    push.append(Op(
+        SUM, OpKind.ADD, Nature.LEARNING, accesses([*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]),
+        accesses(PENDING), work=(builder.row_work("scatter_add", SUMMED, width),), module=PLACES,
+        action=SumGradients.label, phase="update", category="update",
+        scratch=Scratch(rows_of(SUMMED, row_bytes + ORDER_BYTES)),
+    ))  # fmt: skip
+    # Adagrad's step makes two tensors as large as the rows that it changes
+    apply = [Op(
+        APPLY, OpKind.OPTIMIZE, Nature.LEARNING, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
+        work=(Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes}),), module=PLACES,
+        action=ApplyGradients.label, phase="update", category="update",
+        scratch=Scratch(rows_of(MOST_SUMMED, 2 * row_bytes)),
+    )]  # fmt: skip
     if len(set(builder.hosts)) < len(builder.hosts):
         settled = Op(SETTLED, OpKind.BARRIER, Nature.PUSHING, phase="update", category="comm")
         apply.insert(0 if delay else 1, settled)
-    pick = _pick(builder, rows_after(len(batches.edges)), width, several)
-    return PushOps(pick, (*exchanges, _sum(builder, width, several)), tuple(apply))
+    return PushOps(pick, tuple(push), tuple(apply))
 
 
 def _sizes(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, width: int, delay: int) -> None:
@@ -120,44 +147,3 @@ def _buffers(builder: ProgramBuilder, width: int, delay: int) -> None:
 def _pushed(name: str) -> tuple[str, str]:
     """Buffers of ids (rows of the memory of the host that holds them) and of gradients."""
     return f"push/{name}/ids", f"push/{name}/rows"
-
-
-def _pick(builder: ProgramBuilder, rows: Column, width: int, several: bool) -> Op:
-    """Gradients and the number of seeds leave the device, whose buffers the next step uses again."""
-    written = [*(_pushed("sent") if several else ()), *_pushed("own"), COUNT]
-    return Op(
-        PICK, OpKind.D2H, Nature.LEARNING, accesses([VERTICES, INPUT_GRADIENT, SEED_COUNT]), accesses(written),
-        work=(builder.row_work("gather", rows, width),), transfer=Transfer(width * builder.item_bytes, rows),
-        module=PLACES, action=PickGradients.label, phase="backward", category="comm_overhead",
-    )  # fmt: skip
-
-
-def _exchanges(builder: ProgramBuilder, width: int) -> tuple[Op, ...]:
-    sizes = (ID_BYTES, width * builder.item_bytes)
-    return tuple(
-        Op(
-            f"embeddings/{leaving}", OpKind.EXCHANGE, Nature.PUSHING, accesses([leaving]), accesses([arriving]),
-            transfer=Transfer(row_bytes), route=PUSH, phase="update", category="comm",
-        )
-        for leaving, arriving, row_bytes in zip(_pushed("sent"), _pushed("arrived"), sizes, strict=True)
-    )  # fmt: skip
-
-
-def _sum(builder: ProgramBuilder, width: int, several: bool) -> Op:
-    """Gradients are sorted by id, which takes a copy and their places, and summed up."""
-    read = [*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]
-    return Op(
-        SUM, OpKind.ADD, Nature.LEARNING, accesses(read), accesses(PENDING), module=PLACES, phase="update",
-        work=(builder.row_work("scatter_add", SUMMED, width),), action=SumGradients.label, category="update",
-        scratch=Scratch(rows_of(SUMMED, width * builder.item_bytes + ORDER_BYTES)),
-    )  # fmt: skip
-
-
-def _apply(builder: ProgramBuilder, width: int) -> Op:
-    """Adagrad's step, which makes two tensors as large as the rows that it changes."""
-    work = Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes})
-    return Op(
-        APPLY, OpKind.OPTIMIZE, Nature.LEARNING, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
-        work=(work,), module=PLACES, action=ApplyGradients.label, phase="update", category="update",
-        scratch=Scratch(rows_of(MOST_SUMMED, 2 * width * builder.item_bytes)),
-    )  # fmt: skip

@@ -30,7 +30,7 @@ from simgnn.emit.caches.replica_cache import (
 from simgnn.emit.caches.row_cache import ROW_ACTIONS, ChoosesRows
 from simgnn.emit.freshness import MovesRows
 from simgnn.emit.sums.mirrors import MIRRORS, SHARED_MASTERS
-from simgnn.emit.sync import Reference, Stage, Sync, training_part
+from simgnn.emit.sync import Reference, Sync, training_part
 from simgnn.errors import ConfigError
 from simgnn.policy import Action, Codec
 from simgnn.program.builder import ProgramBuilder
@@ -54,38 +54,28 @@ class WithinHosts:
     :class:`~simgnn.emit.caches.replica_cache.FindNews`.
     """
 
-    builder: ProgramBuilder
-    sync: Sync
-    codec: Codec
-    policy: ChoosesRows
-    inward: Stage | None
-    outward: Stage
-
-    def gather(self) -> None:
-        """Add the other replicas' parts to the one that stands for the host."""
-        if self.inward is not None:
-            self._stage(self.inward).emit()
+    inward: CachedStage | None
+    outward: CachedStage
 
     def reset(self, renewed: str) -> None:
         """Forget what was sent of rows that were renewed, see :class:`Sync`."""
-        others = [self._out.add_kept()]
+        out, others = self.outward, [self.outward.add_kept()]
         if self.inward is not None:
-            gather = self._stage(self.inward)
-            others.append(gather.add_sent())
-            self._out.reset("standing", ResetLeaving, renewed, [gather.add_kept()], self.inward.arriving)
-        self._out.reset("others", ResetMirrors, renewed, others, self.outward.arriving)
+            others.append(self.inward.add_sent())
+            out.reset("standing", ResetLeaving, renewed, [self.inward.add_kept()], self.inward.stage.arriving)
+        out.reset("others", ResetMirrors, renewed, others, out.stage.arriving)
 
     def scatter(self, across: CachedStage, chosen: str, news: str, masters: str) -> None:
         """Hand on what arrived ``across`` hosts and ``news``, what this rank's own masters publish of the shared rows
         ``chosen``. ``masters``: the route that names all rows that have mirrors."""
-        builder, out, rows = self.builder, self._out, self.outward.source
-        origin = builder.buffer(f"origin/{self.sync.point}", builder.buffers[rows].rows, 1, "int64")
+        out, builder, rows = self.outward, self.outward.builder, self.outward.stage.source
+        origin = builder.buffer(f"origin/{out.sync.point}", builder.buffers[rows].rows, 1, "int64")
         across.compute(
             "news", OpKind.SELECT, FindNews, [rows, chosen, across.name("mask_in")], [origin],
             (*_places(across.leaving), *_places(across.arriving)), masters=masters,
         )  # fmt: skip
         picked, mask = builder.buffer(out.name("chosen"), out.leaving, 1, "int64"), out.add_masks()
-        out.compute("select", OpKind.SELECT, Relay, [origin], [mask, picked], _places(self.outward.leaving))
+        out.compute("select", OpKind.SELECT, Relay, [origin], [mask, picked], _places(out.stage.leaving))
         coded = out.add_coded()
         out.compute(
             "encode", OpKind.ENCODE, HandOn, [picked, news, across.name("arrived")], [coded],
@@ -93,13 +83,6 @@ class WithinHosts:
         )  # fmt: skip
         out.exchange()
         out.land_moved()
-
-    @cached_property
-    def _out(self) -> CachedStage:
-        return self._stage(self.outward)
-
-    def _stage(self, stage: Stage) -> CachedStage:
-        return CachedStage(self.builder, self.sync, stage, self.codec, self.policy)
 
 
 def _places(rows: Size) -> tuple[Work, ...]:
@@ -136,8 +119,8 @@ class ReplicaSync:
         active = builder.buffer(self._name("active"), self._shared, 1, "bool")
         if self.sync.renewed is not None:
             self._reset(self.sync.renewed, own, sums)
-        if self._within is not None:
-            self._within.gather()
+        if self._within is not None and self._within.inward is not None:
+            self._within.inward.emit()
         woken = []
         if self._gather is not None:
             woken = [active]
@@ -221,25 +204,23 @@ class ReplicaSync:
             )
         return {"decision": self._awake.name, "tally": tally, **self._masters}
 
-    def _stages(self, role: Literal["publish", "fold"]) -> list[Stage]:
-        return [stage for stage in self.sync.stages if stage.role == role]
+    def _stages(self, role: Literal["publish", "fold"]) -> list[CachedStage]:
+        stages = [stage for stage in self.sync.stages if stage.role == role]
+        return [CachedStage(self.builder, self.sync, stage, self.codec, self.policy) for stage in stages]
 
     @cached_property
     def _gather(self) -> CachedStage | None:
         folds = self._stages("fold")
-        return CachedStage(self.builder, self.sync, folds[-1], self.codec, self.policy) if folds else None
+        return folds[-1] if folds else None
 
     @cached_property
     def _scatter(self) -> CachedStage:
-        return CachedStage(self.builder, self.sync, self._stages("publish")[0], self.codec, self.policy)
+        return self._stages("publish")[0]
 
     @cached_property
     def _within(self) -> WithinHosts | None:
         folds, publishes = self._stages("fold"), self._stages("publish")
-        if len(publishes) == 1:
-            return None
-        inward = folds[0] if folds else None
-        return WithinHosts(self.builder, self.sync, self.codec, self.policy, inward, publishes[1])
+        return WithinHosts(folds[0] if folds else None, publishes[1]) if len(publishes) > 1 else None
 
     @cached_property
     def _awake(self) -> Decision:
