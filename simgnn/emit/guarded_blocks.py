@@ -32,19 +32,7 @@ class Change(NamedTuple):
         return isfinite(self.gap) and self.gap <= self.limit
 
 
-class AgreesOnBlocks(Policy, ABC):
-    """The run-time half of a freshness in which all ranks agree on the roots that send their block."""
-
-    @abstractmethod
-    def agree(self, context: PolicyContext, versions: Sequence[int], wanted: Sequence[int] | None) -> Sequence[bool]:
-        """Which roots send: the same on every rank that is called with the same.
-
-        ``versions`` [P]: epoch in which each root last sent, or ``NEVER``. ``wanted`` [P]: whether each root's block
-        has changed too much to stay (None: no rank looks at its rows).
-        """
-
-
-class ComparesBlocks(AgreesOnBlocks, ABC):
+class ComparesBlocks(Policy, ABC):
     """A policy whose decisions depend on how much blocks have changed."""
 
     @abstractmethod
@@ -66,7 +54,7 @@ class FlagChange(Action[ComparesBlocks]):
         return xp.asarray([[int(wants)]], dtype=xp.uint8), xp.asarray([numbers], dtype=xp.float64)
 
 
-class Agree(Action[AgreesOnBlocks]):
+class Agree(Action["GuardsBlocks"]):
     """Decide, alike on all ranks, which roots send."""
 
     def run(
@@ -88,8 +76,7 @@ class Agree(Action[AgreesOnBlocks]):
             if not gap <= limit:
                 raise PolicyError(
                     f"rank {context.rank} does not send in epoch {context.epoch + 1} although its block has moved by "
-                    f"{gap:.6g}; expected at most {limit:.6g} (freshness.bound_change): this is a fault of the "
-                    "backend, not of the experiment"
+                    f"{gap:.6g}; expected at most {limit:.6g} (freshness.bound_change): this is a fault of the backend"
                 )
         return versions, xp.asarray(active, dtype=xp.uint8)[:, None]
 
@@ -98,9 +85,6 @@ class Agree(Action[AgreesOnBlocks]):
         point = context.options["point"]
         sends = {f"{point}/root-{root}": int(active) for root, active in enumerate(_numbers(written[1]))}
         return {name: active for name, active in sends.items() if name in context.guards}
-
-
-GUARD_ACTIONS = (FlagChange, Agree)
 
 
 def check_ages(rank: int, epoch: int, versions: Array, others: Iterable[int], oldest: int) -> None:
@@ -113,8 +97,7 @@ def check_ages(rank: int, epoch: int, versions: Array, others: Iterable[int], ol
             came = "was never sent" if version == NEVER else f"is of epoch {version + 1}"
             raise BackendError(
                 f"the block of rank {root} in use on rank {rank} in epoch {epoch + 1} {came}; expected at most "
-                f"{oldest} epochs old (freshness.bound_epochs): this is a fault of the program or of the backend, not "
-                "of the experiment"
+                f"{oldest} epochs old (freshness.bound_epochs): this is a fault of simgnn, not of the experiment"
             )
 
 
@@ -123,14 +106,14 @@ def _numbers(row: Array) -> list[float]:
     return found
 
 
-class GuardsBlocks(AgreesOnBlocks, MovesBlocks, ABC):
-    """The base of policies that say which roots send (:meth:`AgreesOnBlocks.agree`).
+class GuardsBlocks(MovesBlocks, ABC):
+    """The base of policies by which all ranks agree on the roots that send their block.
 
     ``own_copy``: whether a rank multiplies the copy of its own block that others hold; else its fresh block.
     ``oldest_epochs``: how old a copy in use may be; None: any age.
     """
 
-    actions: ClassVar[tuple[type[Action[Any]], ...]] = GUARD_ACTIONS
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (FlagChange, Agree)
 
     @property
     def own_copy(self) -> bool:
@@ -144,6 +127,14 @@ class GuardsBlocks(AgreesOnBlocks, MovesBlocks, ABC):
     def by_values(self) -> bool:
         """Whether a rank must look at its rows to decide (:class:`ComparesBlocks`)."""
         return False
+
+    @abstractmethod
+    def agree(self, context: PolicyContext, versions: Sequence[int], wanted: Sequence[int] | None) -> Sequence[bool]:
+        """Which roots send: the same on every rank that is called with the same.
+
+        ``versions`` [P]: epoch in which each root last sent, or ``NEVER``. ``wanted`` [P]: whether each root's block
+        has changed too much to stay (None: no rank looks at its rows).
+        """
 
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
         return GuardedBlocks(builder, sync, codec, self)

@@ -36,15 +36,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def check_top_level(table: Mapping[str, Any], known: Sequence[str], origin: Origin) -> list[str]:
-    """Faults of keys that no section or slot has."""
-    return [
-        line((key,), f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}", origin)
-        for key in table
-        if key not in known
-    ]
-
-
 def parse_table(
     model: type[Model], table: Any, path: tuple[str, ...], origin: Origin, problems: list[str]
 ) -> Model | None:

@@ -10,7 +10,7 @@ from simgnn.emit.batches.placement import Placement, RowStore
 from simgnn.emit.communication import BatchCommunication, Communication
 from simgnn.emit.freshness import Freshness
 from simgnn.errors import ConfigError
-from simgnn.experiment.problems import check_top_level, line, parse_table
+from simgnn.experiment.problems import line, parse_table
 from simgnn.experiment.sections import (
     ClusterSection,
     GraphSection,
@@ -22,6 +22,7 @@ from simgnn.experiment.sections import (
 from simgnn.experiment.slots import DEFAULT_KIND, SLOTS, Stated, settled
 from simgnn.policy import Codec, CommunicationTraits, Partitioner, Schedule
 from simgnn.registry import policy_class
+from simgnn.spelling import nearest
 
 SECTIONS: Mapping[str, type[Section]] = {
     "graph": GraphSection,
@@ -84,7 +85,11 @@ class Experiment(BaseModel):
         their default where they have no effect. Raises :class:`ConfigError` with every fault, one line each.
         """
         known = ("name", "seed", *SECTIONS, *SLOTS)
-        problems = check_top_level(table, known, origin)
+        problems = [
+            line((key,), f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}", origin)
+            for key in table
+            if key not in known
+        ]
         basics = {key: table[key] for key in ("name", "seed") if key in table}
         values: dict[str, Any] = {}
         parsed = parse_table(Basics, basics, (), origin, problems)

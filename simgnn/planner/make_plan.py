@@ -96,10 +96,8 @@ def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
     facts, communication = stats.facts, experiment.communication
     problems = []
     if stats.kind != communication.cut:
-        problems.append(
-            f"communication.kind = '{communication.label}': the partition's kind is {stats.kind}, "
-            f"{expected_cut(communication.cut)}"
-        )
+        kind, expected = communication.label, expected_cut(communication.cut)
+        problems.append(f"communication.kind = '{kind}': the partition's kind is {stats.kind}, {expected}")
     if facts.feature_width == 0:
         problems.append(
             f"graph '{facts.name}' has no features: set graph.stand_in_features = WIDTH for seeded random ones "

@@ -95,10 +95,8 @@ class NeighbourSampling(Batching, ABC):
                 f"(model.layers = {model.layers}), from the seed vertices on",
             )  # fmt: skip
         if choices.trains and self.evaluation == "none" and train.eval_every and train.chosen("eval_every"):
-            yield Refusal(
-                "train", "eval_every",
-                f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated",
-            )  # fmt: skip
+            told = f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated"
+            yield Refusal("train", "eval_every", told)
         if choices.trains and not model.built_in:
             yield Refusal(
                 "model", "kind",

@@ -24,12 +24,10 @@ class BlockBroadcast(Communication):
     arrive: no lists of rows, no sizes that depend on edges. Features count as dense. Attention (gat) is a running
     softmax over the blocks of transformed rows, see block_attention.py.
 
-    ``resend_inputs``: broadcast the features in every epoch, as the original does; else they are broadcast once, and
-    their constant sum is kept (where layer 1 aggregates first). ``weight_gradient``: what a layer's weights learn from.
-    ``summed-gradient``: own rows times gradients summed over the edges, so that every layer broadcasts its gradients,
-    the first too; ``saved-sum``: the kept sum of rows times own gradients, so that the first layer broadcasts none. The
-    choice matters where rows are aggregated first, but not for GIN's perceptron or a sum that is kept for the whole
-    run: their weights always learn from the kept sum. ``blocks_ahead``: blocks that may arrive while one is multiplied.
+    ``weight_gradient``: a layer's weights learn from own rows times gradients summed over the edges
+    (``summed-gradient``), so that every layer broadcasts its gradients, the first too; or from the kept sum of rows
+    times own gradients (``saved-sum``), so that the first layer broadcasts none. The choice matters where rows are
+    aggregated first, but not for GIN's perceptron or a sum that is kept for the whole run.
     Source: CAGNET's 1D algorithm (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients travel as wide as
     a layer's input, as they do for GIN.
     """

@@ -30,16 +30,12 @@ class Halo(Communication):
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
         if self.rows == "transformed":
             if self.resend_inputs:
-                yield Refusal(
-                    "communication", "resend_inputs",
-                    "got true with communication.rows = 'transformed', expected false: no input rows are sent at all",
-                )  # fmt: skip
+                told = "got true with communication.rows = 'transformed', expected false: no input rows are sent at all"
+                yield Refusal("communication", "resend_inputs", told)
             if choices.model.aggregates_first:
-                yield Refusal(
-                    "communication", "rows",
-                    f"got 'transformed' with {choices.model.aggregates_first}, expected 'auto' or 'input': rows are "
-                    "aggregated before they are transformed",
-                )  # fmt: skip
+                why = "rows are aggregated before they are transformed"
+                told = f"got 'transformed' with {choices.model.aggregates_first}, expected 'auto' or 'input': {why}"
+                yield Refusal("communication", "rows", told)
         if self.resend_inputs and not (choices.freshness.exact and not choices.codec.encodes):
             other = choices.codec if choices.freshness.exact else choices.freshness
             yield Refusal(

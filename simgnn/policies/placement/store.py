@@ -104,34 +104,27 @@ class Store(RowStore):
         batching, communication = choices.batching, choices.communication
         if not batching.mini_batches:
             return
-        got = f"with batching.kind = '{batching.label}'"
+        got, asked = f"with batching.kind = '{batching.label}'", f"communication.kind = '{communication.label}'"
         planned = communication.sends_unasked and batching.known_ahead
+        unplanned = not planned and choices.trains and communication.moves == "batches"
         if self.hot_rows and not batching.known_ahead:
+            told = f"got {self.hot_rows} {got}, expected 0: hot rows are counted in batches known before training"
+            yield Refusal("placement", "hot_rows", told)
+        elif self.hot_rows and unplanned:
+            told = (
+                f"got {self.hot_rows} with {asked}, whose rows are asked for, expected 0: caches are filled by a plan"
+            )
+            yield Refusal("placement", "hot_rows", told)
+        for option in chosen(self, ["pull", "hot_scope"]) if unplanned else []:
+            default = type(self).model_fields[option].default
             yield Refusal(
-                "placement", "hot_rows",
-                f"got {self.hot_rows} {got}, expected 0: hot rows are counted in batches that are known before "
-                "training begins",
+                "placement", option,
+                f"got '{getattr(self, option)}' {got} and {asked}, expected '{default}': no rank has a cache to fill; "
+                "remove it, or plan caches (batches that are known ahead, rows that are sent unasked)",
             )  # fmt: skip
-        elif self.hot_rows and not planned and choices.trains and communication.moves == "batches":
-            yield Refusal(
-                "placement", "hot_rows",
-                f"got {self.hot_rows} with communication.kind = '{communication.label}', whose rows are asked for, "
-                "expected 0: caches are filled by a plan",
-            )  # fmt: skip
-        if not planned and choices.trains and communication.moves == "batches":
-            for option in chosen(self, ["pull", "hot_scope"]):
-                yield Refusal(
-                    "placement", option,
-                    f"got '{getattr(self, option)}' {got} and communication.kind = '{communication.label}', expected "
-                    f"'{type(self).model_fields[option].default}': no rank has a cache to fill; remove it, or plan "
-                    "caches (batches that are known ahead, rows that are sent unasked)",
-                )  # fmt: skip
         if not self.sparse_embedding and self.sparse_delay:
-            yield Refusal(
-                "placement", "sparse_delay",
-                f"got {self.sparse_delay} with placement.sparse_embedding = 0, expected 0: no vectors are learned; "
-                "remove it, or learn some (placement.sparse_embedding = WIDTH)",
-            )  # fmt: skip
+            told = f"got {self.sparse_delay} with placement.sparse_embedding = 0, expected 0: no vectors are learned"
+            yield Refusal("placement", "sparse_delay", told)
         if self.sparse_embedding and self.hot_rows and planned:
             yield Refusal(
                 "placement", "hot_rows",

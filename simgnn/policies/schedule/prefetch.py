@@ -14,14 +14,11 @@ Count = Annotated[int, Field(ge=1, le=65_536)]
 class Prefetch(MiniBatchSchedule):
     """A window of batches, filled in the background (DistDGL: Zheng et al., IA3 2020; RapidGNN).
 
-    ``window``: batches that are held, the one in training included; 1 stages nothing ahead. ``staged``: what of later
-    batches is held: ``rows``, all that training reads, on the device (RapidGNN); or ``blocks``, whose rows are brought
-    when the step before has ended (DistDGL). ``lanes``: threads that draw blocks, at most one a batch of the window.
-    ``across_epochs``: whether rows of the next epoch's batches may be staged before an epoch has ended (RapidGNN: no);
-    never over a stop (:class:`simgnn.program.drain_points.Stops`).
-
-    A queue of D drawn batches behind W threads (DistDGL) is a window of W + D + 1: with the batches that are being
-    drawn and the one in training.
+    ``window`` 1 stages nothing ahead. ``staged``: ``rows``, all that training reads, on the device (RapidGNN); or
+    ``blocks``, whose rows are brought when the step before has ended (DistDGL). ``lanes``: at most one a batch of the
+    window. ``across_epochs``: RapidGNN stages no rows of the next epoch before an epoch has ended; nothing is staged
+    over a stop (:class:`simgnn.program.drain_points.Stops`). A queue of D drawn batches behind W threads (DistDGL) is a
+    window of W + D + 1: with the batches that are being drawn and the one in training.
     """
 
     serves: ClassVar[tuple[Moves, ...]] = ("batches",)
@@ -44,12 +41,8 @@ class Prefetch(MiniBatchSchedule):
                 "expected 1: they draw one batch of every rank together; or let each rank draw alone",
             )  # fmt: skip
         if self.staged == "blocks" and self.across_epochs:
-            yield Refusal(
-                "schedule", "across_epochs",
-                "got true with schedule.staged = 'blocks', expected false: blocks are drawn across epochs in any case, "
-                "and no rows are staged before the step before has ended; remove it, or stage rows (schedule.staged = "
-                "'rows')",
-            )  # fmt: skip
+            told = "got true with schedule.staged = 'blocks', expected false: no rows are staged ahead; remove it"
+            yield Refusal("schedule", "across_epochs", told)
         if self.staged == "rows" and choices.batching.mini_batches and choices.placement.learns_rows:
             yield Refusal(
                 "schedule", "staged",
