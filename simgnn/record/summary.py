@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.lifetimes import carried
-from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import Program
 from simgnn.record.result import RankTimes
 
@@ -136,7 +135,7 @@ def buffer_bytes(program: Program) -> list[int]:
     """Largest sum of live buffers of each rank over the ops of all templates, in program order; decisions at bounds."""
     kept = carried(program)
     sizes = {
-        name: program.sizes.per_rank(buffer.rows, 0, 0) * buffer.width * ITEM_BYTES[buffer.dtype] * buffer.depth
+        name: program.sizes.per_rank(buffer.rows, 0, 0) * (buffer.row_bytes * buffer.depth)
         for name, buffer in program.buffers.items()
     }
     zero = np.zeros(program.ranks, dtype=np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 from simgnn.hardware.price.machine import Machine
 from simgnn.record.energy import EnergyFigure, Floats, energy_over
 from simgnn.sim.clock import PICOSECONDS
-from simgnn.sim.network.max_min import Bools, Ints
+from simgnn.sim.network.flow_table import Bools, Ints
 
 
 def track_energy(

@@ -14,7 +14,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Template
 from simgnn.program.sizes import Route, SizeTable
-from simgnn.sim.network.host_path import host_path
+from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.shared_processors import ranks_at_work
 from simgnn.sim.simulate import simulate
 
@@ -95,8 +95,8 @@ def _crossed(question: Question, machine: Machine) -> list[int]:
     elif question.form.moves is not None:
         staged = [rank for rank in range(machine.ranks) if machine.through_host(rank, question.backend)]
         ways = [(rank, to_device) for rank in staged for to_device in (False, True)]
-    paths = [host_path(machine, rank, to_device, question.sizes.get("bytes", 0)) for rank, to_device in ways]
-    return [link for path in paths if path is not None for link in path.links]
+    routes = [host_route(machine, rank, to_device) for rank, to_device in ways]
+    return [link for route in routes if route is not None for link in route.links]
 
 
 def _matrix(question: Question, ranks: int) -> NDArray[np.int64]:

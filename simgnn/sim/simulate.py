@@ -188,7 +188,7 @@ def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[
         columns=trace_columns(ticks, started),
         epoch_s=((windows[:, 1] - windows[:, 0]) / PICOSECONDS).tolist(),
         **{name: values / PICOSECONDS for name, values in times_by_rank(columns, program.ranks).items()},
-        traffic=count_traffic(engine.compiled, engine.pricer, epochs),
+        traffic=count_traffic(engine.compiled, engine.pricer.sizes, epochs),
         memory=memory,
         energy=track_energy(machine, ticks, computes, windows),
         status="ok" if memory.out_of_memory is None else "oom",

@@ -45,14 +45,3 @@ class ByRows(Schedule):
         known: Mapping[str, int] = observed.decisions
         choice = len(ready) - 1 if known.get(self.decision, 0) % 2 else 0
         return choice, (*state, (tuple(ready), dict(known), dict(observed.ended), choice))
-
-
-class OwnFirst(Schedule):
-    """Ranks sum their own rows while halo rows travel."""
-
-    kind: Literal["own-first"] = "own-first"
-
-    @property
-    def sums_own_first(self) -> bool:
-        """Always."""
-        return True

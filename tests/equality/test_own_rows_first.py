@@ -16,7 +16,6 @@ from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
 from tests.equality.block_runs import told
 from tests.equality.counting import differences
-from tests.equality.own_schedules import OwnFirst
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 from tests.sim.worlds import machine
@@ -43,13 +42,14 @@ Found = dict[str, list[list[dict[str, Any]]]]
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
     """What each rank returned of each case, by schedule; and the folder of the runs."""
     root, ranks = tmp_path_factory.mktemp("own-first"), request.param
-    found = {}
-    for name, schedule, seed in (("bsp", None, None), ("own", OwnFirst(), None), ("random order", OwnFirst(), 7)):
+    found, common = {}, ("train.eval_every=2",)
+    for name, kind, seed in (("bsp", "bsp", None), ("own", "pipelined", None), ("random order", "pipelined", 7)):
         folders = [
-            str(prepared_run(small_graph(), root / f"{name}-{case}", ranks, *settings, "train.eval_every=2",
-                             schedule=schedule))
+            str(
+                prepared_run(small_graph(), root / f"{name}-{case}", ranks, *settings, *common, f"schedule.kind={kind}")
+            )
             for case, settings in CASES.items()
-        ]  # fmt: skip
+        ]
         found[name] = run_ranks(ranks, train_in_process, root / f"ranks-{name}", folders, seed, joined=False)
     return root, found
 

@@ -17,7 +17,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import FORMS, option, read_question, spread_ranks
 from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
-from simgnn.sim.network.host_path import host_path
+from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.one_op import time_op
 
 STAND_INS = {name for name, row in PRIMITIVES.items() if row.stand_in is not None}
@@ -108,8 +108,8 @@ def test_devices_without_peer_access_copy_through_host_memory() -> None:
     machine = Machine.place(profile, spread_ranks(profile, 2))
     price = machine.message(0, 1, 1e6)
     found = ask(profile, "send", bytes="1 MB", from_=0, to=1)
-    copies = [host_path(machine, rank, to_device, 1e6) for rank, to_device in ((0, False), (1, True))]
-    copied = sum(path.latency_s + 1e6 / path.rate_bytes_per_s for path in copies if path is not None)
+    copies = [host_route(machine, rank, to_device) for rank, to_device in ((0, False), (1, True))]
+    copied = sum(path.latency_s + 1e6 / path.message_rate(1e6) for path in copies if path is not None)
     assert found.seconds == pytest.approx(copied + price.latency_s + 1e6 / price.rate_bytes_per_s, rel=1e-6)
     assert any(told.key.startswith("links.") for told in found.numbers)
 

@@ -18,7 +18,7 @@ from simgnn.hardware.profile.library import shipped_folder
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.hardware.profile.quantities import Number, Strict
 from simgnn.record.result import read_result
-from simgnn.sim.network.host_path import host_path
+from simgnn.sim.engine.op_prices import host_route
 
 SHIPPED = {path.stem: path for path in sorted(shipped_folder().glob("*.toml"))}
 CLUSTERS = {
@@ -148,9 +148,9 @@ def test_the_mixed_server_repeats_the_published_table() -> None:
         assert machine.work_seconds(rank, "copy", {"bytes": square}).seconds == pytest.approx(copy, rel=0.03)
         assert {curve_of(machine.device(rank), name).source for name in ("matmul", "spmm", "copy")} == {"published"}
         for to_device in (True, False):
-            path = host_path(machine, rank, to_device, square)
+            path = host_route(machine, rank, to_device)
             assert path is not None
-            assert square / path.rate_bytes_per_s == pytest.approx(0.1205, rel=0.04)
+            assert square / path.message_rate(square) == pytest.approx(0.1205, rel=0.04)
 
 
 def reading_devices(profile: Profile) -> Profile:
@@ -205,7 +205,7 @@ def with_peer_access(profile: Profile) -> Profile:
 def test_hongtus_server_has_a_socket_for_each_gpu() -> None:
     machine = place("a100-nvlink-4")
     for rank in range(4):
-        path = host_path(machine, rank, True, 1e9)
+        path = host_route(machine, rank, True)
         assert path is not None
         assert [machine.links[position].name for position in path.links] == [
             f"server/socket{rank} -- server/memory{rank}",

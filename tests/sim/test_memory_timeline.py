@@ -8,6 +8,7 @@ from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run, seconds_of_work
 from simgnn.program.ops import Buffer, Stream
 from simgnn.program.program import Calendar, Program
+from simgnn.sim.memory.timeline import always_bytes
 
 GB = 10**9
 
@@ -46,7 +47,7 @@ def test_the_timeline_reaches_the_peaks_and_nothing_above(epochs: int) -> None:
         assert table["host_bytes"][mine].max() == memory.host[rank]
         assert (table["device_bytes"] + table["host_bytes"])[mine].max() == memory.both[rank]
         assert np.all(np.diff(table["time_s"][mine]) > 0)
-        assert table["device_bytes"][mine][-1] == memory.holdings.always("device")[rank], "what dies is given back"
+        assert table["device_bytes"][mine][-1] == always_bytes(memory.kept, "device")[rank], "what dies is given back"
 
 
 def test_a_gpu_reserves_more_than_it_holds_and_a_cpu_has_no_such_allocator() -> None:

@@ -30,8 +30,8 @@ def test_buffers_of_rows_that_travel_are_held_all_the_time_as_large_as_any_turn_
     for name, route in (("rows/served", "rows/sent"), ("rows/pulled", "rows/received")):
         most = program.sizes.columns[route].max(axis=(1, 2))
         assert (most > program.sizes.columns[route][:, 0, 0]).any(), "not the first turn's"
-        assert memory.holdings.kept["host"][name].tolist() == (4 * WIDTH * most).tolist()
-        assert name not in memory.holdings.spans.names
+        assert memory.kept["host"][name].tolist() == (4 * WIDTH * most).tolist()
+        assert name not in memory.spans.names
 
 
 class Durations:
@@ -237,7 +237,7 @@ def test_memory_holds_two_caches_and_the_window() -> None:
         assert sizes.cache is not None
         changed = replace(sizes, cache=replace(sizes.cache, rows=np.full(2, hot_rows)))
         program = planned("rapidgnn", hosts, changed, f"schedule.window={window}").program
-        kept = run(program, apart(hosts), EPOCHS).memory.holdings.kept["device"]
+        kept = run(program, apart(hosts), EPOCHS).memory.kept["device"]
         held.append((kept["inputs"], kept["hot"]))
     largest = sizes.rows[-1].max(axis=(1, 2))
     assert np.array_equal(held[0][0], 4 * WIDTH * 3 * largest)

@@ -9,7 +9,7 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
 from simgnn.hardware.profile.profile import parse_profile
-from simgnn.sim.network.host_path import host_path
+from simgnn.sim.engine.op_prices import host_route
 from simgnn.units import format_quantity
 
 
@@ -53,7 +53,7 @@ def test_a_gpu_that_cannot_reach_host_memory_is_named() -> None:
     table = machine((0,)).profile.to_table()
     table["topology"]["hosts"]["node"]["nodes"]["switch"] = "nvswitch"
     with pytest.raises(HardwareError, match="'node/dev' has no link to its host's memory"):
-        host_path(Machine.place(parse_profile(table), (0,)), 0, True, 1.0)
+        host_route(Machine.place(parse_profile(table), (0,)), 0, True)
 
 
 def test_nothing_is_flagged_without_ranges() -> None:

@@ -103,12 +103,12 @@ def test_all_that_ops_state_is_tracked_and_nothing_else(kind: str) -> None:
     made = planned("vanilla", test_planner.statistics(2), f"model.kind={kind}")
     epochs, sizes = 2, Sizes(made)
     simulated = run(made, machine((0, 0)), epochs=epochs)
-    spans = simulated.memory.holdings.spans
+    spans = simulated.memory.spans
     tracked = spans.where(spans.named(set(spans.names) - made.buffers.keys()))
     ended = simulated.columns
     stated = [scratch_bytes(sizes, one.scratch, 0, 0, one.name) for _, one in made.ops]
     assert int(tracked.nbytes.sum()) == sum(stated[i][r] for i, r in zip(ended["op_id"], ended["rank"], strict=True))
-    always = simulated.memory.holdings.kept["device"]
+    always = simulated.memory.kept["device"]
     assert {name: always[name].tolist() for name in made.kept} == kept(made)
 
 

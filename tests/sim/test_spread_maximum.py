@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 from scipy.special import ndtr
 
-from simgnn.sim.spread.maximum import greatest
+from simgnn.sim.spread.delays import greatest
 
 MEANS = st.floats(-10.0, 10.0)
 SIGMAS = st.floats(0.0, 5.0)

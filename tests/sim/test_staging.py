@@ -9,8 +9,8 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import read_question
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import OpKind
-from simgnn.sim.engine.host_staging import of_collective
-from simgnn.sim.network.host_path import host_path
+from simgnn.sim.engine.handlers import staged_collective
+from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.one_op import one_op_program, time_op
 from simgnn.sim.simulate import simulate
 
@@ -25,9 +25,9 @@ def server(ranks: int, memory: str = "host") -> Machine:
 
 
 def copy_s(machine: Machine, rank: int, nbytes: float, to_device: bool) -> float:
-    path = host_path(machine, rank, to_device, nbytes)
+    path = host_route(machine, rank, to_device)
     assert path is not None
-    return path.latency_s + nbytes / path.rate_bytes_per_s
+    return path.latency_s + nbytes / path.message_rate(nbytes)
 
 
 def exchange_s(machine: Machine, matrix: Sequence[Sequence[int]]) -> float:
@@ -96,12 +96,12 @@ def test_collectives_are_copied_around_too(op: str) -> None:
 
 def test_bytes_of_collectives() -> None:
     handed, members = np.array([5, 5, 0, 5]), (0, 1, 3)
-    assert of_collective(OpKind.ALLREDUCE, handed, members).back.tolist() == [5, 5, 0, 5]
-    assert of_collective(OpKind.ALLGATHER, handed, members).back.tolist() == [15, 15, 0, 15]
+    assert staged_collective(OpKind.ALLREDUCE, handed, members).back.tolist() == [5, 5, 0, 5]
+    assert staged_collective(OpKind.ALLGATHER, handed, members).back.tolist() == [15, 15, 0, 15]
     root = np.array([0, 7, 0, 0])
-    assert of_collective(OpKind.BROADCAST, root, members).out.tolist() == [0, 7, 0, 0]
-    assert of_collective(OpKind.BROADCAST, root, members).back.tolist() == [7, 0, 0, 7]
-    assert of_collective(OpKind.BARRIER, np.zeros(4, dtype=np.int64), members).back.tolist() == [0, 0, 0, 0]
+    assert staged_collective(OpKind.BROADCAST, root, members).out.tolist() == [0, 7, 0, 0]
+    assert staged_collective(OpKind.BROADCAST, root, members).back.tolist() == [7, 0, 0, 7]
+    assert staged_collective(OpKind.BARRIER, np.zeros(4, dtype=np.int64), members).back.tolist() == [0, 0, 0, 0]
 
 
 def test_epochs_left_out_are_the_epochs_simulated() -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simgnn.program.dispatch import Order
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Op
-from simgnn.program.program import EVALUATE, Program, Template, Turn
+from simgnn.program.program import Program, Template, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +81,21 @@ class Compiled:
 
 def compile_program(program: Program) -> Compiled:
     """Resolve names, teams and dependencies once."""
-    first: dict[int, int] = {}
-    for rank, host in enumerate(program.hosts):
-        first.setdefault(host, rank)
-    leader = tuple(first[host] for host in program.hosts)
+    leader = tuple(program.hosts.index(host) for host in program.hosts)
     templates = {name: _compile_template(program, template, leader) for name, template in program.templates.items()}
     return Compiled(program, templates, leader)
 
 
 def _compile_template(program: Program, template: Template, leader: tuple[int, ...]) -> CompiledTemplate:
-    steps = program.calendar.steps
     ops = []
     for index, op in enumerate(template.ops):
-        stream = program.streams[op.stream]
-        by_host = stream.owner == "host"
+        by_host = program.streams[op.stream].owner == "host"
         runs = np.ones(program.ranks, dtype=np.bool_)
         if op.ranks is not None:
             runs = np.asarray(program.sizes.columns[op.ranks]) != 0
         if by_host:
             runs = runs & (np.array(leader) == np.arange(program.ranks))
-        parents = tuple((d.op, d.steps_back + steps * d.epochs_back) for d in op.after)
+        parents = tuple((d.op, d.steps_back + program.calendar.steps * d.epochs_back) for d in op.after)
         team = _team(program, op)
         members = {int(g): tuple(np.flatnonzero(runs & (team == g)).tolist()) for g in np.unique(team)}
         group = program.group_of(op)
@@ -113,11 +108,8 @@ def _compile_template(program: Program, template: Template, leader: tuple[int, .
 def _orders(program: Program, template: Template, ops: list[CompiledOp]) -> tuple[Order, ...]:
     """What each rank runs of a template, [P]; one value for ranks that run the same ops."""
     runs = np.array([compiled.runs for compiled in ops], dtype=np.bool_).reshape(len(ops), program.ranks).T
-    keys = [row.tobytes() for row in runs]
-    made = {
-        key: Order.of(program, template, np.frombuffer(key, dtype=np.bool_).tolist()) for key in dict.fromkeys(keys)
-    }
-    return tuple(made[key] for key in keys)
+    made = {tuple(row): Order.of(program, template, row) for row in np.unique(runs, axis=0).tolist()}
+    return tuple(made[tuple(row)] for row in runs.tolist())
 
 
 def _team(program: Program, op: Op) -> NDArray[np.int64]:
@@ -128,11 +120,3 @@ def _team(program: Program, op: Op) -> NDArray[np.int64]:
     if group.members == "host":
         return np.asarray(program.hosts, dtype=np.int64)
     return np.asarray(program.sizes.columns[group.members], dtype=np.int64)
-
-
-def turn_of_number(program: Program, number: int, epoch_shift: int) -> Turn:
-    """The turn with this number; ``epoch_shift`` epochs were fast-forwarded, which its template and sizes know of."""
-    epoch, slot = divmod(number, program.calendar.steps + 1)
-    if slot == program.calendar.steps:
-        return Turn(epoch, -1, EVALUATE)
-    return Turn(epoch, slot, program.calendar.template(epoch + epoch_shift, slot))

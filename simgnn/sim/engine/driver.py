@@ -6,7 +6,9 @@ all links. A rank opens its turns in order, as many ahead as dependencies can re
 priority, sequence), so that equal programs have equal traces.
 """
 
-from collections.abc import Generator, Sequence
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,24 +17,44 @@ import simpy
 from simgnn.errors import BackendError
 from simgnn.hardware.price.machine import Machine
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.dispatch import Dispatcher, Job, OpenTurn, Picks
+from simgnn.program.dispatch import DONE, Dispatcher, Job, Lane, OpenTurn, Picks
 from simgnn.program.drain_points import Stops, ranks_in_turn
 from simgnn.program.program import EVALUATE, Turn
 from simgnn.sim.clock import FOREVER_PS, too_long
-from simgnn.sim.engine.compiled import Compiled, CompiledOp, turn_of_number
+from simgnn.sim.engine.compiled import Compiled, CompiledOp, CompiledTemplate
 from simgnn.sim.engine.handlers import HANDLERS, Begin, Context
 from simgnn.sim.engine.op_prices import Pricer
 from simgnn.sim.engine.recorder import Recorder
-from simgnn.sim.engine.running_turns import ServedLane, SharedTurn, describe_stuck
 from simgnn.sim.engine.sent_bytes import sent_by
 from simgnn.sim.engine.turn_sizes import Sizes
-from simgnn.sim.network.link_loads import burdened_hosts
-from simgnn.sim.network.message_bundles import BUNDLED_ABOVE
-from simgnn.sim.network.network import BOUNDARY, WINDOW, Network
+from simgnn.sim.network.link_limits import burdened_hosts
+from simgnn.sim.network.network import BOUNDARY, Network
 from simgnn.sim.shared_processors import share_devices
 
 UNKNOWN = -1
 """In ``Engine.running``: the op ends with an event."""
+
+
+@dataclass(eq=False)
+class SharedTurn:
+    """What all ranks share of a turn in flight. ``sized``: the turn with the epoch that its sizes are looked up with;
+    ``ranks``: how many ranks have ops left in it."""
+
+    sized: Turn
+    template: CompiledTemplate
+    ranks: int
+
+
+@dataclass(eq=False)
+class ServedLane(Lane[SharedTurn]):
+    """A stream of one rank or host. ``asleep``: its servers without work."""
+
+    asleep: deque[simpy.Event] = field(default_factory=deque)
+
+    def wake(self) -> None:
+        """Let a server that sleeps look for work."""
+        if self.asleep:
+            self.asleep.popleft().succeed()
 
 
 class Engine:
@@ -46,16 +68,14 @@ class Engine:
         sizes: Sizes,
         epochs: int,
         *,
-        stats: PartitionStats | None = None,
-        evaluate_every: int = 0,
-        stops: Stops | None = None,
-        schedule: Picks | None = None,
-        window: float = WINDOW,
-        bundle_above: int = BUNDLED_ABOVE,
+        stats: PartitionStats | None,
+        evaluate_every: int,
+        stops: Stops | None,
+        schedule: Picks | None,
+        window: float,
+        bundle_above: int,
     ) -> None:
-        self.compiled = compiled
-        self.program = compiled.program
-        self.epochs = epochs
+        self.compiled, self.program, self.epochs = compiled, compiled.program, epochs
         self.epoch_shift = self.tick_shift = 0
         self.recorder = Recorder()
         self.env = simpy.Environment(initial_time=0)
@@ -70,14 +90,15 @@ class Engine:
         if any(load is not None for load in loads):
             hosts = machine.hosts
             here = {hosts[rank]: cores for rank, cores in self.cores.items() if machine.cores(hosts[rank]) is not None}
-            ends = {link: [here[host] for host in at if host in here] for link, at in burdened.items()}
-            self.network.bear(loads, ends)
+            self.network.bear(
+                loads, {link: [here[host] for host in at if host in here] for link, at in burdened.items()}
+            )
         self.context = Context(self.env, self.network, self.pricer, self.cores, {})
         self.turns: dict[int, Sequence[OpenTurn[SharedTurn]]] = {}
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.on_epoch: Any = None
         self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
-        ranks = range(self.program.ranks)
+        ranks, streams = range(self.program.ranks), self.program.streams
         # as the executor runs these: one turn after the other, even where an op of the next is ready and a stream idle
         picks = schedule is not None and schedule.picks
         serial = (False,) * len(ranks) if picks else ranks_in_turn(self.program)
@@ -88,20 +109,12 @@ class Engine:
         self.reached = -1
         self._unfinished = 0
         self._over = self.env.event()
-        self._shares = any(stream.owner == "host" for stream in self.program.streams.values())
-        self.dispatchers = [
-            Dispatcher[SharedTurn](
-                rank,
-                {
-                    name: ServedLane(stream)
-                    for name, stream in self.program.streams.items()
-                    if stream.owner == "rank" or compiled.leader[rank] == rank
-                },
-                schedule,
-                self._decided,
-            )
-            for rank in ranks
-        ]
+        self._shares = any(stream.owner == "host" for stream in streams.values())
+        self.dispatchers = []
+        for rank in ranks:
+            mine = {n: s for n, s in streams.items() if s.owner == "rank" or compiled.leader[rank] == rank}
+            lanes = {name: ServedLane(stream) for name, stream in mine.items()}
+            self.dispatchers.append(Dispatcher[SharedTurn](rank, lanes, schedule, self._decided))
 
     def run(self) -> None:
         """Simulate to the end. Raises :class:`BackendError` when ops wait for one another for ever."""
@@ -137,12 +150,13 @@ class Engine:
                 continue
             shared, issued = job.turn.what, int(env.now)
             compiled = shared.template.ops[job.turn.order.places[job.position]]
-            runs = self._guarded(shared, rank, compiled)
+            sized, guard = shared.sized, compiled.op.guard
+            runs = guard is None or bool(self.pricer.sizes.runs_in(compiled.op, sized.epoch, sized.step)[rank])
             if runs:
                 self._reach(job.number)
                 key = job.number, rank, compiled.index
                 self.running[key] = issued, UNKNOWN
-                outcome = HANDLERS[compiled.op.kind](self.context, Begin(compiled, rank, shared.sized, job.number))
+                outcome = HANDLERS[compiled.op.kind](self.context, Begin(compiled, rank, sized, job.number))
                 if isinstance(outcome, simpy.Event):
                     yield outcome
                 elif outcome:
@@ -154,12 +168,6 @@ class Engine:
                 self._note(job, rank, compiled, issued)
             self._finish(job, rank, runs)
 
-    def _guarded(self, shared: SharedTurn, rank: int, compiled: CompiledOp) -> bool:
-        guard, sized = compiled.op.guard, shared.sized
-        if guard is None:
-            return True
-        return bool(self.pricer.sizes.guard(guard.decision, sized.epoch, sized.step, compiled.op.name)[rank])
-
     def _decided(self, turn: OpenTurn[SharedTurn], name: str) -> int | None:
         """What a rank decided in a turn; None where each number concerns a peer."""
         values = self.pricer.sizes.recorded(name, turn.epoch, turn.step, "pick")
@@ -167,7 +175,9 @@ class Engine:
 
     def _note(self, job: Job[SharedTurn], rank: int, compiled: CompiledOp, issued: int) -> None:
         sized = job.turn.what.sized
-        sent = self.pricer.once("sent", compiled, sized, lambda: sent_by(self.pricer, compiled, sized).counts.tolist())
+        sent = self.pricer.once(
+            "sent", compiled, sized, lambda: sent_by(self.pricer.sizes, compiled, sized).counts.tolist()
+        )
         epoch = job.number // self.compiled.slots + self.epoch_shift
         ticks = issued + self.tick_shift, int(self.env.now) + self.tick_shift
         self.recorder.add((rank, epoch, sized.step, compiled.op_id, *ticks, *sent[rank]))
@@ -217,12 +227,16 @@ class Engine:
 
     def _open(self, number: int, rank: int) -> None:
         if number not in self.turns:
-            turn = turn_of_number(self.program, number, self.epoch_shift)
-            template = self.compiled.templates[turn.template]
-            sized = Turn(turn.epoch + self.epoch_shift, turn.step, turn.template)
+            # fast-forwarded epochs count for the template and the sizes
+            epoch, step = number // self.compiled.slots + self.epoch_shift, number % self.compiled.slots
+            calendar = self.program.calendar
+            evaluation = step == calendar.steps
+            name = EVALUATE if evaluation else calendar.template(epoch, step)
+            sized = Turn(epoch, -1 if evaluation else step, name)
+            template = self.compiled.templates[name]
             shared = SharedTurn(sized, template, self.program.ranks)
             self.turns[number] = [
-                OpenTurn(dispatcher, number, sized.epoch, turn.step, order, shared)
+                OpenTurn(dispatcher, number, epoch, sized.step, order, shared)
                 for dispatcher, order in zip(self.dispatchers, template.orders, strict=True)
             ]
         opened = self.turns[number][rank]
@@ -262,7 +276,8 @@ class Engine:
             del self.context.meetings[key]
 
     def _reach(self, number: int) -> None:
-        """Tell the boundary of an epoch, once its first op has been issued and all else of the instant has happened."""
+        """Report the boundary of an epoch, once its first op has been issued and all else of the instant has
+        happened."""
         epoch = number // self.compiled.slots
         if epoch > self.reached:
             self.reached = epoch
@@ -271,3 +286,18 @@ class Engine:
                 boundary._ok, boundary._value = True, epoch
                 boundary.callbacks.append(self.on_epoch)
                 self.env.schedule(boundary, BOUNDARY)
+
+
+def describe_stuck(turns: Mapping[int, Sequence[OpenTurn[SharedTurn]]]) -> str:
+    """What a program that waits for ever waits for."""
+    waiting = [
+        f"'{op.name}' of epoch {turn.epoch + 1} on rank {turn.on.rank}"
+        for _, ranks in sorted(turns.items())
+        for turn in ranks
+        for op, count in zip(turn.order.ops, turn.waiting, strict=True)
+        if turn.opened and count != DONE
+    ]
+    return (
+        f"the program waits for ever: {len(waiting)} ops cannot end, the first of them {', '.join(waiting[:3])}; "
+        f"expected every dependency and every group call to be met: check it with simgnn.program.validate"
+    )

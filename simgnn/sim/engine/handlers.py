@@ -2,12 +2,17 @@
 
 A handler begins an op on one rank at the present instant. It returns the ticks that the op takes, where these are
 certain, or an event that fires when it ends.
+
+Where a library sends from host memory, a rank with a GPU copies what it sends to its host's memory before it takes
+part, and what it received to its device after: whole buffers, as the executor hands them over
+(``executor/handlers/wire.py``). These copies contend with all else on the links that they cross. Ids and counts of a
+fetch are copied with its rows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -18,33 +23,21 @@ from simgnn.program.ops import Work
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
 from simgnn.sim.engine.compiled import CompiledOp
-from simgnn.sim.engine.host_staging import Staged, copied_around, of_collective, of_messages
-from simgnn.sim.engine.op_prices import Pricer, Stream
-from simgnn.sim.engine.rendezvous import Collective, Rounds, stream_alone
+from simgnn.sim.engine.op_prices import Messages, Pricer, Stream
+from simgnn.sim.engine.rendezvous import Collective, Rounds, start_stream
+from simgnn.sim.engine.sent_bytes import handed_bytes
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.network import Network
 from simgnn.sim.shared_processors import HostCores
 
 Outcome = int | simpy.Event
-M = TypeVar("M", bound=Collective | Rounds)
-
-
-class Meeting(Protocol):
-    """An op under way that several ranks take part in."""
-
-    def join(self, rank: int) -> Outcome:
-        """A rank issues the op."""
-        ...
-
-    def state(self, now: int) -> tuple[Any, ...]:
-        """All that its future depends on, times relative to ``now``."""
-        ...
+Meeting = Rounds | Collective
 
 
 @dataclass
 class Context:
-    """What handlers work with. ``cores``: what the device work of a rank shares; ``meetings``: ops under way by
-    (turn number, op id, team)."""
+    """What handlers work with. ``cores``: what the device work of a rank shares; ``meetings``: ops under way that
+    several ranks take part in, by (turn number, op id, team)."""
 
     env: simpy.Environment
     network: Network
@@ -63,6 +56,13 @@ class Begin:
     number: int
 
 
+class Staged(NamedTuple):
+    """Bytes that each rank copies out of its device before a call, and into it after; int64 [P] each."""
+
+    out: IntArray
+    back: IntArray
+
+
 Handler = Callable[[Context, Begin], Outcome]
 
 
@@ -73,7 +73,8 @@ def compute(context: Context, begin: Begin) -> Outcome:
     beside a GPU.
     """
     pricer, compiled = context.pricer, begin.compiled
-    if _beside_gpu(context, begin):
+    updates = compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
+    if updates and _on_gpu(context, begin) and _in_host(pricer, compiled):
         pricer.flagged[compiled.op.name] = None
         return 0
     durations = pricer.once("work", compiled, begin.turn, lambda: pricer.work_ps(compiled, begin.turn))
@@ -82,18 +83,15 @@ def compute(context: Context, begin: Begin) -> Outcome:
 
 def local_copy(context: Context, begin: Begin) -> Outcome:
     """Rows copied within a rank: device work, the op's own or a copy of its bytes."""
-    compiled = begin.compiled
+    pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     if compiled.op.work:
         return compute(context, begin)
-    pricer, turn = context.pricer, begin.turn
 
     def price() -> IntArray:
-        nbytes = copied_bytes(pricer, compiled, turn)
-        program = pricer.sizes.program
-        durations = np.zeros(program.ranks, dtype=np.int64)
+        nbytes = _copied_bytes(pricer.sizes, compiled, turn)
+        durations = np.zeros(len(nbytes), dtype=np.int64)
         for size in np.unique(nbytes).tolist():
-            work = (Work("copy", {"bytes": size, "item_bytes": 1}),)
-            priced = pricer.work_ps(compiled, turn, work)
+            priced = pricer.work_ps(compiled, turn, (Work("copy", {"bytes": size, "item_bytes": 1}),))
             durations[nbytes == size] = priced[nbytes == size]
         return durations
 
@@ -104,13 +102,13 @@ def local_copy(context: Context, begin: Begin) -> Outcome:
 def host_copy(context: Context, begin: Begin) -> Outcome:
     """Rows between host and device: a fluid over the links between; on a CPU a copy in memory."""
     pricer, compiled, turn, rank = context.pricer, begin.compiled, begin.turn, begin.rank
-    nbytes = pricer.once("bytes", compiled, turn, lambda: copied_bytes(pricer, compiled, turn))
+    nbytes = pricer.once("bytes", compiled, turn, lambda: _copied_bytes(pricer.sizes, compiled, turn))
     if nbytes[rank] == 0:
         return 0
     stream = pricer.host_copy(compiled, rank, int(nbytes[rank]), compiled.op.kind is OpKind.H2D)
     if stream is None:
         return local_copy(context, begin)
-    return stream_alone(context.env, context.network, stream, (begin.number, compiled.op_id, rank))
+    return start_stream(context.env, context.network, stream, (begin.number, compiled.op_id, rank))
 
 
 def pairwise(context: Context, begin: Begin) -> Outcome:
@@ -128,7 +126,7 @@ def pairwise(context: Context, begin: Begin) -> Outcome:
     if not pricer.machine.through_host(begin.rank, compiled.backend) or _in_host(pricer, compiled):
         return take_part()
     ranks = pricer.machine.ranks
-    staged = pricer.once("staged", compiled, turn, lambda: of_messages(priced, ranks))
+    staged = pricer.once("staged", compiled, turn, lambda: staged_messages(priced, ranks))
     return _through_host(context, begin, staged, take_part)
 
 
@@ -141,11 +139,10 @@ def collective(context: Context, begin: Begin) -> Outcome:
         return 0
     handed = pricer.once("handed", compiled, turn, lambda: handed_bytes(pricer.sizes, compiled, turn))
 
-    def make(tag: tuple[int, int, int]) -> Collective | Rounds:
+    def make(tag: tuple[int, int, int]) -> Meeting:
         nbytes = int(handed[list(members)].max())
-        priced = pricer.once(
-            f"collective {tag[2]}", compiled, turn, lambda: pricer.collective(compiled, nbytes, members)
-        )
+        what = f"collective {tag[2]}"
+        priced = pricer.once(what, compiled, turn, lambda: pricer.collective(compiled, nbytes, members))
         if isinstance(priced, Stream):
             return Collective(context.env, context.network, priced, len(members), tag)
         return Rounds(context.env, context.network, priced, np.isin(np.arange(len(compiled.runs)), members), tag)
@@ -155,51 +152,65 @@ def collective(context: Context, begin: Begin) -> Outcome:
 
     if not pricer.machine.through_host(begin.rank, compiled.backend):
         return take_part()
-    return _through_host(context, begin, of_collective(compiled.op.kind, handed, members), take_part)
+    return _through_host(context, begin, staged_collective(compiled.op.kind, handed, members), take_part)
 
 
-def copied_bytes(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
+def staged_messages(rounds: Sequence[Messages], ranks: int) -> Staged:
+    """All that each rank sends and receives in the rounds of a pairwise op."""
+    out, back = np.zeros(ranks), np.zeros(ranks)
+    for messages in rounds:
+        out += np.bincount(messages.pairs.source, messages.sizes, ranks)
+        back += np.bincount(messages.pairs.target, messages.sizes, ranks)
+    return Staged(out.astype(np.int64), back.astype(np.int64))
+
+
+def staged_collective(kind: OpKind, handed: IntArray, members: Sequence[int]) -> Staged:
+    """What the members of a collective copy. ``handed`` [P]: bytes of the tensor that each rank hands over (of a
+    broadcast: the root's alone)."""
+    out, back, mine = np.zeros_like(handed), np.zeros_like(handed), list(members)
+    out[mine] = handed[mine]
+    if kind is OpKind.ALLREDUCE:
+        back[mine] = handed[mine]
+    elif kind is OpKind.ALLGATHER:
+        back[mine] = handed[mine].sum()
+    elif kind is OpKind.BROADCAST:
+        back[mine] = np.where(handed[mine] > 0, 0, handed[mine].max(initial=0))
+    return Staged(out, back)
+
+
+def _copied_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
     """Bytes that a local copy moves on every rank, int64 [P]: rows of its transfer; with a route, rows that leave."""
     op = compiled.op
     if op.transfer is None:
         raise ProgramError(f"op '{op.name}' of kind {op.kind} has neither work nor a transfer, so it has no price")
     if op.route is not None and op.kind is OpKind.COPY:
-        route = pricer.sizes.program.sizes.routes[op.route]
-        rows: IntArray = route.matrix(pricer.sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
+        route = sizes.program.sizes.routes[op.route]
+        rows: IntArray = route.matrix(sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
     else:
-        rows = pricer.sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name)
+        rows = sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name)
     return rows * op.transfer.row_bytes
-
-
-def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
-    """Bytes of the tensor that each rank hands to a collective, int64 [P].
-
-    Of a broadcast only the root's count. Parts of an all-gather are padded to the longest of the team.
-    """
-    op = compiled.op
-    if op.transfer is None:
-        return np.zeros(sizes.program.ranks, dtype=np.int64)
-    nbytes = sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name) * op.transfer.row_bytes
-    if op.kind is OpKind.BROADCAST:
-        nbytes = np.where(np.arange(len(nbytes)) == op.root, nbytes, 0)
-    if op.kind is OpKind.ALLGATHER:
-        nbytes = nbytes.copy()
-        for members in compiled.members.values():
-            nbytes[list(members)] = nbytes[list(members)].max(initial=0)
-    counted: IntArray = np.where(compiled.runs, nbytes, 0)
-    return counted
 
 
 def _through_host(context: Context, begin: Begin, staged: Staged, take_part: Callable[[], Outcome]) -> Outcome:
     """Copy out, take part, copy back, one after the other."""
+    env, compiled, rank = context.env, begin.compiled, begin.rank
 
-    def copy(nbytes: int, to_device: bool) -> simpy.Event | None:
-        pricer, compiled = context.pricer, begin.compiled
-        stream = pricer.host_copy(compiled, begin.rank, nbytes, to_device) if nbytes else None
-        tag = (begin.number, compiled.op_id, begin.rank, -1 - int(to_device))  # rounds of messages count from 0
-        return None if stream is None else stream_alone(context.env, context.network, stream, tag)
+    def copy(nbytes: int, to_device: bool) -> Generator[simpy.Event, object, None]:
+        stream = context.pricer.host_copy(compiled, rank, nbytes, to_device) if nbytes else None
+        if stream is not None:
+            tag = (begin.number, compiled.op_id, rank, -1 - int(to_device))  # rounds of messages count from 0
+            yield start_stream(env, context.network, stream, tag)
 
-    return copied_around(context.env, copy, int(staged.out[begin.rank]), int(staged.back[begin.rank]), take_part)
+    def steps() -> Generator[simpy.Event, object, None]:
+        yield from copy(int(staged.out[rank]), False)
+        outcome = take_part()
+        if isinstance(outcome, simpy.Event):
+            yield outcome
+        elif outcome:
+            yield env.timeout(outcome)
+        yield from copy(int(staged.back[rank]), True)
+
+    return env.process(steps())
 
 
 def _on_device(context: Context, begin: Begin, duration_ps: int) -> Outcome:
@@ -220,18 +231,11 @@ def _in_host(pricer: Pricer, compiled: CompiledOp) -> bool:
     return bool(touched) and all(touched)
 
 
-def _beside_gpu(context: Context, begin: Begin) -> bool:
-    """Whether an op copies, adds or updates rows in the memory of a host whose ranks have GPUs."""
-    works = begin.compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
-    return works and _on_gpu(context, begin) and _in_host(context.pricer, begin.compiled)
-
-
-def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int]], M]) -> M:
+def _meeting(context: Context, begin: Begin, make: Callable[[tuple[int, int, int]], Meeting]) -> Meeting:
     key = begin.number, begin.compiled.op_id, int(begin.compiled.team[begin.rank])
-    found = context.meetings.get(key)
-    if found is None:
-        found = context.meetings[key] = make(key)
-    return found  # type: ignore[return-value]
+    if key not in context.meetings:
+        context.meetings[key] = make(key)
+    return context.meetings[key]
 
 
 HANDLERS: Mapping[OpKind, Handler] = MappingProxyType(

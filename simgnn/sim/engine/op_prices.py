@@ -1,34 +1,36 @@
 """What ops cost on a machine, as integers of the clock, computed once for all turns in which the sizes are the same."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from simgnn.hardware.price.collectives import Relay
+from simgnn.hardware.price.collectives import CollectivePrice, Flow, Relay
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
+from simgnn.hardware.topology.routes import Route
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.kinds import GROUP_KINDS
+from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, to_ps
 from simgnn.sim.engine.compiled import CompiledOp
-from simgnn.sim.engine.message_rounds import Round, pairwise_rounds
-from simgnn.sim.engine.ring_steps import PARTS, queued_ring
+from simgnn.sim.engine.sent_bytes import WORD_BYTES, Round, pairwise_rounds
 from simgnn.sim.engine.turn_sizes import Sizes
-from simgnn.sim.network.host_path import host_path
-from simgnn.sim.network.max_min import Floats, Ints
-from simgnn.sim.network.message_bundles import BUNDLED_ABOVE, bundle_paths
+from simgnn.sim.network.flow_table import Floats, Ints
+from simgnn.sim.network.message_bundles import bundle_paths
 from simgnn.sim.network.network import Network
 from simgnn.sim.shared_processors import ranks_at_work
 
 T = TypeVar("T")
 KEPT_PAIRS = 16
 """How many sets of pairs are remembered: decisions may make a new one in every turn."""
+PARTS = 2
+"""Gloo hands over the share of a rank in two (``gloo/allreduce.cc``), so that one is summed while the other comes."""
 
 
 class Pairs(NamedTuple):
@@ -73,20 +75,12 @@ class Pricer:
     rounds of more than ``bundle_above`` messages."""
 
     def __init__(
-        self,
-        sizes: Sizes,
-        machine: Machine,
-        stats: PartitionStats | None,
-        network: Network,
-        bundle_above: int = BUNDLED_ABOVE,
+        self, sizes: Sizes, machine: Machine, stats: PartitionStats | None, network: Network, bundle_above: int
     ) -> None:
-        self.sizes = sizes
-        self.machine = machine
+        self.sizes, self.machine = sizes, machine
         self.flagged: dict[str, None] = {}
         self.bundled: dict[str, None] = {}
-        self._bundle_above = bundle_above
-        self._stats = stats
-        self._network = network
+        self._bundle_above, self._stats, self._network = bundle_above, stats, network
         self._loaded = any(link.load is not None for link in machine.links)
         self._static: dict[int, bool] = {}
         self._kept: dict[tuple[Any, ...], Any] = {}
@@ -139,7 +133,7 @@ class Pricer:
     ) -> Stream | tuple[Messages, ...]:
         """A collective: alone it takes exactly its seconds; its flows advance together and share links with others.
         Where members hand on whole buffers: the rounds of messages in which they do."""
-        op = compiled.op
+        op, what = compiled.op, f"op '{compiled.op.name}'"
         root = op.root if op.root in members else None
         price = self.machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
         if price.extrapolated:
@@ -150,26 +144,21 @@ class Pricer:
         if ring is not None:
             first, *rest = self._relayed(compiled, ring.relay, members)
             return tuple(replace(part, parts=PARTS, asked=part is first or not ring.partial) for part in (first, *rest))
-        what = f"op '{op.name}'"
-        shares: Counter[int] = Counter()
-        for flow in price.flows:
-            shares.update(self.machine.path(flow.source, flow.target, compiled.backend).links)
         latency, alone = to_ps(price.latency_s, what), to_ps(price.seconds_alone, what)
         if not price.flows:
             return Stream(latency, 0, 0.0, 0.0, alone)
         flow = price.flows[0]
-        path = self._network.path({link: float(count) for link, count in shares.items()})
+        paths = (self.machine.path(flow.source, flow.target, compiled.backend).links for flow in price.flows)
+        path = self._path(link for links in paths for link in links)
         return Stream(latency, path, flow.nbytes, flow.rate_bytes_per_s, alone)
 
     def host_copy(self, compiled: CompiledOp, rank: int, nbytes: int, to_device: bool) -> Stream | None:
         """A copy between host and device; None: the device is the host's processor, and the copy is its work."""
-        found = host_path(self.machine, rank, to_device, nbytes)
-        if found is None:
+        route = host_route(self.machine, rank, to_device)
+        if route is None:
             return None
-        path = self._network.path({link: float(n) for link, n in Counter(found.links).items()})
-        return Stream(
-            to_ps(found.latency_s, f"op '{compiled.op.name}'"), path, float(nbytes), found.rate_bytes_per_s, 0
-        )
+        latency = to_ps(route.latency_s, f"op '{compiled.op.name}'")
+        return Stream(latency, self._path(route.links), float(nbytes), route.message_rate(nbytes), 0)
 
     def _relayed(self, compiled: CompiledOp, relay: Relay, members: tuple[int, ...]) -> tuple[Messages, ...]:
         what = f"op '{compiled.op.name}'"
@@ -188,8 +177,9 @@ class Pricer:
         return tuple(rounds)
 
     def _price_round(self, compiled: CompiledOp, found: Round) -> Messages:
-        machine, backend = self.machine, compiled.backend
-        prices = price_messages(machine, found.source, found.target, found.nbytes.astype(np.float64), backend)
+        machine, backend, what = self.machine, compiled.backend, f"op '{compiled.op.name}'"
+        sizes = found.nbytes.astype(np.float64)
+        prices = price_messages(machine, found.source, found.target, sizes, backend)
         if prices.extrapolated.any():
             self.flagged[compiled.op.name] = None
         call = np.zeros(machine.ranks)
@@ -199,15 +189,9 @@ class Pricer:
                 call[list(members)] = price.floor_s + price.hop_s * (len(members) - 1)
                 if price.extrapolated:
                     self.flagged[compiled.op.name] = None
-        what = f"op '{compiled.op.name}'"
         pairs = self._pairs(found.source, found.target, compiled)
-        return Messages(
-            pairs,
-            found.nbytes.astype(np.float64),
-            prices.rate_bytes_per_s,
-            self._ticks(prices.latency_s, what),
-            self._ticks(call, what),
-        )
+        latencies = self._ticks(prices.latency_s, what)
+        return Messages(pairs, sizes, prices.rate_bytes_per_s, latencies, self._ticks(call, what))
 
     def _pairs(self, source: Ints, target: Ints, compiled: CompiledOp) -> Pairs:
         """Kept for a while, as ops often exchange between the same pairs."""
@@ -239,14 +223,13 @@ class Pricer:
     def _path_number(self, i: int, j: int, backend: str) -> int:
         key = i, j, backend
         if key not in self._path_numbers:
-            number = self._path_numbers[key] = self._path(i, j, backend)
+            number = self._path_numbers[key] = self._path(self.machine.path(i, j, backend).links)
             if self._loaded:
-                self._network.answer(number, self._path(j, i, backend))
+                self._network.answer(number, self._path(self.machine.path(j, i, backend).links))
         return self._path_numbers[key]
 
-    def _path(self, i: int, j: int, backend: str) -> int:
-        links = Counter(self.machine.path(i, j, backend).links)
-        return self._network.path({link: float(count) for link, count in links.items()})
+    def _path(self, links: Iterable[int]) -> int:
+        return self._network.path({link: float(count) for link, count in Counter(links).items()})
 
     def _ticks(self, seconds: Floats, what: str) -> IntArray:
         worst = float(seconds.max(initial=0.0))
@@ -260,3 +243,52 @@ def _by_rank(column: Ints, cuts: Ints) -> tuple[Ints, ...]:
     """A column cut where ranks end; ranks without a row share one empty part, as most do in a round of a tree."""
     none = column[:0]
     return tuple(part if len(part) else none for part in np.split(column, cuts))
+
+
+def host_route(machine: Machine, rank: int, to_device: bool) -> Route | None:
+    """The way between a rank's device and its host's memory; None: the device is the host's processor.
+
+    Raises :class:`HardwareError` for a GPU that reaches neither memory, socket nor PCIe switch.
+    """
+    if machine.device(rank).kind == "cpu":
+        return None
+    device = machine.devices[rank]
+    memory = machine.network.host_memory(device)
+    return machine.network.way(memory, device) if to_device else machine.network.way(device, memory)
+
+
+class Ring(NamedTuple):
+    """A ring as rounds of messages. ``partial``: only some ranks have a share, so that whoever waits for one of these
+    has told long ago that it is there; else what has just come goes on, and every receiver tells anew."""
+
+    relay: Relay
+    partial: bool
+
+
+def queued_ring(
+    machine: Machine, kind: OpKind, backend: str, members: tuple[int, ...], price: CollectivePrice
+) -> Ring | None:
+    """The rounds of a collective that is a ring over links with loads, where each message waits by itself, and so each
+    rank comes and goes. None: it is no such ring, and all members are one fluid, which takes exactly what was measured.
+
+    In each round every rank sends its neighbour what it got in the one before: the share of one rank. A buffer of fewer
+    words than ``PARTS`` a rank has the shares of the first ranks only.
+    """
+    flows, count = price.flows, len(members)
+    closed = len(flows) == count and {flow.source for flow in flows} == {flow.target for flow in flows}
+    crossing = (link for flow in flows for link in machine.path(flow.source, flow.target, backend).links)
+    if price.steps < 2 or not closed or not any(machine.links[link].load is not None for link in crossing):
+        return None
+    each, filled = flows[0].nbytes / price.steps, count
+    if kind is OpKind.ALLREDUCE:
+        filled = min(count, ceil(count * each / (PARTS * WORD_BYTES)))
+    rounds = tuple(
+        tuple(
+            Flow(flow.source, flow.target, each * count / filled, flow.rate_bytes_per_s)
+            for place, flow in enumerate(flows)
+            if (place - number) % count < filled
+        )
+        for number in range(price.steps)
+    )
+    hop = (price.latency_s - price.floor_s) / price.steps
+    return Ring(Relay(price.floor_s, hop, rounds), filled < count)

@@ -11,7 +11,7 @@ from simgnn.program.kinds import GROUP_KINDS
 from simgnn.record.rundir import TRACE_SCHEMA
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.compiled import Compiled
-from simgnn.sim.network.max_min import Ints
+from simgnn.sim.network.flow_table import Ints
 
 _SENT = ("bytes_sent", "collective_bytes", "control_bytes", "messages")
 _FIELDS = ("rank", "epoch", "step", "op_id", "issued", "ended", *_SENT)

@@ -1,18 +1,15 @@
-"""Ops that several ranks take part in: when their messages start, and when each rank is through."""
+"""Ops that several ranks take part in: when their messages start, and when each rank is done."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simgnn.sim.network.message_batch import Tag
+from simgnn.sim.engine.op_prices import Messages, Stream
 from simgnn.sim.network.message_bundles import even_out
-from simgnn.sim.network.network import Network
-
-if TYPE_CHECKING:
-    from simgnn.sim.engine.op_prices import Messages, Stream
+from simgnn.sim.network.network import Network, Tag
 
 ABSENT = -1
 
@@ -23,12 +20,10 @@ class Rounds:
     rank ends a round with the last message that it sends or receives. Ranks that do not run the op are always there."""
 
     def __init__(
-        self, env: simpy.Environment, network: Network, rounds: "Sequence[Messages]", runs: NDArray[np.bool_], tag: Tag
+        self, env: simpy.Environment, network: Network, rounds: Sequence[Messages], runs: NDArray[np.bool_], tag: Tag
     ) -> None:
-        self._env = env
-        self._network = network
-        self._rounds = rounds
-        self._tag = tag
+        self._env, self._network = env, network
+        self._rounds, self._tag = rounds, tag
         self._runs: list[bool] = runs.tolist()
         self._done: dict[int, simpy.Event] = {}
         # When each rank has entered each round (ABSENT: not yet), how many messages are open, and when the last ended.
@@ -37,13 +32,13 @@ class Rounds:
         self._latest = [[0] * len(runs) for _ in rounds]
 
     def join(self, rank: int) -> simpy.Event:
-        """A rank issues the op; the event fires when it is through."""
+        """A rank issues the op; the event fires when the rank has ended the last round."""
         done = self._done[rank] = self._env.event()
         self._enter(0, rank, int(self._env.now))
         return done
 
     def state(self, now: int) -> tuple[Any, ...]:
-        """All that the future depends on besides the messages under way."""
+        """All that the future depends on besides the messages under way, with times relative to ``now``."""
         entered = self._ready != ABSENT
         opened, latest = np.array(self._open), np.array(self._latest)
         # a rank that was there before now is as good as one that is there now
@@ -91,25 +86,23 @@ class Rounds:
         if number + 1 < len(self._rounds):
             self._enter(number + 1, rank, at)
         else:
-            fire(self._env, self._done.pop(rank), at)
+            _fire(self._env, self._done.pop(rank), at)
 
 
 class Collective:
     """A call of a whole group, in which all members go on together: starts with the last, ends on all at once."""
 
-    def __init__(self, env: simpy.Environment, network: Network, stream: "Stream", members: int, tag: Tag) -> None:
-        self._env = env
-        self._network = network
-        self._stream = stream
+    def __init__(self, env: simpy.Environment, network: Network, stream: Stream, members: int, tag: Tag) -> None:
+        self._env, self._network = env, network
+        self._stream, self._tag = stream, tag
         self._missing = members
-        self._tag = tag
         self._done = env.event()
 
     def join(self, rank: int) -> simpy.Event:
         """A rank issues the op; the event fires when the call ends."""
         self._missing -= 1
         if self._missing == 0:
-            start_stream(self._env, self._network, self._stream, self._done, self._tag)
+            start_stream(self._env, self._network, self._stream, self._tag, self._done)
         return self._done
 
     def state(self, now: int) -> tuple[Any, ...]:
@@ -117,30 +110,22 @@ class Collective:
         return (self._missing,)
 
 
-def stream_alone(env: simpy.Environment, network: Network, stream: "Stream", tag: Tag) -> simpy.Event:
-    """Start a fluid that one rank alone waits for."""
-    done = env.event()
-    start_stream(env, network, stream, done, tag)
-    return done
-
-
-def start_stream(env: simpy.Environment, network: Network, stream: "Stream", done: simpy.Event, tag: Tag) -> None:
-    """Start a fluid; ``done`` fires at its end."""
+def start_stream(
+    env: simpy.Environment, network: Network, stream: Stream, tag: Tag, done: simpy.Event | None = None
+) -> simpy.Event:
+    """Start a fluid; ``done`` (None: a new event) fires at its end."""
+    ended = env.event() if done is None else done
     if stream.nbytes == 0.0:
-        fire(env, done, int(env.now) + max(stream.latency_ps, stream.alone_ps))
-        return
-    network.send(
-        np.array([stream.path], dtype=np.int64),
-        np.array([stream.nbytes], dtype=np.float64),
-        np.array([stream.cap], dtype=np.float64),
-        np.array([stream.latency_ps], dtype=np.int64),
-        np.zeros(1, dtype=np.int64),
-        lambda ended, end: fire(env, done, end),
-        tag,
-    )
+        _fire(env, ended, int(env.now) + max(stream.latency_ps, stream.alone_ps))
+    else:
+        paths, latencies = np.array([stream.path], dtype=np.int64), np.array([stream.latency_ps], dtype=np.int64)
+        sizes, caps = np.array([stream.nbytes], dtype=np.float64), np.array([stream.cap], dtype=np.float64)
+        labels = np.zeros(1, dtype=np.int64)
+        network.send(paths, sizes, caps, latencies, labels, lambda _, end: _fire(env, ended, end), tag)
+    return ended
 
 
-def fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:
+def _fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:
     """Let an event happen at an instant (now, if that has passed)."""
     event._ok, event._value = True, None
     env.schedule(event, delay=max(at - int(env.now), 0))

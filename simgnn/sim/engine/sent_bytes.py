@@ -1,24 +1,108 @@
-"""What every op sends: a pure function of program and activity, so the same bytes that the executor counts."""
+"""What every op sends: a pure function of program and activity, so the same bytes that the executor counts.
+
+A pairwise op sends rounds of messages between pairs of ranks. An exchange is one round. With decided counts a header
+round goes ahead, unless masks have announced the counts. A fetch is counts, positions, rows, as often as its rounds
+say. These are the messages that the executor hands to its library.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
+from simgnn.errors import ProgramError
+from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
 from simgnn.record.rundir import TRAFFIC_SCHEMA
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
-from simgnn.sim.engine.handlers import handed_bytes
-from simgnn.sim.engine.message_rounds import pairwise_rounds
-from simgnn.sim.engine.op_prices import Pricer
-from simgnn.sim.engine.turn_sizes import epoch_signature
+from simgnn.sim.engine.turn_sizes import Sizes, epoch_signature
 
 Floats = NDArray[np.float64]
+WORD_BYTES = 8
+"""Counts and positions travel as int64."""
+
+
+class Round(NamedTuple):
+    """Messages of one call: int64 [n] sender, receiver, bytes (each pair at most once, none empty). ``control``: they
+    are control instead of payload. ``header``: they are the counts that go ahead of rows, which count as no message."""
+
+    source: IntArray
+    target: IntArray
+    nbytes: IntArray
+    control: bool
+    header: bool = False
+
+    @classmethod
+    def of(cls, nbytes: IntArray, control: bool, header: bool = False) -> "Round":
+        """From the bytes of each (sender, receiver), [P, P]."""
+        source, target = np.nonzero(nbytes)
+        found = source.astype(np.int64), target.astype(np.int64), nbytes[source, target].astype(np.int64)
+        return cls(*found, control, header)
+
+
+def pairwise_rounds(compiled: CompiledOp, sizes: Sizes, turn: Turn) -> tuple[Round, ...]:
+    """The rounds of an exchange, fetch or peer read in one turn. Empty: no rank has anything to send."""
+    op = compiled.op
+    if op.route is None or op.transfer is None:
+        raise ProgramError(f"op '{op.name}' of kind {op.kind} has no route or transfer, so nobody knows what it sends")
+    transfer = op.transfer
+    if transfer.decision is not None:
+        matrix = sizes.pairs(transfer.decision, turn.epoch, turn.step, op.name).copy()
+    else:
+        route = sizes.program.sizes.routes[op.route]
+        matrix = route.matrix(sizes.program.ranks, turn.epoch, max(turn.step, 0))
+    np.fill_diagonal(matrix, 0)
+    together = (compiled.team[:, None] == compiled.team) & compiled.runs[:, None] & compiled.runs
+    if op.kind is not OpKind.PEER_READ and np.any(matrix[~together]):
+        raise ProgramError(f"op '{op.name}' sends along the route '{op.route}' to ranks outside its process group")
+    headed = transfer.decision is not None and not transfer.announced
+    if headed or op.kind is OpKind.FETCH:
+        # before it sends, every member of a team tells every other one count
+        np.fill_diagonal(together, False)
+        header = Round.of(together.astype(np.int64) * WORD_BYTES, True, True)
+        if op.kind is OpKind.FETCH:
+            return _fetch_rounds(matrix, transfer.row_bytes, int(op.options.get("round_rows", 0)), header)
+        return (header, Round.of(matrix * transfer.row_bytes, transfer.control))
+    rows = Round.of(matrix * transfer.row_bytes, transfer.control)
+    return (rows,) if len(rows.source) else ()
+
+
+def _fetch_rounds(matrix: IntArray, row_bytes: int, limit: int, header: Round) -> tuple[Round, ...]:
+    """Counts, positions to the owners, rows back; cut into rounds of at most ``limit`` ids of a rank (0: one round)."""
+    wanted = matrix.sum(axis=0)
+    count = max(1, -(-int(wanted.max(initial=0)) // limit)) if limit else 1
+    rounds = [header] if limit else []
+    sent = np.zeros_like(matrix)
+    for number in range(1, count + 1):
+        # Ids of a rank lie with their owners in any order: each owner's share of a round is its share of all.
+        share = np.minimum(number * limit, wanted) / np.maximum(wanted, 1) if limit else np.ones(len(wanted))
+        until = matrix if number == count else np.floor(matrix * share).astype(np.int64)
+        rows, sent = until - sent, until
+        rounds += [header, Round.of(rows.T * WORD_BYTES, False), Round.of(rows * row_bytes, False)]
+    return tuple(rounds)
+
+
+def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
+    """Bytes of the tensor that each rank hands to a collective, int64 [P].
+
+    Of a broadcast only the root's count. Parts of an all-gather are padded to the longest of the team.
+    """
+    op = compiled.op
+    if op.transfer is None:
+        return np.zeros(sizes.program.ranks, dtype=np.int64)
+    nbytes = sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name) * op.transfer.row_bytes
+    if op.kind is OpKind.BROADCAST:
+        nbytes = np.where(np.arange(len(nbytes)) == op.root, nbytes, 0)
+    if op.kind is OpKind.ALLGATHER:
+        nbytes = nbytes.copy()
+        for members in compiled.members.values():
+            nbytes[list(members)] = nbytes[list(members)].max(initial=0)
+    return np.where(compiled.runs, nbytes, 0)
 
 
 @dataclass(frozen=True)
@@ -31,20 +115,19 @@ class Sent:
     messages: IntArray
 
 
-def sent_by(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> Sent:
+def sent_by(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> Sent:
     """What an op sends in a turn in which it runs."""
-    kind = compiled.op.kind
-    ranks = pricer.sizes.program.ranks
+    kind, ranks = compiled.op.kind, sizes.program.ranks
     counts = np.zeros((ranks, 4), dtype=np.int64)
     if kind in COLLECTIVE_KINDS:
         control = compiled.op.transfer is not None and compiled.op.transfer.control
-        counts[:, 2 if control else 1] = handed_bytes(pricer.sizes, compiled, turn)
+        counts[:, 2 if control else 1] = handed_bytes(sizes, compiled, turn)
     if kind not in PAIRWISE_KINDS:
         # a view of one zero: pairs take memory by ranks squared
         none = np.broadcast_to(np.int64(0), (ranks, ranks))
         return Sent(counts, none, none)
     nbytes, messages = np.zeros((ranks, ranks), dtype=np.int64), np.zeros((ranks, ranks), dtype=np.int64)
-    for found in pairwise_rounds(compiled, pricer.sizes, turn):
+    for found in pairwise_rounds(compiled, sizes, turn):
         np.add.at(counts[:, 2 if found.control else 0], found.source, found.nbytes)
         if not found.header:
             nbytes[found.source, found.target] += found.nbytes
@@ -71,59 +154,49 @@ class Traffic:
         return total
 
     def mean(self, epochs: range, messages: bool = False) -> Floats:
-        """The same, mean of several epochs, float64 [P, P]."""
+        """The mean over several epochs of :meth:`matrix`, float64 [P, P]."""
         times = Counter(id(self.epochs[epoch]) for epoch in epochs)
         one_of = {id(self.epochs[epoch]): epoch for epoch in epochs}
         total = sum((count * self.matrix(one_of[key], messages) for key, count in times.items()), np.int64(0))
         return np.asarray(total / len(epochs), np.float64)
 
     def table(self) -> pa.Table:
-        """``traffic.parquet``: summed over the run's turns, sorted by (op, source, target)."""
+        """The table ``traffic.parquet``: summed over the run's turns, sorted by (op, source, target)."""
         times = Counter(map(id, self.epochs))
         distinct = {id(epoch): epoch for epoch in self.epochs}
-        totals: dict[int, tuple[IntArray, IntArray]] = {}
+        totals: dict[int, IntArray] = {}
         for key, epoch in distinct.items():
             for op_id, steps in epoch.items():
-                none = np.zeros((self.ranks, self.ranks), dtype=np.int64)
-                nbytes, messages = totals.get(op_id, (none, none))
+                both = totals.setdefault(op_id, np.zeros((2, self.ranks, self.ranks), dtype=np.int64))
                 for sent in steps:
-                    nbytes, messages = nbytes + times[key] * sent.nbytes, messages + times[key] * sent.messages
-                totals[op_id] = nbytes, messages
-        columns: list[list[int]] = [[] for _ in TRAFFIC_SCHEMA]
-        for op_id in sorted(totals):
-            nbytes, messages = totals[op_id]
-            source, target = np.nonzero(messages)
-            ids = np.full(len(source), op_id)
-            found = (ids, source, target, messages[source, target], nbytes[source, target])
-            for column, values in zip(columns, found, strict=True):
-                column.extend(values.tolist())
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, TRAFFIC_SCHEMA, strict=True)]
-        return pa.table(arrays, schema=TRAFFIC_SCHEMA)
+                    both += times[key] * np.stack((sent.messages, sent.nbytes))
+        parts = [np.zeros((5, 0), dtype=np.int64)]
+        for op_id, both in sorted(totals.items()):
+            source, target = np.nonzero(both[0])
+            parts.append(np.stack([np.full(len(source), op_id), source, target, *both[:, source, target]]))
+        columns = zip(np.concatenate(parts, axis=1), TRAFFIC_SCHEMA, strict=True)
+        return pa.table([pa.array(column, field.type) for column, field in columns], schema=TRAFFIC_SCHEMA)
 
 
-def count_traffic(compiled: Compiled, pricer: Pricer, epochs: int) -> Traffic:
+def count_traffic(compiled: Compiled, sizes: Sizes, epochs: int) -> Traffic:
     """The traffic of a run's training turns."""
-    program, activity = compiled.program, pricer.sizes.activity
+    program = compiled.program
     known: dict[tuple[str | bytes, ...], Mapping[int, tuple[Sent, ...]]] = {}
     found = []
     for epoch in range(epochs):
-        signature = epoch_signature(program, activity, epoch)
+        signature = epoch_signature(program, sizes.activity, epoch)
         if signature not in known:
-            known[signature] = _count_epoch(compiled, pricer, epoch)
+            known[signature] = _count_epoch(compiled, sizes, epoch)
         found.append(known[signature])
     return Traffic(program.ranks, tuple(found))
 
 
-def _count_epoch(compiled: Compiled, pricer: Pricer, epoch: int) -> Mapping[int, tuple[Sent, ...]]:
+def _count_epoch(compiled: Compiled, sizes: Sizes, epoch: int) -> Mapping[int, tuple[Sent, ...]]:
     calendar = compiled.program.calendar
     found: dict[int, list[Sent]] = {}
     for step in range(calendar.steps):
         turn = Turn(epoch, step, calendar.template(epoch, step))
         for op in compiled.templates[turn.template].ops:
-            guard = op.op.guard
-            if op.op.kind not in PAIRWISE_KINDS:
-                continue
-            if guard is not None and not pricer.sizes.guard(guard.decision, epoch, step, op.op.name).any():
-                continue
-            found.setdefault(op.op_id, []).append(sent_by(pricer, op, turn))
+            if op.op.kind in PAIRWISE_KINDS and sizes.runs_in(op.op, epoch, step).any():
+                found.setdefault(op.op_id, []).append(sent_by(sizes, op, turn))
     return {op_id: tuple(steps) for op_id, steps in found.items()}

@@ -1,8 +1,8 @@
 """Sizes in one turn: constants and columns from the program, decisions from an activity.
 
 An activity maps the name of each decision (and guard) to int64 values: [P] or [P, epochs, steps], a number of each
-rank; [P, P] or [P, P, epochs, steps], a number of each (sender, receiver). A rank's number asked of the latter
-is the sum over receivers.
+rank; [P, P] or [P, P, epochs, steps], a number of each (sender, receiver). A rank's number of the latter is the sum
+over receivers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,20 +20,21 @@ Activity = Mapping[str, IntArray]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a program under an activity (None: nothing was recorded)."""
+    """Sizes of a program under an activity. ``asked_by`` names the op in errors."""
 
     program: Program
     activity: Activity = field(default_factory=dict)
 
     def per_rank(self, size: Size, epoch: int, step: int, asked_by: str) -> IntArray:
         """A size on every rank in one turn, int64 [P]."""
-        if isinstance(size, Decision):
-            bound = self.program.sizes.per_rank(size.bound, epoch, max(step, 0))
-            return self._bounded(size.name, self._ranks_of(size.name, epoch, step, asked_by), bound, asked_by)
-        return self.program.sizes.per_rank(size, epoch, max(step, 0))
+        if not isinstance(size, Decision):
+            return self.program.sizes.per_rank(size, epoch, max(step, 0))
+        values = self.ranks_of(size.name, epoch, step, asked_by)
+        self._check(size, values, epoch, step, asked_by)
+        return values
 
     def at_most(self, size: Size, epoch: int, step: int, asked_by: str) -> IntArray:
-        """The same, where a decision that nobody has recorded counts as its bound."""
+        """Like :meth:`per_rank`, but a decision that nobody has recorded counts as its bound."""
         if isinstance(size, Decision) and size.name not in self.activity:
             size = size.bound
         return self.per_rank(size, epoch, step, asked_by)
@@ -46,13 +47,14 @@ class Sizes:
                 f"decision '{decision.name}' of op '{asked_by}' needs a number of each rank pair, but the activity has "
                 f"one of each rank; expected shape [P, P] or [P, P, epochs, steps]: record the activity again"
             )
-        bound = self.program.sizes.per_rank(decision.bound, epoch, max(step, 0))
-        self._bounded(decision.name, values.sum(axis=1), bound, asked_by)
+        self._check(decision, values.sum(axis=1), epoch, step, asked_by)
         return values
 
-    def guard(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
-        """A guard on every rank, int64 [P]; zero: the op does not run."""
-        return self._ranks_of(name, epoch, step, asked_by)
+    def runs_in(self, op: Op, epoch: int, step: int) -> IntArray:
+        """On which ranks the guard of an op lets it run in a turn, int64 [P]; zero: it does not run."""
+        if op.guard is None:
+            return np.ones(self.program.ranks, dtype=np.int64)
+        return self.ranks_of(op.guard.decision, epoch, step, op.name)
 
     def is_static(self, op: Op) -> bool:
         """Whether the op has the same sizes in every turn."""
@@ -69,7 +71,8 @@ class Sizes:
             return size.name in self.activity and self.activity[size.name].ndim < 3
         return not isinstance(size, Column) or self.program.sizes.columns[size.name].ndim == 1
 
-    def _ranks_of(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
+    def ranks_of(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
+        """Values of a decision or guard on every rank in one turn, int64 [P]."""
         values = self.recorded(name, epoch, step, asked_by)
         return values.sum(axis=1) if values.ndim == 2 else values
 
@@ -100,14 +103,13 @@ class Sizes:
             )
         return np.asarray(values[..., epoch, max(step, 0)])
 
-    def _bounded(self, name: str, values: IntArray, bound: IntArray, asked_by: str) -> IntArray:
-        if np.any(values > bound) or np.any(values < 0):
-            rank = int(np.flatnonzero((values > bound) | (values < 0))[0])
+    def _check(self, decision: Decision, values: IntArray, epoch: int, step: int, asked_by: str) -> None:
+        bound = self.program.sizes.per_rank(decision.bound, epoch, max(step, 0))
+        for rank in np.flatnonzero((values > bound) | (values < 0)).tolist():
             raise BackendError(
-                f"decision '{name}' of op '{asked_by}' is {values[rank]} on rank {rank} in the activity, expected "
-                f"between 0 and its bound {bound[rank]}; the activity belongs to another experiment or partition"
+                f"decision '{decision.name}' of op '{asked_by}' is {values[rank]} on rank {rank} in the activity, "
+                f"expected between 0 and its bound {bound[rank]}: it was recorded for another experiment or partition"
             )
-        return values
 
 
 def epoch_signature(program: Program, activity: Activity, epoch: int) -> tuple[str | bytes, ...]:

@@ -1,26 +1,26 @@
-"""Who holds how many bytes from when to when: stretches of time of buffers, and of what ops hold while they run."""
+"""Who holds how many bytes from when to when: spans of time of buffers, and of what ops hold while they run."""
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simgnn.program.kinds import OpKind
 from simgnn.program.lifetimes import carried, made_once
-from simgnn.program.ops import ITEM_BYTES, Op
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray, Scratch
 from simgnn.sim.engine.turn_sizes import Sizes
-from simgnn.sim.network.max_min import Ints
+from simgnn.sim.network.flow_table import Bools, Ints
 
 SCRATCH = "scratch"
 """Stands for a buffer's name where an op holds memory beside the program's buffers."""
+COLUMNS = ("rank", "begin", "end", "nbytes", "buffer", "op_id", "epoch")
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Stretches of time, in ticks, in which a rank holds a buffer; int64 [n] each. ``op_id``: the op that takes it."""
+    """Spans of time, in ticks, in which a rank holds a buffer; int64 [n] each. ``buffer``: place in ``names``;
+    ``op_id``: the op that takes it."""
 
     rank: Ints
     begin: Ints
@@ -31,33 +31,23 @@ class Spans:
     epoch: Ints
     names: tuple[str, ...]
 
-    def where(self, mask: NDArray[np.bool_]) -> "Spans":
-        """Those that a mask [n] keeps."""
-        return Spans(
-            self.rank[mask], self.begin[mask], self.end[mask], self.nbytes[mask], self.buffer[mask], self.op_id[mask],
-            self.epoch[mask], self.names,
-        )  # fmt: skip
+    def where(self, mask: Bools) -> "Spans":
+        """The spans that a mask [n] keeps."""
+        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def joined(self, other: "Spans") -> "Spans":
         """These and others, whose buffers are numbered after these."""
+        both = {name: np.concatenate((getattr(self, name), getattr(other, name))) for name in COLUMNS}
+        return Spans(**both, names=(*self.names, *other.names))
 
-        def both(name: str) -> Ints:
-            return np.concatenate((getattr(self, name), getattr(other, name)))
-
-        return Spans(
-            both("rank"), both("begin"), both("end"), both("nbytes"), both("buffer"), both("op_id"), both("epoch"),
-            (*self.names, *other.names),
-        )  # fmt: skip
-
-    def in_space(self, program: Program, space: str) -> NDArray[np.bool_]:
+    def in_space(self, program: Program, space: str) -> Bools:
         """Whose bytes lie in a space, bool [n]."""
-        spaces = [program.buffers[name].space if name in program.buffers else "device" for name in self.names]
-        return self.named({name for name, found in zip(self.names, spaces, strict=True) if found == space})
+        spaces = {name: program.buffers[name].space if name in program.buffers else "device" for name in self.names}
+        return self.named({name for name, found in spaces.items() if found == space})
 
-    def named(self, names: Set[str]) -> NDArray[np.bool_]:
+    def named(self, names: Set[str]) -> Bools:
         """Whose buffer is one of these, bool [n]."""
-        inside = np.array([name in names for name in self.names], dtype=np.bool_)
-        return inside[self.buffer] if len(inside) else np.zeros(0, dtype=np.bool_)
+        return np.isin(self.buffer, [place for place, name in enumerate(self.names) if name in names])
 
     def changes(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Every take and return, ordered by place and time, at one instant returns first: (place, span, tick, bytes,
@@ -65,14 +55,14 @@ class Spans:
         here = place[self.rank]
         change = np.concatenate((self.nbytes, -self.nbytes))
         tick = np.concatenate((self.begin, self.end))
-        order = np.lexsort((change, tick, np.concatenate((here, here))))
-        span = np.concatenate((np.arange(len(here)), np.arange(len(here))))[order]
+        order = np.lexsort((change, tick, np.tile(here, 2)))
+        span = np.tile(np.arange(len(here)), 2)[order]
         return here[span], span, tick[order], change[order]
 
     def levels(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Bytes held after each change, ordered by place and time: (place, span that comes or goes, tick, bytes)."""
         here, span, tick, change = self.changes(place)
-        # Every stretch ends, so the running sum is back at zero where the next place begins.
+        # Every span ends, so the running sum is back at zero where the next place begins.
         return here, span, tick, np.cumsum(change)
 
     def peaks(self, always: Ints, place: Ints) -> IntArray:
@@ -84,24 +74,24 @@ class Spans:
 
 
 def always_held(program: Program) -> frozenset[str]:
-    """Buffers that are there all the time: those that outlive a turn, but for what is :func:`made_once`, and lasting
-    ones."""
+    """Buffers that are there all the time: lasting ones, and those that outlive a turn, but for :func:`made_once`."""
     lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
     return (carried(program) - made_once(program)) | lasting
 
 
 def handed_over(program: Program) -> frozenset[str]:
-    """Buffers that the executor hands over where the device is the host: what an op brings them is held there all the
-    time."""
-    ops = (op for _, op in program.ops if op.scratch.handed_over)
+    """Device buffers that need no memory where the device is the host: the executor hands over the host's buffer, which
+    is there all the time."""
+    ops, held = (op for _, op in program.ops if op.scratch.handed_over), always_held(program)
     pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
-    held = always_held(program)
     return frozenset(device.buffer for host, device in pairs if host.buffer in held)
 
 
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
-    """A stretch for each turn and rank and buffer that dies with its turn; one to the end if it is :func:`made_once`.
-    What a rank broadcasts it reads where it is: the buffer that others receive it in is not touched there."""
+    """A span for each turn and rank and buffer that dies with its turn; one to the end if it is :func:`made_once`.
+
+    The root of a broadcast reads the rows where they are: it does not touch the buffer that others receive them in.
+    """
     kept = always_held(program)
     names = tuple(sorted(name for name in program.buffers if name not in kept))
     number = {name: place for place, name in enumerate(names)}
@@ -116,9 +106,11 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
     buffer = flat[start[ticks["op_id"][row]] + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)]
     received = {op.writes[0].buffer for _, op in program.ops if op.kind is OpKind.BROADCAST and op.writes}
     if received:
-        roots = np.array([-1 if (root := _root(op)) is None else root for _, op in program.ops])
+        # the rank whose rows an op sends to all, or sums over as they arrive; -1: none
+        roots = (op.root if op.kind is OpKind.BROADCAST else op.scratch.own_block for _, op in program.ops)
+        root = np.array([-1 if rank is None else rank for rank in roots])
         elsewhere = np.isin(buffer, [number[name] for name in received if name in number])
-        kept_here = ~elsewhere | (roots[ticks["op_id"][row]] != ticks["rank"][row])
+        kept_here = ~elsewhere | (root[ticks["op_id"][row]] != ticks["rank"][row])
         row, buffer = row[kept_here], buffer[kept_here]
     stays = np.isin(buffer, [number[name] for name in made_once(program) & number.keys()])
     keys = [buffer, ticks["rank"][row], *(np.where(stays, 0, ticks[name][row]) for name in ("step", "epoch"))]
@@ -129,30 +121,35 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
     ends = np.maximum.reduceat(ticks["ended"][row[order]], heads) if len(heads) else heads
     first, held = row[order][heads], buffer[order][heads]
     ends = np.where(stays[order][heads], ticks["ended"].max(initial=0), ends)
-    columns = {name: ticks[name][first] for name in ("rank", "epoch", "step", "op_id")}
-    nbytes = _held_bytes(sizes, names, held, columns)
-    late = [op_id * len(names) + number[name] for op_id, (_, op) in enumerate(program.ops)
-            for name in op.scratch.copied_last if name in number]  # fmt: skip
-    copied = np.isin(columns["op_id"] * len(names) + held, late)
-    begins = np.where(copied, ticks["ended"][first], ticks["issued"][first])
-    return Spans(columns["rank"], begins, ends, nbytes, held, columns["op_id"], columns["epoch"], names)
+    op_id, rank = ticks["op_id"][first], ticks["rank"][first]
+    nbytes = np.zeros(len(held), dtype=np.int64)
+    for place, name in enumerate(names):
+        mine = np.flatnonzero(held == place)
+        for (epoch, step), chosen in _by_turn(ticks, first[mine], not _varies(sizes, name)):
+            nbytes[mine[chosen]] = all_copies_bytes(sizes, name, epoch, step)[rank[mine[chosen]]]
+    copied = [
+        at * len(names) + number[name]
+        for at, (_, op) in enumerate(program.ops)
+        for name in op.scratch.copied_last
+        if name in number
+    ]
+    begins = np.where(np.isin(op_id * len(names) + held, copied), ticks["ended"][first], ticks["issued"][first])
+    return Spans(rank, begins, ends, nbytes, held, op_id, ticks["epoch"][first], names)
 
 
 def scratch_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> Spans:
-    """A stretch for each op that holds memory while it runs; all are numbered as one more buffer, ``number``."""
+    """A span for each op that holds memory while it runs; all are numbered as one more buffer, ``number``."""
     nbytes = np.zeros(len(ticks["op_id"]), dtype=np.int64)
     for op_id, (_, op) in enumerate(program.ops):
         if not op.scratch.sizes:
             continue
         mine = np.flatnonzero(ticks["op_id"] == op_id)
         for (epoch, step), chosen in _by_turn(ticks, mine, sizes.are_static(op.scratch.sizes)):
-            nbytes[chosen] = scratch_bytes(sizes, op.scratch, epoch, step, op.name)[ticks["rank"][chosen]]
+            held_by_rank = scratch_bytes(sizes, op.scratch, epoch, step, op.name)
+            nbytes[mine[chosen]] = held_by_rank[ticks["rank"][mine[chosen]]]
     held = np.flatnonzero(nbytes)
-    what = np.full(len(held), number, dtype=np.int64)
-    return Spans(
-        ticks["rank"][held], ticks["issued"][held], ticks["ended"][held], nbytes[held], what, ticks["op_id"][held],
-        ticks["epoch"][held], (SCRATCH,),
-    )  # fmt: skip
+    rank, begin, end, op_ids, epochs = (ticks[name][held] for name in ("rank", "issued", "ended", "op_id", "epoch"))
+    return Spans(rank, begin, end, nbytes[held], np.full(len(held), number), op_ids, epochs, (SCRATCH,))
 
 
 def scratch_bytes(sizes: Sizes, scratch: Scratch, epoch: int, step: int, stated_by: str) -> IntArray:
@@ -163,45 +160,28 @@ def scratch_bytes(sizes: Sizes, scratch: Scratch, epoch: int, step: int, stated_
 def all_copies_bytes(sizes: Sizes, name: str, epoch: int, step: int) -> IntArray:
     """Bytes of all copies of a buffer on every rank, int64 [P]."""
     buffer = sizes.program.buffers[name]
-    rows = sizes.at_most(buffer.rows, epoch, step, f"buffer {name}")
-    return rows * (buffer.width * ITEM_BYTES[buffer.dtype] * buffer.depth)
+    return sizes.at_most(buffer.rows, epoch, step, f"buffer {name}") * (buffer.row_bytes * buffer.depth)
 
 
 def most_bytes(sizes: Sizes, name: str) -> IntArray:
-    """The same of a buffer that is there all the time: where its rows differ by turn, as many as in any."""
+    """Bytes of a buffer that is there all the time, int64 [P]; where its rows differ by turn, those of the largest."""
     buffer = sizes.program.buffers[name]
     if not isinstance(buffer.rows, Column) or not buffer.lasting:
         return all_copies_bytes(sizes, name, 0, 0)
     return sizes.program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)
 
 
-def _root(op: Op) -> int | None:
-    """The rank whose rows an op sends to all, or sums over as they arrive."""
-    return op.root if op.kind is OpKind.BROADCAST else op.scratch.own_block
-
-
-def _held_bytes(sizes: Sizes, names: tuple[str, ...], held: Ints, columns: Mapping[str, Ints]) -> Ints:
-    """Bytes of each stretch's buffer on its rank, in its turn."""
-    nbytes = np.zeros(len(held), dtype=np.int64)
-    for place, name in enumerate(names):
-        mine = np.flatnonzero(held == place)
-        for (epoch, step), chosen in _by_turn(columns, mine, not _varies(sizes, name)):
-            nbytes[chosen] = all_copies_bytes(sizes, name, epoch, step)[columns["rank"][chosen]]
-    return nbytes
-
-
-def _by_turn(columns: Mapping[str, Ints], rows: Ints, static: bool) -> list[tuple[tuple[int, int], Ints]]:
-    """Some rows by their turns, as ((epoch, step), rows); all of them with the first's where sizes are the same."""
+def _by_turn(ticks: Mapping[str, Ints], rows: Ints, static: bool) -> list[tuple[tuple[int, int], Ints]]:
+    """Some rows by their turns, as ((epoch, step), places in ``rows``); all of them with the first's where sizes are
+    the same."""
     if not len(rows):  # an op of a template that no turn has
         return []
-    epoch, step = columns["epoch"][rows], columns["step"][rows]
+    epoch, step = ticks["epoch"][rows], ticks["step"][rows]
     if static:
-        return [((int(epoch[0]), int(step[0])), rows)]
+        return [((int(epoch[0]), int(step[0])), np.arange(len(rows)))]
     order = np.lexsort((step, epoch))
-    epoch, step = epoch[order], step[order]
-    heads = np.flatnonzero(np.append(True, (np.diff(epoch) != 0) | (np.diff(step) != 0))[: len(rows)])
-    parts = np.split(rows[order], heads[1:])
-    return [((int(epoch[head]), int(step[head])), part) for head, part in zip(heads, parts, strict=True)]
+    parts = np.split(order, np.flatnonzero((np.diff(epoch[order]) != 0) | (np.diff(step[order]) != 0)) + 1)
+    return [((int(epoch[part[0]]), int(step[part[0]])), part) for part in parts]
 
 
 def _varies(sizes: Sizes, name: str) -> bool:

@@ -8,7 +8,7 @@ that nobody has decided yet count as their bound. On top comes what ops hold onl
 and what is derived once and kept (the program's ``kept``).
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,7 +33,7 @@ from simgnn.sim.memory.spans import (
     scratch_bytes,
     scratch_spans,
 )
-from simgnn.sim.network.max_min import Bools, Ints
+from simgnn.sim.network.flow_table import Bools, Ints
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,12 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
-    """All that is held, for whoever wants more than peaks. ``kept``: bytes of each buffer (or what is kept beside them)
-    that is there all the time, by space and name, int64 [P] each. ``spans``: the rest; ``on_device``: where, bool [n].
-    """
-
-    kept: Mapping[str, Mapping[str, IntArray]]
-    spans: Spans
-    on_device: Bools
-
-    def always(self, *spaces: str) -> IntArray:
-        """Bytes that are there all the time in some spaces, int64 [P]."""
-        found = [nbytes for space in spaces for nbytes in self.kept[space].values()]
-        return np.asarray(np.sum(found, axis=0), dtype=np.int64)
-
-
-@dataclass(frozen=True, eq=False)
 class Memory:
     """Peaks in bytes, int64 [P]: of each rank's buffers on its ``device``, in ``host`` memory, and of ``both`` at once.
 
     ``devices``: of all ranks on a device at once, by its name; a CPU's memory holds its ranks' host buffers too.
-    ``gpu``: which ranks have a memory of their own beside the host's, bool [P].
+    ``gpu``: which ranks have a memory of their own beside the host's, bool [P]. ``kept``: bytes that are there all the
+    time, by space and name, int64 [P] each; ``spans``: the rest; ``on_device``: which of these, bool [n].
     """
 
     device: IntArray
@@ -88,20 +73,22 @@ class Memory:
     devices: Mapping[str, int]
     gpu: Bools
     out_of_memory: OutOfMemory | None
-    holdings: Holdings
+    kept: Mapping[str, Mapping[str, IntArray]]
+    spans: Spans
+    on_device: Bools
 
     @cached_property
     def timeline(self) -> pa.Table:
         """What each rank holds from each change on, as a table of ``MEMORY_SCHEMA``: of the epochs that were simulated,
         not of those that repeat them."""
-        spans, ranks = self.holdings.spans, np.arange(len(self.device))
-        here, span, tick, change = spans.changes(ranks)
+        ranks = np.arange(len(self.device))
+        here, span, tick, change = self.spans.changes(ranks)
         rank = np.concatenate((ranks, here)).astype(np.int32)
         seconds = np.concatenate((np.zeros(len(ranks)), tick / PICOSECONDS))
         levels = []
         for on_device, spaces in ((True, ("device",)), (False, ("host", "host-shared"))):
-            always = self.holdings.always(*spaces)
-            part = np.where(self.holdings.on_device[span] == on_device, change, 0)
+            always = always_bytes(self.kept, *spaces)
+            part = np.where(self.on_device[span] == on_device, change, 0)
             levels.append(np.concatenate((always, np.cumsum(part) + always[here])))
         order = np.lexsort((np.arange(len(rank)), seconds, rank))
         rank, seconds = rank[order], seconds[order]
@@ -113,40 +100,51 @@ class Memory:
     @cached_property
     def reserved(self) -> IntArray | None:
         """Device memory that PyTorch's caching allocator keeps for each rank at the end of the simulated epochs, int64
-        [P], see :mod:`simgnn.sim.memory.caching_allocator`; None where no rank has a GPU, 0 for ranks that have
-        none."""
+        [P], see :mod:`simgnn.sim.memory.caching_allocator`; 0 for ranks without a GPU, None where no rank has one."""
         if not self.gpu.any():
             return None
-        spans = self.holdings.spans.where(self.holdings.on_device)
-        here, span, _, change = spans.changes(np.arange(len(self.gpu)))
+        here, span, _, change = self.spans.where(self.on_device).changes(np.arange(len(self.gpu)))
         bounds = np.searchsorted(here, np.arange(len(self.gpu) + 1))
         found = np.zeros(len(self.gpu), dtype=np.int64)
         for rank in np.flatnonzero(self.gpu).tolist():
             mine = slice(bounds[rank], bounds[rank + 1])
-            always = [int(nbytes[rank]) for nbytes in self.holdings.kept["device"].values()]
+            always = [int(nbytes[rank]) for nbytes in self.kept["device"].values()]
             found[rank] = reserved_bytes(always, span[mine].tolist(), change[mine].tolist())
         return found
+
+
+def always_bytes(kept: Mapping[str, Mapping[str, IntArray]], *spaces: str) -> IntArray:
+    """Bytes that are there all the time in some spaces, int64 [P]; ``kept``: see :class:`Memory`."""
+    return np.asarray(np.sum([nbytes for space in spaces for nbytes in kept[space].values()], axis=0), dtype=np.int64)
 
 
 def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mapping[str, Ints]) -> Memory:
     """Memory of a run whose ops were issued and ended as ``ticks`` say (columns of the recorder)."""
     ranks = np.arange(program.ranks)
+    # a buffer that a host's ranks share counts with the first of them
     first = np.array([program.hosts.index(host) for host in program.hosts]) == ranks
+    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
+    handed = handed_over(program)
     spans = buffer_spans(program, sizes, ticks)
     spans = spans.joined(scratch_spans(program, sizes, ticks, len(spans.names)))
     spans = spans.where(first[spans.rank] | ~spans.in_space(program, "host-shared"))
-    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(program.ranks)])
-    handed = handed_over(program)
     spans = spans.where(~(on_cpu[spans.rank] & spans.named(handed)))
-    holdings = Holdings(_kept(program, sizes, first, on_cpu, handed), spans, spans.in_space(program, "device"))
-    on_device, in_host = holdings.always("device"), holdings.always("host", "host-shared")
+    kept: dict[str, dict[str, IntArray]]
+    kept = {space: {"": np.zeros(program.ranks, dtype=np.int64)} for space in ("device", "host", "host-shared")}
+    for name in sorted(always_held(program) - same_as_constants(program)):
+        space = program.buffers[name].space
+        there = first if space == "host-shared" else ~on_cpu if name in handed else 1
+        kept[space][name] = most_bytes(sizes, name) * there
+    kept["device"] |= {name: scratch_bytes(sizes, one, 0, 0, name) for name, one in program.kept.items()}
+    on_device, in_host = always_bytes(kept, "device"), always_bytes(kept, "host", "host-shared")
+    lies_there = spans.in_space(program, "device")
     devices = list(dict.fromkeys(machine.devices))
     place = np.array([devices.index(name) for name in machine.devices])
     limits = np.array([machine.memory_bytes(machine.devices.index(name)) for name in devices])
-    held = spans.where(holdings.on_device | on_cpu[spans.rank])
+    held = spans.where(lies_there | on_cpu[spans.rank])
     total = np.bincount(place, on_device + in_host * on_cpu, minlength=len(devices)).astype(np.int64)
     # what lies in host memory beside GPUs; a CPU's device memory is its host's
-    beside = spans.where(~holdings.on_device & ~on_cpu[spans.rank])
+    beside = spans.where(~lies_there & ~on_cpu[spans.rank])
     hosts = np.array(machine.hosts)
     in_hosts = np.bincount(hosts, in_host * ~on_cpu).astype(np.int64)
     host_limits = np.array([machine.host_memory_bytes(host) for host in range(len(in_hosts))])
@@ -155,29 +153,16 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
         _overflow(beside, program, in_hosts, hosts, host_limits, "its host's memory"),
     ]
     return Memory(
-        device=spans.where(holdings.on_device).peaks(on_device, ranks),
-        host=spans.where(~holdings.on_device).peaks(in_host, ranks),
+        device=spans.where(lies_there).peaks(on_device, ranks),
+        host=spans.where(~lies_there).peaks(in_host, ranks),
         both=spans.peaks(on_device + in_host, ranks),
         devices=dict(zip(devices, held.peaks(total, place).tolist(), strict=True)),
         gpu=~on_cpu,
         out_of_memory=min((found for found in overflows if found is not None), key=lambda one: one.tick, default=None),
-        holdings=holdings,
+        kept=kept,
+        spans=spans,
+        on_device=lies_there,
     )
-
-
-def _kept(
-    program: Program, sizes: Sizes, first: Bools, on_cpu: Bools, handed: Set[str]
-) -> dict[str, dict[str, IntArray]]:
-    """Bytes that are there all the time, by space and name; ``first``: whether a rank is the first of its host.
-    ``handed``: see :func:`handed_over`; not theirs on a CPU."""
-    zero = np.zeros(program.ranks, dtype=np.int64)
-    kept: dict[str, dict[str, IntArray]] = {space: {"": zero} for space in ("device", "host", "host-shared")}
-    for name in sorted(always_held(program) - same_as_constants(program)):
-        space = program.buffers[name].space
-        there = first if space == "host-shared" else ~on_cpu if name in handed else 1
-        kept[space][name] = most_bytes(sizes, name) * there
-    kept["device"] |= {name: scratch_bytes(sizes, one, 0, 0, name) for name, one in program.kept.items()}
-    return kept
 
 
 def _overflow(

@@ -1,23 +1,212 @@
-"""The flows of the network as columns, and the paths that they take as one CSR."""
+"""The flows of the network as columns, the paths that they take, and which class of flows crosses which link.
+
+A class that joins is put where it belongs, so a join costs as much as the class has links, not as much as there are
+classes. Each link has some room; when one is full, :func:`build` lays everything out anew without what has ended.
+"""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
+import numba as nb
 import numpy as np
+from numpy.typing import NDArray
 
-from simgnn.sim.network.link_crossings import (
-    FITS,
-    LINK_FULL,
-    Bools,
-    Crossings,
-    Floats,
-    Ints,
-    Paths,
-    build,
-    fits,
-    join,
-    remove,
-)
-from simgnn.sim.network.max_min import Flows
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+LINKS = 4
+"""Room for this many links of each class that may still join."""
+
+FITS, LINK_FULL, FULL = 0, 1, 2
+
+
+class Crossings(NamedTuple):
+    """``first`` [classes + 1], ``link``, ``take``: links of each class and what one unit of its rate takes of them.
+
+    ``begin`` [links + 1], ``length`` [links], ``crossing``: the classes of each link (ended ones too), by cap and join.
+    ``root`` [links]: the lowest link of each link's component; two components may be one that has fallen apart.
+    ``load`` and ``rising`` [links]: sum of ``take`` and number of the classes that have not ended.
+    """
+
+    first: Ints
+    link: Ints
+    take: Floats
+    begin: Ints
+    length: Ints
+    crossing: Ints
+    root: Ints
+    load: Floats
+    rising: Ints
+
+
+class Paths(NamedTuple):
+    """Paths as a CSR: ``link[pointer[p]:pointer[p + 1]]`` are the links of path p, ``share`` what it takes of each."""
+
+    pointer: Ints
+    link: Ints
+    share: Floats
+
+
+@nb.njit(cache=True)
+def build(
+    path: Ints, weight: Floats, cap: Floats, used: int, count: int, room: int, spare: int, paths: Paths, links: int
+) -> Crossings:
+    """The crossings of the first ``used`` classes, sorted by cap, with room for ``room`` classes in all.
+
+    A link has room for twice those of the first ``count`` classes that cross it, and ``spare`` more.
+    """
+    length = np.zeros(links, dtype=np.int64)
+    total = 0
+    for k in range(count):
+        for origin in range(paths.pointer[path[k]], paths.pointer[path[k] + 1]):
+            length[paths.link[origin]] += 1
+            total += 1
+    begin = np.zeros(links + 1, dtype=np.int64)
+    for i in range(links):
+        begin[i + 1] = begin[i] + 2 * length[i] + spare
+        length[i] = 0
+    found = Crossings(
+        np.zeros(room + 1, dtype=np.int64),
+        np.empty(2 * total + LINKS * room, dtype=np.int64),
+        np.empty(2 * total + LINKS * room),
+        begin,
+        length,
+        np.empty(begin[links], dtype=np.int64),
+        np.arange(links),
+        np.zeros(links),
+        np.zeros(links, dtype=np.int64),
+    )
+    insert(path, weight, cap, 0, used, paths, found)
+    return found
+
+
+@nb.njit(cache=True)
+def fits(path: Ints, used: int, count: int, paths: Paths, crossings: Crossings) -> int:
+    """Whether there is room for the classes ``used`` to ``count`` - 1: FITS, LINK_FULL or FULL."""
+    more = np.zeros(crossings.length.size, dtype=np.int64)
+    total = crossings.first[used]
+    for k in range(used, count):
+        for origin in range(paths.pointer[path[k]], paths.pointer[path[k] + 1]):
+            here = paths.link[origin]
+            more[here] += 1
+            total += 1
+            if crossings.begin[here] + crossings.length[here] + more[here] > crossings.begin[here + 1]:
+                return LINK_FULL
+    return FITS if count < crossings.first.size and total <= crossings.link.size else FULL
+
+
+@nb.njit(cache=True)
+def insert(path: Ints, weight: Floats, cap: Floats, used: int, count: int, paths: Paths, crossings: Crossings) -> None:
+    """Add the classes ``used`` to ``count`` - 1, for which there is room."""
+    first, link, take, begin, length, crossing, root, load, rising = crossings
+    for k in range(used, count):
+        at = first[k]
+        for origin in range(paths.pointer[path[k]], paths.pointer[path[k] + 1]):
+            here = paths.link[origin]
+            link[at] = here
+            take[at] = weight[k] * paths.share[origin]
+            load[here] += take[at]
+            rising[here] += 1
+            place = begin[here] + length[here]
+            while place > begin[here] and cap[crossing[place - 1]] > cap[k]:
+                crossing[place] = crossing[place - 1]
+                place -= 1
+            crossing[place] = k
+            length[here] += 1
+            a, b = link[first[k]], here
+            while root[a] != a:
+                a = root[a]
+            while root[b] != b:
+                b = root[b]
+            root[max(a, b)] = min(a, b)
+            at += 1
+        first[k + 1] = at
+    for i in range(root.size):
+        root[i] = root[root[i]]  # roots are lower than what hangs on them, so theirs are final
+
+
+@nb.njit(cache=True)
+def join(
+    order: Ints, used: int, count: int, dirty: Bools, path: Ints, weight: Floats, cap: Floats, paths: Paths,
+    crossings: Crossings,
+) -> Ints:  # fmt: skip
+    """Add the classes ``used`` to ``count`` - 1, for which there is room, and mark their components dirty.
+
+    Returns ``order`` with them merged in: classes by cap, equal ones as they joined.
+    """
+    insert(path, weight, cap, used, count, paths, crossings)
+    for i in range(dirty.size):
+        if dirty[i]:
+            dirty[crossings.root[i]] = True
+    for k in range(used, count):
+        dirty[crossings.root[crossings.link[crossings.first[k]]]] = True
+    fresh = np.arange(used, count)
+    sort_by(fresh, cap)
+    merged = np.empty(order.size + fresh.size, dtype=np.int64)
+    a = b = 0
+    for i in range(merged.size):
+        if b == fresh.size or (a < order.size and cap[order[a]] <= cap[fresh[b]]):
+            merged[i] = order[a]
+            a += 1
+        else:
+            merged[i] = fresh[b]
+            b += 1
+    return merged
+
+
+@nb.njit(cache=True)
+def sort_by(classes: Ints, value: Floats | Ints) -> None:
+    """Sort classes by a value, stably, in place. (Numba takes seconds to compile np.argsort, and these are few.)"""
+    other = classes.copy()
+    width = 1
+    while width < classes.size:
+        for low in range(0, classes.size, 2 * width):
+            middle, high = min(low + width, classes.size), min(low + 2 * width, classes.size)
+            a, b = low, middle
+            for i in range(low, high):
+                if b == high or (a < middle and value[classes[a]] <= value[classes[b]]):
+                    other[i] = classes[a]
+                    a += 1
+                else:
+                    other[i] = classes[b]
+                    b += 1
+        classes[:] = other
+        width *= 2
+
+
+@nb.njit(cache=True)
+def remove(classes: Ints, order: Ints, ended: Bools, dirty: Bools, crossings: Crossings) -> Ints:
+    """Mark classes as ended and their components as dirty, take their load off their links; ``order`` without them."""
+    first, link, take = crossings.first, crossings.link, crossings.take
+    for k in classes:
+        ended[k] = True
+        dirty[crossings.root[link[first[k]]]] = True
+        for q in range(first[k], first[k + 1]):
+            crossings.load[link[q]] -= take[q]
+            crossings.rising[link[q]] -= 1
+    left = np.empty(order.size - classes.size, dtype=np.int64)
+    count = 0
+    for k in order:
+        if not ended[k]:
+            left[count] = k
+            count += 1
+    return left
+
+
+class Flows(NamedTuple):
+    """The columns of a :class:`FlowTable` that kernels take."""
+
+    ended: Bools
+    weight: Floats
+    cap: Floats
+    rate: Floats
+    remaining: Floats
+    since: Ints
+    born: Ints
+    end: Ints
+    owner: Ints
+    low: Ints
+    high: Ints
 
 
 class PathTable:
@@ -45,10 +234,6 @@ class PathTable:
             np.concatenate((share, paths.share)),
         )
         return len(pointer) - 1
-
-    def links(self, path: int) -> tuple[int, ...]:
-        """Links of a path."""
-        return tuple(link for link, _ in self.crossed(path))
 
     def crossed(self, path: int) -> tuple[tuple[int, float], ...]:
         """Links of a path, each with what one unit of a flow's rate takes of it."""
@@ -95,6 +280,8 @@ class FlowTable:
     low: Ints
     high: Ints
     ended: Bools
+    crossings: Crossings
+    columns: Flows
 
     def __init__(self, links: int) -> None:
         self._links = links
@@ -106,8 +293,6 @@ class FlowTable:
         for name in _COLUMNS:
             kind = np.bool_ if name == "ended" else np.float64 if name in _FLOATS else np.int64
             setattr(self, name, np.zeros(0, dtype=kind))
-        self.crossings: Crossings
-        self.columns: Flows
         self._lay_out(0)
 
     def join(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats, owner: int, low: Ints) -> None:

@@ -14,30 +14,10 @@ import numba as nb
 import numpy as np
 
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS
-from simgnn.sim.network.link_crossings import Bools as Bools
-from simgnn.sim.network.link_crossings import Crossings, Paths, sort_by
-from simgnn.sim.network.link_crossings import Floats as Floats
-from simgnn.sim.network.link_crossings import Ints as Ints
+from simgnn.sim.network.flow_table import Bools, Crossings, Floats, Flows, Ints, Paths, sort_by
 
 TICK_S = 1.0 / PICOSECONDS
 LATEST = float(FOREVER_PS)
-
-
-class Flows(NamedTuple):
-    """The columns of a :class:`simgnn.sim.network.flow_table.FlowTable`, which describes them, as the kernels take
-    them."""
-
-    ended: Bools
-    weight: Floats
-    cap: Floats
-    rate: Floats
-    remaining: Floats
-    since: Ints
-    born: Ints
-    end: Ints
-    owner: Ints
-    low: Ints
-    high: Ints
 
 
 class Links(NamedTuple):

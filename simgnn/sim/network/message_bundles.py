@@ -14,7 +14,7 @@ import numpy as np
 
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import end_pairs
-from simgnn.sim.network.link_crossings import Floats, Ints, Paths
+from simgnn.sim.network.flow_table import Floats, Ints, Paths
 
 BUNDLED_ABOVE = 65_536
 """Rounds of more messages than this (256 ranks that all talk to one another) are bundled."""

@@ -12,10 +12,10 @@ quickest flow takes. A batch holds at most ``PART`` of the classes under way, so
 against exact events (``window = 0``) depends on no unit of time or size.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -23,12 +23,9 @@ import simpy
 from simgnn.errors import HardwareError
 from simgnn.hardware.profile.links import Load
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
-from simgnn.sim.network.flow_table import FlowTable
-from simgnn.sim.network.link_crossings import Floats, Ints, Paths
-from simgnn.sim.network.link_loads import Loads
+from simgnn.sim.network.flow_table import Floats, FlowTable, Ints, Paths
+from simgnn.sim.network.link_limits import Buckets, Loads
 from simgnn.sim.network.max_min import Links, patience, solve
-from simgnn.sim.network.message_batch import Batch, OnEnd, Tag
-from simgnn.sim.network.token_buckets import Buckets
 from simgnn.sim.shared_processors import HostCores
 
 WINDOW = 0.03
@@ -46,11 +43,43 @@ BOUNDARY = simpy.events.EventPriority(3)
 """Priority of events that must see the flows too."""
 
 
+Tag = tuple[int, ...]
+"""Names a batch of messages: the number of its turn first, then what tells it from others of that turn."""
+OnEnd = Callable[[list[int], int], None]
+"""Called with the labels of flows that end together, and their end in ticks (now or a little later)."""
+
+
+class Batch(NamedTuple):
+    """Messages that wait out one latency: classes sorted, ``labels[low[c]:low[c + 1]]`` those of class c.
+
+    ``unit`` float64 [classes]: bytes that each message hands over at once; None: none of them waits behind others.
+    ``asked``: the receivers first say that they are there.
+    """
+
+    path: Ints
+    weight: Floats
+    cap: Floats
+    size: Floats
+    low: Ints
+    labels: list[int]
+    on_end: OnEnd
+    tag: Tag
+    unit: Floats | None = None
+    asked: bool = False
+
+    def part(self, classes: Ints) -> "Batch":
+        """Some of its classes, which have waited behind others and do so no more."""
+        labels = [label for c in classes.tolist() for label in self.labels[self.low[c] : self.low[c + 1]]]
+        low = np.append(0, np.cumsum(np.diff(self.low)[classes]))
+        weight, cap, size = (column[classes] for column in (self.weight, self.cap, self.size))
+        return Batch(self.path[classes], weight, cap, size, low, labels, self.on_end, self.tag)
+
+
 class Network:
     """All links and everything that flows on them.
 
     ``capacity`` float64 [links] in bytes/s and ``names`` describe the links; ``burst`` float64 [links]: bytes that each
-    lets through at once after a pause (:mod:`simgnn.sim.network.token_buckets`; None: none). Flows are submitted with
+    lets through at once after a pause (:class:`Buckets`; None: none). Flows are submitted with
     :meth:`send`.
     """
 
@@ -89,7 +118,7 @@ class Network:
         env.process(self._run())
 
     def bear(self, loads: Sequence[Load | None], ends: Mapping[int, Sequence[HostCores]]) -> None:
-        """From now on messages that fill links keep others waiting and take processor time (``sim.loads``)."""
+        """From now on messages that fill links keep others waiting and take processor time (:class:`Loads`)."""
         self._loads = Loads(loads, self._capacity, ends, self._flows)
 
     def answer(self, there: int, back: int) -> None:
@@ -287,7 +316,7 @@ class Network:
             left_s = flows.remaining[starved] / max(flows.rate[starved], np.finfo(np.float64).tiny)
             if left_s < FOREVER_PS / PICOSECONDS:
                 raise too_long()
-            crossed = (i for i in flows.paths.links(int(flows.path[starved])) if i < len(self._names))
+            crossed = (i for i, _ in flows.paths.crossed(int(flows.path[starved])) if i < len(self._names))
             raise HardwareError(
                 f"a message of {flows.remaining[starved]:.0f} bytes over {', '.join(self._names[i] for i in crossed)} "
                 f"would get {flows.rate[starved]:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of "

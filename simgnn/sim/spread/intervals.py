@@ -22,7 +22,7 @@ from simgnn.program.sizes import IntArray
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.turn_sizes import Activity, Sizes
-from simgnn.sim.network.max_min import Bools, Floats
+from simgnn.sim.network.flow_table import Bools, Floats
 from simgnn.sim.simulate import Simulation
 from simgnn.sim.spread.delays import Delays, Step
 from simgnn.sim.spread.origins import Origins

@@ -15,9 +15,9 @@ from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
 from simgnn.program.program import Turn
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
-from simgnn.sim.engine.handlers import handed_bytes
+from simgnn.sim.engine.sent_bytes import handed_bytes
 from simgnn.sim.engine.turn_sizes import Sizes
-from simgnn.sim.network.max_min import Bools, Floats
+from simgnn.sim.network.flow_table import Bools, Floats
 from simgnn.sim.shared_processors import ranks_at_work
 
 COPIES = (OpKind.H2D, OpKind.D2H)
