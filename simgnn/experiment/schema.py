@@ -98,7 +98,14 @@ class Experiment(BaseModel):
         for key, section in SECTIONS.items():
             values[key] = parse_table(section, table.get(key, {}), (key,), origin, problems)
         for slot in SLOTS:
-            values[slot] = _parse_slot(slot, table.get(slot, {}), origin, problems)
+            entries = table.get(slot, {})
+            kind = entries.get("kind", DEFAULT_KIND[slot]) if isinstance(entries, Mapping) else DEFAULT_KIND[slot]
+            try:
+                found = policy_class(slot, kind)
+            except ConfigError as error:
+                problems += [line((slot, "kind"), problem, origin) for problem in error.problems]
+            else:
+                values[slot] = parse_table(found, entries, (slot,), origin, problems)
         if not problems:  # what has faults of its own cannot be asked about others
             values, problems = settled(values, origin, stated, trains)
         if problems:
@@ -148,13 +155,3 @@ class Experiment(BaseModel):
         """Host of each rank: ranks fill host after host."""
         hosts, each = self.cluster.hosts or 1, self.cluster.ranks_per_host or 1
         return tuple(host for host in range(hosts) for _ in range(each))
-
-
-def _parse_slot(slot: str, table: Any, origin: Callable[[tuple[str, ...]], str], problems: list[str]) -> Any:
-    kind = table.get("kind", DEFAULT_KIND[slot]) if isinstance(table, Mapping) else DEFAULT_KIND[slot]
-    try:
-        found = policy_class(slot, kind)
-    except ConfigError as error:
-        problems += [line((slot, "kind"), problem, origin) for problem in error.problems]
-        return None
-    return parse_table(found, table, (slot,), origin, problems)

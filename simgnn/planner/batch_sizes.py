@@ -44,9 +44,16 @@ class PreparedBatches:
     fetched_ahead: bool
     sizes: BatchSizes
 
-    def plan_folder(self) -> Path:
-        """The folder of the plan, for processes that draw batches; written if it is not there yet."""
-        return save_plan(self.plan, self.source, self.folder / PLAN)
+    def table(self) -> dict[str, str | None]:
+        """Where the executor finds what it draws from (``plan``), the presampled batches (``folder``) and what ranks
+        gather and send (``fetches``; None where they ask each other). Writes what is not there yet."""
+        fetches, plan = self.fetches(), save_plan(self.plan, self.source, self.folder / PLAN)
+        return {
+            "plan": str(plan.resolve()),
+            "folder": str(self.folder.resolve()),
+            "fetches": None if fetches is None else str(fetches.path.resolve()),
+            "source": self.source,
+        }
 
     def fetches(self) -> FetchPlan | None:
         """What ranks gather and send, planned on disk; None where they ask each other while training."""

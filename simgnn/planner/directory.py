@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
@@ -21,9 +21,6 @@ from simgnn.policy import Policy
 from simgnn.program.storage import program_digest, save_program
 from simgnn.registry import folder_of, is_external, shipped
 from simgnn.tomlfile import leaves, load_toml, write_toml
-
-if TYPE_CHECKING:
-    from simgnn.planner.batch_sizes import PreparedBatches
 
 EXPERIMENT_FILE, HARDWARE_FILE, PLAN_FOLDER = "experiment.toml", "hardware.toml", "plan"
 PLAN_FORMAT = 1
@@ -109,22 +106,10 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "train": experiment.train.model_dump(mode="json"),
         "policies": {slot: policy.model_dump(mode="json") for slot, policy in acting.items()},
         **({"code": folders} if folders else {}),
-        "batches": None if prepared.batches is None or shards is None else batches_table(prepared.batches),
+        "batches": None if prepared.batches is None or shards is None else prepared.batches.table(),
         "threads_per_rank": None if threads == "auto" else threads,
         "seed": experiment.seed,
         "program_digest": program_digest(prepared.planned.program),
-    }
-
-
-def batches_table(batches: "PreparedBatches") -> Mapping[str, Any]:
-    """Where the executor finds what it draws from (``plan``), the presampled batches (``folder``) and what ranks gather
-    and send (``fetches``; None where they ask one another). Writes what is not there yet."""
-    fetches = batches.fetches()
-    return {
-        "plan": str(batches.plan_folder().resolve()),
-        "folder": str(batches.folder.resolve()),
-        "fetches": None if fetches is None else str(fetches.path.resolve()),
-        "source": batches.source,
     }
 
 

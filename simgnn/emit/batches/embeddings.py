@@ -49,18 +49,6 @@ class ApplyGradients(RankAction[Callable[[PolicyContext, Array, Array, Array, Ar
     """Change the vectors of vertices, and the sums of squares, by a step of Adagrad."""
 
 
-def pushed_rows(hosts: tuple[int, ...], batches: BatchSizes) -> IntArray:
-    """Rows of gradients that each rank (first axis) has for each rank that writes, itself included: int64 [P, P,
-    epochs, steps]. They are those of its batches' input rows, none of which is cached."""
-    serving, ranks = Serving(hosts), np.arange(len(hosts))
-    writers = np.array([serving.writer(host) for host in hosts])
-    dense = np.zeros((len(hosts), len(hosts), *batches.local.shape[1:]), np.int64)
-    dense[ranks, writers] = batches.local
-    # a rank pulls the rows of a host from one rank there, whichever serves them
-    np.add.at(dense, (batches.pulled.target, writers[batches.pulled.source]), batches.pulled.rows)
-    return dense
-
-
 @dataclass(frozen=True)
 class PushOps:
     """Ops of a step. ``pick``: when the optimizer has stepped; ``push``: sends and sums what was picked; ``apply``:
@@ -95,27 +83,35 @@ def push_ops(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, 
         if several
     ]  # fmt: skip
     # gradients are sorted by id, which takes a copy and their places, and summed up
-    push.append(Op(
+    summed = Op(
         SUM, OpKind.ADD, Nature.LEARNING, accesses([*_pushed("own"), COUNT, *(_pushed("arrived") if several else ())]),
         accesses(PENDING), work=(builder.row_work("scatter_add", SUMMED, width),), module=PLACES,
         action=SumGradients.label, phase="update", category="update",
         scratch=Scratch(rows_of(SUMMED, row_bytes + ORDER_BYTES)),
-    ))  # fmt: skip
+    )  # fmt: skip
     # Adagrad's step makes two tensors as large as the rows that it changes
-    apply = [Op(
+    applied = Op(
         APPLY, OpKind.OPTIMIZE, Nature.LEARNING, accesses([*PENDING, STATE, FEATURES]), accesses([STATE, FEATURES]),
         work=(Work("optimizer", {"elements": ELEMENTS, "item_bytes": builder.item_bytes}),), module=PLACES,
         action=ApplyGradients.label, phase="update", category="update",
         scratch=Scratch(rows_of(MOST_SUMMED, 2 * row_bytes)),
-    )]  # fmt: skip
+    )  # fmt: skip
+    apply = [applied]
     if len(set(builder.hosts)) < len(builder.hosts):
         settled = Op(SETTLED, OpKind.BARRIER, Nature.PUSHING, phase="update", category="comm")
         apply.insert(0 if delay else 1, settled)
-    return PushOps(pick, tuple(push), tuple(apply))
+    return PushOps(pick, (*push, summed), tuple(apply))
 
 
 def _sizes(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, width: int, delay: int) -> None:
-    dense, ranks, serving = pushed_rows(builder.hosts, batches), np.arange(len(builder.hosts)), Serving(builder.hosts)
+    hosts, serving = builder.hosts, Serving(builder.hosts)
+    ranks, writers = np.arange(len(hosts)), np.array([serving.writer(host) for host in hosts])
+    # gradients that each rank (first axis) has for each rank that writes, itself included [P, P, epochs, steps]: of all
+    # input rows of its batches, as none is cached
+    dense = np.zeros((len(hosts), len(hosts), *batches.local.shape[1:]), np.int64)
+    dense[ranks, writers] = batches.local
+    # a rank pulls the rows of a host from one rank there, whichever serves them
+    np.add.at(dense, (batches.pulled.target, writers[batches.pulled.source]), batches.pulled.rows)
     own, summed = dense[ranks, ranks].copy(), dense.sum(axis=0)
     dense[ranks, ranks] = 0
     add_route(builder, PUSH, Route.from_turns(dense))
@@ -123,12 +119,11 @@ def _sizes(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, wi
     if delay:  # those of the step before, over the borders of epochs
         flat = summed.reshape(len(ranks), -1)
         applied = np.concatenate((np.zeros_like(flat[:, :1]), flat[:, :-1]), axis=1).reshape(summed.shape)
-    writes = np.array([serving.writer(host) for host in builder.hosts]) == ranks
     builder.column(OWN.name, own)
     builder.column(SUMMED.name, summed)
     builder.column(MOST_SUMMED.name, np.minimum(summed.max(axis=(1, 2)), host_rows))
     builder.column(ELEMENTS.name, applied * width)
-    builder.column(WRITTEN.name, np.where(writes, host_rows, 0))
+    builder.column(WRITTEN.name, np.where(writers == ranks, host_rows, 0))
 
 
 def _buffers(builder: ProgramBuilder, width: int, delay: int) -> None:

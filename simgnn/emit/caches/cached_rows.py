@@ -90,11 +90,6 @@ def _places(rows: Size) -> tuple[Work, ...]:
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": 8}),)
 
 
-def is_replica_sync(sync: Sync) -> bool:
-    """Whether a sync completes sums in place: its last stage publishes to rows of the buffer that it reads."""
-    return sync.stages[-1].in_place
-
-
 @dataclass(frozen=True)
 class ReplicaSync:
     """Gather (absent where mirrors have nothing to give), fold, scatter.
@@ -247,21 +242,6 @@ class ReplicaSync:
         return f"{what}/{self.sync.point}"
 
 
-def emit_settling(builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str:
-    """Keep a reference of a layer's sums for the run, and replace it only where the present one is too far from it.
-    Returns the buffer of the rows that were renewed."""
-    layer, rows, width = reference.layer, reference.rows, reference.width
-    shift = builder.buffer(f"shift/{layer}", rows, width, persistent=True)
-    renewed = builder.buffer(f"renewed/{layer}", rows, 1, "bool")
-    work = builder.row_work("elementwise", rows, width, passes=4)
-    builder.compute(
-        templates, f"forward/{layer}/maximum/settle", OpKind.SELECT, [reference.buffer, shift],
-        [reference.buffer, shift, renewed], (work,), Settle, layer=layer, phase="forward", module="freshness",
-        category="comm_overhead",
-    )  # fmt: skip
-    return renewed
-
-
 class CachedRows(ChoosesRows, MovesRows, ABC):
     """The base of policies that say which rows travel (:meth:`ChoosesRows.moved`); others are taken from caches.
 
@@ -275,15 +255,25 @@ class CachedRows(ChoosesRows, MovesRows, ABC):
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
         training = training_part(builder, sync)
-        if is_replica_sync(training):
+        if training.stages[-1].in_place:  # sums are completed over masters and mirrors
             ReplicaSync(builder, training, codec, self).emit()
             return
         for stage in training.stages:
             CachedStage(builder, training, stage, codec, self).emit()
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Keep one reference: parts of several epochs add up only relative to the same."""
-        return emit_settling(builder, templates, reference)
+        """Keep a reference of a layer's sums for the run, as parts of several epochs add up only relative to the same.
+        It is replaced where the present one is too far from it; returns the buffer of the rows that were renewed."""
+        layer, rows, width = reference.layer, reference.rows, reference.width
+        shift = builder.buffer(f"shift/{layer}", rows, width, persistent=True)
+        renewed = builder.buffer(f"renewed/{layer}", rows, 1, "bool")
+        work = builder.row_work("elementwise", rows, width, passes=4)
+        builder.compute(
+            templates, f"forward/{layer}/maximum/settle", OpKind.SELECT, [reference.buffer, shift],
+            [reference.buffer, shift, renewed], (work,), Settle, layer=layer, phase="forward", module=self.slot,
+            category="comm_overhead",
+        )  # fmt: skip
+        return renewed
 
     def emit_epoch_end(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
         emit_state_step(builder, self, templates)
