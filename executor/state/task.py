@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from executor.kernels.edges.sparse import from_scipy
-from simgnn.graph.centred import CentredRows
+from simgnn.graph.graph import CentredRows
 from simgnn.partition.local.shards import Shard
 from simgnn.policy import Metrics
 

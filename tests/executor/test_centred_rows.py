@@ -10,7 +10,7 @@ from executor.kernels.edges.sparse import SparseRows, from_scipy
 from executor.layers.affine import affine, product
 from executor.minibatch.data import _put_rows
 from executor.state.task import load_task
-from simgnn.graph.centred import CentredRows
+from simgnn.graph.graph import CentredRows
 from simgnn.partition.local.shards import Shard
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}

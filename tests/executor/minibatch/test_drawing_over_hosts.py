@@ -20,8 +20,8 @@ from simgnn.emit.batches.names import BATCHES, FEATURE_ROWS, VERTICES, edges_of,
 from simgnn.errors import BackendError, GraphError
 from simgnn.graph.graph import Graph
 from simgnn.partition.algorithms.metis import metis_owner
-from simgnn.partition.algorithms.simple import random_owner
 from simgnn.partition.local.serving import Serving
+from simgnn.partition.partitioners.block_row import random_owner
 from simgnn.policies.batching.sampled import Sampled
 from simgnn.policies.codec.none import Plain
 from simgnn.program.builder import ProgramBuilder, accesses
