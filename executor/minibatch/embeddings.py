@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from executor.state.plan import RunPlan
 from executor.store.features import FeatureStore
-from executor.store.sums import sum_by_id
 from simgnn.emit.batches.embeddings import PUSH, STATE, ApplyGradients, PickGradients, SumGradients
 from simgnn.emit.batches.names import EMBEDDINGS, FEATURES
 from simgnn.emit.batches.on_rank import Functions, carried_out
@@ -143,3 +142,18 @@ def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) 
     )
     writes = places.serving.writer(places.host) == rank
     return learned.functions(), {EMBEDDINGS: store.table(FEATURES)[:, -width:]} if writes else {}
+
+
+def sum_by_id(ids: torch.Tensor, *parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The distinct ``ids`` int64 [k], ascending, and the sum of the rows of each, added in their order, so that it does
+    not depend on timing. ``parts``: the k rows in pieces, [k1, F], [k2, F]..."""
+    order = torch.argsort(ids, stable=True)
+    different, lengths = torch.unique_consecutive(ids[order], return_counts=True)
+    if not len(ids):
+        return ids, parts[0][:0]
+    place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
+    rows = parts[0].new_empty((len(ids), *parts[0].shape[1:]))
+    # put in order part by part: joined first, all would be held twice
+    for places, part in zip(torch.split(place, [len(part) for part in parts]), parts, strict=True):
+        rows.index_copy_(0, places, part)
+    return different, torch.segment_reduce(rows, "sum", lengths=lengths, axis=0)

@@ -1,27 +1,25 @@
 """A rank of a mini-batch run: its batches, where their rows come from, and its model over sampled blocks."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
-from executor.minibatch.batches_over_hosts import PartedBatches
-from executor.minibatch.data import host_rows, load_seed_task
+from executor.minibatch.batches import BatchSource, DrawnBatches, PartedBatches, PresampledBatches, SampledBatches
+from executor.minibatch.data import host_rows, load_evaluation, load_seed_task
 from executor.minibatch.embeddings import learned_width, load_embeddings, rows_with_embeddings
-from executor.minibatch.evaluation import load_evaluation
 from executor.minibatch.input_rows import FoundOrigins, ScheduledRows, StagedRows, Staging
 from executor.policies.accelerated import accelerated
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext
 from executor.state.model import SampledNetwork
 from executor.state.optimizer import FlatOptimizer, learned_values
-from executor.state.plan import BatchFolders, RunPlan
-from executor.store.features import FeatureStore
-from executor.store.places import Places
-from executor.store.structure import share_structure
+from executor.state.plan import RunPlan
+from executor.store.features import FeatureStore, Places
+from executor.store.shared import shared_arrays
 from executor.world.member import World
 from simgnn.emit.batches.drawing import DEGREES
 from simgnn.emit.batches.names import FEATURES, HOT, INPUTS, OWN_LABELS, SEED_COUNT, SERVED_ROWS, rows_after
@@ -30,6 +28,7 @@ from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
 from simgnn.policies.placement.store import KeepHotRows
 from simgnn.program.kinds import OpKind
+from simgnn.record.plan import BatchesTable
 from simgnn.sampling.batches.plan import SamplingPlan, open_plan
 from simgnn.sampling.draw.parted import HostStructure
 from simgnn.sampling.fetches.fetch_plan import FetchPlan
@@ -37,19 +36,19 @@ from simgnn.sampling.fetches.remote_rows import Sources, rows_on_hosts
 
 
 def batch_context(
-    plan: RunPlan, folders: BatchFolders, world: World, groups: Mapping[str, GroupHandle]
+    plan: RunPlan, folders: BatchesTable, world: World, groups: Mapping[str, GroupHandle]
 ) -> Callable[[], RankContext]:
-    """Open the rank's lists and batches, all of which are checked; what is returned makes its context."""
-    sampling = open_plan(folders.plan)
-    # batches that hosts draw together have no source of their own
+    """Open and check the rank's lists and batches; the returned function makes its context."""
+    sampling = open_plan(Path(folders.plan))
+    # None: hosts draw batches together
     source = None if DEGREES in plan.program.buffers else _batch_source(plan, folders, sampling, world.rank)
-    fetches = None if folders.fetches is None else FetchPlan.open(folders.fetches, plan.epochs)
+    fetches = None if folders.fetches is None else FetchPlan.open(Path(folders.fetches), plan.epochs)
     return lambda: _context(plan, sampling, source, fetches, world, groups)
 
 
-def _batch_source(plan: RunPlan, folders: BatchFolders, sampling: SamplingPlan, rank: int) -> BatchSource:
+def _batch_source(plan: RunPlan, folders: BatchesTable, sampling: SamplingPlan, rank: int) -> BatchSource:
     if plan.batching.known_ahead:
-        return PresampledBatches(folders.presampled, sampling, plan.artifact.digest, rank, plan.epochs)
+        return PresampledBatches(Path(folders.folder), sampling, plan.artifact.digest, rank, plan.epochs)
     drawing = {op.stream for _, op in plan.program.ops if op.kind is OpKind.SAMPLE}
     return SampledBatches(sampling, rank, sum(plan.program.streams[name].servers for name in drawing))
 
@@ -108,7 +107,7 @@ def _context(
 
 
 def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> FeatureStore:
-    """With the input rows of this host's vertices, features and what is learned, in memory that its ranks share."""
+    """A store with this host's input rows (features, and embeddings behind them), in memory that its ranks share."""
     serving = Serving(plan.program.hosts)
     maps = IdMaps.of(np.array(serving.hosts, np.int32)[np.asarray(sampling.owner)], serving.parts)
     group = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
@@ -124,13 +123,13 @@ def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> Featu
 
 
 def _shared_structure(sampling: SamplingPlan, store: FeatureStore) -> HostStructure:
-    """The in-edges of the vertices of this rank's host, in memory that its ranks share."""
-    places = store.places
+    """The in-edges of the vertices of this rank's host, in memory that the host's ranks share."""
+    serving, host = store.places.serving, store.places.host
 
-    def make() -> HostStructure:
-        return HostStructure.of(sampling.csr, sampling.owner, places.serving, places.host)
+    def make() -> Mapping[str, NDArray[Any]]:
+        return HostStructure.of(sampling.csr, sampling.owner, serving, host).arrays()
 
-    return share_structure(make, places.serving, places.rank, store.group)
+    return HostStructure.from_arrays(host, shared_arrays(make, serving.writer(host), store.group))
 
 
 def _staged_rows(

@@ -1,4 +1,4 @@
-"""Every kernel of a mini-batch run once, on a handful of rows: see :mod:`executor.state.warmup`."""
+"""Run every kernel of a mini-batch once, on a handful of rows: see :mod:`executor.state.warmup`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from executor.kernels.rows import move_rows
 from executor.state.model import SampledNetwork
 from executor.state.optimizer import FlatOptimizer
 from executor.state.task import Task
-from executor.state.warmup import pack_buffers, ring, run_dropout
+from executor.state.warmup import ring, warm_up_torch
 from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.local.serving import Serving
@@ -31,10 +31,8 @@ def warm_up_batches(
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """One step on a batch of a ring of six vertices, thrown away."""
-    torch.manual_seed(0)
-    pack_buffers(dtype, device)
-    run_dropout(layers, dtype, device)
+    """Train one step on a batch of a ring of six vertices."""
+    warm_up_torch(layers, dtype, device)
     graph, seeds = ring(VERTICES), np.array([0, 3])
     seeds.setflags(write=False)  # as those of a run are, which is mapped
     epoch_order(seeds, 0, 0, 0)
@@ -60,7 +58,7 @@ def warm_up_batches(
 
 
 def _draw_of_parts(graph: CSR) -> None:
-    """One hop over a structure of which this process holds all."""
+    """Draw one hop over a structure that this process holds alone."""
     structure = HostStructure.of(graph, np.zeros(VERTICES, np.int32), Serving((0,)), 0)
     requester = Requester(structure, np.zeros(1, np.int64), 1, (1,))
     requester.begin(np.array([0, 3]), 0)
@@ -71,7 +69,6 @@ def _draw_of_parts(graph: CSR) -> None:
 def _layer(
     network: SampledNetwork, layer: LayerSpec, block: tuple[torch.Tensor, ...], rows: torch.Tensor
 ) -> torch.Tensor:
-    """A layer forward and backward; its output."""
 
     def run(segment: Segment, *read: Any) -> torch.Tensor:
         function = network.segment(layer.index, segment)

@@ -1,7 +1,7 @@
 """Adam or SGD on one flat vector: parameters and gradients of all layers are views of it, in the order of layers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim.adam import adam
@@ -14,8 +14,8 @@ from simgnn.model.spec import LayerSpec
 class FlatOptimizer:
     """Moves all parameters into one flat tensor and steps on it. Elementwise the same as one step a parameter.
 
-    ``counted``: gradients are sums over rows; each step divides by :attr:`count`, the number of them, which lies behind
-    the gradients in memory, so that ranks add up both as one message.
+    ``counted``: gradients are sums over rows, and each step divides them by :attr:`count`, the number of rows. It lies
+    behind the gradients in memory, so that ranks sum both in one message.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Module], settings: Mapping[str, Any], counted: bool = False) -> None:
@@ -41,7 +41,12 @@ class FlatOptimizer:
                 begin = part.stop
             self.parameter_views.append(flat[start:begin])
             self.gradient_views.append(self.gradient[start:begin])
-        self.rule = _rule(flat, settings)
+        rate, decay = float(settings["learning_rate"]), float(settings["weight_decay"])
+        self.rule: Adam | SGD
+        if settings["optimizer"] == "adam":
+            self.rule = Adam(flat, rate, decay)
+        else:
+            self.rule = SGD(rate, decay, float(settings.get("momentum", 0.0)))
 
     def step(self) -> None:
         """One update from the summed gradients, which are then set to zero."""
@@ -52,11 +57,11 @@ class FlatOptimizer:
         self.gradient.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and the rule's own state."""
+        """Parameters and the state of the update rule."""
         return {"flat": self.flat.detach(), "rule": self.rule.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what :meth:`state_dict` returned."""
+        """Restore what :meth:`state_dict` returned."""
         if state["flat"].shape != self.flat.shape:
             raise BackendError(
                 f"the checkpoint holds {state['flat'].numel()} parameters, this model has {self.flat.numel()}: "
@@ -67,29 +72,13 @@ class FlatOptimizer:
 
 
 def learned_values(layers: Sequence[LayerSpec], optimizer: FlatOptimizer) -> dict[str, torch.Tensor]:
-    """Parameters and their gradients, by buffer."""
+    """Parameters and their gradients, by the name of their buffer."""
     values: dict[str, torch.Tensor] = {}
     views = zip(layers, optimizer.parameter_views, optimizer.gradient_views, strict=True)
     for layer, parameters, gradients in views:
         values[f"parameters/{layer.index}"] = parameters
         values[f"gradients/{layer.index}"] = gradients
     return values
-
-
-class Rule(Protocol):
-    """An update rule with its state."""
-
-    def update(self, flat: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Change ``flat`` in place."""
-        ...
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """What the next update depends on."""
-        ...
-
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what :meth:`state` returned."""
-        ...
 
 
 class Adam:
@@ -101,7 +90,7 @@ class Adam:
         self.steps = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     def update(self, flat: torch.Tensor, gradient: torch.Tensor) -> None:
-        """See :class:`Rule`."""
+        """Change the parameters ``flat`` in place."""
         # torch's functional form: its classes import a compiler (100 MB, 1.5 s of a core) when they are made
         adam(
             [flat], [gradient], [self.mean], [self.square], [], [self.steps], foreach=False, fused=True, amsgrad=False,
@@ -109,11 +98,9 @@ class Adam:
         )  # fmt: skip
 
     def state(self) -> dict[str, torch.Tensor]:
-        """See :class:`Rule`."""
         return {"mean": self.mean, "square": self.square, "steps": self.steps}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """See :class:`Rule`."""
         for name, value in self.state().items():
             value.copy_(state[name])
 
@@ -121,30 +108,19 @@ class Adam:
 class SGD:
     """Gradient descent with L2 penalty and momentum, as torch defines them (no dampening, no Nesterov)."""
 
-    def __init__(self, flat: torch.Tensor, rate: float, decay: float, momentum: float) -> None:
+    def __init__(self, rate: float, decay: float, momentum: float) -> None:
         self.rate, self.decay, self.momentum = rate, decay, momentum
         self.velocity: list[torch.Tensor | None] = [None]
 
     def update(self, flat: torch.Tensor, gradient: torch.Tensor) -> None:
-        """See :class:`Rule`."""
+        """Change the parameters ``flat`` in place."""
         sgd(
             [flat], [gradient], self.velocity, foreach=False, fused=True, weight_decay=self.decay,
             momentum=self.momentum, lr=self.rate, dampening=0.0, nesterov=False, maximize=False,
         )  # fmt: skip
 
     def state(self) -> dict[str, torch.Tensor]:
-        """See :class:`Rule`."""
-        return {"velocity": self.velocity[0]} if self.velocity[0] is not None else {}
+        return {} if self.velocity[0] is None else {"velocity": self.velocity[0]}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """See :class:`Rule`."""
         self.velocity[0] = state.get("velocity")
-
-
-def _rule(flat: torch.Tensor, settings: Mapping[str, Any]) -> Rule:
-    kind, rate, decay = settings["optimizer"], float(settings["learning_rate"]), float(settings["weight_decay"])
-    if kind == "adam":
-        return Adam(flat, rate, decay)
-    if kind == "sgd":
-        return SGD(flat, rate, decay, float(settings.get("momentum", 0.0)))
-    raise BackendError(f"train.optimizer = '{kind}' is not one that the executor has: adam, sgd")
