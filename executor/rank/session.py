@@ -19,7 +19,7 @@ from executor.memory.peak import NotedMemory, PeakMemory
 from executor.rank.assemble import rank_context, warm_up_for
 from executor.rank.compile import metrics_buffers
 from executor.rank.interpreter import SPAN, Interpreter
-from executor.rank.threads import Workers, stream_threads
+from executor.rank.lanes import Workers, stream_threads
 from executor.recording.failure import outside_ops, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, TOLD, write_counts, write_report
