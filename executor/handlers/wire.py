@@ -11,7 +11,6 @@ from executor.state.context import GroupHandle, RankContext
 
 
 def row_bytes(rows: torch.Tensor) -> int:
-    """Bytes of one row of a dense tensor."""
     return rows.element_size() * rows.shape[1:].numel()
 
 
@@ -95,7 +94,7 @@ class Reply:
 
     ``rows`` [k, F] on the group's device: row i answers request ``places[i]`` (int64 [k]). ``positions`` int64: what
     other members asked of this rank, member after member. ``asked``, ``served``: positions asked of each member, and
-    rows sent to it; ``position_bytes``, ``row_bytes``: the size of one. ``control_bytes``: the counts sent ahead.
+    rows sent to it. ``control_bytes``: of the counts sent ahead.
     """
 
     positions: torch.Tensor
@@ -103,8 +102,6 @@ class Reply:
     places: torch.Tensor
     asked: list[int]
     served: list[int]
-    position_bytes: int
-    row_bytes: int
     control_bytes: int
 
 
@@ -121,7 +118,7 @@ def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tens
     positions = all_to_all(wanted, asked, served, group)
     reply = stored.index_select(0, positions.to(stored.device))
     rows = all_to_all(reply, served, asked, group)
-    return Reply(positions, rows, places, asked, served, row_bytes(wanted), row_bytes(reply), header)
+    return Reply(positions, rows, places, asked, served, header)
 
 
 def member_counts(ranks: torch.Tensor, group: GroupHandle) -> torch.Tensor:

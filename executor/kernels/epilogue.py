@@ -57,7 +57,12 @@ def activation_backward(
     The result goes to ``out`` (which may be ``gradient``) or to a new tensor. Deterministic for any number of threads.
     """
     if not compiled_for(gradient):
-        masked = gradient if output is None else _masked(gradient, output, activation, kept)
+        masked = gradient
+        if output is not None and activation == "elu":
+            # the derivative of exp(x) - 1 is exp(x), which is the output plus 1
+            masked = torch.where(output > 0, gradient, gradient * (output * kept + 1))
+        elif output is not None:
+            masked = torch.ops.aten.threshold_backward(gradient, output, 0)
         if out is not None and output is not None:
             masked = out.copy_(masked)
         return masked, masked.sum(0)
@@ -71,13 +76,6 @@ def activation_backward(
     arguments = (values, before, into, sums, CODES[activation], values.dtype.type(kept))
     launch(mask_and_sum, mask_and_sum_parallel, arguments, bounds)
     return masked, torch.from_numpy(sums.sum(0))
-
-
-def _masked(gradient: torch.Tensor, output: torch.Tensor, activation: Activation, kept: float) -> torch.Tensor:
-    if activation == "elu":  # the derivative of exp(x) - 1 is exp(x), which is the output plus 1
-        return torch.where(output > 0, gradient, gradient * (output * kept + 1))
-    masked: torch.Tensor = torch.ops.aten.threshold_backward(gradient, output, 0)
-    return masked
 
 
 @njit(nogil=True, cache=True)

@@ -1,7 +1,7 @@
 """What a rank of a mini-batch run holds of the graph: input rows and labels of its host, which the host's ranks share,
 the labels of the vertices that it trains on, and its own vertices, which it evaluates on all of their in-edges."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from executor.store.features import FeatureStore, Places
 from simgnn.emit.batches.names import FEATURES, OWN_BLOCK
 from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.emit.batches.own_rows import TakeOwnRows
-from simgnn.partition.local.shards import Shard, ShardArtifact
+from simgnn.partition.local.shards import ShardArtifact
 from simgnn.policy import PolicyContext
 from simgnn.program.program import EVALUATE
 from simgnn.sampling.batches.plan import SamplingPlan
@@ -30,25 +30,17 @@ BLOCK_ROWS = 4096
 def host_rows(plan: RunPlan, host: int, dtype: str) -> NDArray[Any]:
     """Dense input rows [n, F_0] of the vertices that a host's ranks own, ascending by id."""
     ranks = _ranks_of(plan, host)
-    shards = [plan.shard(rank) for rank in ranks]
+    rows = [plan.shard(rank).features for rank in ranks]
     ascends = len(ranks) == 1 and (np.diff(plan.artifact.owned(ranks[0])) > 0).all()
-    if ascends and isinstance(shards[0].features, np.ndarray):
-        return shards[0].features  # as the file is mapped: the caller copies it piece by piece
-
-    def put(rows: NDArray[Any], places: NDArray[Any], position: int) -> None:
-        _put_rows(rows, places, shards[position])
-
-    return _gathered(plan, ranks, shards[0].features.shape[1], dtype, put)
+    if ascends and isinstance(rows[0], np.ndarray):
+        return rows[0]  # as the file is mapped: the caller copies it piece by piece
+    return _gathered(plan, ranks, rows, dtype)
 
 
 def host_labels(plan: RunPlan, host: int) -> NDArray[Any]:
     """Labels of the vertices that a host's ranks own, ascending by id: int64 [n, 1], or uint8 [n, classes]."""
-    ranks, shards = _ranks_of(plan, host), ShardArtifact.open(plan.shards)
-
-    def put(rows: NDArray[Any], places: NDArray[Any], position: int) -> None:
-        rows[places] = np.asarray(shards.labels(ranks[position])).reshape(-1, rows.shape[1])
-
-    return _gathered(plan, ranks, *_label_rows(plan), put)
+    ranks, shards, (width, dtype) = _ranks_of(plan, host), ShardArtifact.open(plan.shards), _label_rows(plan)
+    return _gathered(plan, ranks, [np.asarray(shards.labels(rank)).reshape(-1, width) for rank in ranks], dtype)
 
 
 def _ranks_of(plan: RunPlan, host: int) -> list[int]:
@@ -60,29 +52,23 @@ def _label_rows(plan: RunPlan) -> tuple[int, str]:
     return (plan.classes, "uint8") if plan.multilabel else (1, "int64")
 
 
-def _gathered(
-    plan: RunPlan,
-    ranks: list[int],
-    width: int,
-    dtype: str,
-    put: Callable[[NDArray[Any], NDArray[Any], int], None],
-) -> NDArray[Any]:
-    """Rows [n, width] of all vertices of some ranks, ascending by id; ``put`` writes the rows of one rank."""
+def _gathered(plan: RunPlan, ranks: list[int], parts: list[Any], dtype: str) -> NDArray[Any]:
+    """Rows [n, width] of all vertices of some ranks, ascending by id, from the rows of each rank."""
     owned = [plan.artifact.owned(rank) for rank in ranks]
     every = np.sort(np.concatenate(owned))
-    rows = np.empty((len(every), width), dtype)
-    for position, ids in enumerate(owned):
-        put(rows, np.searchsorted(every, ids), position)
+    rows = np.empty((len(every), parts[0].shape[1]), dtype)
+    for ids, part in zip(owned, parts, strict=True):
+        _put_rows(rows, np.searchsorted(every, ids), part)
     return rows
 
 
-def _put_rows(rows: NDArray[Any], places: NDArray[Any], shard: Shard) -> None:
-    """Write a shard's rows at ``places``. Sparse rows become dense a block at a time, so that memory holds them
+def _put_rows(rows: NDArray[Any], places: NDArray[Any], part: Any) -> None:
+    """Write the rows of ``part`` at ``places``. Sparse rows become dense a block at a time, so that memory holds them
     once."""
     for first in range(0, len(places), BLOCK_ROWS):
-        part = slice(first, first + BLOCK_ROWS)
-        block: Any = shard.features[part]
-        rows[places[part]] = block if isinstance(block, np.ndarray) else block.toarray()
+        here = slice(first, first + BLOCK_ROWS)
+        block = part[here]
+        rows[places[here]] = block if isinstance(block, np.ndarray) else block.toarray()
 
 
 def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, device: torch.device) -> Task:

@@ -91,7 +91,6 @@ class Interpreter:
         return True
 
     def close(self) -> None:
-        """End the streams' threads."""
         if self._lanes is not None:
             self._lanes.close()
 

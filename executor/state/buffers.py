@@ -61,7 +61,6 @@ class BufferStore:
         self._carried = carried(program) | self.constants
 
     def slot(self, name: str) -> int:
-        """First slot of a buffer."""
         return self._base[name]
 
     def place(self, name: str) -> torch.device:
@@ -109,24 +108,17 @@ class BufferStore:
         """The value of a buffer before its first write."""
         return self._zeros(buffer, self.rows(buffer.rows, now))
 
-    def _zeros(self, buffer: Buffer, rows: int | None = None) -> torch.Tensor:
-        """``rows`` None: as many as the buffer ever has."""
-        shape = (int(self.program.sizes.most(buffer.rows)[self.rank]) if rows is None else rows, buffer.width)
-        return torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
+    def _zeros(self, buffer: Buffer, rows: int) -> torch.Tensor:
+        return torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
 
-    def room(self, name: str) -> torch.Tensor | None:
-        """The memory of a lasting buffer, for the op that writes it; None for others."""
-        buffer = self.program.buffers[name]
-        if name not in self._rooms and buffer.lasting:
-            self._rooms[name] = self._zeros(buffer)
-        return self._rooms.get(name)
-
-    def kept_room(self, name: str) -> torch.Tensor:
-        """Memory of a plain buffer for the whole run, allocated at the first call; it holds what a checkpoint
-        restored."""
+    def room(self, name: str) -> torch.Tensor:
+        """Memory of a plain buffer for the whole run, allocated at the first call, with what a checkpoint restored. A
+        lasting buffer has a room for the most rows that it ever gets."""
         if name not in self._rooms:
-            there = self.values[self._base[name]]
-            self._rooms[name] = there if isinstance(there, torch.Tensor) else self._zeros(self.program.buffers[name])
+            buffer, there = self.program.buffers[name], self.values[self._base[name]]
+            if buffer.lasting or not isinstance(there, torch.Tensor):
+                there = self._zeros(buffer, int(self.program.sizes.most(buffer.rows)[self.rank]))
+            self._rooms[name] = there
         return self._rooms[name]
 
     def reserve(self, name: str) -> None:
@@ -136,7 +128,6 @@ class BufferStore:
             self._reserved[name] = self.zeros(self.program.buffers[name], Now(0, 0, 0))
 
     def release(self, name: str) -> None:
-        """Free what :meth:`reserve` holds."""
         self._reserved.pop(name, None)
 
     def free_after(self, template: Template) -> list[tuple[int, ...]]:

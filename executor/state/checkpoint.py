@@ -103,10 +103,8 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     path = folder / f"epoch-{epoch}" / f"rank-{context.rank}.pt"
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
-    except (RuntimeError, ValueError, EOFError, UnpicklingError) as error:  # torch advises to load it unsafely
-        raise BackendError(f"--resume: {path} cannot be read: it is damaged; start without --resume") from error
+    except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:  # torch advises to load it unsafely
+        raise BackendError(f"--resume: {path} cannot be read or is damaged; start without --resume") from error
     assert context.optimizer is not None
     assert context.network is not None
     context.optimizer.load_state_dict(state["optimizer"])

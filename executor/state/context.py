@@ -66,7 +66,6 @@ class LocalRoute:
         return self.send if self.scatter is None else self.receive
 
     def reversed(self) -> "LocalRoute":
-        """The route with sender and receiver exchanged."""
         return LocalRoute(self.scatter, self.gather, self.receive, self.send, self.empty)
 
 
@@ -114,10 +113,6 @@ class Apart:
     pairs: Pairs = field(default_factory=dict)
 
 
-Note = Callable[[Now, str, int, int], None]
-"""Records a decision: (turn, decision, peer, value)."""
-NoteLoss = Callable[[Now, torch.Tensor], None]
-"""Records the metrics of a mini-batch on this rank alone."""
 NoteRows = Callable[[int, int, str, int, int], None]
 """Records how many rows moved: (epoch, step, place or route, peer, rows)."""
 
@@ -131,11 +126,11 @@ class RankContext:
     """Everything that handlers of one rank share.
 
     ``decisions``: named integers that policies have decided so far. ``pairs``: payload by (op id, target) as [messages,
-    bytes]; ``apart``: the same for some epochs alone, by a name. ``note``, ``note_loss``, ``note_rows``: what records
-    decisions, metrics of mini-batches before they are summed over ranks, and rows that arrive along routes which differ
-    by turn. ``written``: memory shared by ranks of a host that this rank changes while it trains, by name.
-    ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a group of all ranks on the host,
-    for messages that are not part of the program.
+    bytes]; ``apart``: the same for some epochs alone, by a name. ``note(turn, decision, peer, value)`` records a
+    decision, ``note_loss`` a mini-batch's metrics before they are summed over ranks, ``note_rows`` rows that arrive
+    along routes which differ by turn. ``written``: memory shared by ranks of a host that this rank changes while it
+    trains, by name. ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a group of all
+    ranks on the host, for messages that are not part of the program.
     """
 
     program: Program
@@ -154,8 +149,8 @@ class RankContext:
     pairs: Pairs = field(default_factory=dict)
     apart: Mapping[str, Apart] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
-    note: Note = unrecorded
-    note_loss: NoteLoss = unrecorded
+    note: Callable[[Now, str, int, int], None] = unrecorded
+    note_loss: Callable[[Now, torch.Tensor], None] = unrecorded
     note_rows: NoteRows = unrecorded
     written: Mapping[str, torch.Tensor] = field(default_factory=dict)
     resources: Mapping[type[Any], Any] = field(default_factory=dict)
@@ -181,10 +176,7 @@ class RankContext:
         return [access for access in accesses if not self.program.buffers[access.buffer].inner]
 
     def route(self, op: Op) -> LocalRoute:
-        if op.route is None or op.route not in self.routes:
-            raise BackendError(
-                f"op '{op.name}' names the route '{op.route}'; this run has: {', '.join(sorted(self.routes)) or 'none'}"
-            )
+        assert op.route is not None
         return self.routes[op.route]
 
     def scheduled(self, op: Op) -> bool:
@@ -193,10 +185,8 @@ class RankContext:
         return route is not None and route.rows.ndim > 1
 
     def group(self, op: Op) -> GroupHandle:
-        """The process group of an op's stream."""
         name = self.program.streams[op.stream].group
-        if name is None or name not in self.groups:
-            raise BackendError(f"op '{op.name}' communicates, but its stream '{op.stream}' has no process group")
+        assert name is not None
         return self.groups[name]
 
     def action(self, op: Op) -> Action[Any]:
@@ -213,7 +203,6 @@ class RankContext:
         )
 
     def leaving_rows(self, route: str) -> torch.Tensor:
-        """The local rows that a route names."""
         rows = self.routes[route].leaving
         assert rows is not None, "rows of a policy's route lie in no order of the wire"
         return rows

@@ -45,7 +45,6 @@ class Network(ABC):
         return [{name: value.clone() for name, value in layer.named_buffers()} for layer in self.layers]
 
     def load_state(self, state: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Restore what :meth:`state` returned."""
         for layer, saved in zip(self.layers, state, strict=True):
             for name, value in layer.named_buffers():
                 value.copy_(saved[name])
@@ -89,9 +88,7 @@ class LayerNetwork(Network):
         return LocalAdjacency.from_local_graph(self._local, **self._options)
 
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """See :meth:`Network.segment`.
-
-        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
+        """``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
         ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``sum_own`` takes own rows,
         ``add_halo`` halo rows and what ``sum_own`` gave; ``update`` takes the
         aggregate and, where the layer uses them, own rows.
@@ -111,11 +108,10 @@ class SampledNetwork(Network):
     """Built-in layers over the blocks of a mini-batch: ops read the edges that they sum over."""
 
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """See :meth:`Network.segment`; a block is (indptr [n + 1], sources [edges]).
-
-        ``prepare`` takes rows and returns as many; ``maximum`` and ``aggregate`` take a block and the rows of its m
-        sources, ``aggregate`` with attention the maxima too; ``update`` takes the aggregate [n, ...] and, where the
-        layer uses own rows, those of all sources, of which it reads the first n.
+        """A block is (indptr [n + 1], sources [edges]). ``prepare`` takes rows and returns as many; ``maximum`` and
+        ``aggregate`` take a block and the rows of its m sources, ``aggregate`` with attention the maxima too;
+        ``update`` takes the aggregate [n, ...] and, where the layer uses own rows, those of all sources, of which it
+        reads the first n.
         """
         module: Layer = self._by_index[layer]
         if segment in OVER_EDGES:

@@ -138,7 +138,6 @@ class RunPlan:
         return self.artifact.local(rank)
 
     def shard(self, rank: int) -> "Shard":
-        """A rank's features, labels and masks."""
         # Numba: loaded by ranks; the launcher reads the plan without it
         from simgnn.partition.local.shards import ShardArtifact
 

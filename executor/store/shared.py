@@ -155,7 +155,6 @@ def agree(word: str, fault: Exception | None, group: GroupHandle) -> list[str]:
 
 
 def rank_of(group: GroupHandle) -> int:
-    """This process's rank in the group's world."""
     return group.members[0] if group.process_group is None else dist.get_rank()
 
 
