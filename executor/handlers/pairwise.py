@@ -30,7 +30,7 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     ``transfer.announced`` it reads its own masks and those that arrived, or counts of the pairs that may have rows:
     they were sent ahead. A turn in which no rank sends along the route is skipped.
     """
-    group, op_id, transfer = context.group(op), context.op_id(template, op), op.transfer
+    group, op_id, transfer = context.group(op), context.program.op_ids[template.name, op.name], op.transfer
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     written = op.writes[0].buffer
     place, control = context.store.place(written), transfer is not None and transfer.control
@@ -149,12 +149,10 @@ def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
-    """Read rows that a route names from their owners, point to point: each pair with rows is one message.
-
-    The op reads the owner's rows and writes the rows that it wanted, owners ascending. On a machine with peer access
-    the backend moves them directly between devices; every rank that owns rows of the route takes part.
-    """
-    group, op_id, route = context.group(op), context.op_id(template, op), context.route(op)
+    """Read rows that a route names from their owners, point to point: each pair with rows is one message. The op reads
+    the owner's rows and writes the rows that it wanted, owners ascending. On a machine with peer access the backend
+    moves them directly between devices; every rank that owns rows of the route takes part."""
+    group, op_id, route = context.group(op), context.program.op_ids[template.name, op.name], context.route(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place = context.store.place(op.writes[0].buffer)
     counts = [route.send[member] for member in group.members]
@@ -194,7 +192,7 @@ def fetch(op: Op, template: Template, context: RankContext, remote: bool = False
     in_order = remote and "round_rows" not in op.options  # rows are written as they arrive
     if len(op.writes) > 1 and "round_rows" in op.options:
         raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
-    group, op_id, action = context.group(op), context.op_id(template, op), context.action(op)
+    group, op_id, action = context.group(op), context.program.op_ids[template.name, op.name], context.action(op)
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
     keep = context.store.setter(op.writes[1]) if len(op.writes) > 1 else None

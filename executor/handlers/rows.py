@@ -38,12 +38,10 @@ def put(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def add(op: Op, template: Template, context: RankContext, combine: Combine = add_rows) -> Handler:
-    """Add what the op reads first to what it writes, in place; with the form ``FIRST_ROWS``, to its first rows.
-
-    With a route, the rows that arrived (peers ascending) are added to the local rows that the route names. A row named
-    several times takes all its parts in the order of the peers, so that sums are repeatable. ``combine``:
-    :func:`~executor.kernels.rows.max_rows` keeps the greater of each element in place of the sum.
-    """
+    """Add what the op reads first to what it writes, in place; with the form ``FIRST_ROWS``, to its first rows. With a
+    route, the rows that arrived (peers ascending) are added to the local rows that the route names. A row named several
+    times takes all its parts in the order of the peers, so that sums are repeatable. ``combine``:
+    :func:`~executor.kernels.rows.max_rows` keeps the greater of each element in place of the sum."""
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
     first = op.form is Form.FIRST_ROWS
 
@@ -63,10 +61,8 @@ def add(op: Op, template: Template, context: RankContext, combine: Combine = add
 
 
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
-    """Copy host rows to the device, without blocking the host where they are pinned.
-
-    Several buffers are moved one by one, and are not copied where the device is the host.
-    """
+    """Copy host rows to the device, without blocking the host where they are pinned. Several buffers are moved one by
+    one, and are not copied where the device is the host."""
     getters = [context.store.getter(access) for access in op.reads]
     setters = [context.store.setter(access) for access in op.writes]
     device = context.device
@@ -116,10 +112,8 @@ def sparse(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def pack_rows(matrix: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Bytes (uint8) of rows of a CSR matrix, ``counts[p]`` of them for peer p, peers ascending.
-
-    Each peer's block holds row lengths (int32), column ids (int32) and values.
-    """
+    """Bytes (uint8) of rows of a CSR matrix, ``counts[p]`` of them for peer p, peers ascending. Each peer's block holds
+    row lengths (int32), column ids (int32) and values."""
     pointers, columns, values = matrix.crow_indices(), matrix.col_indices(), matrix.values()
     blocks = []
     for part in torch.split(rows, list(counts)):

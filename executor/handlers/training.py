@@ -57,11 +57,9 @@ def optimize(op: Op, template: Template, context: RankContext) -> Handler:
 
 def dropout(op: Op, template: Template, context: RankContext, batched: bool = False) -> Handler:
     """Drop elements of the rows that the op reads first, and write them; backward does the same to their gradient.
-
     Second the op reads the vertices of these rows, and perhaps more behind them. They and the layer decide which
     elements are dropped (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks stay equal;
-    ``batched``, also the rank's mini-batch does. ``options["dropped"]``: how many 65,536ths of the elements.
-    """
+    ``batched``, also the rank's mini-batch does. ``options["dropped"]``: how many 65,536ths of the elements."""
     read, vertices = (context.store.getter(access) for access in op.reads)
     put = context.store.setter(op.writes[0])
     dropped = int(op.options["dropped"])

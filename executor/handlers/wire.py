@@ -39,11 +39,9 @@ def all_to_all(
 def _pairwise(
     out: torch.Tensor, wire: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: GroupHandle
 ) -> None:
-    """One message a pair, every receive posted before any send.
-
-    Gloo's own all-to-all posts a pair's send first: on a slow link both ends then write before either reads, and the
-    two directions take turns where a full-duplex link carries both at once.
-    """
+    """One message a pair, every receive posted before any send. Gloo's own all-to-all posts a pair's send first: on a
+    slow link both ends then write before either reads, and the two directions take turns where a full-duplex link
+    carries both at once."""
     mine = group.members.index(dist.get_rank())
     arriving, leaving = torch.split(out, list(receive)), torch.split(wire, list(send))
     works = [
@@ -90,12 +88,10 @@ def count_pairs(
 
 @dataclass(frozen=True)
 class Reply:
-    """What one round of request and reply received, and the sizes of what was sent.
-
-    ``rows`` [k, F] on the group's device: row i answers request ``places[i]`` (int64 [k]). ``positions`` int64: what
-    other members asked of this rank, member after member. ``asked``, ``served``: positions asked of each member, and
-    rows sent to it. ``control_bytes``: of the counts sent ahead.
-    """
+    """What one round of request and reply received, and the sizes of what was sent. ``rows`` [k, F] on the group's
+    device: row i answers request ``places[i]`` (int64 [k]). ``positions`` int64: what other members asked of this rank,
+    member after member. ``asked``, ``served``: positions asked of each member, and rows sent to it. ``control_bytes``:
+    of the counts sent ahead."""
 
     positions: torch.Tensor
     rows: torch.Tensor
@@ -106,10 +102,8 @@ class Reply:
 
 
 def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tensor, group: GroupHandle) -> Reply:
-    """Rows ``position`` int64 [k] of what the ranks ``owner`` int64 [k] hold; this rank holds ``stored`` [n, F].
-
-    Every member of the group calls it, with requests or without. Counts (8 bytes a pair), positions and rows travel.
-    """
+    """Rows ``position`` int64 [k] of what the ranks ``owner`` int64 [k] hold; this rank holds ``stored`` [n, F]. Every
+    member of the group calls it, with requests or without. Counts (8 bytes a pair), positions and rows travel."""
     places = torch.argsort(owner, stable=True)
     wanted = position[places]
     ask = member_counts(owner, group)

@@ -25,10 +25,8 @@ def bias_activation(
     added: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """act(source + added + bias) for ``source`` [n, F], ``bias`` [F], ``added`` [n, F] or None; no autograd.
-
-    The result goes to ``out`` (which may be ``source``) or to a new tensor. Deterministic.
-    """
+    """act(source + added + bias) for ``source`` [n, F], ``bias`` [F], ``added`` [n, F] or None; no autograd. The result
+    goes to ``out`` (which may be ``source``) or to a new tensor. Deterministic."""
     out = torch.empty_like(source) if out is None else out
     if not compiled_for(source):
         torch.add(source, bias, out=out)
@@ -50,12 +48,10 @@ def activation_backward(
     activation: Activation = "relu",
     kept: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(gradient before the activation [n, F], gradient of the bias [F]); no autograd.
-
-    ``output`` [n, F]: the activation's result; None where there was no activation, and the gradient itself is returned.
-    ``kept``: the share of ``output`` that dropout has kept since; ``gradient`` is zero where it dropped an element.
-    The result goes to ``out`` (which may be ``gradient``) or to a new tensor. Deterministic for any number of threads.
-    """
+    """(gradient before the activation [n, F], gradient of the bias [F]); no autograd. ``output`` [n, F]: the
+    activation's result; None where there was no activation, and the gradient itself is returned. ``kept``: the share of
+    ``output`` that dropout has kept since; ``gradient`` is zero where it dropped an element. The result goes to ``out``
+    (which may be ``gradient``) or to a new tensor. Deterministic for any number of threads."""
     if not compiled_for(gradient):
         masked = gradient
         if output is not None and activation == "elu":
@@ -110,11 +106,9 @@ def activate_parallel(source, added, bias, activation, out, bounds):  # type: ig
 
 @njit(nogil=True, cache=True)
 def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):  # type: ignore[no-untyped-def]
-    """Gradient before the activation, and its column sums by block, ``sums[b]``.
-
-    masked = gradient where output > 0; elsewhere 0, or for ELU gradient x (output x kept + 1). With ``output`` and
-    ``masked`` empty the gradient is only summed.
-    """
+    """Gradient before the activation, and its column sums by block, ``sums[b]``. masked = gradient where output > 0;
+    elsewhere 0, or for ELU gradient x (output x kept + 1). With ``output`` and ``masked`` empty the gradient is only
+    summed."""
     width = gradient.shape[1]
     zero, one = gradient.dtype.type(0), gradient.dtype.type(1)
     for block in range(first, last):

@@ -6,7 +6,7 @@ All give the same batches bit by bit, since a batch is a pure function of the ex
 
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +27,6 @@ from simgnn.sampling.draw.sampler import Batch, Sampler
 from simgnn.sampling.draw.seeds import batch_seed
 
 Parts = tuple[torch.Tensor, ...]
-
-
-class BatchSource(Protocol):
-    """Where the batches of one worker come from. Any thread may ask for any batch."""
-
-    def batch(self, epoch: int, number: int) -> Batch: ...
 
 
 class SampledBatches:
@@ -59,11 +53,9 @@ class SampledBatches:
 
 
 class PresampledBatches:
-    """Reads batches of all ``epochs`` from ``folder``; all are checked here, before training begins.
-
-    ``source``: digest of the graph and partition that they were made with. Raises :class:`ConfigError` for missing
-    batches or those of other settings, :class:`~simgnn.partition.folder.CorruptArtifactError` for damaged ones.
-    """
+    """Reads batches of all ``epochs`` from ``folder``; all are checked here, before training begins. ``source``: digest
+    of the graph and partition that they were made with. Raises :class:`ConfigError` for missing batches or those of
+    other settings, :class:`~simgnn.partition.folder.CorruptArtifactError` for damaged ones."""
 
     def __init__(self, folder: Path, plan: SamplingPlan, source: str, worker: int, epochs: int) -> None:
         self._parts: list[Part] = []
@@ -79,13 +71,15 @@ class PresampledBatches:
         return self._parts[epoch].batch(number)
 
 
-class DrawnBatches:
-    """Carries out the op that draws: batch ``step`` of the turn as tensors on the host.
+BatchSource = SampledBatches | PresampledBatches
+"""Where the batches of one worker come from. Any thread may ask for any batch."""
 
-    ``seeds`` int64 [n], ascending: the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows of
-    each batch after each hop, by the program. A worker without a batch in a step draws an empty one: every rank takes
-    part in every step (docs/systems/mini-batches.md).
-    """
+
+class DrawnBatches:
+    """Carries out the op that draws: batch ``step`` of the turn as tensors on the host. ``seeds`` int64 [n], ascending:
+    the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows of each batch after each hop, by
+    the program. A worker without a batch in a step draws an empty one: every rank takes part in every step
+    (docs/systems/mini-batches.md)."""
 
     def __init__(self, source: BatchSource, seeds: NDArray[np.int64], planned: NDArray[np.int64]) -> None:
         self._source, self._seeds, self._planned = source, seeds, planned
@@ -124,11 +118,9 @@ def _tensor(values: NDArray[Any], dtype: type) -> torch.Tensor:
 
 class PartedBatches:
     """Carries out the ops that draw batches of ``rank`` over the hosts of a run, each of which holds a part of the
-    structure: ``structure`` is that of the rank's host, and the graph of ``plan`` is not read.
-
-    ``planned``: as in :class:`DrawnBatches`. One chain of ops calls the functions in its order, batch after batch; only
-    :meth:`remote` may be called by another thread.
-    """
+    structure: ``structure`` is that of the rank's host, and the graph of ``plan`` is not read. ``planned``: as in
+    :class:`DrawnBatches`. One chain of ops calls the functions in its order, batch after batch; only :meth:`remote` may
+    be called by another thread."""
 
     def __init__(
         self, structure: HostStructure, serving: Serving, rank: int, plan: SamplingPlan, planned: NDArray[np.int64]

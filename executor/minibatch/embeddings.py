@@ -49,11 +49,9 @@ def rows_with_embeddings(features: NDArray[Any], vertices: NDArray[Any], width: 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Carries out the ops that learn.
-
-    ``owner`` int32 [V]: rank of each vertex; ``rows`` [V]: its row in the memory of its host. ``pushed_to_me``: rows
-    that each rank pushes to this ``rank`` in a step, int64 [P]. ``width``: of vectors; ``rate``: learning rate.
-    """
+    """Carries out the ops that learn. ``owner`` int32 [V]: rank of each vertex; ``rows`` [V]: its row in the memory of
+    its host. ``pushed_to_me``: rows that each rank pushes to this ``rank`` in a step, int64 [P]. ``width``: of vectors;
+    ``rate``: learning rate."""
 
     rank: int
     serving: Serving
@@ -73,8 +71,7 @@ class Embeddings:
     def pushed(self, context: PolicyContext, vertices: Rows, gradient: Rows, seeds: Rows) -> tuple[Rows, ...]:
         """Gradients of a batch's vectors, grouped by the rank that writes them, in the order of the batch: (ids, rows)
         for other ranks where there are any, (ids, rows) for this rank, and a copy of the number of ``seeds`` [1, 1].
-        ``vertices`` int64 [m]; ``gradient`` [m, F + width] of the input rows, on the device.
-        """
+        ``vertices`` int64 [m]; ``gradient`` [m, F + width] of the input rows, on the device."""
         ids = vertices.numpy()
         writers = np.array([self.serving.writer(host) for host in self.serving.hosts])[self.owner[ids]]
         order = np.argsort(writers, kind="stable")
@@ -90,8 +87,7 @@ class Embeddings:
         self, context: PolicyContext, own_ids: Rows, own_rows: Rows, seeds: Rows, *arrived: Rows
     ) -> tuple[Rows, Rows]:
         """Mean gradients over the ``seeds`` of all ranks: (ids int64 [n], ascending, rows [n, width]). Gradients of one
-        vertex are added in the order of the ranks that pushed them; ``arrived``: (ids, rows) of the others, by rank.
-        """
+        vertex are added in the order of the ranks that pushed them; ``arrived``: (ids, rows) of the others, by rank."""
         parts = [(own_ids, own_rows)]
         if arrived:
             ids, rows = arrived

@@ -9,7 +9,7 @@ docs/systems/rapidgnn.md).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,14 +37,6 @@ from simgnn.sampling.fetches.remote_rows import Sources
 Rows = torch.Tensor
 
 
-class Origins(Protocol):
-    """Where the input rows of a rank's batches come from."""
-
-    def of(self, epoch: int, step: int, vertices: Rows) -> Gather:
-        """The origins of one batch with the input rows ``vertices`` int64 [m]; m = 0 in a step without a batch."""
-        ...
-
-
 class FoundOrigins:
     """Worked out from the owners of rows when a batch is drawn; nothing is cached. ``rows`` [V]: row of each vertex on
     its host."""
@@ -54,6 +46,7 @@ class FoundOrigins:
         self._found: tuple[tuple[int, int], Gather] | None = None
 
     def of(self, epoch: int, step: int, vertices: Rows) -> Gather:
+        """The origins of one batch with the input rows ``vertices`` int64 [m]."""
         turn, found = (epoch, step), self._found
         if found is None or found[0] != turn:  # two ops of a turn ask, one after the other
             found = self._found = turn, gather(vertices.numpy(), self._sources, None, 0, self._rows)
@@ -65,13 +58,13 @@ class PlannedOrigins:
 
     def __init__(self, fetches: FetchPlan, rank: int) -> None:
         self._parts = [fetches.gather(epoch, rank) for epoch in range(fetches.epochs)]
-        self._none = np.zeros(0, np.int32)
 
     def of(self, epoch: int, step: int, vertices: Rows) -> Gather:
+        """The origins of one batch; m = 0 in a step without a batch."""
         part = self._parts[epoch]
         if step < len(part):
             return part.gather(step)
-        none = self._none
+        none = np.zeros(0, np.int32)
         return Gather(none, none, none, none, none, none, np.zeros(part.counts.shape[1], np.int64))
 
 
@@ -94,13 +87,11 @@ class Staging:
 
 
 class StagedRows:
-    """Carries out staging ops: gathers rows that others need, and puts together a batch's input rows.
+    """Carries out staging ops: gathers rows that others need, and puts together a batch's input rows. ``note_rows``
+    records how many rows it moved, and their source. ``caches``: the copies of the cache of hot rows, by epoch modulo
+    their number."""
 
-    ``note_rows`` records how many rows it moved, and their source. ``caches``: the copies of the cache of hot rows, by
-    epoch modulo their number.
-    """
-
-    def __init__(self, origins: Origins, staging: Staging) -> None:
+    def __init__(self, origins: FoundOrigins | PlannedOrigins, staging: Staging) -> None:
         self._origins, self.staging = origins, staging
         self.note_rows: NoteRows = unrecorded
         self._buffers = [self._rows(staging.largest) for _ in range(staging.window)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ from executor.state.warmup import ring, warm_up_torch
 from executor.store.features import FeatureStore, Places
 from executor.store.shared import shared_arrays
 from executor.world.member import World
+from simgnn.emit.batches.batching import Batching
 from simgnn.emit.batches.drawing import DEGREES
 from simgnn.emit.batches.names import FEATURES, HOT, INPUTS, OWN_LABELS, SEED_COUNT, SERVED_ROWS, rows_after
-from simgnn.graph.csr import CSR
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
@@ -57,7 +57,8 @@ def batch_context(
 
 
 def _batch_source(plan: RunPlan, folders: BatchesTable, sampling: SamplingPlan, rank: int) -> BatchSource:
-    if plan.batching.known_ahead:
+    batching = cast(Batching, plan.policies["batching"])
+    if batching.known_ahead:
         return PresampledBatches(Path(folders.folder), sampling, plan.artifact.digest, rank, plan.epochs)
     drawing = {op.stream for _, op in plan.program.ops if op.kind is OpKind.SAMPLE}
     return SampledBatches(sampling, rank, sum(plan.program.streams[name].servers for name in drawing))
@@ -82,7 +83,13 @@ def _context(
     sizes = np.stack([program.sizes.columns[rows_after(hop).name][rank] for hop in range(len(sampling.fanouts) + 1)])
     drawn: DrawnBatches | PartedBatches
     if source is None:
-        structure = _shared_structure(sampling, store)
+        serving, host = store.places.serving, store.places.host
+
+        def make() -> Mapping[str, NDArray[Any]]:
+            return HostStructure.of(sampling.csr, sampling.owner, serving, host).arrays()
+
+        # the in-edges of the vertices of this rank's host, in memory that the host's ranks share
+        structure = HostStructure.from_arrays(host, shared_arrays(make, serving.writer(host), store.group))
         store.share(DEGREES, 1, "int32", structure.degrees)
         constants[DEGREES] = store.table(DEGREES)
         drawn = PartedBatches(structure, store.places.serving, rank, sampling, sizes)
@@ -133,16 +140,6 @@ def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> Featu
     return store
 
 
-def _shared_structure(sampling: SamplingPlan, store: FeatureStore) -> HostStructure:
-    """The in-edges of the vertices of this rank's host, in memory that the host's ranks share."""
-    serving, host = store.places.serving, store.places.host
-
-    def make() -> Mapping[str, NDArray[Any]]:
-        return HostStructure.of(sampling.csr, sampling.owner, serving, host).arrays()
-
-    return HostStructure.from_arrays(host, shared_arrays(make, serving.writer(host), store.group))
-
-
 def _staged_rows(
     plan: RunPlan, sampling: SamplingPlan, fetches: FetchPlan | None, world: World, leaving: torch.Tensor | None
 ) -> StagedRows:
@@ -180,7 +177,11 @@ def warm_up_batches(
     seeds.setflags(write=False)  # as those of a run are, which is mapped
     epoch_order(seeds, 0, 0, 0)
     batch = Sampler(graph, [1] * len(layers)).sample(seeds, 0)
-    _warm_up_drawing(graph)
+    structure = HostStructure.of(graph, np.zeros(RING, np.int32), Serving((0,)), 0)
+    requester = Requester(structure, np.zeros(1, np.int64), 1, (1,))
+    requester.begin(np.array([0, 3]), 0)
+    asked, none = requester.ask(), np.zeros(0, np.int64)
+    requester.stitch(asked, requester.draw(asked), none.astype(np.int32), none)
     network = SampledNetwork(layers, 0, dtype, device)
     optimizer = FlatOptimizer(network.layers, settings, counted=True)
     assert optimizer.count is not None
@@ -198,14 +199,6 @@ def warm_up_batches(
     task.batch_loss(rows, every)
     optimizer.count.fill_(len(rows))
     optimizer.step()
-
-
-def _warm_up_drawing(graph: CSR) -> None:
-    structure = HostStructure.of(graph, np.zeros(RING, np.int32), Serving((0,)), 0)
-    requester = Requester(structure, np.zeros(1, np.int64), 1, (1,))
-    requester.begin(np.array([0, 3]), 0)
-    asked, none = requester.ask(), np.zeros(0, np.int64)
-    requester.stitch(asked, requester.draw(asked), none.astype(np.int32), none)
 
 
 def _warm_up_layer(

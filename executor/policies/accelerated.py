@@ -29,11 +29,8 @@ AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
 
 @dataclass(frozen=True)
 class Kernel:
-    """A faster function in place of a policy's own, with the same arguments and results.
-
-    ``warm_up(policy, rows)`` compiles it by a call on a few rows; None: there is nothing to compile, or warming up the
-    model compiles it.
-    """
+    """A faster function in place of a policy's own, with the same arguments and results. ``warm_up(policy, rows)``
+    compiles it by a call on a few rows; None: there is nothing to compile, or warming up the model compiles it."""
 
     run: Callable[..., Any]
     warm_up: Callable[[Any, torch.Tensor], object] | None = None

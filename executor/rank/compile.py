@@ -11,7 +11,6 @@ from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext, Sent
 from simgnn.program.dispatch import Order
 from simgnn.program.drain_points import in_one_thread
-from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program, Template
 
 Observe = Callable[[Now, torch.Tensor], None]
@@ -93,15 +92,3 @@ def _observed(run: Handler, read: Callable[[Now], torch.Tensor], observe: Observ
         return sent
 
     return run_and_tell
-
-
-def metrics_buffers(program: Program) -> tuple[str | None, str | None]:
-    """Names of the buffers that the loss ops write training metrics and evaluation counts to."""
-    training = evaluation = None
-    for _, op in program.ops:
-        if op.kind is OpKind.LOSS:
-            if len(op.writes) == 1:
-                evaluation = op.writes[0].buffer
-            else:
-                training = op.writes[1].buffer
-    return training, evaluation

@@ -26,11 +26,8 @@ SPAN = 512
 
 
 class Interpreter:
-    """One rank's run of a program.
-
-    ``observers``: buffer name -> function called after its last write of a turn. ``schedule`` None: ready ops run in
-    program order. A schedule that picks runs in threads of ``workers``.
-    """
+    """One rank's run of a program. ``observers``: buffer name -> function called after its last write of a turn.
+    ``schedule`` None: ready ops run in program order. A schedule that picks runs in threads of ``workers``."""
 
     def __init__(
         self,
@@ -46,19 +43,16 @@ class Interpreter:
         self.record = record
         self.clock = clock_of(context.device)
         self.templates = compile_program(program, context, observers or {})
-        used = {name for name in self.templates if name != EVALUATE}
         picks = schedule is not None and schedule.picks
-        self.serial = not picks and all(self.templates[name].serial for name in used)
+        self.serial = not picks and all(made.serial for name, made in self.templates.items() if name != EVALUATE)
         self._lanes = None
         if not self.serial:
             self._lanes = Lanes(context, self.templates, self.clock, record, schedule, workers or Workers(0))
 
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
-        """Run all turns of consecutive epochs; all ops have ended when this returns.
-
-        ``between``: called in this thread whenever ``every`` more turns have ended, also within an epoch; streams with
-        threads of their own go on meanwhile.
-        """
+        """Run all turns of consecutive epochs; all ops have ended when this returns. ``between``: called in this thread
+        whenever ``every`` more turns have ended, also within an epoch; streams with threads of their own go on
+        meanwhile."""
         work = self._turns(epochs)
         if self._lanes is not None:
             self._lanes.run(work, between, every)

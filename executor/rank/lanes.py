@@ -21,7 +21,6 @@ from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext, Sent
 from simgnn.errors import BackendError
 from simgnn.program.dispatch import Dispatcher, Job, Lane, OpenTurn, Picks
-from simgnn.program.program import Program
 
 
 class Workers:
@@ -102,9 +101,6 @@ class Running:
     uses: Counter[int]
     ends: dict[int, list[Any]] = field(default_factory=dict)
 
-    def step(self, position: int) -> Step:
-        return self.template.steps[position]
-
 
 class Lanes:
     """Runs turns in threads of ``workers``, which it keeps until :meth:`close`."""
@@ -148,12 +144,7 @@ class Lanes:
             for _ in range(lane.stream.servers - (1 if lane is self._main else 0))
         ]
 
-    def run(
-        self,
-        work: Iterator[Coming],
-        between: Callable[[], None] | None = None,
-        every: int = sys.maxsize,
-    ) -> None:
+    def run(self, work: Iterator[Coming], between: Callable[[], None] | None = None, every: int = sys.maxsize) -> None:
         """Run turns, each taken from ``work`` when it is opened. Returns when all their ops have ended; raises the
         first error of any stream. ``between`` is called whenever ``every`` more turns have ended; only this thread's
         stream waits for it."""
@@ -224,7 +215,7 @@ class Lanes:
 
     def _execute(self, job: Job[Running]) -> None:
         running = job.turn.what
-        step, context = running.step(job.position), self.context
+        step, context = running.template.steps[job.position], self.context
         runs = step.guard is None or bool(context.decisions.get(step.guard))
         end: Any = None
         if runs:
@@ -256,7 +247,7 @@ class Lanes:
     def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:
         """``end``: the CUDA event at the op's end; None on a CPU, or where a guard skipped the op."""
         turn, running = job.turn, job.turn.what
-        for slot in running.step(job.position).touched:
+        for slot in running.template.steps[job.position].touched:
             running.uses[slot] -= 1
             if not running.uses[slot]:
                 self.context.store.values[slot] = None
@@ -292,10 +283,5 @@ class Lanes:
         if isinstance(error, BackendError) or not isinstance(error, Exception):
             return error
         running, context = job.turn.what, self.context
-        op = context.program.ops[running.step(job.position).op_id][1]
+        op = context.program.ops[running.template.steps[job.position].op_id][1]
         return op_failure(op, running.now, context.rank, error)
-
-
-def stream_threads(program: Program) -> int:
-    """Threads that the streams of a program need besides the main thread, which runs one of them."""
-    return max(0, sum(stream.servers for stream in program.streams.values()) - 1)

@@ -17,9 +17,9 @@ from executor.energy.series import energy_file, write_series
 from executor.memory.allocator import tune_allocator
 from executor.memory.peak import NotedMemory, PeakMemory
 from executor.rank.assemble import rank_context, warm_up_for
-from executor.rank.compile import metrics_buffers
+from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
-from executor.rank.lanes import Workers, stream_threads
+from executor.rank.lanes import Workers
 from executor.recording.failure import outside_ops, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, TOLD, write_counts, write_report
@@ -35,6 +35,7 @@ from executor.world.member import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
+from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
@@ -73,9 +74,8 @@ class Session:
         self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
     ) -> None:
         self.plan, self.span = plan, span
-        torch.set_num_threads(
-            threads_per_rank(plan.threads_per_rank, int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks)))
-        )
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks))
+        torch.set_num_threads(threads_per_rank(plan.threads_per_rank, ranks_here))
         self.allocator = tune_allocator()
         self.world = join(plan.ranks, device, plan.timeout)
         # the idle process has program, groups, threads and code; graph and rows are mapped files until they are copied
@@ -85,7 +85,8 @@ class Session:
         warm_up_for(plan, self.world.device)
         warm_up_writer()
         wake_groups(groups)
-        self._workers = Workers(stream_threads(plan.program))
+        # the main thread runs one of the streams
+        self._workers = Workers(max(0, sum(stream.servers for stream in plan.program.streams.values()) - 1))
         self.memory = PeakMemory.begin(
             self.world.device, self.allocator, len(self.world.here),
             first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
@@ -100,11 +101,14 @@ class Session:
             self.history.load(load_checkpoint(plan.checkpoints, self.start, self.context))
         self.recorder = self._recorder(resume)
         self.notes = Notes(plan, self.context, self.start, resume)
-        training, evaluation = metrics_buffers(plan.program)
-        observers = {training: self._trained, evaluation: self.history.observe_evaluation}
-        observed = {name: observe for name, observe in observers.items() if name is not None}
+        observers: dict[str, Observe] = {}
+        for op in [op for _, op in plan.program.ops if op.kind is OpKind.LOSS]:
+            if len(op.writes) == 1:
+                observers[op.writes[0].buffer] = self.history.observe_evaluation
+            else:
+                observers[op.writes[1].buffer] = self._trained
         self.interpreter = Interpreter(
-            plan.program, self.context, self.recorder, observed, schedule or plan.schedule, self._workers
+            plan.program, self.context, self.recorder, observers, schedule or plan.schedule, self._workers
         )
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
@@ -210,19 +214,16 @@ class Session:
 
     def _finish(self) -> None:
         plan, world = self.plan, self.world
-        told = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        held = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
         self.memory.close()
         self.interpreter.close()
         self._workers.close()
         self.recorder.close()
         self.notes.close()
-        peak, resident, idle = zip(*world.gather([float(number) for number in told]), strict=True)
+        gathered = zip(*world.gather([float(number) for number in held]), strict=True)
         self.energy.stop()  # no rank trains any more, no device computes
-        memory = {
-            "peak_memory_bytes": [int(number) for number in peak],
-            "resident_memory_bytes": [int(number) for number in resident],
-            "idle_memory_bytes": [int(number) for number in idle],
-        }
+        names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes"
+        memory = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
         apart = {name: apart.pairs for name, apart in self.context.apart.items()}
         write_counts(plan.trace, world.rank, {"total": self.context.pairs, **apart})
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""

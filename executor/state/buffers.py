@@ -35,11 +35,8 @@ TORCH_TYPES: Mapping[str, torch.dtype] = {
 
 
 class BufferStore:
-    """Slots of one rank: one for a plain buffer, ``depth`` for a ring.
-
-    ``constants``: buffers whose tensor the run provides and no op replaces (features, flat gradients). They are neither
-    freed nor checkpointed.
-    """
+    """Slots of one rank: one for a plain buffer, ``depth`` for a ring. ``constants``: buffers whose tensor the run
+    provides and no op replaces (features, flat gradients). They are neither freed nor checkpointed."""
 
     def __init__(
         self, program: Program, rank: int, device: torch.device, constants: Mapping[str, Value] | None = None

@@ -21,10 +21,8 @@ def save_checkpoint(
     folder: Path, epoch: int, digest: str, context: RankContext, history: Mapping[str, Any], barrier: Callable[[], None]
 ) -> None:
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
-
     It holds parameters, optimizer, the modules' own buffers, torch's generators, remembered buffers (among them states
-    and caches of policies), shared memory that this rank writes, decisions, traffic, and ``history``: losses so far.
-    """
+    and caches of policies), shared memory that this rank writes, decisions, traffic, and ``history``: losses so far."""
     place = folder / f"epoch-{epoch}"
     assert context.optimizer is not None
     assert context.network is not None

@@ -37,12 +37,10 @@ Handler = Callable[[Now], Sent | None]
 
 @dataclass(frozen=True)
 class LocalRoute:
-    """A named list of rows as one rank sees it.
-
-    ``gather``: local rows to send, peers ascending (None: the sent buffer lies in that order already). ``scatter``:
-    local rows that arriving rows belong to, peers ascending (None: they are stored as they arrive). ``send``,
-    ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends anything.
-    """
+    """A named list of rows as one rank sees it. ``gather``: local rows to send, peers ascending (None: the sent buffer
+    lies in that order already). ``scatter``: local rows that arriving rows belong to, peers ascending (None: they are
+    stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends
+    anything."""
 
     gather: torch.Tensor | None
     scatter: torch.Tensor | None
@@ -202,11 +200,6 @@ class RankContext:
             f"it has: {', '.join(kind.label for kind in actions) or 'none'}; prepare the run again"
         )
 
-    def leaving_rows(self, route: str) -> torch.Tensor:
-        rows = self.routes[route].leaving
-        assert rows is not None, "rows of a policy's route lie in no order of the wire"
-        return rows
-
     def arrived(self, op: Op, now: Now, members: Sequence[int], rows: Sequence[int]) -> None:
         """Record how many rows were received from each member along an op's route."""
         for member, count in zip(members, rows, strict=True):
@@ -216,9 +209,6 @@ class RankContext:
     def segment_of(self, template: Template, op: str) -> Kept:
         """What a forward op of a template leaves for its backward op."""
         return self.kept.setdefault((template.name, op), Kept())
-
-    def op_id(self, template: Template, op: Op) -> int:
-        return self.program.op_ids[template.name, op.name]
 
     def pair_counters(self, now: Now, op_id: int, target: int) -> list[list[int]]:
         """The counts [messages, bytes] that a message of an op to a rank adds to: of the run, and of epochs in
@@ -239,9 +229,13 @@ def policy_context(context: RankContext, op: Op, template: Template | None = Non
     width, dtype = (written[0].width, written[0].dtype) if written else (0, "float32")
     ops = () if template is None else template.ops
     guards = frozenset(other.guard.decision for other in ops if other.guard is not None)
+
+    def rows_of(route: str) -> Any:
+        return context.routes[route].leaving
+
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
-        leaving, arriving, gathered, op.options, context.leaving_rows, context.resources, context.memo, guards,
+        leaving, arriving, gathered, op.options, rows_of, context.resources, context.memo, guards,
     )  # fmt: skip
 
 

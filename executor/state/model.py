@@ -90,9 +90,8 @@ class LayerNetwork(Network):
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
         """``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
         ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``sum_own`` takes own rows,
-        ``add_halo`` halo rows and what ``sum_own`` gave; ``update`` takes the
-        aggregate and, where the layer uses them, own rows.
-        """
+        ``add_halo`` halo rows and what ``sum_own`` gave; ``update`` takes the aggregate and, where the layer uses them,
+        own rows."""
         function = self._function(layer, segment, self._by_index[layer].functions())
         if segment in OVER_EDGES:
             adjacency = self.adjacency
@@ -111,8 +110,7 @@ class SampledNetwork(Network):
         """A block is (indptr [n + 1], sources [edges]). ``prepare`` takes rows and returns as many; ``maximum`` and
         ``aggregate`` take a block and the rows of its m sources, ``aggregate`` with attention the maxima too;
         ``update`` takes the aggregate [n, ...] and, where the layer uses own rows, those of all sources, of which it
-        reads the first n.
-        """
+        reads the first n."""
         module: Layer = self._by_index[layer]
         if segment in OVER_EDGES:
             summed = self._function(layer, segment, module.sampled_functions())

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from simgnn.emit.batches.batching import Batching
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Policy
@@ -88,10 +87,6 @@ class RunPlan:
                 f"DIR: got {self.root}, which holds a finished run ({path.name}); expected one not trained yet: "
                 "prepare another with simgnn run --prepare --out, or remove that file"
             )
-
-    @property
-    def batching(self) -> Batching:
-        return cast(Batching, self.policies["batching"])
 
     @property
     def trace(self) -> Path:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from executor.state.context import LocalRoute
 from simgnn.errors import BackendError
-from simgnn.partition.local.edge_cut import RowLists
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.program.program import Program
 from simgnn.program.sizes import reverse_of
@@ -17,17 +16,23 @@ from simgnn.program.sizes import reverse_of
 
 def local_routes(program: Program, local: RankGraph, device: torch.device) -> dict[str, LocalRoute]:
     """Every route of the program. The rank's graph has row lists for some routes, which also serve their reverses; rows
-    of other routes are sent as they lie in the buffer.
-
-    Raises :class:`BackendError` where the partition is not the one that the program was planned for.
-    """
+    of other routes are sent as they lie in the buffer. Raises :class:`BackendError` where the partition is not the one
+    that the program was planned for."""
     result, rank = packed_routes(program, local.rank), local.rank
     for name, lists in local.row_lists.items():
         if name in result:
-            _check(name, result[name], lists, rank)
+            planned, ranks = result[name], range(program.ranks)
+            sends = tuple(len(lists.leaving.get(peer, ())) for peer in ranks)
+            receives = tuple(lists.received.get(peer, 0) for peer in ranks)
+            if sends != planned.send or receives != planned.receive:
+                raise BackendError(
+                    f"rank {rank}: the partition's route '{name}' sends {sends} and receives {receives} rows, the "
+                    f"program {planned.send} and {planned.receive}: they belong to different partitions; prepare the "
+                    "run again"
+                )
             gather = _joined(lists.leaving, device)
             scatter = None if lists.arriving is None else _joined(lists.arriving, device)
-            result[name] = replace(result[name], gather=gather, scatter=scatter)
+            result[name] = replace(planned, gather=gather, scatter=scatter)
         if reverse_of(name) in result:
             result[reverse_of(name)] = result[name].reversed()
     for name, route in program.sizes.routes.items():
@@ -69,13 +74,3 @@ def _joined(rows: Mapping[int, NDArray[np.int32]], device: torch.device) -> torc
     """Rows of all peers, peers ascending."""
     joined = np.concatenate([np.empty(0, dtype=np.int32), *(rows[peer] for peer in sorted(rows))])
     return torch.from_numpy(joined.astype(np.int64)).to(device)
-
-
-def _check(name: str, route: LocalRoute, lists: RowLists, rank: int) -> None:
-    sends = tuple(len(lists.leaving.get(peer, ())) for peer in range(len(route.send)))
-    receives = tuple(lists.received.get(peer, 0) for peer in range(len(route.receive)))
-    if sends != route.send or receives != route.receive:
-        raise BackendError(
-            f"rank {rank}: the partition's route '{name}' sends {sends} and receives {receives} rows, the program says "
-            f"{route.send} and {route.receive}: they belong to different partitions; prepare the run again"
-        )

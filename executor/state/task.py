@@ -40,11 +40,9 @@ class Task:
         return float(max(1, self.train_total) * (self.classes if self.multilabel else 1))
 
     def loss(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [METRICS].
-
-        Cross entropy, or binary cross entropy with logits, over the training rows, divided by :attr:`divisor`.
-        Gradients summed over ranks are the gradient of the mean.
-        """
+        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [METRICS]. Cross
+        entropy, or binary cross entropy with logits, over the training rows, divided by :attr:`divisor`. Gradients
+        summed over ranks are the gradient of the mean."""
         rows = self.rows[0]
         picked, labels = scores.index_select(0, rows), self.labels.index_select(0, rows)
         gradient = torch.zeros_like(scores)
@@ -52,11 +50,10 @@ class Task:
         return gradient, self._counts(picked, labels)
 
     def batch_loss(self, scores: torch.Tensor, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """:meth:`loss` for a mini-batch: ``scores`` [b, classes] of the rows ``seeds`` int64 [b].
-
-        The gradient is that of the sum over these rows; the optimizer divides it by the number of rows on all ranks
-        (docs/systems/mini-batches.md). Metrics are divided as those of a full graph, so that they add up over an epoch.
-        """
+        """:meth:`loss` for a mini-batch: ``scores`` [b, classes] of the rows ``seeds`` int64 [b]. The gradient is that
+        of the sum over these rows; the optimizer divides it by the number of rows on all ranks
+        (docs/systems/mini-batches.md). Metrics are divided as those of a full graph, so that they add up over an
+        epoch."""
         labels = self.labels.index_select(0, seeds)
         gradient = self._gradient(scores, labels)
         return gradient.div_(self.classes) if self.multilabel else gradient, self._counts(scores, labels)

@@ -22,8 +22,6 @@ from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.program.kinds import Segment
 
 OWNED, HALO = 4, 2
-PRODUCT = 1024, 256, 256
-"""Rows, inner and outer width of a product large enough that BLAS's packing buffers hardly grow afterwards."""
 
 
 def warm_up(
@@ -43,7 +41,13 @@ def warm_up(
     if any(layer.kind not in BUILT_IN_LAYERS for layer in layers):
         return
     mean = torch.zeros(layers[0].width_in, dtype=dtype, device=device) if layers[0].centred_input else None
-    network = LayerNetwork(layers, _tiny_graph(), 0, dtype, device, mean)
+    # a ring of four owned vertices, two of which also have an in-edge from a halo row
+    indptr = np.array([0, 3, 5, 8, 10], dtype=np.int64)
+    indices = np.array([1, 3, 4, 0, 2, 1, 3, 5, 0, 2], dtype=np.int32)
+    degree = np.array([3, 2, 3, 2, 1, 1], dtype=np.int64)
+    owned, halo_ids = np.arange(OWNED, dtype=np.int64), np.arange(OWNED, OWNED + HALO, dtype=np.int64)
+    local = LocalGraph(0, owned, halo_ids, CSR(indptr, indices, OWNED + HALO), degree, {}, {})
+    network = LayerNetwork(layers, local, 0, dtype, device, mean)
     optimizer = FlatOptimizer(network.layers, settings)
     rows, halo = (_features(layers[0], count, dtype, device) for count in (OWNED, HALO))
     with torch.enable_grad():
@@ -64,7 +68,7 @@ def warm_up(
 def warm_up_torch(layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
     """Matrix products in the three forms of a layer and its backward, and dropout where a layer has any."""
     torch.manual_seed(0)
-    rows, inner, outer = PRODUCT
+    rows, inner, outer = 1024, 256, 256  # large enough that BLAS's packing buffers hardly grow afterwards
     left = torch.zeros(rows, inner, dtype=dtype, device=device)
     right = torch.zeros(inner, outer, dtype=dtype, device=device)
     product = torch.mm(left, right)
@@ -94,15 +98,6 @@ def _layer(network: LayerNetwork, layer: LayerSpec, rows: torch.Tensor, halo: to
     summed = run(Segment.AGGREGATE, *prepared)
     found: torch.Tensor = run(Segment.UPDATE, summed, *([rows] if layer.uses_own_rows else []))
     return found
-
-
-def _tiny_graph() -> LocalGraph:
-    """A ring of four owned vertices, two of which also have an in-edge from a halo row."""
-    indptr = np.array([0, 3, 5, 8, 10], dtype=np.int64)
-    indices = np.array([1, 3, 4, 0, 2, 1, 3, 5, 0, 2], dtype=np.int32)
-    degree = np.array([3, 2, 3, 2, 1, 1], dtype=np.int64)
-    owned, halo = np.arange(OWNED, dtype=np.int64), np.arange(OWNED, OWNED + HALO, dtype=np.int64)
-    return LocalGraph(0, owned, halo, CSR(indptr, indices, OWNED + HALO), degree, {}, {})
 
 
 def _features(layer: LayerSpec, rows: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -7,7 +7,6 @@ calls are for what is not part of a step, such as labels, which are pulled when 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,9 +33,6 @@ class Places:
     maps: IdMaps
     serving: Serving
 
-    def __post_init__(self) -> None:
-        assert self.maps.parts == self.serving.parts, "every host holds one partition"
-
     @property
     def host(self) -> int:
         """The host, and partition, of this rank."""
@@ -47,25 +43,17 @@ class Places:
         """Rows that this host holds."""
         return len(self.maps.core(self.host))
 
-    @cached_property
-    def _starts(self) -> torch.Tensor:
-        return torch.from_numpy(self.maps.node_map)
-
-    @cached_property
-    def _servers(self) -> torch.Tensor:
-        return torch.from_numpy(self.serving.servers[self.rank])
-
     def part_of(self, gids: torch.Tensor) -> torch.Tensor:
         """Partition, int64 [k], of ``gids`` int64 [k]. Raises :class:`GraphError` for a gid outside 0..V-1."""
         return torch.from_numpy(self.maps.part_of(gids.numpy()))
 
     def position_of(self, gids: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
         """Place of each gid among the rows of its partition, int64 [k]."""
-        return gids - self._starts[part]
+        return gids - torch.from_numpy(self.maps.node_map)[part]
 
     def server_of(self, part: torch.Tensor) -> torch.Tensor:
         """The rank that serves each partition to this rank; itself, for its own partition."""
-        return self._servers[part]
+        return torch.from_numpy(self.serving.servers[self.rank])[part]
 
 
 class FeatureStore:
@@ -80,11 +68,9 @@ class FeatureStore:
 
     def share(self, name: str, width: int, dtype: str, load: Callable[[], NDArray[Any]]) -> None:
         """Hold rows under ``name``; every rank calls it. ``load``: called by the first rank of each host only, returns
-        the host's rows [n, width] in the order of their gids, of ``dtype``; they may be memory-mapped.
-
-        Raises :class:`GraphError` for other rows, :class:`BackendError` where shared memory is missing or too small; on
-        all ranks when it happens on one.
-        """
+        the host's rows [n, width] in the order of their gids, of ``dtype``; they may be memory-mapped. Raises
+        :class:`GraphError` for other rows, :class:`BackendError` where shared memory is missing or too small; on all
+        ranks when it happens on one."""
         shape = self.places.rows, width
 
         def fill(table: torch.Tensor) -> None:
@@ -107,11 +93,8 @@ class FeatureStore:
         return self._tables[name]
 
     def pull(self, name: str, gids: torch.Tensor) -> torch.Tensor:
-        """The rows [k, F] of ``gids`` int64 [k], in their order. Every rank calls it.
-
-        A gid that occurs several times is requested as often. With one host nothing is sent. Raises
-        :class:`GraphError` for a gid outside 0..V-1.
-        """
+        """The rows [k, F] of ``gids`` int64 [k], in their order. Every rank calls it. A gid that occurs several times
+        is requested as often. With one host nothing is sent. Raises :class:`GraphError` for a gid outside 0..V-1."""
         table, part = self.table(name), self.places.part_of(gids)
         position = self.places.position_of(gids, part)
         if self.places.serving.parts == 1:

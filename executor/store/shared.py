@@ -34,11 +34,9 @@ ALIGNED_TO = 64
 
 @contextmanager
 def named_segment(nbytes: int) -> Iterator[str]:
-    """The name of new shared memory of ``nbytes`` zeros (at least one); it is removed when the block ends.
-
-    All pages are allocated at once, since a system short of memory would end a rank by SIGBUS later. Raises
-    :class:`BackendError` where /dev/shm is missing or too small.
-    """
+    """The name of new shared memory of ``nbytes`` zeros (at least one); it is removed when the block ends. All pages
+    are allocated at once, since a system short of memory would end a rank by SIGBUS later. Raises :class:`BackendError`
+    where /dev/shm is missing or too small."""
     name = f"simgnn-{os.getpid()}-{secrets.token_hex(8)}"
     resource_tracker.register(f"/{name}", TRACKED)
     try:
@@ -50,10 +48,8 @@ def named_segment(nbytes: int) -> Iterator[str]:
 
 
 def attach(name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """Shared memory as rows, in place; it stays mapped as long as the tensor is used.
-
-    Raises :class:`BackendError` where this host has no memory of that name, or it has another size.
-    """
+    """Shared memory as rows, in place; it stays mapped as long as the tensor is used. Raises :class:`BackendError`
+    where this host has no memory of that name, or it has another size."""
     nbytes = shape[0] * shape[1] * dtype.itemsize
     try:
         descriptor = os.open(FOLDER / name, os.O_RDWR)
@@ -75,11 +71,9 @@ def attach(name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tenso
 def shared_rows(
     shape: tuple[int, int], dtype: torch.dtype, creator: int, fill: Callable[[torch.Tensor], None], group: GroupHandle
 ) -> torch.Tensor:
-    """Rows [n, F] that this rank shares with its host. Every member of the group calls it.
-
-    ``creator``: the rank of this host that makes the rows, and alone calls ``fill`` on them. A failure on one rank
-    raises on all: there the original error, elsewhere :class:`BackendError`.
-    """
+    """Rows [n, F] that this rank shares with its host. Every member of the group calls it. ``creator``: the rank of
+    this host that makes the rows, and alone calls ``fill`` on them. A failure on one rank raises on all: there the
+    original error, elsewhere :class:`BackendError`."""
     rows: torch.Tensor | None = None
     fault: Exception | None = None
     word, mine = "", creator == rank_of(group)
@@ -106,10 +100,7 @@ def shared_arrays(
     make: Callable[[], Mapping[str, NDArray[Any]]], creator: int, group: GroupHandle
 ) -> dict[str, NDArray[Any]]:
     """Named arrays that this rank shares with its host, read only, in one piece of memory. Every member of the group
-    calls it.
-
-    ``creator``: the rank of this host that alone calls ``make``. Failures as in :func:`shared_rows`.
-    """
+    calls it. ``creator``: the rank of this host that alone calls ``make``. Failures as in :func:`shared_rows`."""
     arrays: Mapping[str, NDArray[Any]] = {}
     fault: Exception | None = None
     word = ""
