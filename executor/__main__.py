@@ -16,15 +16,15 @@ from simgnn.parent_watch import follow_starter
 USAGE = """\
 python -m executor run DIR [--resume] [--device auto|cpu|cuda]
 
-Trains what `simgnn run --prepare` wrote into DIR. Alone it starts one process a rank on this machine; on a cluster:
+Trains what `simgnn run --prepare` wrote into DIR: starts one process for each rank on this machine. On a cluster:
 torchrun --nproc-per-node P -m executor run DIR
 
-python -m executor testbed --help: a cluster of shaped network namespaces on this machine
+python -m executor testbed --help: a cluster of network namespaces with limited links on this machine
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and run; the exit status."""
+    """Parse the command line and run; returns the exit status."""
     follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["testbed"]:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         from executor.testbed.command import main as testbed
 
         return testbed(words[1:])
-    parser = argparse.ArgumentParser(prog="python -m executor", usage=USAGE, add_help=True)
+    parser = argparse.ArgumentParser(prog="python -m executor", usage=USAGE)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", usage=USAGE)
     run.add_argument("directory", type=Path)
@@ -53,16 +53,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:
-    tune_allocator()  # first: importing pyarrow starts a thread, and its heap would then be that of others, too
+    tune_allocator()  # first: importing pyarrow starts a thread, which would share its heap with others
     if LAUNCHER in os.environ:
-        # Ctrl-C reaches the whole terminal; the launcher answers it and ends its ranks
+        # Ctrl-C reaches all processes of the terminal; the launcher handles it and ends its ranks
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         follow_launcher(int(os.environ[LAUNCHER]))
     with lasting_imports():
         # torch and pyarrow: loaded by ranks, after the allocator is tuned
         from executor.rank.session import end_process, run_rank
 
-    # torch says so once a process; the few functions that are used are covered by tests
+    # torch warns once a process; tests cover the few functions that are used
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
     status = run_rank(directory, device, resume)

@@ -1,8 +1,10 @@
 """The function that makes the handler of an op, for every op kind and form. A test checks that both tables are full."""
 
 from collections.abc import Mapping
+from functools import partial
 
-from executor.handlers import blocks, collectives, decisions, fetch, pairwise, rows, segments, training
+from executor.handlers import blocks, collectives, decisions, pairwise, rows, segments, training
+from executor.kernels.rows import max_rows
 from executor.state.context import Factory, Handler, RankContext
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op
@@ -33,7 +35,7 @@ HANDLERS: Mapping[OpKind, Factory] = {
     OpKind.BROADCAST: collectives.broadcast,
     OpKind.ALLREDUCE: collectives.allreduce,
     OpKind.ALLGATHER: collectives.allgather,
-    OpKind.FETCH: fetch.fetch,
+    OpKind.FETCH: pairwise.fetch,
     OpKind.H2D: rows.to_device,
     OpKind.D2H: rows.to_host,
     OpKind.COPY: rows.copy,
@@ -44,10 +46,10 @@ FORM_HANDLERS: Mapping[Form, Factory] = {
     Form.PUT: rows.put,
     Form.SPARSE_ROWS: rows.sparse,
     Form.OWN_ROWS: rows.to_host,
-    Form.GREATER: rows.keep_greater,
-    Form.FIRST_ROWS: rows.add_first,
+    Form.GREATER: partial(rows.add, combine=max_rows),
+    Form.FIRST_ROWS: rows.add,
     Form.DROPOUT: training.dropout,
-    Form.BATCH_DROPOUT: training.batch_dropout,
-    Form.RANK_MEANS: training.rank_mean_loss,
-    Form.REMOTE_ROWS: fetch.fetch_remote,
+    Form.BATCH_DROPOUT: partial(training.dropout, batched=True),
+    Form.RANK_MEANS: partial(training.loss, by_rank=True),
+    Form.REMOTE_ROWS: partial(pairwise.fetch, remote=True),
 }

@@ -1,6 +1,6 @@
 """Attention over one block of edges at a time: a running softmax as blocks arrive, and gradients by source rows."""
 
-from executor.handlers.block_ages import age_check
+from executor.handlers.collectives import age_check
 from executor.layers.blocks import BlockAdjacency
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext

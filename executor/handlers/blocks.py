@@ -1,7 +1,7 @@
 """Sums over one block of edges at a time, as blocks of rows arrive."""
 
 from executor.handlers.attended_blocks import attend
-from executor.handlers.block_ages import age_check
+from executor.handlers.collectives import age_check
 from executor.handlers.segments import segment
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext

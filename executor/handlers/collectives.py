@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from executor.state.buffers import TORCH_TYPES, Now
 from executor.state.context import Handler, RankContext, Sent
-from simgnn.errors import BackendError
+from simgnn.emit.guarded_blocks import check_ages
 from simgnn.program.lifetimes import same_as_constants
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -62,8 +62,7 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     epoch takes as much memory, whenever a block first arrives and however long it is used.
     """
     group = context.group(op)
-    if op.root is None or op.root not in group.members:
-        raise BackendError(f"op '{op.name}' broadcasts from rank {op.root}, which is not in its group {group.members}")
+    assert op.root is not None
     root, buffer = op.root, context.program.buffers[op.writes[0].buffer]
     read, put = context.store.getter((op.reads or op.writes)[0]), context.store.setter(op.writes[0])
     place, dtype = context.store.place(buffer.name), TORCH_TYPES[buffer.dtype]
@@ -71,7 +70,7 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     transfer, sizes = op.transfer, context.program.sizes
     versions = context.store.getter(op.writes[1]) if len(op.writes) > 1 else None
     stays = op.guard is not None and buffer.persistent and context.rank != root
-    room = context.store.kept_room(buffer.name) if stays else None
+    room = context.store.room(buffer.name) if stays else None
     keep = _keeper(op, context) if len(op.writes) > 2 and context.rank == root else None
 
     def run(now: Now) -> Sent:
@@ -103,8 +102,20 @@ def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]
     name, put = op.writes[2].buffer, context.store.setter(op.writes[2])
     if name in same_as_constants(context.program):
         return put
-    room = context.store.kept_room(name)
+    room = context.store.room(name)
     return lambda now, rows: put(now, room.copy_(rows))
+
+
+def age_check(op: Op, context: RankContext, rows: Sequence[int]) -> Handler:
+    """Check with :func:`simgnn.emit.guarded_blocks.check_ages` that no block that an op sums is older than its
+    ``options["oldest_epochs"]``, if it has any. ``rows`` [P]: of each rank's block; ``options["versions"]``: the buffer
+    of versions that broadcasts write."""
+    if "oldest_epochs" not in op.options:
+        return lambda now: None
+    name, oldest = str(op.options["versions"]), int(op.options["oldest_epochs"])
+    read = context.store.getter(next(access for access in op.reads if access.buffer == name))
+    others = [root for root, count in enumerate(rows) if count and root != context.rank]
+    return lambda now: check_ages(context.rank, now.epoch, read(now), others, oldest)
 
 
 def allgather(op: Op, template: Template, context: RankContext) -> Handler:
@@ -135,12 +146,10 @@ def allgather(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def barrier(op: Op, template: Template, context: RankContext) -> Handler:
-    """Wait until every member of the group is here."""
     group = context.group(op)
 
-    def run(now: Now) -> Sent | None:
+    def run(now: Now) -> None:
         if group.process_group is not None:
             dist.barrier(group=group.process_group)
-        return None
 
     return run

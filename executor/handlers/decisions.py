@@ -25,11 +25,9 @@ BEFORE = Now(0, 0, 0)
 
 
 def act(op: Op, template: Template, context: RankContext) -> Handler:
-    """Call ``action.run(context, *read) -> written`` of the policy of the op's slot, and record what it decides.
-
-    Rows that a guarded op writes persist when it is skipped; their memory is reserved before they first arrive, as in
-    :func:`executor.handlers.collectives.broadcast`.
-    """
+    """Call ``action.run(context, *read) -> written`` of the policy of the op's slot, and record what it decides. Rows
+    that a guarded op writes persist when it is skipped; their memory is reserved before they first arrive, as in
+    :func:`executor.handlers.collectives.broadcast`."""
     action, where, store = context.action(op), policy_context(context, op, template), context.store
     zeros, setters = action.starts_from_zeros, context.writes(op)
     getters = [_state_or_rows(access, context) if zeros else store.getter(access) for access in op.reads]

@@ -1,13 +1,13 @@
-"""Ops between pairs of ranks whose payload is counted as ``bytes_sent``: uneven all-to-all, point-to-point rows."""
+"""Ops between pairs of ranks, counted as ``bytes_sent``: uneven all-to-all, point-to-point rows, request and reply."""
 
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from executor.handlers.wire import all_to_all, count_pairs, counts_of, row_bytes
+from executor.handlers.wire import all_to_all, count_pairs, counts_of, request_rows, row_bytes
 from executor.state.buffers import Now
-from executor.state.context import GroupHandle, Handler, LocalRoute, RankContext, Sent
+from executor.state.context import GroupHandle, Handler, RankContext, Sent, policy_context
 from simgnn.emit.caches.masks import WireMask
 from simgnn.errors import BackendError
 from simgnn.policy import derive
@@ -30,7 +30,7 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     ``transfer.announced`` it reads its own masks and those that arrived, or counts of the pairs that may have rows:
     they were sent ahead. A turn in which no rank sends along the route is skipped.
     """
-    group, op_id, transfer = context.group(op), context.op_id(template, op), op.transfer
+    group, op_id, transfer = context.group(op), context.program.op_ids[template.name, op.name], op.transfer
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     written = op.writes[0].buffer
     place, control = context.store.place(written), transfer is not None and transfer.control
@@ -42,7 +42,8 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         # what a control message decides, the exchange behind it decides again, and records
         record = None if control else _record_decision(op, transfer.decision.name, context, group)
     elif context.scheduled(op):
-        counts, room = _counts_of_turn(op, context, group), context.store.room(written)
+        counts = _counts_of_turn(op, context, group)
+        room = context.store.room(written) if context.program.buffers[written].lasting else None
 
         def record(now: Now, send: list[int], receive: list[int]) -> None:
             context.arrived(op, now, group.members, receive)
@@ -68,12 +69,10 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _counts_of_route(op: Op, context: RankContext, group: GroupHandle) -> Counts:
-    """The same in every turn."""
     route = context.route(op)
     if route.empty:
         return lambda now, packed: None
     send, receive = ([rows[member] for member in group.members] for rows in (route.send, route.receive))
-    _check_total(op, route, send)
     return lambda now, packed: (send, receive, 0)
 
 
@@ -150,16 +149,13 @@ def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
-    """Read rows that a route names from their owners, point to point: each pair with rows is one message.
-
-    The op reads the owner's rows and writes the rows that it wanted, owners ascending. On a machine with peer access
-    the backend moves them directly between devices; every rank that owns rows of the route takes part.
-    """
-    group, op_id, route = context.group(op), context.op_id(template, op), context.route(op)
+    """Read rows that a route names from their owners, point to point: each pair with rows is one message. The op reads
+    the owner's rows and writes the rows that it wanted, owners ascending. On a machine with peer access the backend
+    moves them directly between devices; every rank that owns rows of the route takes part."""
+    group, op_id, route = context.group(op), context.program.op_ids[template.name, op.name], context.route(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place = context.store.place(op.writes[0].buffer)
     counts = [route.send[member] for member in group.members]
-    _check_total(op, route, counts)
 
     def run(now: Now) -> Sent:
         rows = read(now)
@@ -181,6 +177,53 @@ def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
     return run
 
 
-def _check_total(op: Op, route: LocalRoute, send: list[int]) -> None:
-    if sum(send) != sum(route.send):
-        raise BackendError(f"op '{op.name}' sends along the route '{op.route}' to ranks outside its process group")
+def fetch(op: Op, template: Template, context: RankContext, remote: bool = False) -> Handler:
+    """Fetch rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of ids;
+    or, ``remote``, only the rows that other hosts hold, in the order in which the op's action locates them, rank after
+    rank.
+
+    The op's action locates ids: ``run(context, ids) -> (rank int64 [k], position int64 [k])``. One round sends counts
+    (8 bytes a pair, control), positions (int64, payload) and rows (payload). A second written buffer takes what other
+    ranks asked for: positions, and their number by rank (int64). Rounds have at most ``options["round_rows"]`` ids
+    (default: one round for all); ranks agree on the number of rounds first, and a round may be empty.
+
+    Raises :class:`BackendError` for a second buffer together with ``round_rows``.
+    """
+    in_order = remote and "round_rows" not in op.options  # rows are written as they arrive
+    if len(op.writes) > 1 and "round_rows" in op.options:
+        raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
+    group, op_id, action = context.group(op), context.program.op_ids[template.name, op.name], context.action(op)
+    read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
+    put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
+    keep = context.store.setter(op.writes[1]) if len(op.writes) > 1 else None
+    limit, where = int(op.options.get("round_rows", 0)), policy_context(context, op)
+
+    def run(now: Now) -> Sent:
+        ids, stored = read_ids(now), read_rows(now)
+        owner, position = action.run(where(now), ids)
+        wanted = len(owner)
+        result = stored.new_empty((0 if in_order else wanted, *stored.shape[1:]), device=place)
+        size = limit or max(1, wanted)
+        rounds, control = 1, 0
+        if limit:  # as many as the rank with the most ids needs
+            told, control = counts_of(torch.full((len(group.members),), -(-wanted // size)), group)
+            rounds = max(told)
+        sent = messages = 0
+        for number in range(rounds):
+            part = slice(min(number * size, wanted), min((number + 1) * size, wanted))
+            reply = request_rows(stored, owner[part], position[part], group)
+            context.arrived(op, now, group.members, reply.asked)
+            if in_order:
+                result = reply.rows.to(place)
+            else:
+                result[torch.arange(part.start, part.stop)[reply.places.cpu()].to(place)] = reply.rows.to(place)
+            for counts, nbytes in ((reply.asked, row_bytes(reply.positions)), (reply.served, row_bytes(reply.rows))):
+                more, count = count_pairs(context, now, op_id, group, counts, nbytes)
+                sent, messages = sent + more, messages + count
+            control += reply.control_bytes
+            if keep is not None:
+                keep(now, (reply.positions, torch.tensor(reply.served)))
+        put(now, result)
+        return Sent(sent, 0, control, messages)
+
+    return run

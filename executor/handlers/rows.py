@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.kernels.rows import add_rows, gather_rows, max_rows
+from executor.kernels.rows import add_rows, gather_rows
 from executor.state.buffers import Now, moved
 from executor.state.context import Handler, RankContext
-from simgnn.errors import BackendError
+from simgnn.program.kinds import Form
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
@@ -20,14 +20,16 @@ def copy(op: Op, template: Template, context: RankContext) -> Handler:
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     if op.route is None:
         return lambda now: put_whole(now, read(now).clone())
-    rows = _named(op, context.route(op).leaving)
+    rows = context.route(op).leaving
+    assert rows is not None, "the route names local rows"
     return lambda now: put_whole(now, gather_rows(read(now), rows))
 
 
 def put(op: Op, template: Template, context: RankContext) -> Handler:
     """Replace the rows that the route names by those that arrived, in place."""
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
-    rows = _named(op, context.route(op).arriving)
+    rows = context.route(op).arriving
+    assert rows is not None, "the route names local rows"
 
     def replace(now: Now) -> None:
         target(now).index_copy_(0, rows, read(now))
@@ -35,60 +37,32 @@ def put(op: Op, template: Template, context: RankContext) -> Handler:
     return replace
 
 
-def add(op: Op, template: Template, context: RankContext) -> Handler:
-    """Add what the op reads first to what it writes, in place.
-
-    With a route, the rows that arrived (peers ascending) are added to the local rows that the route names. A row named
-    several times takes all its parts in the order of the peers, so that sums are repeatable.
-    """
-    if op.route is not None:
-        return _arrived(op, context, add_rows)
+def add(op: Op, template: Template, context: RankContext, combine: Combine = add_rows) -> Handler:
+    """Add what the op reads first to what it writes, in place; with the form ``FIRST_ROWS``, to its first rows. With a
+    route, the rows that arrived (peers ascending) are added to the local rows that the route names. A row named several
+    times takes all its parts in the order of the peers, so that sums are repeatable. ``combine``:
+    :func:`~executor.kernels.rows.max_rows` keeps the greater of each element in place of the sum."""
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
+    first = op.form is Form.FIRST_ROWS
 
     def add_all(now: Now) -> None:
-        target(now).add_(read(now))
-
-    return add_all
-
-
-def add_first(op: Op, template: Template, context: RankContext) -> Handler:
-    """Add what the op reads to the first rows of what it writes, in place."""
-    read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
-
-    def add_part(now: Now) -> None:
         part = read(now)
-        target(now)[: len(part)].add_(part)
+        (target(now)[: len(part)] if first else target(now)).add_(part)
 
-    return add_part
+    if op.route is None:
+        return add_all
+    rows, counts = context.route(op).arriving, context.route(op).arriving_counts
+    assert rows is not None, "the route names local rows"
 
-
-def keep_greater(op: Op, template: Template, context: RankContext) -> Handler:
-    """Keep the greater of each element, of rows that arrived and of the rows that the route names, in place."""
-    return _arrived(op, context, max_rows)
-
-
-def _arrived(op: Op, context: RankContext, combine: Combine) -> Handler:
-    read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
-    route = context.route(op)
-    rows, counts = _named(op, route.arriving), route.arriving_counts
-
-    def run(now: Now) -> None:
+    def add_arrived(now: Now) -> None:
         combine(target(now), rows, read(now), counts)
 
-    return run
-
-
-def _named(op: Op, rows: torch.Tensor | None) -> torch.Tensor:
-    if rows is None:
-        raise BackendError(f"op '{op.name}' moves rows along the route '{op.route}', which names no local rows")
-    return rows
+    return add_arrived
 
 
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
-    """Copy host rows to the device, without blocking the host where they are pinned.
-
-    Several buffers are moved one by one, and are not copied where the device is the host.
-    """
+    """Copy host rows to the device, without blocking the host where they are pinned. Several buffers are moved one by
+    one, and are not copied where the device is the host."""
     getters = [context.store.getter(access) for access in op.reads]
     setters = [context.store.setter(access) for access in op.writes]
     device = context.device
@@ -121,9 +95,9 @@ def _copy_to(op: Op, context: RankContext, device: torch.device) -> Handler:
 def sparse(op: Op, template: Template, context: RankContext) -> Handler:
     """Pack the rows of a sparse matrix that the route names, a block of bytes a peer; or unpack blocks that arrived."""
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
-    features = context.task.features if context.task is not None else None
-    if features is None or features.layout != torch.sparse_csr:
-        raise BackendError(f"op '{op.name}' packs sparse rows, but this run's features are dense")
+    assert context.task is not None
+    features = context.task.features
+    assert features.layout == torch.sparse_csr
     width, dtype, route = int(features.shape[1]), features.dtype, context.route(op)
 
     def run(now: Now) -> None:
@@ -138,10 +112,8 @@ def sparse(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def pack_rows(matrix: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Bytes (uint8) of rows of a CSR matrix, ``counts[p]`` of them for peer p, peers ascending.
-
-    Each peer's block holds row lengths (int32), column ids (int32) and values.
-    """
+    """Bytes (uint8) of rows of a CSR matrix, ``counts[p]`` of them for peer p, peers ascending. Each peer's block holds
+    row lengths (int32), column ids (int32) and values."""
     pointers, columns, values = matrix.crow_indices(), matrix.col_indices(), matrix.values()
     blocks = []
     for part in torch.split(rows, list(counts)):

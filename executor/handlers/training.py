@@ -5,32 +5,21 @@ import torch
 from executor.kernels.dropout import drop_out
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext
-from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 from simgnn.sampling.draw.seeds import dropout_seed, layer_key
 
 
-def loss(op: Op, template: Template, context: RankContext) -> Handler:
+def loss(op: Op, template: Template, context: RankContext, by_rank: bool = False) -> Handler:
     """The loss of the last layer's rows, which the op reads first.
 
     In training it writes their gradient, then the metrics; in an evaluation (one buffer written) the counts of train,
     validation and test rows. For a mini-batch (three buffers written) it reads second which of the rank's training
-    vertices the rows belong to (int64 [b]), and sets the third buffer to the divisor of summed gradients: how many rows
-    there are.
+    vertices the rows belong to (int64 [b]), and sets the third buffer to the divisor of summed gradients: the number of
+    rows; or, ``by_rank``, the gradient is that of the mean over this rank's rows, and the divisor counts ranks that
+    have rows.
     """
-    return _loss(op, context, by_rank=False)
-
-
-def rank_mean_loss(op: Op, template: Template, context: RankContext) -> Handler:
-    """The loss of a mini-batch whose gradient is that of the mean over this rank's rows. The divisor of summed
-    gradients is then the number of ranks that have rows."""
-    return _loss(op, context, by_rank=True)
-
-
-def _loss(op: Op, context: RankContext, by_rank: bool) -> Handler:
-    if context.task is None:
-        raise BackendError(f"op '{op.name}' needs labels, which this run does not have")
+    assert context.task is not None, "a program with a loss has labels"
     task, read = context.task, context.store.getter(op.reads[0])
     if len(op.writes) == 1:
         put = context.store.setter(op.writes[0])
@@ -61,28 +50,16 @@ def _loss(op: Op, context: RankContext, by_rank: bool) -> Handler:
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:
     """One step of the optimizer on the summed gradients, which are then cleared."""
-    if context.optimizer is None:
-        raise BackendError(f"op '{op.name}' needs an optimizer, which this run does not have")
+    assert context.optimizer is not None
     optimizer = context.optimizer
     return lambda now: optimizer.step()
 
 
-def dropout(op: Op, template: Template, context: RankContext) -> Handler:
+def dropout(op: Op, template: Template, context: RankContext, batched: bool = False) -> Handler:
     """Drop elements of the rows that the op reads first, and write them; backward does the same to their gradient.
-
     Second the op reads the vertices of these rows, and perhaps more behind them. They and the layer decide which
-    elements are dropped (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks stay equal.
-    ``options["dropped"]``: how many 65,536ths of the elements.
-    """
-    return _dropout(op, context, batched=False)
-
-
-def batch_dropout(op: Op, template: Template, context: RankContext) -> Handler:
-    """:func:`dropout` where each rank draws for its own mini-batch."""
-    return _dropout(op, context, batched=True)
-
-
-def _dropout(op: Op, context: RankContext, batched: bool) -> Handler:
+    elements are dropped (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks stay equal;
+    ``batched``, also the rank's mini-batch does. ``options["dropped"]``: how many 65,536ths of the elements."""
     read, vertices = (context.store.getter(access) for access in op.reads)
     put = context.store.setter(op.writes[0])
     dropped = int(op.options["dropped"])

@@ -11,7 +11,6 @@ from executor.state.context import GroupHandle, RankContext
 
 
 def row_bytes(rows: torch.Tensor) -> int:
-    """Bytes of one row of a dense tensor."""
     return rows.element_size() * rows.shape[1:].numel()
 
 
@@ -40,11 +39,9 @@ def all_to_all(
 def _pairwise(
     out: torch.Tensor, wire: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: GroupHandle
 ) -> None:
-    """One message a pair, every receive posted before any send.
-
-    Gloo's own all-to-all posts a pair's send first: on a slow link both ends then write before either reads, and the
-    two directions take turns where a full-duplex link carries both at once.
-    """
+    """One message a pair, every receive posted before any send. Gloo's own all-to-all posts a pair's send first: on a
+    slow link both ends then write before either reads, and the two directions take turns where a full-duplex link
+    carries both at once."""
     mine = group.members.index(dist.get_rank())
     arriving, leaving = torch.split(out, list(receive)), torch.split(wire, list(send))
     works = [
@@ -91,28 +88,22 @@ def count_pairs(
 
 @dataclass(frozen=True)
 class Reply:
-    """What one round of request and reply received, and the sizes of what was sent.
-
-    ``rows`` [k, F] on the group's device: row i answers request ``places[i]`` (int64 [k]). ``positions`` int64: what
-    other members asked of this rank, member after member. ``asked``, ``served``: positions asked of each member, and
-    rows sent to it; ``position_bytes``, ``row_bytes``: the size of one. ``control_bytes``: the counts sent ahead.
-    """
+    """What one round of request and reply received, and the sizes of what was sent. ``rows`` [k, F] on the group's
+    device: row i answers request ``places[i]`` (int64 [k]). ``positions`` int64: what other members asked of this rank,
+    member after member. ``asked``, ``served``: positions asked of each member, and rows sent to it. ``control_bytes``:
+    of the counts sent ahead."""
 
     positions: torch.Tensor
     rows: torch.Tensor
     places: torch.Tensor
     asked: list[int]
     served: list[int]
-    position_bytes: int
-    row_bytes: int
     control_bytes: int
 
 
 def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tensor, group: GroupHandle) -> Reply:
-    """Rows ``position`` int64 [k] of what the ranks ``owner`` int64 [k] hold; this rank holds ``stored`` [n, F].
-
-    Every member of the group calls it, with requests or without. Counts (8 bytes a pair), positions and rows travel.
-    """
+    """Rows ``position`` int64 [k] of what the ranks ``owner`` int64 [k] hold; this rank holds ``stored`` [n, F]. Every
+    member of the group calls it, with requests or without. Counts (8 bytes a pair), positions and rows travel."""
     places = torch.argsort(owner, stable=True)
     wanted = position[places]
     ask = member_counts(owner, group)
@@ -121,7 +112,7 @@ def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tens
     positions = all_to_all(wanted, asked, served, group)
     reply = stored.index_select(0, positions.to(stored.device))
     rows = all_to_all(reply, served, asked, group)
-    return Reply(positions, rows, places, asked, served, row_bytes(wanted), row_bytes(reply), header)
+    return Reply(positions, rows, places, asked, served, header)
 
 
 def member_counts(ranks: torch.Tensor, group: GroupHandle) -> torch.Tensor:

@@ -23,9 +23,7 @@ _BITS, _LOW = np.uint64(16), np.uint64(0xFFFF)
 
 def drop_out(rows: torch.Tensor, vertices: torch.Tensor, key: int, dropped: int) -> torch.Tensor:
     """``rows`` [n, F] times 0 or 1 / the share that is kept, in place where they are contiguous; no autograd.
-
-    ``vertices`` int64 [n]; ``key``: 64 bits; ``dropped``: 65,536ths, 1..65535. Deterministic. NaN stays NaN.
-    """
+    ``vertices`` int64 [n]; ``key``: 64 bits; ``dropped``: 65,536ths, 1..65535. Deterministic. NaN stays NaN."""
     if compiled_for(rows):
         places = vertices.contiguous().cpu().numpy()
         scale = array(rows).dtype.type(1 / kept_share(dropped))

@@ -25,10 +25,8 @@ def bias_activation(
     added: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """act(source + added + bias) for ``source`` [n, F], ``bias`` [F], ``added`` [n, F] or None; no autograd.
-
-    The result goes to ``out`` (which may be ``source``) or to a new tensor. Deterministic.
-    """
+    """act(source + added + bias) for ``source`` [n, F], ``bias`` [F], ``added`` [n, F] or None; no autograd. The result
+    goes to ``out`` (which may be ``source``) or to a new tensor. Deterministic."""
     out = torch.empty_like(source) if out is None else out
     if not compiled_for(source):
         torch.add(source, bias, out=out)
@@ -50,14 +48,17 @@ def activation_backward(
     activation: Activation = "relu",
     kept: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(gradient before the activation [n, F], gradient of the bias [F]); no autograd.
-
-    ``output`` [n, F]: the activation's result; None where there was no activation, and the gradient itself is returned.
-    ``kept``: the share of ``output`` that dropout has kept since; ``gradient`` is zero where it dropped an element.
-    The result goes to ``out`` (which may be ``gradient``) or to a new tensor. Deterministic for any number of threads.
-    """
+    """(gradient before the activation [n, F], gradient of the bias [F]); no autograd. ``output`` [n, F]: the
+    activation's result; None where there was no activation, and the gradient itself is returned. ``kept``: the share of
+    ``output`` that dropout has kept since; ``gradient`` is zero where it dropped an element. The result goes to ``out``
+    (which may be ``gradient``) or to a new tensor. Deterministic for any number of threads."""
     if not compiled_for(gradient):
-        masked = gradient if output is None else _masked(gradient, output, activation, kept)
+        masked = gradient
+        if output is not None and activation == "elu":
+            # the derivative of exp(x) - 1 is exp(x), which is the output plus 1
+            masked = torch.where(output > 0, gradient, gradient * (output * kept + 1))
+        elif output is not None:
+            masked = torch.ops.aten.threshold_backward(gradient, output, 0)
         if out is not None and output is not None:
             masked = out.copy_(masked)
         return masked, masked.sum(0)
@@ -71,13 +72,6 @@ def activation_backward(
     arguments = (values, before, into, sums, CODES[activation], values.dtype.type(kept))
     launch(mask_and_sum, mask_and_sum_parallel, arguments, bounds)
     return masked, torch.from_numpy(sums.sum(0))
-
-
-def _masked(gradient: torch.Tensor, output: torch.Tensor, activation: Activation, kept: float) -> torch.Tensor:
-    if activation == "elu":  # the derivative of exp(x) - 1 is exp(x), which is the output plus 1
-        return torch.where(output > 0, gradient, gradient * (output * kept + 1))
-    masked: torch.Tensor = torch.ops.aten.threshold_backward(gradient, output, 0)
-    return masked
 
 
 @njit(nogil=True, cache=True)
@@ -112,11 +106,9 @@ def activate_parallel(source, added, bias, activation, out, bounds):  # type: ig
 
 @njit(nogil=True, cache=True)
 def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):  # type: ignore[no-untyped-def]
-    """Gradient before the activation, and its column sums by block, ``sums[b]``.
-
-    masked = gradient where output > 0; elsewhere 0, or for ELU gradient x (output x kept + 1). With ``output`` and
-    ``masked`` empty the gradient is only summed.
-    """
+    """Gradient before the activation, and its column sums by block, ``sums[b]``. masked = gradient where output > 0;
+    elsewhere 0, or for ELU gradient x (output x kept + 1). With ``output`` and ``masked`` empty the gradient is only
+    summed."""
     width = gradient.shape[1]
     zero, one = gradient.dtype.type(0), gradient.dtype.type(1)
     for block in range(first, last):

@@ -1,6 +1,7 @@
 """What the compiled CPU kernels share: which tensors they take, how rows are divided among threads, how they start."""
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import numba
@@ -52,11 +53,9 @@ def balanced_rows(indptr: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
 
 def launch(serial: Any, parallel: Any, arguments: tuple[Any, ...], bounds: NDArray[np.int64]) -> None:
     """Run a kernel over the units (rows, blocks) ``bounds[0]``..``bounds[-1]``, each part on a thread of its own.
-
     ``serial(*arguments, first, last)`` does the units first..last, ``parallel(*arguments, bounds)`` all parts at once.
     Neither holds the GIL. Several threads may call this: where Numba's threading layer cannot run two kernels at a
-    time, they take turns.
-    """
+    time, they take turns."""
     parts = len(bounds) - 1
     if parts == 1:
         serial(*arguments, bounds[0], bounds[1])
@@ -64,16 +63,9 @@ def launch(serial: Any, parallel: Any, arguments: tuple[Any, ...], bounds: NDArr
     wanted = min(parts, numba.config.NUMBA_NUM_THREADS)
     if numba.get_num_threads() != wanted:
         numba.set_num_threads(wanted)
-    if _kernels_may_overlap():
-        parallel(*arguments, bounds)
-    else:
-        with _one_at_a_time:
-            parallel(*arguments, bounds)
-
-
-def _kernels_may_overlap() -> bool:
-    """Whether Numba runs kernels of several threads at once; False until the first kernel has run."""
     try:
-        return bool(numba.threading_layer() != "workqueue")
-    except ValueError:
-        return False
+        may_overlap = numba.threading_layer() != "workqueue"
+    except ValueError:  # unknown before the first kernel has run
+        may_overlap = False
+    with nullcontext() if may_overlap else _one_at_a_time:
+        parallel(*arguments, bounds)

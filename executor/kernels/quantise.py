@@ -129,12 +129,10 @@ def moved_parallel(rows, cached, epsilon, against_cached, chosen, bounds):  # ty
 
 @njit(nogil=True, cache=True)
 def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def]
-    """Move rows [n, F] to the values of their codes, up or down at random; writes ``moved`` [n, F].
-
-    An element between two codes becomes the upper one with a probability equal to its distance from the lower one in
-    steps, so that the mean is right. ``keys`` uint64 [n] seed the draws. See
-    :meth:`simgnn.policies.codec.stochastic.Stochastic.dithered`.
-    """
+    """Move rows [n, F] to the values of their codes, up or down at random; writes ``moved`` [n, F]. An element between
+    two codes becomes the upper one with a probability equal to its distance from the lower one in steps, so that the
+    mean is right. ``keys`` uint64 [n] seed the draws. See
+    :meth:`simgnn.policies.codec.stochastic.Stochastic.dithered`."""
     width = rows.shape[1]
     kind = rows.dtype.type
     for i in range(first, last):

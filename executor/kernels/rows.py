@@ -20,10 +20,9 @@ def gather_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor | N
 
 def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     """target[index[k]] += rows[k], in place and in a fixed order: the first ``counts[0]`` rows, then ``counts[1]``...
-
     ``target`` [n, F], ``index`` int [k], ``rows`` [k, F]; ``counts`` adds up to k, one number a sender in ascending
-    order; no id appears twice within one sender's rows. So sums of rows from several ranks are the same in every run.
-    """
+    order; no id appears twice within one sender's rows. So sums of rows from several ranks are the same in every
+    run."""
     parts = zip(torch.split(index, list(counts)), torch.split(rows, list(counts)), strict=True)
     compiled = target.dim() == 2 and compiled_for(target) and compiled_for(rows) and index.device.type == "cpu"
     if compiled and len(index) and (int(index.min()) < 0 or int(index.max()) >= len(target)):
@@ -48,11 +47,8 @@ def max_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, coun
 
 def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, places: Ints) -> int:
     """target[places[k]] = source[picked[k]], in place and without a copy between the two; ``picked`` None: source[k].
-    Returns how many rows were moved.
-
-    ``source`` [n, F], ``target`` [m, F]; ``picked``, ``places`` int [k] arrays, no place twice. Raises
-    :class:`IndexError` for an id that is no row.
-    """
+    Returns how many rows were moved. ``source`` [n, F], ``target`` [m, F]; ``picked``, ``places`` int [k] arrays, no
+    place twice. Raises :class:`IndexError` for an id that is no row."""
     for ids, rows, name in ((places, len(target), "target"), (picked, len(source), "source")):
         if ids is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
             raise IndexError(f"{name} rows must lie in 0..{rows - 1}; got {int(ids.min())}..{int(ids.max())}")

@@ -1,7 +1,7 @@
 """The heap of glibc while allocated memory is measured: its holes are filled, and small blocks find room made before.
 
 A run makes objects that are no arrays: ops and their records, queues, words of libraries about each call. With what is
-kept for its threads (:mod:`executor.rank.threads`) they were 1.2 to 1.6 MiB of a rank's 9. They are blocks below a
+kept for its threads (:mod:`executor.rank.lanes`) they were 1.2 to 1.6 MiB of a rank's 9. They are blocks below a
 page, in the heap of the C library or in Python's own, and no graph makes them grow. A GPU's allocator counts none of
 them. Here they lie in room that the idle process was given, of which no array of a page or more can take any;
 ``result.json`` says so.

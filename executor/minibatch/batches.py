@@ -1,33 +1,32 @@
-"""The batches of a rank as the op that draws them calls for them: sampled now, or read from where they were presampled.
+"""Batches of a rank as the ops that draw them call for them: sampled when they are needed, read from presampled files,
+or drawn together with other hosts.
 
-Both give the same batches bit by bit, since a batch is a pure function of the experiment's seed.
+All give the same batches bit by bit, since a batch is a pure function of the experiment's seed.
 """
 
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from executor.state.buffers import Value
+from simgnn.emit.batches.drawing import AskHosts, DrawForOthers, DrawHere, FinishBatch, LocateVertices, StitchFrontier
 from simgnn.emit.batches.neighbours import DrawBatch
 from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.errors import BackendError, ConfigError
+from simgnn.partition.local.serving import Serving
 from simgnn.policy import PolicyContext
 from simgnn.sampling.batches.epoch_file import Part
-from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.plan import SamplingPlan, WorkerEpoch
 from simgnn.sampling.batches.presample import open_part, settings_of
+from simgnn.sampling.draw.parted import Asked, Drawn, HostStructure, Requester
 from simgnn.sampling.draw.sampler import Batch, Sampler
+from simgnn.sampling.draw.seeds import batch_seed
 
-
-class BatchSource(Protocol):
-    """Where the batches of one worker come from; any thread may ask for any of them."""
-
-    def batch(self, epoch: int, number: int) -> Batch:
-        """Batch ``number`` of an epoch, one that the worker has."""
-        ...
+Parts = tuple[torch.Tensor, ...]
 
 
 class SampledBatches:
@@ -41,10 +40,9 @@ class SampledBatches:
         self._turns = {0: plan.epoch(worker, 0)}
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """See :class:`BatchSource`."""
         turn = self._turns.get(epoch)
         if turn is None:
-            # the order of an epoch is made once; of earlier epochs batches may still be asked for, of older ones not
+            # the order of an epoch is made once, and kept until the next epoch has ended
             turn = self._plan.epoch(self._worker, epoch)
             self._turns = {e: t for e, t in self._turns.items() if e == epoch - 1} | {epoch: turn}
         sampler = self._samplers.get()
@@ -55,11 +53,9 @@ class SampledBatches:
 
 
 class PresampledBatches:
-    """Reads batches of all ``epochs`` from ``folder``, which are checked here, before training begins.
-
-    ``source``: digest of graph and partition that they were made with. Raises :class:`ConfigError` for missing or other
-    batches, :class:`~simgnn.partition.folder.CorruptArtifactError` for damaged ones.
-    """
+    """Reads batches of all ``epochs`` from ``folder``; all are checked here, before training begins. ``source``: digest
+    of the graph and partition that they were made with. Raises :class:`ConfigError` for missing batches or those of
+    other settings, :class:`~simgnn.partition.folder.CorruptArtifactError` for damaged ones."""
 
     def __init__(self, folder: Path, plan: SamplingPlan, source: str, worker: int, epochs: int) -> None:
         self._parts: list[Part] = []
@@ -72,27 +68,27 @@ class PresampledBatches:
             self._parts.append(part)
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """See :class:`BatchSource`."""
         return self._parts[epoch].batch(number)
 
 
-class DrawnBatches:
-    """Carries out the op that draws: batch ``step`` of the turn as tensors on the host.
+BatchSource = SampledBatches | PresampledBatches
+"""Where the batches of one worker come from. Any thread may ask for any batch."""
 
-    ``seeds`` int64 [n], ascending: the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows
-    of each batch after each hop, as the program has them. Where it has none for the worker all is empty: every rank
-    takes part in every step (docs/systems/mini-batches.md).
-    """
+
+class DrawnBatches:
+    """Carries out the op that draws: batch ``step`` of the turn as tensors on the host. ``seeds`` int64 [n], ascending:
+    the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows of each batch after each hop, by
+    the program. A worker without a batch in a step draws an empty one: every rank takes part in every step
+    (docs/systems/mini-batches.md)."""
 
     def __init__(self, source: BatchSource, seeds: NDArray[np.int64], planned: NDArray[np.int64]) -> None:
         self._source, self._seeds, self._planned = source, seeds, planned
 
     def functions(self) -> Functions:
-        """What carries out the actions of ops that draw."""
         return carried_out(DrawBatch, self.draw)
 
     def draw(self, context: PolicyContext) -> tuple[Value, ...]:
-        """(vertices int64 [m], places int64 [b] of the seeds among the worker's training vertices, and of each hop the
+        """(vertices int64 [m], places int64 [b] of the seeds among the worker's training vertices, and for each hop the
         block: indptr int32 [n + 1], sources int32 [edges]). Raises :class:`BackendError` for a batch of other sizes."""
         planned = self._planned[:, context.epoch, context.step]
         if not planned[0]:
@@ -104,7 +100,7 @@ class DrawnBatches:
 def batch_values(
     batch: Batch, seeds: NDArray[np.int64], planned: NDArray[np.int64], context: PolicyContext
 ) -> tuple[Value, ...]:
-    """What the op that draws a batch writes: see :meth:`DrawnBatches.draw`. ``planned`` int64 [hops + 1]."""
+    """What an op that draws a batch writes: see :meth:`DrawnBatches.draw`. ``planned`` int64 [hops + 1]."""
     if not np.array_equal(batch.sizes, planned):
         raise BackendError(
             f"batch {context.step + 1} of epoch {context.epoch + 1} has {batch.sizes.tolist()} rows after its hops, "
@@ -116,5 +112,87 @@ def batch_values(
 
 
 def _tensor(values: NDArray[Any], dtype: type) -> torch.Tensor:
-    """A tensor of its own: what is read from disk is mapped, read-only."""
+    """A copy as a tensor: arrays from disk are mapped read-only."""
     return torch.from_numpy(np.array(values, dtype=dtype))
+
+
+class PartedBatches:
+    """Carries out the ops that draw batches of ``rank`` over the hosts of a run, each of which holds a part of the
+    structure: ``structure`` is that of the rank's host, and the graph of ``plan`` is not read. ``planned``: as in
+    :class:`DrawnBatches`. One chain of ops calls the functions in its order, batch after batch; only :meth:`remote` may
+    be called by another thread."""
+
+    def __init__(
+        self, structure: HostStructure, serving: Serving, rank: int, plan: SamplingPlan, planned: NDArray[np.int64]
+    ) -> None:
+        self._structure, self._plan, self._rank, self._planned = structure, plan, rank, planned
+        self._requester = Requester(structure, serving.servers[rank], serving.ranks, plan.fanouts)
+        self._turn: WorkerEpoch | None = None
+
+    def functions(self) -> Functions:
+        return {
+            **carried_out(AskHosts, self.ask),
+            **carried_out(LocateVertices, self.remote),
+            **carried_out(DrawHere, self.here),
+            **carried_out(DrawForOthers, self.serve),
+            **carried_out(StitchFrontier, self.stitch),
+            **carried_out(FinishBatch, self.draw),
+        }
+
+    def ask(self, context: PolicyContext, *frontier: torch.Tensor) -> tuple[Parts]:
+        """Which host draws which vertices of the frontier; that of the first hop, where none is read, is the seeds."""
+        if not frontier:
+            turn = self._turn
+            if turn is None or turn.epoch != context.epoch:
+                turn = self._turn = self._plan.epoch(self._rank, context.epoch)
+            self._requester.begin(turn.seeds(context.step), self._seeds(context)[self._rank])
+        asked = self._requester.ask()
+        arrays = asked.here, asked.lids, asked.away, asked.wanted, asked.counts, asked.hosts
+        return (tuple(torch.from_numpy(array) for array in arrays),)
+
+    def remote(self, context: PolicyContext, asked: Parts) -> tuple[torch.Tensor, torch.Tensor]:
+        """(rank, lid there) int64 [k] of the vertices that other hosts hold, rank after rank."""
+        found = _asked(asked)
+        return torch.from_numpy(np.repeat(np.arange(len(found.counts)), found.counts)), torch.from_numpy(found.wanted)
+
+    def here(self, context: PolicyContext, asked: Parts) -> tuple[Parts]:
+        """(bounds int64 [n + 1], lids) of the neighbours of the vertices that this host holds."""
+        drawn = self._requester.draw(_asked(asked))
+        return ((torch.from_numpy(drawn.bounds), torch.from_numpy(drawn.found)),)
+
+    def serve(self, context: PolicyContext, wanted: Parts) -> tuple[torch.Tensor]:
+        """Gids of the neighbours of the vertices that other ranks ask for, int64, rank after rank."""
+        lids, counts = wanted
+        hop = int(context.options["hop"])
+        fanout = self._plan.fanouts[hop - 1]
+        reply = self._structure.serve(lids.numpy(), counts.tolist(), self._seeds(context), hop, fanout)
+        return (torch.from_numpy(reply.neighbours),)
+
+    def stitch(
+        self, context: PolicyContext, asked: Parts, here: Parts, degrees: torch.Tensor, returned: torch.Tensor
+    ) -> tuple[torch.Tensor]:
+        """The next hop's frontier, from own draws and answers. ``degrees`` int32 [k, 1]: in-neighbours of each vertex
+        asked for; ``returned`` int64: gids of the neighbours that were drawn."""
+        requester = self._requester
+        fanout, found = requester.fanouts[requester.hop - 1], degrees.view(-1).numpy()
+        kept = found if fanout < 0 else np.minimum(found, np.int32(fanout))
+        bounds, lids = here
+        requester.stitch(_asked(asked), Drawn(bounds.numpy(), lids.numpy()), kept, returned.numpy())
+        return (torch.from_numpy(requester.frontier.astype(np.int64)),)
+
+    def draw(
+        self, context: PolicyContext, asked: Parts, here: Parts, degrees: torch.Tensor, returned: torch.Tensor
+    ) -> tuple[Value, ...]:
+        """The batch, after its last hop; see :meth:`DrawnBatches.draw`."""
+        self.stitch(context, asked, here, degrees, returned)
+        planned = self._planned[:, context.epoch, context.step]
+        return batch_values(self._requester.batch(), self._plan.workers[self._rank], planned, context)
+
+    def _seeds(self, context: PolicyContext) -> list[int]:
+        """The seeds of all ranks' batches in this step: a rank draws for another under the other's seed."""
+        plan = self._plan
+        return [batch_seed(plan.seed, worker, context.epoch, context.step) for worker in range(plan.ranks)]
+
+
+def _asked(parts: Parts) -> Asked:
+    return Asked(*(part.numpy() for part in parts))

@@ -1,19 +1,24 @@
-"""What a rank of a mini-batch run holds of the graph: input rows and labels of its host, which all ranks share, and the
-labels of the vertices that it learns and evaluates."""
+"""What a rank of a mini-batch run holds of the graph: input rows and labels of its host, which the host's ranks share,
+the labels of the vertices that it trains on, and its own vertices, which it evaluates on all of their in-edges."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from executor.state.buffers import Value
+from executor.state.context import LocalRoute
 from executor.state.plan import RunPlan
-from executor.state.task import Task
-from executor.store.features import FeatureStore
-from simgnn.emit.batches.names import FEATURES
-from simgnn.partition.local.shards import Shard, ShardArtifact
+from executor.state.routes import local_routes, packed_routes
+from executor.state.task import Task, split_rows
+from executor.store.features import FeatureStore, Places
+from simgnn.emit.batches.names import FEATURES, OWN_BLOCK
+from simgnn.emit.batches.on_rank import Functions, TakeOwnRows, carried_out
+from simgnn.partition.local.shards import ShardArtifact
+from simgnn.policy import PolicyContext
 from simgnn.program.program import EVALUATE
 from simgnn.sampling.batches.plan import SamplingPlan
 
@@ -24,24 +29,17 @@ BLOCK_ROWS = 4096
 def host_rows(plan: RunPlan, host: int, dtype: str) -> NDArray[Any]:
     """Dense input rows [n, F_0] of the vertices that a host's ranks own, ascending by id."""
     ranks = _ranks_of(plan, host)
-    shards = [plan.shard(rank) for rank in ranks]
-    if len(ranks) == 1 and _ascends(plan.artifact.owned(ranks[0])) and isinstance(shards[0].features, np.ndarray):
-        return shards[0].features  # as it lies on disk: it is copied piece by piece
-
-    def put(rows: NDArray[Any], places: NDArray[Any], position: int) -> None:
-        _put_rows(rows, places, shards[position])
-
-    return _gathered(plan, ranks, shards[0].features.shape[1], dtype, put)
+    rows = [plan.shard(rank).features for rank in ranks]
+    ascends = len(ranks) == 1 and (np.diff(plan.artifact.owned(ranks[0])) > 0).all()
+    if ascends and isinstance(rows[0], np.ndarray):
+        return rows[0]  # as the file is mapped: the caller copies it piece by piece
+    return _gathered(plan, ranks, rows, dtype)
 
 
 def host_labels(plan: RunPlan, host: int) -> NDArray[Any]:
     """Labels of the vertices that a host's ranks own, ascending by id: int64 [n, 1], or uint8 [n, classes]."""
-    ranks, shards = _ranks_of(plan, host), ShardArtifact.open(plan.shards)
-
-    def put(rows: NDArray[Any], places: NDArray[Any], position: int) -> None:
-        rows[places] = np.asarray(shards.labels(ranks[position])).reshape(-1, rows.shape[1])
-
-    return _gathered(plan, ranks, *_label_rows(plan), put)
+    ranks, shards, (width, dtype) = _ranks_of(plan, host), ShardArtifact.open(plan.shards), _label_rows(plan)
+    return _gathered(plan, ranks, [np.asarray(shards.labels(rank)).reshape(-1, width) for rank in ranks], dtype)
 
 
 def _ranks_of(plan: RunPlan, host: int) -> list[int]:
@@ -49,50 +47,44 @@ def _ranks_of(plan: RunPlan, host: int) -> list[int]:
 
 
 def _label_rows(plan: RunPlan) -> tuple[int, str]:
-    """Width and type of the labels of a vertex."""
+    """Width and dtype of a vertex's labels."""
     return (plan.classes, "uint8") if plan.multilabel else (1, "int64")
 
 
-def _gathered(
-    plan: RunPlan,
-    ranks: list[int],
-    width: int,
-    dtype: str,
-    put: Callable[[NDArray[Any], NDArray[Any], int], None],
-) -> NDArray[Any]:
-    """Rows [n, width] of all vertices of some ranks, ascending by id; ``put`` writes those of one at their places."""
+def _gathered(plan: RunPlan, ranks: list[int], parts: list[Any], dtype: str) -> NDArray[Any]:
+    """Rows [n, width] of all vertices of some ranks, ascending by id, from the rows of each rank."""
     owned = [plan.artifact.owned(rank) for rank in ranks]
     every = np.sort(np.concatenate(owned))
-    rows = np.empty((len(every), width), dtype)
-    for position, ids in enumerate(owned):
-        put(rows, np.searchsorted(every, ids), position)
+    rows = np.empty((len(every), parts[0].shape[1]), dtype)
+    for ids, part in zip(owned, parts, strict=True):
+        _put_rows(rows, np.searchsorted(every, ids), part)
     return rows
 
 
-def _put_rows(rows: NDArray[Any], places: NDArray[Any], shard: Shard) -> None:
-    """Sparse rows become dense a block at a time: all at once would be there twice."""
+def _put_rows(rows: NDArray[Any], places: NDArray[Any], part: Any) -> None:
+    """Write the rows of ``part`` at ``places``. Sparse rows become dense a block at a time, so that memory holds them
+    once."""
     for first in range(0, len(places), BLOCK_ROWS):
-        part = slice(first, first + BLOCK_ROWS)
-        block: Any = shard.features[part]
-        rows[places[part]] = block if isinstance(block, np.ndarray) else block.toarray()
-
-
-def _ascends(ids: NDArray[Any]) -> bool:
-    return bool((np.diff(ids) > 0).all())
+        here = slice(first, first + BLOCK_ROWS)
+        block = part[here]
+        rows[places[here]] = block if isinstance(block, np.ndarray) else block.toarray()
 
 
 def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, device: torch.device) -> Task:
-    """A rank's training vertices, in their order, whose labels are pulled from the ``store``, which holds the input
-    rows; and its own vertices, where the program evaluates them. Every rank calls it."""
+    """The task of a rank: its training vertices in their order, whose labels are pulled from the ``store`` (which holds
+    the input rows), and its own vertices where the program evaluates them. Every rank calls it."""
     features, rank = store.table(FEATURES), store.places.rank
     width, dtype = _label_rows(plan)
     store.share(LABELS, width, dtype, lambda: host_labels(plan, store.places.host))
     mine = sampling.workers[rank]
-    pulled = store.pull(LABELS, torch.from_numpy(_gids(store, plan, sampling, mine)))
+
+    def labels(rows: torch.Tensor) -> torch.Tensor:
+        return rows.to(device, features.dtype) if plan.multilabel else rows.view(-1).to(device, torch.int64)
+
     every = torch.arange(len(mine), device=device)
     task = Task(
         features=features,
-        labels=_labels(plan, pulled, features.dtype, device),
+        labels=labels(store.pull(LABELS, torch.from_numpy(_gids(store, plan, sampling, mine)))),
         rows=(every, every[:0], every[:0]),
         train_total=sampling.trained,
         classes=plan.classes,
@@ -102,22 +94,15 @@ def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, d
         return task
     shard = plan.shard(rank)
     assert shard.labels is not None
-    masks = (shard.train_mask, shard.validation_mask, shard.test_mask)
-    split = [torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in masks]
     own = torch.from_numpy(np.array(shard.labels))
-    labels = _labels(plan, own, features.dtype, device)
-    every_one = sum(map(len, sampling.workers))  # also those whose batches are dropped
-    own_task = replace(task, labels=labels, rows=(split[0], split[1], split[2]), train_total=every_one)
-    return replace(task, evaluated=own_task)
-
-
-def _labels(plan: RunPlan, rows: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As a task takes them: int64 [n], or [n, classes] in the type of rows."""
-    return rows.to(device, dtype) if plan.multilabel else rows.view(-1).to(device, torch.int64)
+    trained = sum(map(len, sampling.workers))  # also vertices whose batches are dropped
+    return replace(
+        task, evaluated=replace(task, labels=labels(own), rows=split_rows(shard, device), train_total=trained)
+    )
 
 
 def _gids(store: FeatureStore, plan: RunPlan, sampling: SamplingPlan, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where vertices lie in the store; no table of all of them is made."""
+    """The store's ids of vertices, without a table of all vertices."""
     maps, hosts = store.places.maps, np.array(plan.program.hosts)
     part = hosts[np.asarray(sampling.owner)[ids]]
     gids = np.empty(len(ids), np.int64)
@@ -125,3 +110,39 @@ def _gids(store: FeatureStore, plan: RunPlan, sampling: SamplingPlan, ids: NDArr
         theirs = part == host
         gids[theirs] = maps.node_map[host] + np.searchsorted(maps.core(host), ids[theirs])
     return gids
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a rank's context has for evaluations: ``constants`` by buffer, ``functions`` by action; ``routes``: all of
+    the program."""
+
+    routes: Mapping[str, LocalRoute]
+    constants: Mapping[str, Value] = field(default_factory=dict)
+    functions: Functions = field(default_factory=dict)
+
+
+def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Evaluation:
+    """What evaluations need of the rank's graph, where the program has any. Raises
+    :class:`~simgnn.errors.BackendError` for another partition than the program's."""
+    program, rank = plan.program, places.rank
+    if EVALUATE not in program.templates:
+        return Evaluation(packed_routes(program, rank))
+    local = plan.local(rank)
+    rows = torch.from_numpy(np.searchsorted(places.maps.core(places.host), local.vertices))
+    # edges as layers take a sampled block: (indptr int64 [n + 1], sources [edges])
+    block = np.array(local.csr.indptr, dtype=np.int64), np.array(local.csr.indices)
+    return Evaluation(
+        routes=local_routes(program, local, device),
+        constants={OWN_BLOCK: tuple(torch.from_numpy(part).to(device) for part in block)},
+        functions=own_rows(rows, device),
+    )
+
+
+def own_rows(rows: torch.Tensor, device: torch.device) -> Functions:
+    """The function that copies input rows of own vertices to ``device``: ``rows`` int64 [n] of the host's memory."""
+
+    def take(context: PolicyContext, features: torch.Tensor) -> tuple[torch.Tensor]:
+        return (features.index_select(0, rows).to(device),)
+
+    return carried_out(TakeOwnRows, take)

@@ -1,4 +1,4 @@
-"""Embeddings of a rank's host, and what the ops that learn them call: gradients by who writes, their sums, Adagrad.
+"""Embeddings that a run learns for the vertices of a host, and the functions of the ops that learn them.
 
 They are the last columns of the host's input rows, which its ranks read in place; the host's first rank writes them.
 """
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from executor.state.plan import RunPlan
 from executor.store.features import FeatureStore
-from executor.store.sums import sum_by_id
 from simgnn.emit.batches.embeddings import PUSH, STATE, ApplyGradients, PickGradients, SumGradients
 from simgnn.emit.batches.names import EMBEDDINGS, FEATURES
 from simgnn.emit.batches.on_rank import Functions, carried_out
@@ -34,7 +33,7 @@ EPSILON = 1e-10
 
 def initial_embeddings(seed: int, vertices: NDArray[Any], width: int) -> NDArray[np.float64]:
     """Vectors of vertices [n] before training, float64 [n, width]: uniform in +-1 / sqrt(width) (our decision), a pure
-    function of seed, vertex and column, so that they are the same for any number of ranks and any partition."""
+    function of seed, vertex and column, so that they do not depend on ranks or partition."""
     columns = np.arange(width, dtype=np.uint64)
     numbers = np.asarray(vertices).astype(np.uint64)[:, None] * np.uint64(width) + columns
     return np.asarray((2 * uniform_at(numbers, stream_key(seed, "embeddings")) - 1) / math.sqrt(width))
@@ -50,11 +49,9 @@ def rows_with_embeddings(features: NDArray[Any], vertices: NDArray[Any], width: 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Carries out the ops that learn.
-
-    Of vertices: ``owner`` int32 [V], the rank; ``rows`` [V], the row in the memory of its host. ``pushed_to_me``: rows
-    that each rank pushes to this ``rank`` in a step, int64 [P]; ``width`` of vectors; ``rate``: learning rate.
-    """
+    """Carries out the ops that learn. ``owner`` int32 [V]: rank of each vertex; ``rows`` [V]: its row in the memory of
+    its host. ``pushed_to_me``: rows that each rank pushes to this ``rank`` in a step, int64 [P]. ``width``: of vectors;
+    ``rate``: learning rate."""
 
     rank: int
     serving: Serving
@@ -65,7 +62,6 @@ class Embeddings:
     rate: float
 
     def functions(self) -> Functions:
-        """What carries out the actions of ops that learn."""
         return {
             **carried_out(PickGradients, self.pushed),
             **carried_out(SumGradients, self.summed),
@@ -73,12 +69,11 @@ class Embeddings:
         }
 
     def pushed(self, context: PolicyContext, vertices: Rows, gradient: Rows, seeds: Rows) -> tuple[Rows, ...]:
-        """Gradients of a batch's vectors by the rank that writes them, vertices of each in the order of the batch:
-        (ids, rows) for others where there are any, (ids, rows) for this rank, and the number of ``seeds`` [1, 1] as it
-        is now. ``vertices`` int64 [m]; ``gradient`` [m, F + width] of the input rows, on the device.
-        """
+        """Gradients of a batch's vectors, grouped by the rank that writes them, in the order of the batch: (ids, rows)
+        for other ranks where there are any, (ids, rows) for this rank, and a copy of the number of ``seeds`` [1, 1].
+        ``vertices`` int64 [m]; ``gradient`` [m, F + width] of the input rows, on the device."""
         ids = vertices.numpy()
-        writers = self._writers()[self.owner[ids]]
+        writers = np.array([self.serving.writer(host) for host in self.serving.hosts])[self.owner[ids]]
         order = np.argsort(writers, kind="stable")
         mine = writers[order] == self.rank
         found: list[Rows] = []
@@ -91,9 +86,8 @@ class Embeddings:
     def summed(
         self, context: PolicyContext, own_ids: Rows, own_rows: Rows, seeds: Rows, *arrived: Rows
     ) -> tuple[Rows, Rows]:
-        """(ids int64 [n], ascending, rows [n, width]): mean gradients over the ``seeds`` of all ranks. Those of one
-        vertex are added in the order of ranks that pushed them; ``arrived``: (ids, rows) of the others, rank by rank.
-        """
+        """Mean gradients over the ``seeds`` of all ranks: (ids int64 [n], ascending, rows [n, width]). Gradients of one
+        vertex are added in the order of the ranks that pushed them; ``arrived``: (ids, rows) of the others, by rank."""
         parts = [(own_ids, own_rows)]
         if arrived:
             ids, rows = arrived
@@ -105,29 +99,24 @@ class Embeddings:
     def applied(
         self, context: PolicyContext, ids: Rows, gradients: Rows, state: Rows, table: Rows
     ) -> tuple[Rows, Rows]:
-        """``state`` [n, width] and ``table`` [n, F + width] of the host, changed in place: a step of Adagrad (Duchi et
-        al., JMLR 2011) in the rows ``ids``. Before anything is pushed it reads zeros, which change nothing."""
+        """A step of Adagrad (Duchi et al., JMLR 2011) in the rows ``ids``; changes ``state`` [n, width] and ``table``
+        [n, F + width] of the host in place. Before the first push it reads zeros, which change nothing."""
         places, vectors = ids.view(-1), table[:, -self.width :]
         total = state.index_select(0, places).addcmul_(gradients, gradients)
         state.index_copy_(0, places, total)
         step = (self.rate * gradients).div_(total.sqrt_().add_(EPSILON))
-        del total  # a third of what is held at once otherwise
+        del total  # else a third array of this size is held below
         vectors.index_copy_(0, places, vectors.index_select(0, places).sub_(step))
         return state, table
 
-    def _writers(self) -> IntArray:
-        """The rank that writes the rows of each owner, int64 [P]."""
-        return np.array([self.serving.writer(host) for host in self.serving.hosts])
-
 
 def learned_width(program: Program) -> int:
-    """Width of the vectors that a program learns of vertices; 0: none."""
+    """Width of the vectors that a program learns for vertices; 0: none."""
     return program.buffers[STATE].width if STATE in program.buffers else 0
 
 
 def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) -> tuple[Functions, Mapping[str, Rows]]:
-    """What a rank's context has for embeddings: functions by action, and the rows that this rank writes; nothing where
-    none are learned."""
+    """Functions by action, and the rows that this rank writes, by buffer; both empty where nothing is learned."""
     width, places, rank = learned_width(plan.program), store.places, store.places.rank
     if not width:
         return {}, {}
@@ -143,3 +132,18 @@ def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) 
     )
     writes = places.serving.writer(places.host) == rank
     return learned.functions(), {EMBEDDINGS: store.table(FEATURES)[:, -width:]} if writes else {}
+
+
+def sum_by_id(ids: torch.Tensor, *parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The distinct ``ids`` int64 [k], ascending, and the sum of the rows of each, added in their order, so that it does
+    not depend on timing. ``parts``: the k rows in pieces, [k1, F], [k2, F]..."""
+    order = torch.argsort(ids, stable=True)
+    different, lengths = torch.unique_consecutive(ids[order], return_counts=True)
+    if not len(ids):
+        return ids, parts[0][:0]
+    place = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
+    rows = parts[0].new_empty((len(ids), *parts[0].shape[1:]))
+    # put in order part by part: joined first, all would be held twice
+    for places, part in zip(torch.split(place, [len(part) for part in parts]), parts, strict=True):
+        rows.index_copy_(0, places, part)
+    return different, torch.segment_reduce(rows, "sum", lengths=lengths, axis=0)

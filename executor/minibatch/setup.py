@@ -1,55 +1,65 @@
-"""A rank of a mini-batch run: its batches, where their rows come from, and its model over sampled blocks."""
+"""A rank of a mini-batch run: its batches, where their rows come from, its model over sampled blocks; its warm-up."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.minibatch.batches import BatchSource, DrawnBatches, PresampledBatches, SampledBatches
-from executor.minibatch.batches_over_hosts import PartedBatches
-from executor.minibatch.data import host_rows, load_seed_task
+from executor.handlers.segments import run_on_tape
+from executor.kernels.rows import move_rows
+from executor.minibatch.batches import BatchSource, DrawnBatches, PartedBatches, PresampledBatches, SampledBatches
+from executor.minibatch.data import host_rows, load_evaluation, load_seed_task
 from executor.minibatch.embeddings import learned_width, load_embeddings, rows_with_embeddings
-from executor.minibatch.evaluation import load_evaluation
 from executor.minibatch.input_rows import FoundOrigins, ScheduledRows, StagedRows, Staging
 from executor.policies.accelerated import accelerated
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext
 from executor.state.model import SampledNetwork
 from executor.state.optimizer import FlatOptimizer, learned_values
-from executor.state.plan import BatchFolders, RunPlan
-from executor.store.features import FeatureStore
-from executor.store.places import Places
-from executor.store.structure import share_structure
+from executor.state.plan import RunPlan
+from executor.state.task import Task
+from executor.state.warmup import ring, warm_up_torch
+from executor.store.features import FeatureStore, Places
+from executor.store.shared import shared_arrays
 from executor.world.member import World
 from simgnn.emit.batches.drawing import DEGREES
 from simgnn.emit.batches.names import FEATURES, HOT, INPUTS, OWN_LABELS, SEED_COUNT, SERVED_ROWS, rows_after
-from simgnn.errors import BackendError
+from simgnn.emit.batches.neighbours import Batching
+from simgnn.model.spec import LayerSpec
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
 from simgnn.policies.placement.store import KeepHotRows
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import OpKind, Segment
+from simgnn.record.plan import BatchesTable
 from simgnn.sampling.batches.plan import SamplingPlan, open_plan
-from simgnn.sampling.draw.parted import HostStructure
+from simgnn.sampling.draw.parted import HostStructure, Requester
+from simgnn.sampling.draw.sampler import Sampler
+from simgnn.sampling.draw.seeds import epoch_order
 from simgnn.sampling.fetches.fetch_plan import FetchPlan
 from simgnn.sampling.fetches.remote_rows import Sources, rows_on_hosts
 
+RING = 6
+"""Vertices of the graph of a warm-up."""
+
 
 def batch_context(
-    plan: RunPlan, folders: BatchFolders, world: World, groups: Mapping[str, GroupHandle]
+    plan: RunPlan, folders: BatchesTable, world: World, groups: Mapping[str, GroupHandle]
 ) -> Callable[[], RankContext]:
-    """Open the rank's lists and batches, all of which are checked; what is returned makes its context."""
-    sampling = open_plan(folders.plan)
-    # batches that hosts draw together have no source of their own
+    """Open and check the rank's lists and batches; the returned function makes its context."""
+    sampling = open_plan(Path(folders.plan))
+    # None: hosts draw batches together
     source = None if DEGREES in plan.program.buffers else _batch_source(plan, folders, sampling, world.rank)
-    fetches = None if folders.fetches is None else FetchPlan.open(folders.fetches, plan.epochs)
+    fetches = None if folders.fetches is None else FetchPlan.open(Path(folders.fetches), plan.epochs)
     return lambda: _context(plan, sampling, source, fetches, world, groups)
 
 
-def _batch_source(plan: RunPlan, folders: BatchFolders, sampling: SamplingPlan, rank: int) -> BatchSource:
-    if plan.batching.known_ahead:
-        return PresampledBatches(folders.presampled, sampling, plan.artifact.digest, rank, plan.epochs)
+def _batch_source(plan: RunPlan, folders: BatchesTable, sampling: SamplingPlan, rank: int) -> BatchSource:
+    batching = cast(Batching, plan.policies["batching"])
+    if batching.known_ahead:
+        return PresampledBatches(Path(folders.folder), sampling, plan.artifact.digest, rank, plan.epochs)
     drawing = {op.stream for _, op in plan.program.ops if op.kind is OpKind.SAMPLE}
     return SampledBatches(sampling, rank, sum(plan.program.streams[name].servers for name in drawing))
 
@@ -73,7 +83,13 @@ def _context(
     sizes = np.stack([program.sizes.columns[rows_after(hop).name][rank] for hop in range(len(sampling.fanouts) + 1)])
     drawn: DrawnBatches | PartedBatches
     if source is None:
-        structure = _shared_structure(sampling, store)
+        serving, host = store.places.serving, store.places.host
+
+        def make() -> Mapping[str, NDArray[Any]]:
+            return HostStructure.of(sampling.csr, sampling.owner, serving, host).arrays()
+
+        # the in-edges of the vertices of this rank's host, in memory that the host's ranks share
+        structure = HostStructure.from_arrays(host, shared_arrays(make, serving.writer(host), store.group))
         store.share(DEGREES, 1, "int32", structure.degrees)
         constants[DEGREES] = store.table(DEGREES)
         drawn = PartedBatches(structure, store.places.serving, rank, sampling, sizes)
@@ -83,8 +99,9 @@ def _context(
     if task.evaluated is not None:
         constants |= {OWN_LABELS: task.evaluated.labels, **evaluation.constants}
     buffers = BufferStore(program, rank, device, {**constants, **learned_values(plan.layers, optimizer)})
-    leaving = buffers.room(SERVED_ROWS) if SERVED_ROWS in program.buffers else None
-    staged = _staged_rows(plan, sampling, fetches, rank, device, dtype, leaving)
+    served = program.buffers.get(SERVED_ROWS)
+    leaving = buffers.room(SERVED_ROWS) if served is not None and served.lasting else None
+    staged = _staged_rows(plan, sampling, fetches, world, leaving)
     learning, written = load_embeddings(plan, sampling, store)
     for copy, cache in enumerate(staged.caches):
         buffers.values[buffers.slot(HOT) + copy] = cache  # a checkpoint is read into it: no third cache
@@ -108,7 +125,7 @@ def _context(
 
 
 def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> FeatureStore:
-    """With the input rows of this host's vertices, features and what is learned, in memory that its ranks share."""
+    """A store with this host's input rows (features, and embeddings behind them), in memory that its ranks share."""
     serving = Serving(plan.program.hosts)
     maps = IdMaps.of(np.array(serving.hosts, np.int32)[np.asarray(sampling.owner)], serving.parts)
     group = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
@@ -123,26 +140,10 @@ def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> Featu
     return store
 
 
-def _shared_structure(sampling: SamplingPlan, store: FeatureStore) -> HostStructure:
-    """The in-edges of the vertices of this rank's host, in memory that its ranks share."""
-    places = store.places
-
-    def make() -> HostStructure:
-        return HostStructure.of(sampling.csr, sampling.owner, places.serving, places.host)
-
-    return share_structure(make, places.serving, places.rank, store.group)
-
-
 def _staged_rows(
-    plan: RunPlan,
-    sampling: SamplingPlan,
-    fetches: FetchPlan | None,
-    rank: int,
-    device: torch.device,
-    dtype: torch.dtype,
-    leaving: torch.Tensor | None,
+    plan: RunPlan, sampling: SamplingPlan, fetches: FetchPlan | None, world: World, leaving: torch.Tensor | None
 ) -> StagedRows:
-    program, hosts = plan.program, np.array(plan.program.hosts, np.int64)
+    program, rank, hosts = plan.program, world.rank, np.array(plan.program.hosts, np.int64)
     inputs, hot = program.buffers[INPUTS], program.buffers.get(HOT)
     staging = Staging(
         steps=program.calendar.steps,
@@ -150,15 +151,67 @@ def _staged_rows(
         largest=int(program.sizes.most(inputs.rows)[rank]),
         hot_rows=0 if hot is None else int(program.sizes.most(hot.rows)[rank]),
         width=inputs.width,
-        dtype=dtype,
-        device=device,
+        dtype=TORCH_TYPES[str(plan.train["dtype"])],
+        device=world.device,
         caches=0 if hot is None else hot.depth,
         leaving=leaving,
     )
     if fetches is not None:
         keeps = any(op.action == KeepHotRows.label for _, op in program.ops)
         return ScheduledRows(fetches, rank, staging, keeps)
-    if staging.hot_rows:
-        raise BackendError("placement.hot_rows: rows are cached where fetches are planned ahead; prepare the run again")
     sources = Sources.of_worker(sampling.owner, hosts, rank)
     return StagedRows(FoundOrigins(sources, rows_on_hosts(np.asarray(sampling.owner), hosts)), staging)
+
+
+def warm_up_batches(
+    layers: Sequence[LayerSpec],
+    classes: int,
+    multilabel: bool,
+    settings: Mapping[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Train one step on a batch of a ring of six vertices."""
+    warm_up_torch(layers, dtype, device)
+    graph, seeds = ring(RING), np.array([0, 3])
+    seeds.setflags(write=False)  # as those of a run are, which is mapped
+    epoch_order(seeds, 0, 0, 0)
+    batch = Sampler(graph, [1] * len(layers)).sample(seeds, 0)
+    structure = HostStructure.of(graph, np.zeros(RING, np.int32), Serving((0,)), 0)
+    requester = Requester(structure, np.zeros(1, np.int64), 1, (1,))
+    requester.begin(np.array([0, 3]), 0)
+    asked, none = requester.ask(), np.zeros(0, np.int64)
+    requester.stitch(asked, requester.draw(asked), none.astype(np.int32), none)
+    network = SampledNetwork(layers, 0, dtype, device)
+    optimizer = FlatOptimizer(network.layers, settings, counted=True)
+    assert optimizer.count is not None
+    table = torch.zeros((RING, layers[0].width_in), dtype=dtype)
+    rows = torch.zeros((len(batch.vertices), layers[0].width_in), dtype=dtype, device=device)
+    move_rows(table, np.asarray(batch.vertices), rows, np.arange(len(rows)))
+    move_rows(table, None, rows, np.arange(len(rows)))
+    with torch.no_grad():
+        for layer, block in zip(layers, reversed(batch.blocks), strict=True):
+            value = tuple(torch.from_numpy(part).to(device) for part in (block.indptr, block.sources))
+            rows = _warm_up_layer(network, layer, value, rows)
+    every = torch.arange(len(rows), device=device)
+    labels = torch.zeros((len(rows), classes) if multilabel else len(rows), dtype=dtype if multilabel else torch.int64)
+    task = Task(table, labels.to(device), (every, every[:0], every[:0]), len(rows), classes, multilabel)
+    task.batch_loss(rows, every)
+    optimizer.count.fill_(len(rows))
+    optimizer.step()
+
+
+def _warm_up_layer(
+    network: SampledNetwork, layer: LayerSpec, block: tuple[torch.Tensor, ...], rows: torch.Tensor
+) -> torch.Tensor:
+    def run(segment: Segment, *read: Any) -> torch.Tensor:
+        function = network.segment(layer.index, segment)
+        wanted = [isinstance(value, torch.Tensor) for value in read]
+        (output,), tape = run_on_tape(function, list(read), wanted)
+        tape.backward([torch.zeros_like(output)])
+        return output
+
+    prepared = run(Segment.PREPARE, rows) if layer.has_prepare else rows
+    maxima = [network.segment(layer.index, Segment.MAXIMUM)(block, prepared)] if layer.attends else []
+    summed = run(Segment.AGGREGATE, block, prepared, *maxima)
+    return run(Segment.UPDATE, summed, *([rows] if layer.uses_own_rows else []))

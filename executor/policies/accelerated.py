@@ -1,20 +1,112 @@
-"""Policies and actions whose functions are replaced by faster kernels, where there are any."""
+"""Policies whose functions are replaced by faster kernels, mostly for CPU tensors; elsewhere their own lines run."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import FunctionType, new_class
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from array_api_compat import array_namespace
 
-from executor.policies.kernels import KERNELS
+from executor.kernels import quantise
+from executor.kernels.launch import array, compiled_for, default_threads, even_parts, launch
+from executor.kernels.rows import add_rows
+from simgnn.emit.arrays import dtype_name
+from simgnn.emit.caches.replica_cache import AddParts
+from simgnn.emit.caches.row_cache import State
+from simgnn.emit.row_codes import RowCodes, refuse
+from simgnn.policies.codec.bfloat16 import Bfloat16
 from simgnn.policies.codec.linear import Linear
+from simgnn.policies.codec.stochastic import Stochastic
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
-from simgnn.policy import Policy
+from simgnn.policy import Policy, PolicyContext
 
 Kind = TypeVar("Kind", bound=type[Any])
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A faster function in place of a policy's own, with the same arguments and results. ``warm_up(policy, rows)``
+    compiles it by a call on a few rows; None: there is nothing to compile, or warming up the model compiles it."""
+
+    run: Callable[..., Any]
+    warm_up: Callable[[Any, torch.Tensor], object] | None = None
+
+
+def pack(policy: RowCodes, rows: torch.Tensor) -> torch.Tensor:
+    if not compiled_for(rows) or not len(rows):
+        return RowCodes.pack(policy, rows)  # type: ignore[no-any-return]
+    packed = torch.empty((len(rows), policy.row_bytes(rows.shape[1], dtype_name(rows))), dtype=torch.uint8)
+    bad = torch.zeros(len(rows), dtype=torch.uint8)
+    arguments = array(rows), policy.bits, packed.numpy(), bad.numpy()
+    launch(quantise.encode, quantise.encode_parallel, arguments, even_parts(len(rows), default_threads()))
+    refuse(rows, bad)
+    return packed
+
+
+def decode(policy: RowCodes, context: PolicyContext, packed: torch.Tensor, width: int, dtype: str) -> torch.Tensor:
+    if packed.device.type != "cpu":
+        return RowCodes.decode(policy, context, packed, width, dtype)  # type: ignore[no-any-return]
+    rows = torch.empty((len(packed), width), dtype=getattr(torch, dtype))
+    arguments = packed.contiguous().numpy(), policy.bits, rows.numpy()
+    launch(quantise.decode, quantise.decode_parallel, arguments, even_parts(len(rows), default_threads()))
+    return rows
+
+
+def dithered(policy: Stochastic, rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    if not compiled_for(rows) or not len(rows):
+        return Stochastic.dithered(policy, rows, keys)  # type: ignore[no-any-return]
+    moved = torch.empty_like(rows)
+    arguments = array(rows), policy.largest_code, keys.contiguous().numpy().view(np.uint64), moved.numpy()
+    launch(quantise.dither, quantise.dither_parallel, arguments, even_parts(len(rows), default_threads()))
+    return moved
+
+
+def to_bfloat16(policy: Bfloat16, context: PolicyContext, rows: torch.Tensor, names: torch.Tensor) -> torch.Tensor:
+    """:meth:`Bfloat16.encode` on every device, with torch's own type."""
+    if not len(rows):  # torch cannot see bytes in a tensor without rows
+        return rows.new_empty((0, 2 * rows.shape[1]), dtype=torch.uint8)
+    return rows.to(torch.bfloat16).contiguous().view(torch.uint8)
+
+
+def from_bfloat16(
+    policy: Bfloat16, context: PolicyContext, packed: torch.Tensor, width: int, dtype: str
+) -> torch.Tensor:
+    return packed.view(torch.bfloat16).to(getattr(torch, dtype))
+
+
+def moved(
+    policy: AdaptiveVertex, context: PolicyContext, rows: torch.Tensor, cached: torch.Tensor, state: State
+) -> torch.Tensor:
+    if not (compiled_for(rows) and compiled_for(cached)):
+        return AdaptiveVertex.moved(policy, context, rows, cached, state)  # type: ignore[no-any-return]
+    chosen = torch.empty(len(rows), dtype=torch.bool)
+    here = array(rows)
+    arguments = here, array(cached), here.dtype.type(state[0]), policy.reference == "cached", chosen.numpy()
+    launch(quantise.moved, quantise.moved_parallel, arguments, even_parts(len(rows), default_threads()))
+    return chosen
+
+
+HERE = PolicyContext(0, 0, 0, 0, "forward", 0, 1)
+"""Context of the calls that compile kernels."""
+KERNELS: Mapping[Callable[..., Any], Kernel] = {
+    RowCodes.pack: Kernel(pack, pack),
+    RowCodes.decode: Kernel(
+        decode, lambda policy, rows: decode(policy, HERE, pack(policy, rows), rows.shape[1], dtype_name(rows))
+    ),
+    Stochastic.dithered: Kernel(
+        dithered,
+        lambda policy, rows: dithered(policy, rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device)),
+    ),
+    Bfloat16.encode: Kernel(to_bfloat16),
+    Bfloat16.decode: Kernel(from_bfloat16),
+    AdaptiveVertex.moved: Kernel(moved, lambda policy, rows: moved(policy, HERE, rows, rows, (0.0, 0.0))),
+    AddParts.add: Kernel(lambda action, *added: add_rows(*added)),
+}
+"""Function of a policy or action -> its kernel. A subclass that overrides the function keeps its own lines."""
 
 
 def accelerated(policy: AnyPolicy) -> AnyPolicy:
@@ -44,7 +136,6 @@ def warm_up_policies(policies: Iterable[Policy], dtype: torch.dtype, device: tor
 
 
 def _functions(kind: type[Any]) -> list[tuple[str, Callable[..., Any]]]:
-    """The functions of a class and its bases, by name."""
     members = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
     return [(name, member) for name, member in members.items() if isinstance(member, FunctionType)]
 

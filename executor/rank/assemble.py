@@ -71,7 +71,7 @@ def warm_up_for(plan: RunPlan, device: torch.device) -> None:
         warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
         return
     # mini-batches: half a hundred modules that a run on the full graph does not need
-    from executor.minibatch.warmup import warm_up_batches
+    from executor.minibatch.setup import warm_up_batches
 
     warm_up_batches(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
 

@@ -1,4 +1,4 @@
-"""Templates as flat lists of bound callables: what can be resolved before a run is resolved here, once."""
+"""Compile a program's templates to flat lists of callables, so that nothing is looked up while it runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext, Sent
 from simgnn.program.dispatch import Order
 from simgnn.program.drain_points import in_one_thread
-from simgnn.program.kinds import OpKind
 from simgnn.program.program import Program, Template
 
 Observe = Callable[[Now, torch.Tensor], None]
@@ -19,11 +18,8 @@ Observe = Callable[[Now, torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An op that is ready to run on this rank.
-
-    ``guard``: decision that must not be zero. ``free``: slots that nobody reads after it in program order. ``touched``:
-    all slots that it uses and that die within the turn.
-    """
+    """A compiled op. ``guard``: the op is skipped where this decision is zero. ``free``: slots that no later op reads,
+    in program order. ``touched``: all slots that it uses and that are freed within the turn."""
 
     op_id: int
     name: str
@@ -35,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """The steps of a template on this rank, in program order. ``order``: what each of them waits for. ``serial``: see
+    """The steps of a template on this rank, in program order. ``order``: what each step waits for. ``serial``: see
     :func:`simgnn.program.drain_points.in_one_thread`."""
 
     name: str
@@ -54,7 +50,7 @@ class Coming(NamedTuple):
 def compile_program(
     program: Program, context: RankContext, observers: Mapping[str, Observe]
 ) -> dict[str, CompiledTemplate]:
-    """All templates. ``observers``: buffer name to what is called after its last write of a turn."""
+    """All templates. ``observers``: buffer name -> function called after its last write of a turn."""
     return {template.name: _compile(program, template, context, observers) for template in program.templates.values()}
 
 
@@ -96,15 +92,3 @@ def _observed(run: Handler, read: Callable[[Now], torch.Tensor], observe: Observ
         return sent
 
     return run_and_tell
-
-
-def metrics_buffers(program: Program) -> tuple[str | None, str | None]:
-    """Names of the buffers that training metrics and evaluation counts end up in, as the loss ops tell."""
-    training = evaluation = None
-    for _, op in program.ops:
-        if op.kind is OpKind.LOSS:
-            if len(op.writes) == 1:
-                evaluation = op.writes[0].buffer
-            else:
-                training = op.writes[1].buffer
-    return training, evaluation

@@ -1,8 +1,8 @@
-"""The executor's driver loop: runs a program's turns on one rank, generically.
+"""The executor's driver loop: runs a program's turns on one rank.
 
-Where the ops of every template form one total order (bulk synchronous programs) the main thread runs them one after
-another. Otherwise each stream has a thread (``executor.rank.lanes``), and only dependencies, the order of communicating
-streams and what the schedule picks decide what runs when. Both paths run the same compiled steps on the same buffers.
+Where the ops of every template form one total order (bulk synchronous programs), the main thread runs them one after
+another. Otherwise each stream has a thread (:mod:`executor.rank.lanes`); dependencies, the order of communicating
+streams and the schedule's picks decide when an op runs. Both paths run the same compiled steps on the same buffers.
 """
 
 import time
@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from executor.rank.compile import Coming, Observe, Step, compile_program
-from executor.rank.lanes import Lanes, Record
-from executor.rank.threads import Workers
+from executor.rank.lanes import Lanes, Record, Workers
 from executor.recording.failure import op_failure
 from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext
@@ -23,15 +22,12 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.program import EVALUATE, Program
 
 SPAN = 512
-"""Turns after which what was noted of them is written: they bound the memory that it takes."""
+"""Turns after which their records are written to files, which bounds the memory of records."""
 
 
 class Interpreter:
-    """One rank's run of a program.
-
-    ``observers``: buffer name -> function called after its last write of a turn. ``schedule`` None: ready ops run in
-    program order. One that picks takes the threaded path, in threads of ``workers``.
-    """
+    """One rank's run of a program. ``observers``: buffer name -> function called after its last write of a turn.
+    ``schedule`` None: ready ops run in program order. A schedule that picks runs in threads of ``workers``."""
 
     def __init__(
         self,
@@ -47,19 +43,16 @@ class Interpreter:
         self.record = record
         self.clock = clock_of(context.device)
         self.templates = compile_program(program, context, observers or {})
-        used = {name for name in self.templates if name != EVALUATE}
         picks = schedule is not None and schedule.picks
-        self.serial = not picks and all(self.templates[name].serial for name in used)
+        self.serial = not picks and all(made.serial for name, made in self.templates.items() if name != EVALUATE)
         self._lanes = None
         if not self.serial:
             self._lanes = Lanes(context, self.templates, self.clock, record, schedule, workers or Workers(0))
 
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
-        """Run all turns of consecutive epochs; all ops have ended when this returns.
-
-        ``between``: what this thread does whenever ``every`` more turns have ended, wherever in an epoch; streams that
-        have threads of their own go on meanwhile.
-        """
+        """Run all turns of consecutive epochs; all ops have ended when this returns. ``between``: called in this thread
+        whenever ``every`` more turns have ended, also within an epoch; streams with threads of their own go on
+        meanwhile."""
         work = self._turns(epochs)
         if self._lanes is not None:
             self._lanes.run(work, between, every)
@@ -79,7 +72,7 @@ class Interpreter:
                 yield Coming(self.templates[calendar.template(epoch, step)], now)
 
     def evaluate(self, epoch: int) -> bool:
-        """Run the evaluation after an epoch, where the program has one. Every training op must have ended."""
+        """Run the evaluation after an epoch; False where the program has none. Every training op must have ended."""
         template = self.templates.get(EVALUATE)
         if template is None:
             return False
@@ -92,12 +85,11 @@ class Interpreter:
         return True
 
     def close(self) -> None:
-        """End the streams' threads."""
         if self._lanes is not None:
             self._lanes.close()
 
     def _run(self, turn: Coming) -> None:
-        """One turn in program order in this thread. The hot loop: per-op overhead counts here."""
+        """One turn in program order in this thread. This is the hot loop: its cost is paid for every op."""
         now = turn.now
         clock, add, values = self.clock, self.record.add, self.context.store.values
         decisions = self.context.decisions
@@ -118,7 +110,7 @@ class Interpreter:
 
 
 def clock_of(device: torch.device) -> Callable[[], Any]:
-    """What an op's beginning and end are noted by: seconds of the monotonic clock, or an event on the CUDA stream."""
+    """What marks an op's beginning and end: seconds of the monotonic clock, or an event on the CUDA stream."""
     if device.type != "cuda":
         return time.perf_counter
 

@@ -1,7 +1,7 @@
 """Streams as threads: several turns in flight, ordered by dependencies alone.
 
-The main thread runs the first stream that does not communicate, every other stream has a thread a server. Which op a
-stream runs next is what the dispatcher says (:mod:`simgnn.program.dispatch`).
+The main thread runs the first stream that does not communicate; every other stream has a thread for each of its
+servers. The dispatcher (:mod:`simgnn.program.dispatch`) chooses the op that a stream runs next.
 """
 
 import sys
@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import torch
 
 from executor.rank.compile import Coming, CompiledTemplate, Step
-from executor.rank.threads import Workers
 from executor.recording.failure import op_failure
 from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext, Sent
@@ -23,31 +23,87 @@ from simgnn.errors import BackendError
 from simgnn.program.dispatch import Dispatcher, Job, Lane, OpenTurn, Picks
 
 
+class Workers:
+    """Threads that wait for jobs. They start before a run's memory is measured: torch and Python keep some 60 KiB for
+    each thread that has called them, whatever the graph."""
+
+    def __init__(self, count: int) -> None:
+        self._jobs: SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = SimpleQueue()
+        self._fault: BaseException | None = None
+        self._idle = 0
+        self._add(count)
+
+    def run(self, name: str, job: Callable[[], None]) -> threading.Event:
+        """Run a job in a waiting thread, or in a new one where none waits. The returned event is set when it ended."""
+        if not self._idle:
+            self._add(1)
+        self._idle -= 1
+        ended = threading.Event()
+
+        def named() -> None:
+            threading.current_thread().name = name
+            job()
+
+        self._jobs.put((named, ended))
+        return ended
+
+    def close(self) -> None:
+        """End the waiting threads; a thread with a job ends when the job does."""
+        for _ in range(self._idle):
+            self._jobs.put(None)
+        self._idle = 0
+
+    def _add(self, count: int) -> None:
+        ready = threading.Barrier(count + 1)
+        for _ in range(count):
+            threading.Thread(target=self._wait, args=(ready,), daemon=True).start()
+        try:
+            ready.wait()
+        except threading.BrokenBarrierError:
+            fault = self._fault
+            raise BackendError(f"a stream's thread could not begin: {type(fault).__name__}: {fault}") from fault
+        self._idle += count
+
+    def _wait(self, ready: threading.Barrier) -> None:
+        try:
+            with torch.no_grad():
+                torch.ones(1).add_(1)  # libraries allocate what they keep for a thread at its first call
+            ready.wait()
+        except threading.BrokenBarrierError:
+            return  # another thread could not begin
+        except BaseException as error:
+            self._fault = error
+            ready.abort()
+            return
+        if (wanted := self._jobs.get()) is not None:
+            job, ended = wanted
+            try:
+                job()
+            finally:
+                ended.set()
+
+
 class Record(Protocol):
-    """Where finished ops are written down: executor.recording.trace.Recorder, or a list in a test."""
+    """Records ops that have ended, such as :class:`executor.recording.trace.Recorder`."""
 
     def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
-        """Record one op. ``issued`` and ``ended`` are marks of :func:`executor.rank.interpreter.clock_of`."""
+        """``issued``, ``ended``: marks of :func:`executor.rank.interpreter.clock_of`."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """What the executor keeps of a turn in flight. ``uses``: how many steps will still touch a slot that dies with the
-    turn. ``ends``: step -> CUDA events of the ends of what it waited for."""
+    """A turn in flight. ``uses``: how many steps will still touch a slot that is freed within the turn. ``ends``: by
+    step, the CUDA events at the ends of the ops that it waits for."""
 
     template: CompiledTemplate
     now: Now
     uses: Counter[int]
     ends: dict[int, list[Any]] = field(default_factory=dict)
 
-    def step(self, position: int) -> Step:
-        """An op of the turn."""
-        return self.template.steps[position]
-
 
 class Lanes:
-    """Runs turns as they come, in threads of ``workers`` that are kept until :meth:`close`."""
+    """Runs turns in threads of ``workers``, which it keeps until :meth:`close`."""
 
     def __init__(
         self,
@@ -80,7 +136,7 @@ class Lanes:
         )
         lanes = self._dispatcher.lanes
         on_gpu = context.device.type == "cuda"
-        self._cuda = {name: _cuda_stream() for name in lanes} if on_gpu else {}
+        self._cuda = {name: torch.cuda.Stream() for name in lanes} if on_gpu else {}
         self._main = next((lane for lane in lanes.values() if not lane.ordered), None)
         self._served = [
             workers.run(f"stream-{name}", partial(self._serve, lane))
@@ -88,15 +144,10 @@ class Lanes:
             for _ in range(lane.stream.servers - (1 if lane is self._main else 0))
         ]
 
-    def run(
-        self,
-        work: Iterator[Coming],
-        between: Callable[[], None] | None = None,
-        every: int = sys.maxsize,
-    ) -> None:
-        """Run turns, each taken from ``work`` when it is opened; returns when all their ops have ended, raises the
-        first error of any stream. ``between`` is called whenever ``every`` more turns have ended: nobody but this
-        thread's stream waits for it."""
+    def run(self, work: Iterator[Coming], between: Callable[[], None] | None = None, every: int = sys.maxsize) -> None:
+        """Run turns, each taken from ``work`` when it is opened. Returns when all their ops have ended; raises the
+        first error of any stream. ``between`` is called whenever ``every`` more turns have ended; only this thread's
+        stream waits for it."""
         if self.context.device.type == "cuda":
             torch.cuda.synchronize()
         with self._changed:
@@ -108,7 +159,9 @@ class Lanes:
             try:
                 while self._take_and_run(self._main, until_idle=True):
                     if between is not None and self._ended >= self._every:
-                        self._pause(between)
+                        with self._changed:
+                            self._ended -= self._every
+                        between()
             except BaseException as error:
                 self._fail(error)
         if self.context.device.type == "cuda":
@@ -116,13 +169,8 @@ class Lanes:
         if self._error is not None:
             raise self._error
 
-    def _pause(self, between: Callable[[], None]) -> None:
-        with self._changed:
-            self._ended -= self._every
-        between()
-
     def close(self) -> None:
-        """End the threads; those inside a collective end with the process."""
+        """End the threads; a thread inside a collective ends with the process."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -134,18 +182,18 @@ class Lanes:
             try:
                 while self._take_and_run(lane, until_idle=False):
                     pass
-            except BaseException as error:  # of ``pick``: nobody but this thread knows of it
+            except BaseException as error:  # raised by the schedule's ``pick``
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End all streams; the first error is what :meth:`run` raises."""
+        """End all streams; :meth:`run` raises the first error."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
     def _take_and_run(self, lane: Lane[Running] | None, until_idle: bool) -> bool:
-        """Wait for an op of a stream and run it; the main thread comes back without one when so many turns have ended.
-        False when nothing is left (main thread) or the run is over."""
+        """Wait for an op of a stream and run it. The main thread (``until_idle``) returns without one when it is time
+        for ``between``. False: no ops are left (main thread), or the run is over."""
         with self._changed:
             while True:
                 if self._closed or self._error is not None:
@@ -167,7 +215,7 @@ class Lanes:
 
     def _execute(self, job: Job[Running]) -> None:
         running = job.turn.what
-        step, context = running.step(job.position), self.context
+        step, context = running.template.steps[job.position], self.context
         runs = step.guard is None or bool(context.decisions.get(step.guard))
         end: Any = None
         if runs:
@@ -197,9 +245,9 @@ class Lanes:
         return ended
 
     def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:
-        """``end``: the CUDA event of the op's end; None on a CPU, and where a guard skipped the op."""
+        """``end``: the CUDA event at the op's end; None on a CPU, or where a guard skipped the op."""
         turn, running = job.turn, job.turn.what
-        for slot in running.step(job.position).touched:
+        for slot in running.template.steps[job.position].touched:
             running.uses[slot] -= 1
             if not running.uses[slot]:
                 self.context.store.values[slot] = None
@@ -213,7 +261,7 @@ class Lanes:
             self._open_turns()
 
     def _open_turns(self) -> None:
-        """Open turns as long as no older turn than the window is in flight."""
+        """Open turns until the window of turns in flight is full."""
         while self._next_turn is not None:
             template, now = self._next_turn
             if self._active and now.count - min(self._active) >= self.window:
@@ -235,9 +283,5 @@ class Lanes:
         if isinstance(error, BackendError) or not isinstance(error, Exception):
             return error
         running, context = job.turn.what, self.context
-        op = context.program.ops[running.step(job.position).op_id][1]
+        op = context.program.ops[running.template.steps[job.position].op_id][1]
         return op_failure(op, running.now, context.rank, error)
-
-
-def _cuda_stream() -> Any:
-    return torch.cuda.Stream()

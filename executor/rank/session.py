@@ -17,9 +17,9 @@ from executor.energy.series import energy_file, write_series
 from executor.memory.allocator import tune_allocator
 from executor.memory.peak import NotedMemory, PeakMemory
 from executor.rank.assemble import rank_context, warm_up_for
-from executor.rank.compile import metrics_buffers
+from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
-from executor.rank.threads import Workers, stream_threads
+from executor.rank.lanes import Workers
 from executor.recording.failure import outside_ops, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, TOLD, write_counts, write_report
@@ -35,6 +35,7 @@ from executor.world.member import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
+from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
@@ -43,7 +44,7 @@ PROGRESS_S = 1.0
 
 
 def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
-    """Run this process's rank to the end; the exit status. The environment says which rank it is."""
+    """Run this process's rank, which the environment names, to the end; returns the exit status."""
     rank = int(os.environ["RANK"])
     session: Session | None = None
     try:
@@ -54,43 +55,38 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
         return 0
     except Exception as fault:
         error = outside_ops(rank, fault) if torch.distributed.is_initialized() else fault
-        _tell(root, rank, error)
+        if not isinstance(error, SimgnnError):  # a bug of ours: the place matters
+            traceback.print_exc()
+        if (root / "plan").is_dir():
+            write_failure(root / "trace", rank, error)
+        if LAUNCHER not in os.environ:  # else the launcher reports it
+            print(f"executor: error on rank {rank}: {error}", file=sys.stderr, flush=True)
         if session is not None:
             session.abandon()
         return error.exit_status if isinstance(error, SimgnnError) else 1
 
 
-def _tell(root: Path, rank: int, error: Exception) -> None:
-    """Say what happened, to the launcher where there is one, else to everybody."""
-    if not isinstance(error, SimgnnError):
-        traceback.print_exc()  # a bug of ours: the place matters
-    if (root / "plan").is_dir():
-        write_failure(root / "trace", rank, error)
-    if LAUNCHER not in os.environ:
-        print(f"executor: error on rank {rank}: {error}", file=sys.stderr, flush=True)
-
-
 class Session:
-    """Everything that one rank holds during a run. ``schedule`` None: the plan's. ``span``: turns after which what was
-    noted is written."""
+    """Everything that one rank holds during a run. ``schedule`` None: the plan's. ``span``: turns after which records
+    are written."""
 
     def __init__(
         self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
     ) -> None:
         self.plan, self.span = plan, span
-        torch.set_num_threads(
-            threads_per_rank(plan.threads_per_rank, int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks)))
-        )
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks))
+        torch.set_num_threads(threads_per_rank(plan.threads_per_rank, ranks_here))
         self.allocator = tune_allocator()
         self.world = join(plan.ranks, device, plan.timeout)
-        # what the idle process has: program, groups, threads, code; graph and rows are files until they are copied
+        # the idle process has program, groups, threads and code; graph and rows are mapped files until they are copied
         groups = process_groups(plan.program, self.world, plan.timeout)
         self.energy = EnergyMeter(gauges_of(self.world))
         make_context = rank_context(plan, self.world, groups)
         warm_up_for(plan, self.world.device)
         warm_up_writer()
         wake_groups(groups)
-        self._workers = Workers(stream_threads(plan.program))
+        # the main thread runs one of the streams
+        self._workers = Workers(max(0, sum(stream.servers for stream in plan.program.streams.values()) - 1))
         self.memory = PeakMemory.begin(
             self.world.device, self.allocator, len(self.world.here),
             first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
@@ -99,24 +95,25 @@ class Session:
         self.history = History()
         self.context = make_context()
         self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(payload_epochs(plan.epochs))}
-        # layers such as Dropout draw from torch's own generator: differently on each rank, alike in every run
+        # a user's layers may draw from torch's generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
         if resume:
-            before = load_checkpoint(plan.checkpoints, self.start, self.context)
-            self.history.load(before)
+            self.history.load(load_checkpoint(plan.checkpoints, self.start, self.context))
         self.recorder = self._recorder(resume)
         self.notes = Notes(plan, self.context, self.start, resume)
-        training, evaluation = metrics_buffers(plan.program)
-        observers = {training: self._trained, evaluation: self.history.observe_evaluation}
-        observed = {name: observe for name, observe in observers.items() if name is not None}
+        observers: dict[str, Observe] = {}
+        for op in [op for _, op in plan.program.ops if op.kind is OpKind.LOSS]:
+            if len(op.writes) == 1:
+                observers[op.writes[0].buffer] = self.history.observe_evaluation
+            else:
+                observers[op.writes[1].buffer] = self._trained
         self.interpreter = Interpreter(
-            plan.program, self.context, self.recorder, observed, schedule or plan.schedule, self._workers
+            plan.program, self.context, self.recorder, observers, schedule or plan.schedule, self._workers
         )
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
 
     def run(self) -> None:
-        """Train, then report."""
         plan, world, train = self.plan, self.world, self.plan.train
         every = int(train["eval_every"]) if EVALUATE in plan.program.templates else 0
         keep = int(train["checkpoint_every"])
@@ -133,11 +130,11 @@ class Session:
             if done == self.start + 1:
                 self.interpreter.record = self.recorder
                 self.memory.reset()
-                self.world.barrier()  # else the next epoch of the first would wait for pages of the last
+                self.world.barrier()  # else the first rank's next epoch would wait for memory pages of the last rank
             if done == plan.epochs or (every and done % every == 0):
                 self._evaluate(done - 1)
             saving = bool(keep) and done % keep == 0 and done < plan.epochs
-            # a run that goes on from the checkpoint has these epochs' times from this trace alone
+            # a run resumed from the checkpoint finds the times of these epochs in this trace alone
             self._write_down(force=saving)
             if saving:
                 save_checkpoint(plan.checkpoints, done, plan.digest, self.context, self.history.state(), world.barrier)
@@ -145,7 +142,7 @@ class Session:
         self._finish()
 
     def _write_down(self, force: bool = False) -> None:
-        """Write what was noted, while streams other than this thread's may go on."""
+        """Write records to their files; streams with other threads may go on meanwhile."""
         self.recorder.flush(force)
         self.notes.flush(force)
 
@@ -164,13 +161,13 @@ class Session:
         self._evaluated = True
 
     def _measure(self) -> None:
-        """Until memory has been measured, every op that ends is an occasion to."""
+        """Measure memory after every op, until it has been measured."""
         if self.memory.measures:
             self.interpreter.record = NotedMemory(self.recorder, self.memory)
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
-        """A turn's metrics are there. Many epochs may run without a stop: the end of one is told from here, that of the
-        last when it has been evaluated."""
+        """Observe a turn's metrics. Many epochs may run without a stop: progress is printed from here, except for the
+        last epoch before a stop, which is printed after its evaluation."""
         self.history.observe(now, metrics)
         steps = self.plan.program.calendar.steps
         done = now.epoch + 1 if steps > 1 else len(self.history.losses)  # on a GPU metrics may arrive later
@@ -178,12 +175,12 @@ class Session:
             self._progress(done)
 
     def abandon(self) -> None:
-        """Keep what was traced of a run that failed."""
+        """Keep the trace of a run that failed."""
         self.energy.stop()
         try:
             self.recorder.flush()
             self.notes.flush()
-        except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been told already
+        except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been reported
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
 
     def _recorder(self, resume: bool) -> Recorder:
@@ -193,7 +190,7 @@ class Session:
         if resume:
             put_aside(path)
         else:
-            # an earlier run in this folder must not be taken for a part of this one
+            # files of an earlier run in this folder must not be taken for a part of this one
             kinds = "part-*.arrow", "activity*.arrow", "losses*.arrow", "taken*.arrow", "traffic.json", "energy.npz"
             for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
                 old.unlink()
@@ -217,19 +214,16 @@ class Session:
 
     def _finish(self) -> None:
         plan, world = self.plan, self.world
-        told = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        held = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
         self.memory.close()
         self.interpreter.close()
         self._workers.close()
         self.recorder.close()
         self.notes.close()
-        peak, resident, idle = zip(*world.gather([float(number) for number in told]), strict=True)
+        gathered = zip(*world.gather([float(number) for number in held]), strict=True)
         self.energy.stop()  # no rank trains any more, no device computes
-        memory = {
-            "peak_memory_bytes": [int(number) for number in peak],
-            "resident_memory_bytes": [int(number) for number in resident],
-            "idle_memory_bytes": [int(number) for number in idle],
-        }
+        names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes"
+        memory = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
         apart = {name: apart.pairs for name, apart in self.context.apart.items()}
         write_counts(plan.trace, world.rank, {"total": self.context.pairs, **apart})
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
@@ -262,12 +256,12 @@ class Session:
 
 
 def seed_of(seed: int, rank: int) -> int:
-    """Seed of a rank's own draws: 63 bits of a hash, so that no two runs and ranks share a stream."""
+    """Seed of a rank's own draws: 63 bits of a hash, so that no two runs or ranks share a stream."""
     return int.from_bytes(sha256(f"{seed}/{rank}".encode()).digest()[:8], "big") >> 1
 
 
 def end_process(status: int) -> None:
-    """Leave at once: threads inside a collective of a lost rank would keep the process alive."""
+    """Exit at once: threads inside a collective with a lost rank would keep the process alive."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

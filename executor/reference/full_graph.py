@@ -16,8 +16,7 @@ from torch.nn import functional
 
 from executor.kernels.dropout import factors
 from simgnn.errors import BackendError
-from simgnn.graph.centred import CentredRows
-from simgnn.graph.graph import Graph
+from simgnn.graph.graph import CentredRows, Graph
 from simgnn.model.spec import LayerSpec
 from simgnn.sampling.draw.seeds import dropout_seed, layer_key
 

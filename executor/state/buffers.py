@@ -17,8 +17,8 @@ Value = torch.Tensor | tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The turn that an op runs in. ``count`` numbers training turns from 0; of an evaluation, that of the epoch's last
-    turn. ``step`` is -1 in an evaluation."""
+    """The turn that an op runs in. ``count`` numbers training turns from 0; an evaluation has that of the epoch's last
+    turn, and ``step`` -1."""
 
     epoch: int
     step: int
@@ -29,23 +29,14 @@ Getter = Callable[[Now], torch.Tensor]
 Setter = Callable[[Now, Value], None]
 
 TORCH_TYPES: Mapping[str, torch.dtype] = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "uint8": torch.uint8,
-    "bool": torch.bool,
+    name: getattr(torch, name)
+    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 }
 
 
 class BufferStore:
-    """Slots of one rank: one for a plain buffer, ``depth`` for a ring.
-
-    ``constants`` are buffers whose tensor the run provides and no op replaces (features, flat gradients): they are
-    neither freed nor checkpointed.
-    """
+    """Slots of one rank: one for a plain buffer, ``depth`` for a ring. ``constants``: buffers whose tensor the run
+    provides and no op replaces (features, flat gradients). They are neither freed nor checkpointed."""
 
     def __init__(
         self, program: Program, rank: int, device: torch.device, constants: Mapping[str, Value] | None = None
@@ -67,16 +58,15 @@ class BufferStore:
         self._carried = carried(program) | self.constants
 
     def slot(self, name: str) -> int:
-        """First slot of a buffer."""
         return self._base[name]
 
     def place(self, name: str) -> torch.device:
-        """Where a buffer's rows lie."""
+        """The device that holds a buffer's rows."""
         return self.device if self.program.buffers[name].space == "device" else torch.device("cpu")
 
     def getter(self, access: Access) -> Getter:
-        """What an access reads in a turn, as a function. A ring's copy of a turn before the run reads as zeros."""
-        buffer, values, base = self._buffer(access), self.values, self._base[access.buffer]
+        """A function that returns what an access reads in a turn. In a ring, turns before the run read as zeros."""
+        buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         if buffer.depth == 1 and not access.steps_back and not access.epochs_back:
             return lambda now: values[base]  # type: ignore[return-value]
         index = self._ring(buffer, access)
@@ -88,15 +78,23 @@ class BufferStore:
         return get
 
     def setter(self, access: Access) -> Setter:
-        """A function that puts a tensor where an access writes in a turn."""
-        buffer, values, base = self._buffer(access), self.values, self._base[access.buffer]
+        """A function that stores a tensor where an access writes in a turn."""
+        buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         if buffer.depth == 1:
             return lambda now, value: values.__setitem__(base, value)
         index = self._ring(buffer, access)
         return lambda now, value: values.__setitem__(base + index(now), value)
 
+    def _ring(self, buffer: Buffer, access: Access) -> Callable[[Now], int]:
+        depth, steps = buffer.depth, self.program.calendar.steps
+        if buffer.ring == "epoch":
+            back = access.epochs_back
+            return lambda now: (now.epoch - back) % depth
+        back = access.steps_back + access.epochs_back * steps
+        return lambda now: (now.count - back) % depth
+
     def rows(self, size: Size, now: Now) -> int:
-        """A size on this rank in one turn; of a decision its upper bound."""
+        """A size on this rank in one turn; for a decision its upper bound."""
         if isinstance(size, Decision):
             size = size.bound
         if isinstance(size, Column):
@@ -104,41 +102,33 @@ class BufferStore:
         return size
 
     def zeros(self, buffer: Buffer, now: Now) -> torch.Tensor:
-        """A buffer's copy before anything was written."""
-        shape = (self.rows(buffer.rows, now), buffer.width)
-        return torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
+        """The value of a buffer before its first write."""
+        return self._zeros(buffer, self.rows(buffer.rows, now))
 
-    def room(self, name: str) -> torch.Tensor | None:
-        """The memory of a lasting buffer, for whoever writes it; None for others."""
-        buffer = self.program.buffers[name]
-        if name not in self._rooms and buffer.lasting:
-            shape = (int(self.program.sizes.most(buffer.rows)[self.rank]), buffer.width)
-            self._rooms[name] = torch.zeros(shape, dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
-        return self._rooms.get(name)
+    def _zeros(self, buffer: Buffer, rows: int) -> torch.Tensor:
+        return torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
 
-    def kept_room(self, name: str) -> torch.Tensor:
-        """The memory of a plain buffer that stays for the run, made when it is first asked for. What a checkpoint put
-        there is in it."""
-        buffer, there = self.program.buffers[name], self.values[self._base[name]]
+    def room(self, name: str) -> torch.Tensor:
+        """Memory of a plain buffer for the whole run, allocated at the first call, with what a checkpoint restored. A
+        lasting buffer has a room for the most rows that it ever gets."""
         if name not in self._rooms:
-            if not isinstance(there, torch.Tensor):
-                rows = int(self.program.sizes.most(buffer.rows)[self.rank])
-                there = torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(name))
+            buffer, there = self.program.buffers[name], self.values[self._base[name]]
+            if buffer.lasting or not isinstance(there, torch.Tensor):
+                there = self._zeros(buffer, int(self.program.sizes.most(buffer.rows)[self.rank]))
             self._rooms[name] = there
         return self._rooms[name]
 
     def reserve(self, name: str) -> None:
-        """Hold a buffer's memory until it is first written (:meth:`release`), so that turns before that hold as much as
-        those after."""
+        """Allocate a buffer's memory until its first write (:meth:`release`), so that earlier turns take as much memory
+        as later ones."""
         if self.values[self._base[name]] is None and name not in self._reserved:
             self._reserved[name] = self.zeros(self.program.buffers[name], Now(0, 0, 0))
 
     def release(self, name: str) -> None:
-        """What is written now takes the place of what was held for it."""
         self._reserved.pop(name, None)
 
     def free_after(self, template: Template) -> list[tuple[int, ...]]:
-        """For each op the slots whose value nobody reads after it in program order."""
+        """For each op the slots whose value no later op reads, in program order."""
         last: dict[str, int] = {}
         for position, op in enumerate(template.ops):
             for access in op.reads + op.writes:
@@ -151,18 +141,17 @@ class BufferStore:
 
     def state(self) -> dict[str, Value]:
         """What later turns need of this rank: the remembered buffers that ops have written, by name and copy."""
-        result: dict[str, Value] = {}
-        for name in sorted(remembered(self.program) - self.constants):
-            for copy in range(self.program.buffers[name].depth):
-                value = self.values[self._base[name] + copy]
-                if value is not None:
-                    result[_key(name, copy)] = value
-        return result
+        found = {
+            f"{name}#{copy}": self.values[self._base[name] + copy]
+            for name in sorted(remembered(self.program) - self.constants)
+            for copy in range(self.program.buffers[name].depth)
+        }
+        return {key: value for key, value in found.items() if value is not None}
 
     def load_state(self, state: Mapping[str, Value]) -> None:
-        """Put back what :meth:`state` returned; where a copy has memory already, into that."""
+        """Restore what :meth:`state` returned, in place where a copy has memory already."""
         slots = {
-            _key(name, copy): (name, self._base[name] + copy)
+            f"{name}#{copy}": (name, self._base[name] + copy)
             for name, buffer in self.program.buffers.items()
             for copy in range(buffer.depth)
         }
@@ -179,22 +168,7 @@ class BufferStore:
             else:
                 self.values[at] = moved(value, self.place(name))
 
-    def _buffer(self, access: Access) -> Buffer:
-        return self.program.buffers[access.buffer]
-
-    def _ring(self, buffer: Buffer, access: Access) -> Callable[[Now], int]:
-        depth, steps = buffer.depth, self.program.calendar.steps
-        if buffer.ring == "epoch":
-            back = access.epochs_back
-            return lambda now: (now.epoch - back) % depth
-        back = access.steps_back + access.epochs_back * steps
-        return lambda now: (now.count - back) % depth
-
-
-def _key(name: str, copy: int) -> str:
-    """What a copy of a buffer is called in a checkpoint."""
-    return f"{name}#{copy}"
-
 
 def moved(value: Value, device: torch.device) -> Value:
+    """A buffer's value on a device; not copied where it lies there already."""
     return tuple(part.to(device) for part in value) if isinstance(value, tuple) else value.to(device)

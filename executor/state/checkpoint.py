@@ -21,18 +21,18 @@ def save_checkpoint(
     folder: Path, epoch: int, digest: str, context: RankContext, history: Mapping[str, Any], barrier: Callable[[], None]
 ) -> None:
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
-
-    Holds parameters, optimizer, the modules' own buffers, torch's generators, remembered buffers (policies' states and
-    caches among them), shared memory that this rank writes, decisions, counted traffic, and ``history``: what the run
-    remembers of the epochs before.
-    """
+    It holds parameters, optimizer, the modules' own buffers, torch's generators, remembered buffers (among them states
+    and caches of policies), shared memory that this rank writes, decisions, traffic, and ``history``: losses so far."""
     place = folder / f"epoch-{epoch}"
     assert context.optimizer is not None
     assert context.network is not None
+    generators = [torch.get_rng_state()]  # a user's layers may draw from them
+    if context.device.type == "cuda":
+        generators.append(torch.cuda.get_rng_state(context.device))
     state = {
         "optimizer": context.optimizer.state_dict(),
         "modules": context.network.state(),
-        "generators": _generators(context.device),
+        "generators": generators,
         "buffers": context.store.state(),
         "written": {name: rows.clone() for name, rows in context.written.items()},
         "decisions": context.decisions,
@@ -60,7 +60,7 @@ def _unlisted(rows: list[list[int]]) -> Pairs:
 
 
 def _write(path: Path, put: Callable[[Path], Any]) -> None:
-    """A file that is there whole or not at all. Raises :class:`BackendError` where it cannot be written."""
+    """Write a file completely or not at all. Raises :class:`BackendError` where it cannot be written."""
     draft = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,14 +75,8 @@ def _write(path: Path, put: Callable[[Path], Any]) -> None:
         ) from error
 
 
-def _generators(device: torch.device) -> list[torch.Tensor]:
-    """States of the generators that layers such as Dropout draw from: the CPU's, and the device's."""
-    drawn = [torch.get_rng_state()]
-    return [*drawn, torch.cuda.get_rng_state(device)] if device.type == "cuda" else drawn
-
-
 def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
-    """Epochs that the last complete checkpoint has seen. Raises :class:`BackendError` where there is none that fits."""
+    """Epochs trained at the last complete checkpoint. Raises :class:`BackendError` where none fits the program."""
     path = folder / LATEST
     if not path.is_file():
         raise BackendError(
@@ -103,20 +97,12 @@ def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
 
 
 def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str, Any]:
-    """Put back this rank's state; returns the history of losses."""
+    """Restore this rank's state; returns the history of losses."""
     path = folder / f"epoch-{epoch}" / f"rank-{context.rank}.pt"
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
-    except (RuntimeError, ValueError, EOFError, UnpicklingError) as error:  # torch advises to load it unsafely
-        raise BackendError(f"--resume: {path} cannot be read: it is damaged; start without --resume") from error
-    missing = sorted(set(context.apart) - set(state.get("apart", {})))
-    if missing:
-        raise BackendError(
-            f"--resume: {path} does not tell the payload of the epochs before ({', '.join(missing)}): an earlier "
-            "version wrote it; start without --resume"
-        )
+    except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:  # torch advises to load it unsafely
+        raise BackendError(f"--resume: {path} cannot be read or is damaged; start without --resume") from error
     assert context.optimizer is not None
     assert context.network is not None
     context.optimizer.load_state_dict(state["optimizer"])

@@ -1,5 +1,6 @@
 """The model of one rank: its layers over its local graph, or over sampled blocks, as functions that ops name."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,8 +12,8 @@ from executor.layers.builtin import Functions, Layer
 from executor.layers.sampled import FirstRows, SampledBlock
 from executor.layers.tape import Call, autograd
 from executor.layers.user import check_copies
-from simgnn.errors import BackendError, ConfigError
-from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
+from simgnn.errors import BackendError
+from simgnn.model.spec import LayerSpec
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.program.kinds import Segment
 
@@ -22,15 +23,20 @@ OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD, *OVER_PARTS)
 """Segments that read edges."""
 
 
-class _Modules:
-    """``layers``: modules in order, the same parameters on every rank."""
+class Network(ABC):
+    """The layers of a model, numbered from 1. ``layers``: their modules in order, with the same parameters on every
+    rank."""
 
     def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
         self._by_index: dict[int, Any] = {spec.index: layer for spec, layer in zip(specs, self.layers, strict=True)}
 
+    @abstractmethod
+    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+        """A segment of a layer as a function on the tensors that its op reads."""
+
     def set_training(self, training: bool) -> None:
-        """Layers behave as in training, or as in an evaluation: what torch's ``train`` and ``eval`` mean."""
+        """Switch layers between training and evaluation, as torch's ``train`` and ``eval`` do."""
         for layer in self.layers:
             layer.train(training)
 
@@ -39,7 +45,6 @@ class _Modules:
         return [{name: value.clone() for name, value in layer.named_buffers()} for layer in self.layers]
 
     def load_state(self, state: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        """Put back what :meth:`state` returned."""
         for layer, saved in zip(self.layers, state, strict=True):
             for name, value in layer.named_buffers():
                 value.copy_(saved[name])
@@ -49,14 +54,14 @@ class _Modules:
         return isinstance(self._by_index[layer], Layer)
 
     def _function(self, layer: int, segment: Segment, functions: Functions) -> Callable[..., Any]:
-        """A function of a layer, from those that it has."""
         if segment not in functions:
             raise BackendError(f"layer {layer} has no segment '{segment}'; it has: {', '.join(functions)}")
         return functions[segment]
 
 
-class LayerNetwork(_Modules):
-    """Layers over the edges that a rank holds. ``mean`` [F_0]: what sparse input rows are less of, where they are."""
+class LayerNetwork(Network):
+    """Layers over the edges that a rank holds. ``mean`` [F_0]: what was subtracted from sparse input rows; None:
+    nothing."""
 
     def __init__(
         self,
@@ -68,7 +73,7 @@ class LayerNetwork(_Modules):
         mean: torch.Tensor | None = None,
     ) -> None:
         super().__init__(specs, seed, dtype, device)
-        assert specs[0].centred_input == (mean is not None), "rows that are planned less their mean come with it"
+        assert specs[0].centred_input == (mean is not None), "a mean comes exactly with rows planned as centred"
         if mean is not None:
             first = self.layers[0]
             assert isinstance(first, Layer), "layers of the user's own get dense rows"
@@ -79,17 +84,14 @@ class LayerNetwork(_Modules):
 
     @cached_property
     def adjacency(self) -> LocalAdjacency:
-        """The local edges as segments read them; programs that sum block by block have none that does."""
+        """The local edges as segments read them. Programs that sum block by block never make it."""
         return LocalAdjacency.from_local_graph(self._local, **self._options)
 
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """A segment of a layer as a function on the tensors that its op reads.
-
-        ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
+        """``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
         ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``sum_own`` takes own rows,
-        ``add_halo`` halo rows and what ``sum_own`` gave; ``update`` takes the
-        aggregate and, where the layer uses them, own rows.
-        """
+        ``add_halo`` halo rows and what ``sum_own`` gave; ``update`` takes the aggregate and, where the layer uses them,
+        own rows."""
         function = self._function(layer, segment, self._by_index[layer].functions())
         if segment in OVER_EDGES:
             adjacency = self.adjacency
@@ -101,26 +103,14 @@ class LayerNetwork(_Modules):
         return function
 
 
-class SampledNetwork(_Modules):
-    """Layers over the blocks of a mini-batch: ops read the edges that they sum over. Raises :class:`ConfigError` for a
-    user's own layers, whose neighbourhoods are those of the graph."""
-
-    def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
-        for spec in specs:
-            if spec.kind not in BUILT_IN_LAYERS:
-                raise ConfigError(
-                    f"model.kind: got '{spec.kind}', expected one of {', '.join(BUILT_IN_LAYERS)}: a layer of your own "
-                    "sums over neighbourhoods of the graph, mini-batches have sampled ones; use batching.kind = 'full'"
-                )
-        super().__init__(specs, seed, dtype, device)
+class SampledNetwork(Network):
+    """Built-in layers over the blocks of a mini-batch: ops read the edges that they sum over."""
 
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """A segment as a function on what its op reads; a block is (indptr [n + 1], sources [edges]).
-
-        ``prepare`` takes rows and returns as many; ``maximum`` and ``aggregate`` take a block and the rows of its m
-        sources, ``aggregate`` with attention the maxima too; ``update`` takes the aggregate [n, ...] and, where the
-        layer uses own rows, those of all sources, of which it reads the first n.
-        """
+        """A block is (indptr [n + 1], sources [edges]). ``prepare`` takes rows and returns as many; ``maximum`` and
+        ``aggregate`` take a block and the rows of its m sources, ``aggregate`` with attention the maxima too;
+        ``update`` takes the aggregate [n, ...] and, where the layer uses own rows, those of all sources, of which it
+        reads the first n."""
         module: Layer = self._by_index[layer]
         if segment in OVER_EDGES:
             summed = self._function(layer, segment, module.sampled_functions())

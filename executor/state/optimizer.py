@@ -1,7 +1,7 @@
 """Adam or SGD on one flat vector: parameters and gradients of all layers are views of it, in the order of layers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim.adam import adam
@@ -14,8 +14,10 @@ from simgnn.model.spec import LayerSpec
 class FlatOptimizer:
     """Moves all parameters into one flat tensor and steps on it. Elementwise the same as one step a parameter.
 
-    ``counted``: gradients are sums over rows; each step divides by :attr:`count`, the number of them, which lies behind
-    the gradients in memory, so that ranks add up both as one message.
+    Adam with L2 penalty (not decoupled), torch's default betas and epsilon (Kingma and Ba, ICLR 2015); or SGD with L2
+    penalty and momentum, as torch defines them (no dampening, no Nesterov). ``settings``: the fields of ``[train]``.
+    ``counted``: gradients are sums over rows, and each step divides them by :attr:`count`, the number of rows. It lies
+    behind the gradients in memory, so that ranks sum both in one message.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Module], settings: Mapping[str, Any], counted: bool = False) -> None:
@@ -41,110 +43,58 @@ class FlatOptimizer:
                 begin = part.stop
             self.parameter_views.append(flat[start:begin])
             self.gradient_views.append(self.gradient[start:begin])
-        self.rule = _rule(flat, settings)
+        self._rate, self._decay = float(settings["learning_rate"]), float(settings["weight_decay"])
+        self._momentum = float(settings.get("momentum", 0.0))
+        self._adam = settings["optimizer"] == "adam"
+        self._state: dict[str, torch.Tensor] = {}
+        if self._adam:
+            self._state = {"mean": torch.zeros_like(flat), "square": torch.zeros_like(flat)}
+            self._state["steps"] = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     def step(self) -> None:
         """One update from the summed gradients, which are then set to zero."""
         with torch.no_grad():
             if self.count is not None:
                 self.gradient.div_(self.count[0, 0])
-            self.rule.update(self.flat.data, self.gradient)
+            self._update([self.flat.data], [self.gradient])
         self.gradient.zero_()
 
+    def _update(self, flat: list[torch.Tensor], gradient: list[torch.Tensor]) -> None:
+        # torch's functional forms: its classes import a compiler (100 MB, 1.5 s of a core) when they are made
+        state = self._state
+        if self._adam:
+            adam(
+                flat, gradient, [state["mean"]], [state["square"]], [], [state["steps"]], foreach=False, fused=True,
+                amsgrad=False, beta1=0.9, beta2=0.999, lr=self._rate, weight_decay=self._decay, eps=1e-8,
+                maximize=False,
+            )  # fmt: skip
+            return
+        velocity = [state.get("velocity")]
+        sgd(
+            flat, gradient, velocity, foreach=False, fused=True, weight_decay=self._decay, momentum=self._momentum,
+            lr=self._rate, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
+        if velocity[0] is not None:
+            state["velocity"] = velocity[0]
+
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and the rule's own state."""
-        return {"flat": self.flat.detach(), "rule": self.rule.state()}
+        return {"flat": self.flat.detach(), "rule": self._state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what :meth:`state_dict` returned."""
         if state["flat"].shape != self.flat.shape:
             raise BackendError(
                 f"the checkpoint holds {state['flat'].numel()} parameters, this model has {self.flat.numel()}: "
                 "it belongs to another experiment; start without --resume"
             )
         self.flat.data.copy_(state["flat"])
-        self.rule.load(state["rule"])
+        self._state = {name: value.to(self.flat.device) for name, value in state["rule"].items()}
 
 
 def learned_values(layers: Sequence[LayerSpec], optimizer: FlatOptimizer) -> dict[str, torch.Tensor]:
-    """Parameters and their gradients, by buffer."""
+    """Parameters and their gradients, by the name of their buffer."""
     values: dict[str, torch.Tensor] = {}
     views = zip(layers, optimizer.parameter_views, optimizer.gradient_views, strict=True)
     for layer, parameters, gradients in views:
         values[f"parameters/{layer.index}"] = parameters
         values[f"gradients/{layer.index}"] = gradients
     return values
-
-
-class Rule(Protocol):
-    """An update rule with its state."""
-
-    def update(self, flat: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Change ``flat`` in place."""
-        ...
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """What the next update depends on."""
-        ...
-
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what :meth:`state` returned."""
-        ...
-
-
-class Adam:
-    """Adam with L2 penalty (not decoupled), torch's default betas and epsilon. Source: Kingma and Ba, ICLR 2015."""
-
-    def __init__(self, flat: torch.Tensor, rate: float, decay: float) -> None:
-        self.rate, self.decay = rate, decay
-        self.mean, self.square = torch.zeros_like(flat), torch.zeros_like(flat)
-        self.steps = torch.zeros((), dtype=torch.float32, device=flat.device)
-
-    def update(self, flat: torch.Tensor, gradient: torch.Tensor) -> None:
-        """See :class:`Rule`."""
-        # torch's functional form: its classes import a compiler (100 MB, 1.5 s of a core) when they are made
-        adam(
-            [flat], [gradient], [self.mean], [self.square], [], [self.steps], foreach=False, fused=True, amsgrad=False,
-            beta1=0.9, beta2=0.999, lr=self.rate, weight_decay=self.decay, eps=1e-8, maximize=False,
-        )  # fmt: skip
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """See :class:`Rule`."""
-        return {"mean": self.mean, "square": self.square, "steps": self.steps}
-
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """See :class:`Rule`."""
-        for name, value in self.state().items():
-            value.copy_(state[name])
-
-
-class SGD:
-    """Gradient descent with L2 penalty and momentum, as torch defines them (no dampening, no Nesterov)."""
-
-    def __init__(self, flat: torch.Tensor, rate: float, decay: float, momentum: float) -> None:
-        self.rate, self.decay, self.momentum = rate, decay, momentum
-        self.velocity: list[torch.Tensor | None] = [None]
-
-    def update(self, flat: torch.Tensor, gradient: torch.Tensor) -> None:
-        """See :class:`Rule`."""
-        sgd(
-            [flat], [gradient], self.velocity, foreach=False, fused=True, weight_decay=self.decay,
-            momentum=self.momentum, lr=self.rate, dampening=0.0, nesterov=False, maximize=False,
-        )  # fmt: skip
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """See :class:`Rule`."""
-        return {"velocity": self.velocity[0]} if self.velocity[0] is not None else {}
-
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """See :class:`Rule`."""
-        self.velocity[0] = state.get("velocity")
-
-
-def _rule(flat: torch.Tensor, settings: Mapping[str, Any]) -> Rule:
-    kind, rate, decay = settings["optimizer"], float(settings["learning_rate"]), float(settings["weight_decay"])
-    if kind == "adam":
-        return Adam(flat, rate, decay)
-    if kind == "sgd":
-        return SGD(flat, rate, decay, float(settings.get("momentum", 0.0)))
-    raise BackendError(f"train.optimizer = '{kind}' is not one that the executor has: adam, sgd")

@@ -1,4 +1,4 @@
-"""What a run directory tells the executor: the program, where the artefacts lie, how to train."""
+"""The plan in a run directory as the executor reads it: program, paths of artefacts, how to train."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from simgnn.emit.batches.neighbours import Batching
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Policy
@@ -24,24 +23,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BatchFolders:
-    """Where a mini-batch run finds its sampling plan, its presampled batches, and the plan of its fetches (None: ranks
-    ask one another while they train)."""
-
-    plan: Path
-    presampled: Path
-    fetches: Path | None
-
-    @classmethod
-    def of(cls, table: BatchesTable) -> "BatchFolders":
-        """As the plan names them."""
-        return cls(Path(table.plan), Path(table.folder), None if table.fetches is None else Path(table.fetches))
-
-
-@dataclass(frozen=True)
 class RunPlan:
-    """``plan/plan.json`` of a run directory, checked. ``train`` holds the fields of ``[train]``; ``policies``: slot ->
-    the policy that acts while training; ``batches``: None where the whole graph is one step."""
+    """``plan/plan.json`` of a run directory, checked. ``train``: the fields of ``[train]``; ``policies``: by slot,
+    those that act while training; ``batches``: None where a step is the whole graph."""
 
     root: Path
     name: str
@@ -57,11 +41,11 @@ class RunPlan:
     threads_per_rank: int | None
     synthetic: tuple[str, ...]
     policies: Mapping[str, Policy] = field(default_factory=dict)
-    batches: BatchFolders | None = None
+    batches: BatchesTable | None = None
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":
-        """Read a run directory. Raises :class:`ConfigError` when it is not one that a run can start from."""
+        """Read a run directory. Raises :class:`ConfigError` where no run can start from it."""
         path = root / "plan" / "plan.json"
         remedy = "make it with simgnn run --prepare"
         if not path.is_file():
@@ -76,7 +60,6 @@ class RunPlan:
                 f"{path} names no partition or no shards: it is the plan of a simulation; "
                 "prepare a run with simgnn run --prepare"
             )
-        batches = plan.batches
         return cls(
             root=root,
             name=plan.name,
@@ -92,11 +75,11 @@ class RunPlan:
             threads_per_rank=plan.threads_per_rank,
             synthetic=tuple(word for word in ("features", "labels") if getattr(plan.graph, f"synthetic_{word}")),
             policies=policies,
-            batches=None if batches is None else BatchFolders.of(batches),
+            batches=plan.batches,
         )
 
     def check_unfinished(self) -> None:
-        """Raises :class:`ConfigError` where the directory holds a run that went well: it is not trained over."""
+        """Raise :class:`ConfigError` where the directory holds a finished run, which must not be overwritten."""
         path = RunDirectory(self.root).result
         if path.is_file() and read_result(path).status == "ok":
             raise ConfigError(
@@ -105,23 +88,15 @@ class RunPlan:
             )
 
     @property
-    def batching(self) -> Batching:
-        """Which vertices a step covers, in a run on mini-batches."""
-        return cast(Batching, self.policies["batching"])
-
-    @property
     def trace(self) -> Path:
-        """Folder of the ranks' own trace files."""
         return self.root / "trace"
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of checkpoints."""
         return self.root / "checkpoint"
 
     @property
     def epochs(self) -> int:
-        """Training epochs."""
         return int(self.train["epochs"])
 
     @property
@@ -131,12 +106,12 @@ class RunPlan:
 
     @property
     def schedule(self) -> Picks | None:
-        """The schedule that picks among ready ops; None in a plan that names none."""
+        """The schedule that picks among ready ops; None where the plan names none."""
         return cast("Picks | None", self.policies.get("schedule"))
 
     @cached_property
     def program(self) -> Program:
-        """The program; refused when it is not the one that the plan was made for."""
+        """The program. Raises :class:`ConfigError` where it is not the one that the plan was made for."""
         program = load_program(self.root / "plan")
         found = program_digest(program)
         if found != self.digest or program.ranks != self.ranks:
@@ -148,18 +123,15 @@ class RunPlan:
 
     @cached_property
     def artifact(self) -> "PartitionArtifact":
-        """The partition."""
         # Numba: loaded by ranks; the launcher reads the plan without it
         from simgnn.partition.store import PartitionArtifact
 
         return PartitionArtifact.open(self.partition)
 
     def local(self, rank: int) -> "RankGraph":
-        """What a rank holds of the graph."""
         return self.artifact.local(rank)
 
     def shard(self, rank: int) -> "Shard":
-        """A rank's features, labels and masks."""
         # Numba: loaded by ranks; the launcher reads the plan without it
         from simgnn.partition.local.shards import ShardArtifact
 

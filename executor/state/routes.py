@@ -1,6 +1,7 @@
 """A program's routes as one rank sees them: row lists from the rank's graph, counts from the size table."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -8,23 +9,30 @@ from numpy.typing import NDArray
 
 from executor.state.context import LocalRoute
 from simgnn.errors import BackendError
-from simgnn.partition.local.edge_cut import RowLists
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.program.program import Program
 from simgnn.program.sizes import reverse_of
 
 
 def local_routes(program: Program, local: RankGraph, device: torch.device) -> dict[str, LocalRoute]:
-    """Every route of the program. Row lists belong to the routes that the rank's graph names, and to their reverses;
-    others travel packed as they are.
-
-    Raises :class:`BackendError` when the partition's rows are not those that the program was planned for.
-    """
+    """Every route of the program. The rank's graph has row lists for some routes, which also serve their reverses; rows
+    of other routes are sent as they lie in the buffer. Raises :class:`BackendError` where the partition is not the one
+    that the program was planned for."""
     result, rank = packed_routes(program, local.rank), local.rank
     for name, lists in local.row_lists.items():
         if name in result:
-            _check(name, result[name], lists, rank)
-            result[name] = _with_rows(result[name], lists, device)
+            planned, ranks = result[name], range(program.ranks)
+            sends = tuple(len(lists.leaving.get(peer, ())) for peer in ranks)
+            receives = tuple(lists.received.get(peer, 0) for peer in ranks)
+            if sends != planned.send or receives != planned.receive:
+                raise BackendError(
+                    f"rank {rank}: the partition's route '{name}' sends {sends} and receives {receives} rows, the "
+                    f"program {planned.send} and {planned.receive}: they belong to different partitions; prepare the "
+                    "run again"
+                )
+            gather = _joined(lists.leaving, device)
+            scatter = None if lists.arriving is None else _joined(lists.arriving, device)
+            result[name] = replace(planned, gather=gather, scatter=scatter)
         if reverse_of(name) in result:
             result[reverse_of(name)] = result[name].reversed()
     for name, route in program.sizes.routes.items():
@@ -34,7 +42,7 @@ def local_routes(program: Program, local: RankGraph, device: torch.device) -> di
 
 
 def packed_routes(program: Program, rank: int) -> dict[str, LocalRoute]:
-    """Routes whose rows travel packed as they are, without those whose rows differ by turn: the program tells them."""
+    """Routes without row lists; those whose rows differ by turn are left out, since the program has them."""
     result: dict[str, LocalRoute] = {}
     for name, route in program.sizes.routes.items():
         if route.rows.ndim > 1:
@@ -49,13 +57,8 @@ def packed_routes(program: Program, rank: int) -> dict[str, LocalRoute]:
     return result
 
 
-def _with_rows(route: LocalRoute, lists: RowLists, device: torch.device) -> LocalRoute:
-    scatter = None if lists.arriving is None else _joined(lists.arriving, device)
-    return LocalRoute(_joined(lists.leaving, device), scatter, route.send, route.receive, route.empty)
-
-
 def _part(whole: LocalRoute, part: LocalRoute) -> LocalRoute:
-    """A route of some pairs of another, with the rows that the other names for these."""
+    """A route of some pairs of ``whole``, with the rows that ``whole`` has for these pairs."""
 
     def rows_of(rows: torch.Tensor | None, counts: tuple[int, ...], chosen: tuple[int, ...]) -> torch.Tensor | None:
         if rows is None:
@@ -63,21 +66,11 @@ def _part(whole: LocalRoute, part: LocalRoute) -> LocalRoute:
         kept = torch.tensor([bool(count) for count in chosen]).repeat_interleave(torch.tensor(counts))
         return rows[kept.to(rows.device)]
 
-    gather, scatter = rows_of(whole.gather, whole.send, part.send), rows_of(whole.scatter, whole.receive, part.receive)
-    return LocalRoute(gather, scatter, part.send, part.receive, part.empty)
+    scatter = rows_of(whole.scatter, whole.receive, part.receive)
+    return replace(part, gather=rows_of(whole.gather, whole.send, part.send), scatter=scatter)
 
 
 def _joined(rows: Mapping[int, NDArray[np.int32]], device: torch.device) -> torch.Tensor:
     """Rows of all peers, peers ascending."""
     joined = np.concatenate([np.empty(0, dtype=np.int32), *(rows[peer] for peer in sorted(rows))])
     return torch.from_numpy(joined.astype(np.int64)).to(device)
-
-
-def _check(name: str, route: LocalRoute, lists: RowLists, rank: int) -> None:
-    sends = tuple(len(lists.leaving.get(peer, ())) for peer in range(len(route.send)))
-    receives = tuple(lists.received.get(peer, 0) for peer in range(len(route.receive)))
-    if sends != route.send or receives != route.receive:
-        raise BackendError(
-            f"rank {rank}: the partition's route '{name}' sends {sends} and receives {receives} rows, the program says "
-            f"{route.send} and {route.receive}: they belong to different partitions; prepare the run again"
-        )

@@ -1,4 +1,4 @@
-"""What a rank learns: labels and masks of its own rows, the loss with its gradient, and the counts of an evaluation."""
+"""The task of a rank: labels and masks of its own rows, the loss with its gradient, the counts of an evaluation."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from executor.kernels.edges.sparse import from_scipy
-from simgnn.graph.centred import CentredRows
+from simgnn.graph.graph import CentredRows
 from simgnn.partition.local.shards import Shard
 from simgnn.policy import Metrics
 
@@ -16,12 +16,12 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Task:
-    """Node classification on n own rows; of a mini-batch run the rank's training vertices, whoever owns them, and
-    ``evaluated`` is then the task on its own rows, None where these are not evaluated.
+    """Node classification on n own rows. In a mini-batch run these are the rank's training vertices, whoever owns them,
+    and ``evaluated`` is the task on its own rows (None: they are not evaluated).
 
-    ``features`` [n, F_0] dense or sparse CSR (of a mini-batch run those of the rank's host); ``feature_mean`` [F_0]:
-    what sparse ones are less of, as a last column of theirs tells (None: of nothing); ``labels`` int64 [n], or
-    in the rows' dtype [n, classes] when multi-label; ``rows``: int64 positions of train, validation and test rows;
+    ``features`` [n, F_0] dense or sparse CSR; in a mini-batch run those of the rank's host. ``feature_mean`` [F_0]:
+    what was subtracted from sparse features, whose last column says so (None: nothing). ``labels`` int64 [n], or in the
+    rows' dtype [n, classes] when multi-label. ``rows``: int64 positions of train, validation and test rows.
     ``train_total``: training rows of all ranks.
     """
 
@@ -36,15 +36,13 @@ class Task:
 
     @property
     def divisor(self) -> float:
-        """What the sum of the rows' losses is divided by: N_train, times classes when multi-label."""
+        """Divisor of the sum of the rows' losses: N_train, times classes when multi-label."""
         return float(max(1, self.train_total) * (self.classes if self.multilabel else 1))
 
     def loss(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [METRICS].
-
-        Cross entropy (softmax minus one-hot), or binary cross entropy with logits (sigmoid minus labels), over the
-        training rows, divided by :attr:`divisor`. Gradients summed over ranks are the gradient of the mean.
-        """
+        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [METRICS]. Cross
+        entropy, or binary cross entropy with logits, over the training rows, divided by :attr:`divisor`. Gradients
+        summed over ranks are the gradient of the mean."""
         rows = self.rows[0]
         picked, labels = scores.index_select(0, rows), self.labels.index_select(0, rows)
         gradient = torch.zeros_like(scores)
@@ -52,11 +50,10 @@ class Task:
         return gradient, self._counts(picked, labels)
 
     def batch_loss(self, scores: torch.Tensor, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`loss` for a mini-batch: ``scores`` [b, classes] of the rows ``seeds`` int64 [b].
-
-        The gradient is that of the sum over these rows, which is divided by their number when it is known of all ranks
-        (docs/systems/mini-batches.md); metrics are divided as those of a full graph: over an epoch they add up.
-        """
+        """:meth:`loss` for a mini-batch: ``scores`` [b, classes] of the rows ``seeds`` int64 [b]. The gradient is that
+        of the sum over these rows; the optimizer divides it by the number of rows on all ranks
+        (docs/systems/mini-batches.md). Metrics are divided as those of a full graph, so that they add up over an
+        epoch."""
         labels = self.labels.index_select(0, seeds)
         gradient = self._gradient(scores, labels)
         return gradient.div_(self.classes) if self.multilabel else gradient, self._counts(scores, labels)
@@ -70,7 +67,7 @@ class Task:
         )
 
     def _gradient(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """That of the sum of the rows' losses, [k, classes]."""
+        """Gradient of the sum of the rows' losses, [k, classes]."""
         if self.multilabel:
             return torch.sigmoid(scores).sub_(labels)
         part = torch.softmax(scores, 1)
@@ -87,11 +84,10 @@ class Task:
             correct = (scores.argmax(1) == labels).sum()
             count = torch.full_like(correct, len(labels))
         nonfinite = (~torch.isfinite(total)).double()
-        loss = total / self.divisor
-        row: torch.Tensor = Metrics.packed(
-            loss=loss, correct=correct.double(), count=count.double(), nonfinite=nonfinite
+        packed: torch.Tensor = Metrics.packed(
+            loss=total / self.divisor, correct=correct.double(), count=count.double(), nonfinite=nonfinite
         )
-        return row
+        return packed
 
 
 def load_task(
@@ -103,23 +99,26 @@ def load_task(
     multilabel: bool,
     sparse_input: bool = True,
 ) -> Task:
-    """A rank's shard as tensors on its device; features and multi-labels in the training dtype.
-
-    ``sparse_input``: sparse features stay sparse; else they become dense rows."""
+    """A rank's shard as tensors on its device; features and multi-labels in the training dtype. ``sparse_input``:
+    sparse features stay sparse; else they become dense rows."""
     assert shard.labels is not None
-    labels = torch.from_numpy(np.array(shard.labels))
-    masks = (shard.train_mask, shard.validation_mask, shard.test_mask)
-    rows = [torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in masks]
     mean = shard.features.mean if sparse_input and isinstance(shard.features, CentredRows) else None
     return Task(
         features=_features(shard, dtype, sparse_input).to(device),
-        labels=labels.to(device, dtype if multilabel else torch.int64),
-        rows=(rows[0], rows[1], rows[2]),
+        labels=torch.from_numpy(np.array(shard.labels)).to(device, dtype if multilabel else torch.int64),
+        rows=split_rows(shard, device),
         train_total=train_total,
         classes=classes,
         multilabel=multilabel,
         feature_mean=None if mean is None else torch.from_numpy(np.array(mean)).to(device, dtype),
     )
+
+
+def split_rows(shard: Shard, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Positions of a shard's train, validation and test rows, int64."""
+    masks = (shard.train_mask, shard.validation_mask, shard.test_mask)
+    train, validation, test = (torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in masks)
+    return train, validation, test
 
 
 def _features(shard: Shard, dtype: torch.dtype, sparse_input: bool) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Run every kernel of a model once on a handful of rows before memory and time are taken.
+"""Run every kernel of a model once on a handful of rows, before memory and time are measured.
 
 Kernels are compiled, or read from Numba's cache, at their first call, and torch imports a part of itself at the first
 backward: about 100 MB and a second that belong neither to the memory nor to the first epoch of a training run.
@@ -22,8 +22,6 @@ from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.program.kinds import Segment
 
 OWNED, HALO = 4, 2
-PRODUCT = 1024, 256, 256
-"""Rows, inner and outer width of a product from which on BLAS's packing buffers, which it keeps, hardly grow."""
 
 
 def warm_up(
@@ -34,20 +32,22 @@ def warm_up(
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """One epoch of these layers on four owned and two halo rows, thrown away.
-
-    A user's layers are not called before their time: for them only torch's own first backward is.
-    """
-    torch.manual_seed(0)
-    pack_buffers(dtype, device)
-    run_dropout(layers, dtype, device)
-    is_symmetric(ring(OWNED))  # as of a rank that needs no halo row; the graph below has some
+    """Train these layers for one epoch on four owned and two halo rows. A user's own layers are not called: some torch
+    operations stand for them."""
+    warm_up_torch(layers, dtype, device)
+    is_symmetric(ring(OWNED))  # as on a rank that needs no halo row; the graph below has some
     leaf = torch.zeros(1, requires_grad=True)
     torch.autograd.backward([leaf * 1], [torch.ones(1)])
     if any(layer.kind not in BUILT_IN_LAYERS for layer in layers):
         return
     mean = torch.zeros(layers[0].width_in, dtype=dtype, device=device) if layers[0].centred_input else None
-    network = LayerNetwork(layers, _tiny_graph(), 0, dtype, device, mean)
+    # a ring of four owned vertices, two of which also have an in-edge from a halo row
+    indptr = np.array([0, 3, 5, 8, 10], dtype=np.int64)
+    indices = np.array([1, 3, 4, 0, 2, 1, 3, 5, 0, 2], dtype=np.int32)
+    degree = np.array([3, 2, 3, 2, 1, 1], dtype=np.int64)
+    owned, halo_ids = np.arange(OWNED, dtype=np.int64), np.arange(OWNED, OWNED + HALO, dtype=np.int64)
+    local = LocalGraph(0, owned, halo_ids, CSR(indptr, indices, OWNED + HALO), degree, {}, {})
+    network = LayerNetwork(layers, local, 0, dtype, device, mean)
     optimizer = FlatOptimizer(network.layers, settings)
     rows, halo = (_features(layers[0], count, dtype, device) for count in (OWNED, HALO))
     with torch.enable_grad():
@@ -65,24 +65,22 @@ def warm_up(
     add_rows(gradient, every, packed, [OWNED])
 
 
-def run_dropout(layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
-    """Dropout of one element, where a layer has any."""
-    if any(layer.dropped for layer in layers):
-        drop_out(torch.ones(1, 1, dtype=dtype, device=device), torch.zeros(1, dtype=torch.int64), 0, 1)
-
-
-def pack_buffers(dtype: torch.dtype, device: torch.device) -> None:
-    """Matrix products in the three forms of a layer and its backward."""
-    rows, inner, outer = PRODUCT
+def warm_up_torch(layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
+    """Matrix products in the three forms of a layer and its backward, and dropout where a layer has any."""
+    torch.manual_seed(0)
+    rows, inner, outer = 1024, 256, 256  # large enough that BLAS's packing buffers hardly grow afterwards
     left = torch.zeros(rows, inner, dtype=dtype, device=device)
     right = torch.zeros(inner, outer, dtype=dtype, device=device)
     product = torch.mm(left, right)
     torch.mm(product, right.t(), out=left)
     torch.mm(left.t(), product, out=right)
+    if any(layer.dropped for layer in layers):
+        drop_out(torch.ones(1, 1, dtype=dtype, device=device), torch.zeros(1, dtype=torch.int64), 0, 1)
 
 
 def ring(vertices: int) -> CSR:
-    """Of so many vertices; read-only, as the files of a run are mapped: Numba compiles for these apart."""
+    """A ring of vertices. Its arrays are read-only, as the mapped files of a run are: Numba compiles for these
+    apart."""
     near = np.array([[(v - 1) % vertices, (v + 1) % vertices] for v in range(vertices)], np.int32)
     pointers, sources = np.arange(0, 2 * vertices + 1, 2, dtype=np.int64), np.sort(near, 1).reshape(-1)
     for array in (pointers, sources):
@@ -100,15 +98,6 @@ def _layer(network: LayerNetwork, layer: LayerSpec, rows: torch.Tensor, halo: to
     summed = run(Segment.AGGREGATE, *prepared)
     found: torch.Tensor = run(Segment.UPDATE, summed, *([rows] if layer.uses_own_rows else []))
     return found
-
-
-def _tiny_graph() -> LocalGraph:
-    """A ring of four owned vertices; two of them also read a halo row."""
-    indptr = np.array([0, 3, 5, 8, 10], dtype=np.int64)
-    indices = np.array([1, 3, 4, 0, 2, 1, 3, 5, 0, 2], dtype=np.int32)
-    degree = np.array([3, 2, 3, 2, 1, 1], dtype=np.int64)
-    owned, halo = np.arange(OWNED, dtype=np.int64), np.arange(OWNED, OWNED + HALO, dtype=np.int64)
-    return LocalGraph(0, owned, halo, CSR(indptr, indices, OWNED + HALO), degree, {}, {})
 
 
 def _features(layer: LayerSpec, rows: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -1,12 +1,12 @@
 """Named rows of all vertices, pulled by gid.
 
-A step's input rows are pulled by ops of the program, which count and time them: op ``fetch`` makes the same round as
-:meth:`FeatureStore.pull`, op ``exchange`` brings rows that were planned ahead. Calls of the store are for what is no
-part of a step: labels of a rank's training vertices are pulled when a run begins. Gradients of rows that are learned
-(``placement.sparse_embedding``) are pushed by ops, too: :mod:`executor.minibatch.embeddings`.
+A step's input rows are pulled by ops of the program, which count and time them: op ``fetch`` makes the same round of
+request and reply as :meth:`FeatureStore.pull`, op ``exchange`` sends rows that were planned ahead. The store's own
+calls are for what is not part of a step, such as labels, which are pulled when a run begins.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,48 +16,66 @@ from numpy.typing import NDArray
 from executor.handlers.wire import request_rows
 from executor.state.buffers import TORCH_TYPES
 from executor.state.context import GroupHandle
-from executor.store.places import Places
 from executor.store.shared import shared_rows
-from simgnn.errors import BackendError, GraphError
+from simgnn.errors import GraphError
+from simgnn.partition.local.contiguous_ids import IdMaps
+from simgnn.partition.local.serving import Serving
 
 BLOCK_ROWS = 1 << 16
 """Rows that are copied at once when shared memory is filled."""
 
 
-class FeatureStore:
-    """One rank's end of the store. ``group``: all P ranks; its calls are made by one thread, in one order on all ranks.
+@dataclass(frozen=True)
+class Places:
+    """Where the row of a vertex lies, as ``rank`` sees it: partition q of ``maps`` lies at host q of ``serving``."""
 
-    A wrong call on one rank raises there; the others learn of it as of any rank that is lost.
-    """
+    rank: int
+    maps: IdMaps
+    serving: Serving
+
+    @property
+    def host(self) -> int:
+        """The host, and partition, of this rank."""
+        return self.serving.hosts[self.rank]
+
+    @property
+    def rows(self) -> int:
+        """Rows that this host holds."""
+        return len(self.maps.core(self.host))
+
+    def part_of(self, gids: torch.Tensor) -> torch.Tensor:
+        """Partition, int64 [k], of ``gids`` int64 [k]. Raises :class:`GraphError` for a gid outside 0..V-1."""
+        return torch.from_numpy(self.maps.part_of(gids.numpy()))
+
+    def position_of(self, gids: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        """Place of each gid among the rows of its partition, int64 [k]."""
+        return gids - torch.from_numpy(self.maps.node_map)[part]
+
+    def server_of(self, part: torch.Tensor) -> torch.Tensor:
+        """The rank that serves each partition to this rank; itself, for its own partition."""
+        return torch.from_numpy(self.serving.servers[self.rank])[part]
+
+
+class FeatureStore:
+    """One rank's end of the store. ``group``: all P ranks, on the CPU; every rank's calls are made by one thread, in
+    the same order on all ranks."""
 
     def __init__(self, places: Places, group: GroupHandle) -> None:
-        expected = tuple(range(places.serving.ranks))
-        if group.members != expected or group.device.type != "cpu":
-            raise BackendError(
-                f"the store needs a group of all {len(expected)} ranks on the CPU (Gloo: ids and rows lie in host "
-                f"memory); got {group.members} on {group.device.type}"
-            )
+        assert group.members == tuple(range(places.serving.ranks)), "the store's group is all ranks"
         self.places = places
         self.group = group
         self._tables: dict[str, torch.Tensor] = {}
 
     def share(self, name: str, width: int, dtype: str, load: Callable[[], NDArray[Any]]) -> None:
-        """Hold rows under ``name``; every rank calls it. ``load``: called by the first rank of each host only, gives
-        the host's rows [n, width] in the order of their gids, of ``dtype``; they may be memory-mapped.
-
-        Raises :class:`GraphError` for other rows, :class:`BackendError` where shared memory is missing or too small; on
-        all ranks when it happens on one.
-        """
-        if name in self._tables or width < 1 or dtype not in TORCH_TYPES:
-            raise BackendError(
-                f"the store got rows '{name}' of width {width} and dtype '{dtype}'; expected a new name, a width of at "
-                f"least 1 and a dtype of {', '.join(TORCH_TYPES)}"
-            )
+        """Hold rows under ``name``; every rank calls it. ``load``: called by the first rank of each host only, returns
+        the host's rows [n, width] in the order of their gids, of ``dtype``; they may be memory-mapped. Raises
+        :class:`GraphError` for other rows, :class:`BackendError` where shared memory is missing or too small; on all
+        ranks when it happens on one."""
         shape = self.places.rows, width
 
         def fill(table: torch.Tensor) -> None:
             rows = load()
-            if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype.name != dtype:
+            if rows.shape != shape or rows.dtype.name != dtype:
                 raise GraphError(
                     f"rows '{name}' of host {self.places.host}: expected dense {dtype} {list(shape)}, "
                     f"got {type(rows).__name__} {rows.dtype.name} {list(rows.shape)}"
@@ -71,18 +89,12 @@ class FeatureStore:
         self._tables[name] = shared_rows(shape, TORCH_TYPES[dtype], writer, fill, self.group)
 
     def table(self, name: str) -> torch.Tensor:
-        """This host's rows [n, F], in place: what one of its ranks writes there, all see."""
-        if name not in self._tables:
-            raise BackendError(f"the store has no rows '{name}'; it has: {', '.join(sorted(self._tables)) or 'none'}")
+        """This host's rows [n, F], in place: all ranks of the host see what one of them writes."""
         return self._tables[name]
 
     def pull(self, name: str, gids: torch.Tensor) -> torch.Tensor:
-        """The rows [k, F] of ``gids`` int64 [k], in their order and as often as they are named there. Every rank calls
-        it.
-
-        Rows of other hosts travel as often as they are named. With one host nothing is called on the group. Raises
-        :class:`GraphError` for a gid that is none of 0..V-1.
-        """
+        """The rows [k, F] of ``gids`` int64 [k], in their order. Every rank calls it. A gid that occurs several times
+        is requested as often. With one host nothing is sent. Raises :class:`GraphError` for a gid outside 0..V-1."""
         table, part = self.table(name), self.places.part_of(gids)
         position = self.places.position_of(gids, part)
         if self.places.serving.parts == 1:

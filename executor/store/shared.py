@@ -1,42 +1,42 @@
 """Rows in POSIX shared memory: one rank makes them, other ranks of its host use them in place.
 
-The memory has a name in ``/dev/shm`` only until all of them have mapped it; from then on the kernel frees it when the
-last one ends, however it ends. Before that the resource tracker of the creating process removes the name should that
-process die. Nobody else tells a tracker of it: ``multiprocessing.shared_memory`` does when it merely attaches (before
-Python 3.13), and then the tracker of whoever ends first takes the name from the others.
+The memory has a name in ``/dev/shm`` only until all ranks have mapped it; from then on the kernel frees it when the
+last of them ends. If the creating process dies before, its resource tracker removes the name. Other ranks must not
+register the name: ``multiprocessing.shared_memory`` does so when it attaches (before Python 3.13), and the tracker of
+the first process to end would remove it for all.
 """
 
 import errno
+import json
 import mmap
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from executor.state.context import GroupHandle
-from executor.world.clock import gather_words
 from simgnn.errors import BackendError
 from simgnn.units import format_quantity
 
 FOLDER = Path("/dev/shm")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.ENOMEM, errno.EDQUOT})
-FAILED = "failed: "
 TRACKED = "shared_memory"
+ALIGNED_TO = 64
 
 
 @contextmanager
 def named_segment(nbytes: int) -> Iterator[str]:
-    """New shared memory of ``nbytes`` zeros (a byte at least); its name, which lasts as long as the block.
-
-    All its pages are there: a system that promised more than it has would end a rank by SIGBUS later. Raises
-    :class:`BackendError` where /dev/shm is missing or too small.
-    """
+    """The name of new shared memory of ``nbytes`` zeros (at least one); it is removed when the block ends. All pages
+    are allocated at once, since a system short of memory would end a rank by SIGBUS later. Raises :class:`BackendError`
+    where /dev/shm is missing or too small."""
     name = f"simgnn-{os.getpid()}-{secrets.token_hex(8)}"
     resource_tracker.register(f"/{name}", TRACKED)
     try:
@@ -48,10 +48,8 @@ def named_segment(nbytes: int) -> Iterator[str]:
 
 
 def attach(name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """The memory of that name as rows, in place; it stays mapped as long as the tensor is used.
-
-    Raises :class:`BackendError` where this host has no such memory, or it is not as long as the rows.
-    """
+    """Shared memory as rows, in place; it stays mapped as long as the tensor is used. Raises :class:`BackendError`
+    where this host has no memory of that name, or it has another size."""
     nbytes = shape[0] * shape[1] * dtype.itemsize
     try:
         descriptor = os.open(FOLDER / name, os.O_RDWR)
@@ -73,11 +71,9 @@ def attach(name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tenso
 def shared_rows(
     shape: tuple[int, int], dtype: torch.dtype, creator: int, fill: Callable[[torch.Tensor], None], group: GroupHandle
 ) -> torch.Tensor:
-    """Rows [n, F] that this rank shares with its host. Every member of the group calls it.
-
-    ``creator``: the rank of this host that makes them, and alone calls ``fill`` on them. What fails on one rank fails
-    on all: :class:`BackendError`, or on that rank its own error.
-    """
+    """Rows [n, F] that this rank shares with its host. Every member of the group calls it. ``creator``: the rank of
+    this host that makes the rows, and alone calls ``fill`` on them. A failure on one rank raises on all: there the
+    original error, elsewhere :class:`BackendError`."""
     rows: torch.Tensor | None = None
     fault: Exception | None = None
     word, mine = "", creator == rank_of(group)
@@ -100,20 +96,56 @@ def shared_rows(
     return rows
 
 
+def shared_arrays(
+    make: Callable[[], Mapping[str, NDArray[Any]]], creator: int, group: GroupHandle
+) -> dict[str, NDArray[Any]]:
+    """Named arrays that this rank shares with its host, read only, in one piece of memory. Every member of the group
+    calls it. ``creator``: the rank of this host that alone calls ``make``. Failures as in :func:`shared_rows`."""
+    arrays: Mapping[str, NDArray[Any]] = {}
+    fault: Exception | None = None
+    word = ""
+    if creator == rank_of(group):
+        try:
+            arrays = make()
+            word = json.dumps([[name, array.dtype.str, array.shape] for name, array in arrays.items()])
+        except Exception as error:  # agreed on below, then raised
+            fault = error
+    places: dict[str, tuple[slice, np.dtype[Any], list[int]]] = {}
+    end = 0
+    for name, kind, shape in json.loads(agree(word, fault, group)[group.members.index(creator)]):
+        begin = -(-end // ALIGNED_TO) * ALIGNED_TO
+        end = begin + np.dtype(kind).itemsize * int(np.prod(shape))
+        places[name] = slice(begin, end), np.dtype(kind), shape
+
+    def views(rows: torch.Tensor) -> dict[str, NDArray[Any]]:
+        raw = rows.view(-1).numpy()
+        return {name: raw[part].view(dtype).reshape(shape) for name, (part, dtype, shape) in places.items()}
+
+    def fill(rows: torch.Tensor) -> None:
+        for name, view in views(rows).items():
+            view[...] = arrays[name]
+
+    found = views(shared_rows((end, 1), torch.uint8, creator, fill, group))
+    for array in found.values():
+        array.flags.writeable = False  # all ranks of the host read them
+    return found
+
+
 def agree(word: str, fault: Exception | None, group: GroupHandle) -> list[str]:
-    """The word of every member; raises where any has failed, so that nobody waits for one that gave up."""
-    said = word if fault is None else FAILED + str(fault)
-    words = [said] if group.process_group is None else gather_words(said, group.process_group)
+    """The word of every member. Raises on all members where one has failed, so that nobody waits for it."""
+    told: list[Any] = [(word, None)]
+    if group.process_group is not None:
+        told *= len(group.members)
+        dist.all_gather_object(told, (word, None if fault is None else str(fault)), group=group.process_group)
     if fault is not None:
         raise fault
-    for member, told in zip(group.members, words, strict=True):
-        if told.startswith(FAILED):
-            raise BackendError(f"rank {member} could not share its rows: {told.removeprefix(FAILED)}")
-    return words
+    for member, (_, failure) in zip(group.members, told, strict=True):
+        if failure is not None:
+            raise BackendError(f"rank {member} could not share its rows: {failure}")
+    return [text for text, _ in told]
 
 
 def rank_of(group: GroupHandle) -> int:
-    """This process's rank in the group's world."""
     return group.members[0] if group.process_group is None else dist.get_rank()
 
 

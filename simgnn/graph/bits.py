@@ -59,9 +59,7 @@ def set_size(words):  # type: ignore[no-untyped-def]
     """Number of members of a set."""
     size = 0
     for word in words:
-        while word != _ZERO:
-            word &= word - _ONE
-            size += 1
+        size += ones(word)
     return size
 
 

@@ -201,9 +201,7 @@ def assemble_edges(
 
 def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str) -> int:
     """V: as stated, else the largest id + 1. ``low`` and ``high`` are the smallest and the largest id (-1: none).
-
-    Raises :class:`GraphError`, which begins with ``key``.
-    """
+    Raises :class:`GraphError`, which begins with ``key``."""
     if low < 0:
         raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
     if vertices is None:

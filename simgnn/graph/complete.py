@@ -17,11 +17,9 @@ CHUNK_ROWS = 65_536
 
 @dataclass
 class Found:
-    """What a reader found in a source, unchecked. ``where`` begins error messages.
-
-    ``labels``: integers [V] (-1 or NaN = no label), [V, 1], or a 0/1 matrix [V, classes] for several labels a vertex.
-    Masks are bool or 0/1 [V], not lists of ids. ``classes`` 0: as many as the labels show.
-    """
+    """What a reader found in a source, unchecked. ``where`` begins error messages. ``labels``: integers [V] (-1 or NaN
+    = no label), [V, 1], or a 0/1 matrix [V, classes] for several labels a vertex. Masks are bool or 0/1 [V], not lists
+    of ids. ``classes`` 0: as many as the labels show."""
 
     name: str
     where: str

@@ -12,11 +12,9 @@ IndexArray = NDArray[np.int32] | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class CSR:
-    """Edges grouped by destination. Row = destination, ``indices`` = sources, ascending within each row.
-
-    ``indptr`` int64 [rows + 1]; ``indices`` int32 [edges], int64 when ``columns`` is 2**31 or more; ``columns`` is the
-    number of sources. Arrays may be memory-mapped and are not to be written.
-    """
+    """Edges grouped by destination. Row = destination, ``indices`` = sources, ascending within each row. ``indptr``
+    int64 [rows + 1]; ``indices`` int32 [edges], int64 when ``columns`` is 2**31 or more; ``columns`` is the number of
+    sources. Arrays may be memory-mapped and are not to be written."""
 
     indptr: NDArray[np.int64]
     indices: IndexArray

@@ -67,12 +67,13 @@ class Keys:
         buckets, id_bits = ((vertices - 1) >> row_bits) + 1, max(1, (vertices - 1).bit_length())
         return cls(vertices, symmetrise, buckets, row_bits, id_bits)
 
-    def split(self, edges: NDArray[np.int64]) -> "Split":
-        """Group edges int64 [2, n] (source, target) by bucket, each also reversed where the graph is symmetrised."""
+    def split(self, edges: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+        """Group edges int64 [2, n] (source, target) by bucket, each also reversed where the graph is symmetrised:
+        (self loops left out, ``starts``, ``keys``); keys of bucket b are ``keys[starts[b]:starts[b + 1]]``."""
         starts = np.zeros(self.buckets + 1, np.int64)
         keys = np.empty(edges.shape[1] * (2 if self.symmetrise else 1), np.int64)
         loops = int(_split(edges, self.row_bits, self.id_bits, self.symmetrise, starts, keys))
-        return Split(loops, starts, keys[: starts[-1]])
+        return loops, starts, keys[: starts[-1]]
 
     def rows(self, bucket: int, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Sort the keys of a bucket in place and drop repeats: (indptr within the bucket, sources)."""
@@ -86,15 +87,6 @@ class Keys:
         indptr = np.searchsorted(keys, np.arange(rows + 1, dtype=np.int64) << self.id_bits).astype(np.int64)
         keys &= (1 << self.id_bits) - 1
         return indptr, keys.astype(index_dtype(self.vertices))
-
-
-@dataclass(frozen=True)
-class Split:
-    """``self_loops`` left out; keys of bucket b are ``keys[starts[b]:starts[b+1]]``."""
-
-    self_loops: int
-    starts: NDArray[np.int64]
-    keys: NDArray[np.int64]
 
 
 def sort_to_disk(
@@ -118,11 +110,10 @@ def sort_to_disk(
     loops = total = 0
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("wb")) for path in paths]
-        for split in in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads):
-            loops += split.self_loops
-            for b, bucket_file in enumerate(files):
-                if split.starts[b + 1] > split.starts[b]:
-                    bucket_file.write(split.keys[split.starts[b] : split.starts[b + 1]].data)
+        for dropped, starts, keys in in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads):
+            loops += dropped
+            for b in np.flatnonzero(np.diff(starts)).tolist():
+                files[b].write(keys[starts[b] : starts[b + 1]].data)
     dtype = np.dtype(index_dtype(vertices))
     indptr = np.zeros(vertices + 1, np.int64)
 

@@ -34,11 +34,9 @@ def unit(bits: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def permute_index(index: Any, key: Any, bits: Any, size: Any) -> Any:
-    """Position of ``index`` in a keyed permutation of 0..size-1 (all uint64; ``2**bits >= size``).
-
-    Three rounds of odd multiplication and xor-shift are a bijection of ``bits``-bit numbers; walking its cycle until
-    the number is below ``size`` makes it one of 0..size-1. No table, so it needs no memory.
-    """
+    """Position of ``index`` in a keyed permutation of 0..size-1 (all uint64; ``2**bits >= size``). Three rounds of odd
+    multiplication and xor-shift are a bijection of ``bits``-bit numbers; walking its cycle until the number is below
+    ``size`` makes it one of 0..size-1. No table, so it needs no memory."""
     mask = (_ONE << bits) - _ONE
     half = (bits + _ONE) >> _ONE
     x = index

@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 
 from simgnn.errors import GraphError
-from simgnn.graph.centred import CentredRows
-from simgnn.graph.graph import MASKS, Graph
-from simgnn.spelling import nearest
+from simgnn.graph.graph import MASKS, CentredRows, Graph
 
 GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_width")
-OPTIONS = (*GENERATOR_OPTIONS, "stand_in_features", "centre", "symmetrise", "root")
 SIZES = ("vertices", "edges", "feature_width")
 SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".mtx", ".bin", ".pt")
 PREFIXES = ("synthetic:", "ogb:", "dgl:", "pyg:", "stats:")
@@ -41,7 +38,6 @@ def load_graph(
     Raises :class:`GraphError`. Stand-ins are marked in ``synthetic_features``, ``synthetic_labels`` and ``notes``.
     """
     given = {key: value for key, value in options.items() if value is not None}
-    _check_options(given)
     prefix, _, rest = source.partition(":")
     if prefix == "synthetic":
         # Numba: loaded when a graph is generated
@@ -68,7 +64,7 @@ def check_source(source: str) -> None:
 def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping[str, Any]) -> Graph:
     # Numba, SciPy and pyarrow: loaded when a graph is read
     from simgnn.graph.build import symmetrise_csr
-    from simgnn.graph.readers import frameworks, npy, npz, ogb, tables
+    from simgnn.graph.readers import frameworks, npz, ogb, tables
     from simgnn.graph.store import open_graph
 
     symmetrise = bool(given.get("symmetrise", True))
@@ -95,7 +91,7 @@ def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping
         _refuse(given, SIZES, source)
         return whole[suffix](path, symmetrise=symmetrise)
     _refuse(given, ("edges", "feature_width"), source)
-    read = {".npy": npy.read_npy, ".parquet": tables.read_parquet}.get(suffix, tables.read_edge_list)
+    read = {".npy": tables.read_npy, ".parquet": tables.read_parquet}.get(suffix, tables.read_edge_list)
     return read(path, vertices=given.get("vertices"), symmetrise=symmetrise)
 
 
@@ -130,11 +126,9 @@ def _completed(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
 
 
 def with_centred_features(graph: Graph, source: str) -> Graph:
-    """Subtract from each feature column its mean over all vertices, which is taken in float64.
-
-    Sparse features stay sparse (:class:`CentredRows`). Dense ones become float32 and lie in memory, 4 V F_0 bytes, even
-    if they were memory-mapped. Raises :class:`GraphError` for a graph without features.
-    """
+    """Subtract from each feature column its mean over all vertices, which is taken in float64. Sparse features stay
+    sparse (:class:`CentredRows`). Dense ones become float32 and lie in memory, 4 V F_0 bytes, even if they were
+    memory-mapped. Raises :class:`GraphError` for a graph without features."""
     features: Any = graph.features
     if features is None:
         raise GraphError(f"graph.centre: '{source}' has no features to centre; take the option away")
@@ -157,22 +151,6 @@ def _random_labels(graph: Graph, classes: int, multilabel: bool) -> Graph:
         labels = draw.random((graph.vertices, classes)) < 2.0 / classes
     notes = (*graph.notes, f"labels are stand-ins: {classes} random classes")
     return replace(graph, labels=labels, classes=classes, multilabel=multilabel, synthetic_labels=True, notes=notes)
-
-
-def _check_options(given: Mapping[str, Any]) -> None:
-    for key, value in given.items():
-        if key not in OPTIONS:
-            raise GraphError(f"graph.{key}: no such option{nearest(key, OPTIONS, 0.5)}; known: {', '.join(OPTIONS)}")
-        if key in ("symmetrise", "multilabel", "centre"):
-            fine, wanted = isinstance(value, bool), "true or false"
-        elif key == "root":
-            fine, wanted = isinstance(value, (str, Path)), "a folder"
-        else:
-            least = 1 if key in ("vertices", "stand_in_features") else 0
-            fine = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            wanted = f"a whole number of {least} or more"
-        if not fine:
-            raise GraphError(f"graph.{key} must be {wanted}; got {value!r}")
 
 
 def _refuse(given: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None:

@@ -93,9 +93,9 @@ def reuse_profile(csr: CSR, bins: int = BINS) -> NDArray[np.float64]:
     """Cumulative share of edges whose source row was last read at most 2**k different rows ago, float64 [bins].
 
     The stream is ``csr.indices`` in the order in which an aggregation reads it. The distance of a read is the row's
-    place in an LRU stack, counted from 1: a second read at once has distance 1, so entry k is the hit rate of a fully
-    associative LRU cache of 2**k rows. First reads of a row hit nowhere, so the last entry is at most 1. No edges: all
-    zero.
+    place in an LRU stack, counted from 1 (exact stack distances, Mattson et al., IBM Systems Journal 1970), so entry k
+    is the hit rate of a fully associative LRU cache of 2**k rows. First reads of a row hit nowhere, so the last entry
+    is at most 1. No edges: all zero.
     """
     if csr.edges == 0:
         return np.zeros(bins)
@@ -106,10 +106,8 @@ def reuse_profile(csr: CSR, bins: int = BINS) -> NDArray[np.float64]:
 
 def reverse_cuthill_mckee(csr: CSR) -> NDArray[np.int64]:
     """Reverse Cuthill-McKee order of a square CSR: int64 [V], ``order[k]`` is the old id of the vertex at place k.
-
     Directed graphs are ordered as if each edge had its reverse. Isolated vertices keep a place. Cuthill and McKee, ACM
-    National Conference 1969; the implementation is scipy's.
-    """
+    National Conference 1969; the implementation is scipy's."""
     if csr.rows != csr.columns:
         raise GraphError(
             f"reverse Cuthill-McKee needs as many rows as columns; got {csr.rows} and {csr.columns}: "

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import GraphError
 from simgnn.graph.build import is_symmetric
-from simgnn.graph.centred import CentredRows
 from simgnn.graph.csr import CSR
-from simgnn.graph.graph import Graph
+from simgnn.graph.graph import MASKS, CentredRows, Graph
 from simgnn.npzfile import read_npy
 
 FORMAT = "simgnn-graph-1"
 FACTS = "graph.json"
-_PLAIN = ("labels", "train_mask", "validation_mask", "test_mask")
+DIGEST_BYTES = 1 << 22
+_PLAIN = ("labels", *(f"{name}_mask" for name in MASKS))
 _STATED = ("name", "classes", "multilabel", "symmetric", "synthetic_features", "synthetic_labels")
 
 
@@ -110,9 +109,7 @@ def open_graph(path: Path) -> Graph:
 
 def release_pages(array: Any) -> None:
     """Let the system take back the resident pages of a memory-mapped, read-only array; they are read again when used.
-
-    Other arrays are left as they are.
-    """
+    Other arrays are left as they are."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     # pages of a private mapping that was written to would be lost
@@ -130,39 +127,26 @@ def _array(path: Path, name: str, required: bool = False) -> Any:
         raise GraphError(f"{file}: cannot be read ({error}): write the graph again") from error
 
 
-_CHUNK = 1 << 22
-
-
 def graph_digest(graph: Graph) -> str:
     """SHA-256 (hex) over edges, features, labels, masks and the number of classes; not over names, paths or notes."""
-    digest = hashlib.sha256(f"simgnn-graph-1 {graph.csr.columns} {graph.classes} {graph.multilabel}".encode())
-    named: list[tuple[str, Any]] = [
-        ("indptr", graph.csr.indptr),
-        ("indices", graph.csr.indices),
-        ("labels", graph.labels),
-        ("train", graph.train_mask),
-        ("validation", graph.validation_mask),
-        ("test", graph.test_mask),
-    ]
+    digest: Any = hashlib.sha256(f"simgnn-graph-1 {graph.csr.columns} {graph.classes} {graph.multilabel}".encode())
+    named: dict[str, Any] = {"indptr": graph.csr.indptr, "indices": graph.csr.indices, "labels": graph.labels}
+    named |= {name: getattr(graph, f"{name}_mask") for name in MASKS}
     features, stored = graph.features, graph.sparse_rows
-    if stored is not None:
-        named += [("sparse-indptr", stored.indptr.astype(np.int64)), ("sparse-indices", stored.indices)]
-        named += [("sparse-data", stored.data)]
-        digest.update(f"width {stored.shape[1]}".encode())
+    if stored is None:
+        named["features"] = features
     else:
-        named.append(("features", features))
+        named |= {"sparse-indptr": stored.indptr.astype(np.int64), "sparse-indices": stored.indices}
+        named["sparse-data"] = stored.data
+        digest.update(f"width {stored.shape[1]}".encode())
     if isinstance(features, CentredRows):
-        named.append(("mean", features.mean))
-    for name, array in named:
+        named["mean"] = features.mean
+    for name, array in named.items():
         if array is not None:
-            _update(digest, name, array)
-    return digest.hexdigest()
-
-
-def _update(digest: Any, name: str, array: NDArray[Any]) -> None:
-    plain = np.asarray(array)  # the digest must not care whether an array is memory-mapped
-    digest.update(f"|{name} {plain.dtype.str} {plain.shape}|".encode())
-    data = np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
-    for first in range(0, len(data), _CHUNK):
-        digest.update(data[first : first + _CHUNK])
-        release_pages(data)
+            plain = np.asarray(array)  # the digest must not depend on whether an array is memory-mapped
+            digest.update(f"|{name} {plain.dtype.str} {plain.shape}|".encode())
+            data = np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
+            for first in range(0, len(data), DIGEST_BYTES):
+                digest.update(data[first : first + DIGEST_BYTES])
+                release_pages(data)
+    return str(digest.hexdigest())

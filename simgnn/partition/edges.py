@@ -1,8 +1,15 @@
-"""The undirected edges of a graph: the view that METIS and vertex-cut partitioners need, whole or read in pieces."""
+"""The undirected edges of a graph, and the order in which EBV takes them: whole, or read in pieces and blocks.
+
+For the order, a stable counting sort on the degree sum gives every edge its turn while the list is read; edges then
+go to the block of their turn, in a file each when there are several. Memory grows with vertices and blocks.
+"""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numba import njit
@@ -13,6 +20,7 @@ from simgnn.errors import GraphError
 from simgnn.graph.build import symmetrise_csr
 from simgnn.graph.csr import CSR, IndexArray
 from simgnn.graph.graph import Graph
+from simgnn.graph.hashing import permutation_slice, stream_key
 from simgnn.graph.store import release_pages
 from simgnn.graph.thread_pool import in_order
 
@@ -23,10 +31,8 @@ PIECE_ARCS = 1 << 21  # stored edges read at once, 8 or 16 MiB of sources; a row
 @dataclass(frozen=True)
 class UndirectedEdges:
     """Each edge of a graph once, by (lower end, higher end) ascending; an edge's place is its position in this list.
-
-    ``csr``: both directions of every edge, no self loops, no duplicates. It may be memory-mapped: pages that were read
-    are given back, so that a scan of any graph keeps a few pieces of ``piece_arcs`` stored edges in memory.
-    """
+    ``csr``: both directions of every edge, no self loops, no duplicates. It may be memory-mapped: a scan keeps a few
+    pieces of ``piece_arcs`` stored edges in memory."""
 
     csr: CSR
     piece_arcs: int = PIECE_ARCS
@@ -46,8 +52,8 @@ class UndirectedEdges:
         return self.csr.edges // 2
 
     def scan(self, work: Callable[[IndexArray, IndexArray], T]) -> Iterator[tuple[int, T]]:
-        """``work(low, high)`` on consecutive pieces of the list, worked out on a few threads and yielded in order, each
-        with the place of its first edge. Raises :class:`GraphError` where the CSR is not symmetric."""
+        """Call ``work(low, high)`` for consecutive pieces of the list on a few threads; yields the results in order,
+        each with the place of its first edge. Raises :class:`GraphError` where the CSR is not symmetric."""
         cuts = self._cuts()
 
         def one(piece: int) -> tuple[int, T]:
@@ -86,7 +92,7 @@ class UndirectedEdges:
 
 
 def ends_of(low: IndexArray, high: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """The ends themselves: ``work`` of a scan that only reads."""
+    """The ``work`` of a scan that only reads: the ends themselves."""
     return low, high
 
 
@@ -119,7 +125,7 @@ def arcs_of_edges(graph: Graph) -> NDArray[np.int8]:
 
 
 def index_array(length: int, below: int) -> IndexArray:
-    """An uninitialised array for ids below ``below``: int32, or int64 when they do not fit."""
+    """An uninitialised array for ids below ``below``: int32 where they fit, else int64."""
     if below <= 2**31:
         return np.empty(length, dtype=np.int32)
     return np.empty(length, dtype=np.int64)
@@ -127,7 +133,8 @@ def index_array(length: int, below: int) -> IndexArray:
 
 @njit(cache=True, nogil=True)
 def _upper_ends(first_row: Any, bounds: Any, sources: Any, vertices: Any, low: Any, high: Any) -> Any:
-    """Fill ``low``, ``high`` with the edges whose source is above their row; how many, or -1 for an id out of range."""
+    """Fill ``low``, ``high`` with the edges whose source is above their row; returns how many, or -1 for an id out of
+    range."""
     kept = 0
     place = 0
     for row in range(len(bounds) - 1):
@@ -140,3 +147,155 @@ def _upper_ends(first_row: Any, bounds: Any, sources: Any, vertices: Any, low: A
                 low[kept], high[kept] = first_row + row, source
                 kept += 1
     return kept
+
+
+EdgeOrder = Literal["degree-sum", "input", "random"]
+BLOCK_EDGES = 1 << 22  # 112 MiB while a block is read
+MOST_BLOCKS = 512  # open files
+MEMORY_BYTES = 1 << 26  # of rows that no file is made for
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive edges in the order of assignment. ``first``, ``second`` [n]: their ends; ``places`` [n]: their places
+    in :class:`UndirectedEdges`."""
+
+    first: IndexArray
+    second: IndexArray
+    places: IndexArray
+
+
+def blocks_in_order(
+    edges: UndirectedEdges,
+    degrees: IndexArray,
+    edge_order: EdgeOrder,
+    seed: int,
+    spill: Path | None = None,
+    block_edges: int = BLOCK_EDGES,
+) -> Iterator[Block]:
+    """All edges by ascending degree sum ("degree-sum"; ties by place), by place ("input") or shuffled ("random").
+
+    ``degrees`` [V] of the same edges; ``seed`` seeds the shuffle. More than ``block_edges`` edges go through files in
+    the folder ``spill`` (default: the system's for temporary files): 16 bytes an edge, 32 from 2**31 vertices or edges.
+    """
+    if edge_order == "input":
+        for first, (low, high) in edges.scan(ends_of):
+            yield Block(low, high, _numbered(first, len(low), edges.count))
+        return
+    if edges.count == 0:
+        return
+    bits = (max(block_edges, -(-edges.count // MOST_BLOCKS)) - 1).bit_length()
+    with closing(_Shelves(edges, bits, spill)) as shelves:
+        for first, (low, high, turns) in _turns(edges, degrees, edge_order, seed):
+            shelves.add(first, low, high, turns)
+        # two readers: one block is on its way while another is assigned
+        yield from in_order(shelves.block, shelves.blocks, threads=2)
+
+
+Turns = Iterator[tuple[int, tuple[IndexArray, IndexArray, NDArray[np.int64]]]]
+
+
+def _turns(edges: UndirectedEdges, degrees: IndexArray, edge_order: EdgeOrder, seed: int) -> Turns:
+    """Pieces of the list with the turn of each edge, int64."""
+    if edge_order == "random":
+        key = stream_key(seed, "partition/edges")
+        for first, (low, high) in edges.scan(ends_of):
+            yield first, (low, high, permutation_slice(first, len(low), edges.count, key))
+        return
+    cursor = np.zeros(2 * int(degrees.max()) + 2, dtype=np.int64)
+    for _, sums in edges.scan(lambda low, high: _degree_sums(low, high, degrees)):
+        _count(sums, cursor)
+    np.cumsum(cursor, out=cursor)
+    for first, (low, high, sums) in edges.scan(lambda low, high: (low, high, _degree_sums(low, high, degrees))):
+        _take_turns(sums, cursor)
+        yield first, (low, high, sums)
+
+
+class _Shelves:
+    """Edges by the block of their turn, as rows (turn within the block, ends, place); a small graph stays in memory."""
+
+    def __init__(self, edges: UndirectedEdges, bits: int, spill: Path | None) -> None:
+        self.count, self.bits = edges.count, bits
+        self.blocks = ((edges.count - 1) >> bits) + 1
+        self.row = index_array(0, max(edges.vertices, edges.count)).dtype
+        self.end = index_array(0, edges.vertices).dtype
+        kept = max(1, MEMORY_BYTES // self.blocks)
+        folder = None if spill is None else str(spill)
+        self.files = [SpooledTemporaryFile(kept, dir=folder) for _ in range(self.blocks)]  # noqa: SIM115
+
+    def add(self, first: int, low: IndexArray, high: IndexArray, turns: NDArray[np.int64]) -> None:
+        starts = np.zeros(self.blocks + 1, dtype=np.int64)
+        rows = np.empty((len(turns), 4), dtype=self.row)
+        _shelve(first, low, high, turns, self.bits, starts, rows)
+        for block in np.flatnonzero(np.diff(starts)):
+            self.files[block].write(rows[starts[block] : starts[block + 1]].data)
+
+    def block(self, number: int) -> Block:
+        rows = np.empty((min(1 << self.bits, self.count - (number << self.bits)), 4), dtype=self.row)
+        with self.files[number] as file:
+            file.seek(0)
+            got = file.readinto(rows.data.cast("B"))
+        assert got == rows.nbytes
+        first, second = np.empty(len(rows), dtype=self.end), np.empty(len(rows), dtype=self.end)
+        places: IndexArray = np.empty(len(rows), dtype=self.row)
+        _settle(rows, first, second, places)
+        return Block(first, second, places)
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+def _numbered(first: int, length: int, count: int) -> IndexArray:
+    places = index_array(length, count)
+    places[:] = np.arange(first, first + length)
+    return places
+
+
+@njit(cache=True, nogil=True)
+def _degree_sums(low: Any, high: Any, degrees: Any) -> Any:
+    sums = np.empty(len(low), dtype=np.int64)
+    for edge in range(len(low)):
+        sums[edge] = np.int64(degrees[low[edge]]) + np.int64(degrees[high[edge]])
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def _count(sums: Any, cursor: Any) -> None:
+    """Count each sum one place higher, so that a running total tells where each begins."""
+    for value in sums:
+        cursor[value + 1] += 1
+
+
+@njit(cache=True, nogil=True)
+def _take_turns(sums: Any, cursor: Any) -> None:
+    """Replace each sum by the next turn of its kind."""
+    for edge in range(len(sums)):
+        value = sums[edge]
+        sums[edge] = cursor[value]
+        cursor[value] += 1
+
+
+@njit(cache=True, nogil=True)
+def _shelve(first: Any, low: Any, high: Any, turns: Any, bits: Any, starts: Any, rows: Any) -> None:
+    """Group edges by block; ``starts`` must be zero and receives where each block begins in ``rows``."""
+    for edge in range(len(turns)):
+        starts[(turns[edge] >> bits) + 1] += 1
+    for block in range(len(starts) - 1):
+        starts[block + 1] += starts[block]
+    place = starts[:-1].copy()
+    within = (np.int64(1) << bits) - 1
+    for edge in range(len(turns)):
+        block = turns[edge] >> bits
+        row = place[block]
+        place[block] += 1
+        rows[row, 0], rows[row, 1] = turns[edge] & within, low[edge]
+        rows[row, 2], rows[row, 3] = high[edge], first + edge
+
+
+@njit(cache=True, nogil=True)
+def _settle(rows: Any, first: Any, second: Any, places: Any) -> None:
+    """Put each row where its turn is."""
+    for row in range(len(rows)):
+        turn = rows[row, 0]
+        first[turn], second[turn], places[turn] = rows[row, 1], rows[row, 2], rows[row, 3]

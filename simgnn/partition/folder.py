@@ -47,18 +47,13 @@ class ArtifactFolder:
             manifest = json.loads((path / MANIFEST).read_text())
             sealed = manifest.pop("sha256")
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise CorruptArtifactError(
-                f"{path} is not a complete {what} artefact ({error}); delete it and make it again"
-            ) from error
-        if manifest.get("format") != FORMAT or manifest.get("what") != what:
-            raise CorruptArtifactError(
-                f"{path} holds a {manifest.get('what')!r} artefact of format {manifest.get('format')!r}; "
-                f"expected {what!r} of format {FORMAT}; delete it and make it again"
-            )
+            raise _corrupt(path, f"{path} is not a complete {what} artefact ({error})") from error
+        found = manifest.get("what"), manifest.get("format")
+        if found != (what, FORMAT):
+            fault = f"holds a {found[0]!r} artefact of format {found[1]!r}; expected {what!r} of format {FORMAT}"
+            raise _corrupt(path, f"{path} {fault}")
         if sealed != json_digest(manifest):
-            raise CorruptArtifactError(
-                f"{path / MANIFEST} was changed after it was written; delete {path} and make it again"
-            )
+            raise _corrupt(path, f"{path / MANIFEST} was changed after it was written")
         return cls(path, what, manifest["details"], manifest["files"])
 
     def array(self, name: str) -> NDArray[Any]:
@@ -67,25 +62,23 @@ class ArtifactFolder:
         try:
             return np.asarray(read_npy(file, mapped=True))
         except ValueError as error:
-            raise CorruptArtifactError(
-                f"{file} cannot be read ({error}); delete {self.path} and make it again"
-            ) from error
+            raise _corrupt(self.path, f"{file} cannot be read ({error})") from error
 
     def verify(self, prefix: str = "") -> "ArtifactFolder":
         """Check the files whose name starts with ``prefix`` against their digests: :class:`CorruptArtifactError`."""
-        for name, expected in self.files.items():
-            if name.startswith(prefix):
-                file = self.path / f"{name}.npy"
-                try:
-                    found = file_digest(file)
-                except OSError as error:
-                    raise CorruptArtifactError(f"{file} cannot be read ({error}); make its artefact again") from error
-                if found != expected:
-                    raise CorruptArtifactError(
-                        f"{file} is damaged: its SHA-256 begins {found[:12]}, its artefact says {expected[:12]}; "
-                        f"delete {self.path} and make it again"
-                    )
+        for name in (name for name in self.files if name.startswith(prefix)):
+            file = self.path / f"{name}.npy"
+            try:
+                damaged = file_digest(file) != self.files[name]
+            except OSError as error:
+                raise _corrupt(self.path, f"{file} cannot be read ({error})") from error
+            if damaged:
+                raise _corrupt(self.path, f"{file} is damaged: its SHA-256 is not that of its artefact")
         return self
+
+
+def _corrupt(path: Path, fault: str) -> CorruptArtifactError:
+    return CorruptArtifactError(f"{fault}; delete {path} and make it again")
 
 
 class OpenedArtifact:
@@ -137,12 +130,9 @@ class ArtifactWriter:
 
 
 def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, Any]]) -> tuple[ArtifactFolder, bool]:
-    """Open the artefact at ``path``, or make it; True when this call made it.
-
-    One process makes, others wait for its lock; ``make`` writes arrays and returns the details. The folder gets its
-    name when it is complete. A damaged artefact is made again, with a warning. Raises :class:`BackendError` where the
-    disk is full.
-    """
+    """Open the artefact at ``path``, or make it; True when this call made it. One process makes, others wait for its
+    lock; ``make`` writes arrays and returns the details. The folder gets its name when it is complete. A damaged
+    artefact is made again, with a warning. Raises :class:`BackendError` where the disk is full."""
     if path.exists():
         with suppress(CorruptArtifactError):  # looked at again below, under the lock
             return ArtifactFolder.open(path, what).verify(), False
@@ -174,6 +164,16 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
         finally:
             shutil.rmtree(making, ignore_errors=True)
     return ArtifactFolder.open(path, what), True
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a compressed archive of arrays, completely or not at all."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+    try:
+        np.savez_compressed(temporary, **arrays)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def cache_folder(cache: Path | None) -> Path:

@@ -19,12 +19,9 @@ from simgnn.user_code import reported
 
 @dataclass(frozen=True)
 class Partition:
-    """A graph divided into P parts; part p belongs to rank p.
-
-    ``owner`` int32 [V]: the rank that owns each vertex; in a vertex-cut the rank of its master copy.
-    ``edge_part`` uint8 or uint16 [E_u], vertex-cut only: the rank of each undirected edge, in the order of
-    :func:`simgnn.partition.edges.undirected_edges`; both directions of the edge live there.
-    """
+    """A graph divided into P parts; part p belongs to rank p. ``owner`` int32 [V]: the rank that owns each vertex; in a
+    vertex-cut the rank of its master copy. ``edge_part`` uint8 or uint16 [E_u], vertex-cut only: the rank of each edge
+    of :func:`simgnn.partition.edges.undirected_edges`, in both directions."""
 
     kind: Cut
     ranks: int
@@ -33,7 +30,7 @@ class Partition:
 
     @property
     def vertices(self) -> int:
-        """V."""
+        """Number of vertices V."""
         return len(self.owner)
 
     @cached_property
@@ -46,23 +43,11 @@ class Partition:
         """Owned vertices of each rank, int64 [P]."""
         return np.bincount(self.owner, minlength=self.ranks).astype(np.int64)
 
-    def check(self) -> "Partition":
-        """Return self, or raise :class:`ConfigError` when an owner or an edge's rank is not one of the P ranks."""
-        for name, array in (("owner", self.owner), ("edge_part", self.edge_part)):
-            if array is not None and len(array) and (int(array.min()) < 0 or int(array.max()) >= self.ranks):
-                raise ConfigError(
-                    f"partition: '{name}' must name ranks 0..{self.ranks - 1}; "
-                    f"got {int(array.min())}..{int(array.max())}"
-                )
-        return self
-
 
 def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, spill: Path | None = None) -> Partition:
-    """Divide ``graph`` by ``policy`` into P = len(hosts) parts; arguments as of :meth:`Partitioner.divide`.
-
-    Raises :class:`ConfigError` where there are more ranks than vertices, and where the policy returns anything but a
-    rank for each vertex (and, in a vertex-cut, for each edge).
-    """
+    """Divide ``graph`` by ``policy`` into P = len(hosts) parts; arguments as of :meth:`Partitioner.divide`. Raises
+    :class:`ConfigError` where there are more ranks than vertices, and where the policy returns anything but a rank for
+    each vertex (and, in a vertex-cut, for each edge)."""
     ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
     if ranks < 1:
         raise ConfigError("partition: got 0 ranks, expected at least 1 (cluster.hosts, cluster.ranks_per_host)")
@@ -82,6 +67,10 @@ def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, s
         problems.append(f"edge_part: got {_described(edge_part)}, expected {expected} of a {policy.cut}")
     elif edge_part is not None and (np.ndim(edge_part) != 1 or not np.issubdtype(edge_part.dtype, np.integer)):
         problems.append(f"edge_part: got {_described(edge_part)}, expected a list of whole numbers, a rank an edge")
+    if not problems:
+        for name, array in (("owner", owner), ("edge_part", edge_part)):
+            if array is not None and len(array) and not 0 <= int(array.min()) <= int(array.max()) < ranks:
+                problems.append(f"{name}: got {array.min()}..{array.max()}, expected ranks 0..{ranks - 1}")
     if problems:
         raise ConfigError([f"{where}: {type(policy).__name__}.divide returned {one}" for one in problems])
     narrow = np.dtype("u1" if ranks <= 256 else "u2")

@@ -140,7 +140,7 @@ def _level(part: Mapping[str, NDArray[Any]], name: str) -> RowLists:
 
 def _pieces(rows: NDArray[Any], starts: NDArray[Any]) -> dict[int, NDArray[Any]]:
     """Rows by peer, of the peers that have any; ``starts`` [P + 1]."""
-    return {p: rows[starts[p] : starts[p + 1]] for p in np.flatnonzero(np.diff(starts)).tolist()}
+    return {peer: rows[span] for peer, span in _slices(starts).items()}
 
 
 def _slices(starts: NDArray[Any]) -> dict[int, slice]:
@@ -151,11 +151,9 @@ def _slices(starts: NDArray[Any]) -> dict[int, slice]:
 def partition_artifact(
     graph: Graph, policy: Partitioner, hosts: IntArray, seed: int, cache: Path | None = None
 ) -> PartitionArtifact:
-    """The partition of ``graph`` by ``policy`` over P = len(hosts) ranks; made when it is not in the cache.
-
-    ``hosts`` int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and
-    seed, so METIS, which is not reproducible everywhere, runs once.
-    """
+    """The partition of ``graph`` by ``policy`` over P = len(hosts) ranks; made when it is not in the cache. ``hosts``
+    int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and seed, so
+    METIS, which is not reproducible everywhere, runs once."""
     hosts = np.asarray(hosts, dtype=np.int64)
     source = graph_digest(graph)
     wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
@@ -169,7 +167,7 @@ def partition_artifact(
     name = f"{policy.label.replace(':', '.')}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
-        partition = partitioned(policy, graph, hosts, seed, writer.path).check()
+        partition = partitioned(policy, graph, hosts, seed, writer.path)
         writer.array("owner", partition.owner)
         if partition.edge_part is not None:
             writer.array("edge_part", partition.edge_part)

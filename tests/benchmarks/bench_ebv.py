@@ -24,7 +24,7 @@ import numpy as np
 
 from simgnn.graph.disk_buckets import npy_header
 from simgnn.graph.generators.recipes import RMat
-from simgnn.graph.readers.npy import read_npy
+from simgnn.graph.readers.tables import read_npy
 from simgnn.graph.store import open_graph
 from simgnn.graph.thread_pool import in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of

@@ -20,8 +20,7 @@ from paired import alternate, ratio
 from executor.handlers.wire import all_to_all, counts_of, member_counts
 from executor.memory.allocator import tune_allocator
 from executor.state.context import GroupHandle
-from executor.store.features import FeatureStore
-from executor.store.places import Places
+from executor.store.features import FeatureStore, Places
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
 from tests.executor.harness import run_ranks

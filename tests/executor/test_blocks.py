@@ -15,9 +15,9 @@ from executor.rank.interpreter import Interpreter
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.model.spec import LayerSpec
-from simgnn.partition.algorithms.simple import random_owner
 from simgnn.partition.local.edge_cut import build_local_graphs
 from simgnn.partition.partition import Partition
+from simgnn.partition.partitioners.block_row import random_owner
 from simgnn.partition.statistics.count import partition_stats
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Op, Transfer

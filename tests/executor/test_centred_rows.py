@@ -10,7 +10,7 @@ from executor.kernels.edges.sparse import SparseRows, from_scipy
 from executor.layers.affine import affine, product
 from executor.minibatch.data import _put_rows
 from executor.state.task import load_task
-from simgnn.graph.centred import CentredRows
+from simgnn.graph.graph import CentredRows
 from simgnn.partition.local.shards import Shard
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -103,7 +103,7 @@ def test_a_rank_gets_its_shard_as_the_program_was_planned(sparse_input):
 
 
 def test_a_store_of_input_rows_holds_dense_ones():
-    rows, mask = sparse.csr_array(counts(9, 4).numpy()), np.ones(5, bool)
+    rows = sparse.csr_array(counts(9, 4).numpy())
     centred, held = CentredRows.of(rows), np.zeros((9, 4))
-    _put_rows(held, np.array([7, 1, 3, 8, 0]), Shard(centred[2:7], None, mask, mask, mask))
+    _put_rows(held, np.array([7, 1, 3, 8, 0]), centred[2:7])
     np.testing.assert_allclose(held[[7, 1, 3, 8, 0]], centred.toarray()[2:7], rtol=0, atol=1e-10)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from executor.rank.interpreter import Interpreter
-from executor.rank.threads import Workers
+from executor.rank.lanes import Workers
 from simgnn.errors import BackendError
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.kinds import OpKind

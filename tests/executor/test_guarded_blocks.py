@@ -45,7 +45,7 @@ def test_a_block_that_may_stay_arrives_in_memory_that_was_there_before_the_first
     assert "made/kept" in context.store._rooms, "an epoch that ends before it arrives first holds as much as any other"
     run()
     found = context.store.values[context.store.slot("made/kept")]
-    assert found is context.store.kept_room("made/kept")
+    assert found is context.store.room("made/kept")
 
 
 @pytest.mark.parametrize(("source", "same"), [("features", True), ("made", False)])

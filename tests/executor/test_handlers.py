@@ -14,7 +14,7 @@ from executor.state.context import LocalRoute
 from simgnn.errors import BackendError
 from simgnn.policies.codec.linear import Linear
 from simgnn.program.kinds import KIND_OF_FORM, Form, OpKind
-from simgnn.program.ops import Buffer, Group, Op, Stream, Transfer
+from simgnn.program.ops import Buffer, Op, Transfer
 from simgnn.program.sizes import Column, Decision, Route
 from tests.executor.harness import Notes, acting, local_route, reads, run_ranks, tiny_program, world_context
 
@@ -247,11 +247,3 @@ def test_a_copy_is_apart_from_what_it_is_of() -> None:
     Interpreter(program, context, Notes()).train(range(1))
     found = {buffer.name: context.store.values[context.store.slot(buffer.name)].tolist() for buffer in buffers}
     assert found == {**values, "copied": [[111.0, 118.0], [30.0, 41.0]]}
-
-
-def test_a_stream_without_a_group_cannot_communicate() -> None:
-    program = tiny_program(
-        1, {"steady": [Op("meet", OpKind.BARRIER, "compute")]}, [], streams=[Stream("compute")], groups=[Group("world")]
-    )
-    with pytest.raises(BackendError, match="no process group"):
-        Interpreter(program, world_context(program, 0), Notes())

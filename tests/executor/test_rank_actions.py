@@ -1,18 +1,18 @@
 """Every action that the executor carries out on what a rank holds has a function."""
 
 import pytest
+import torch
 
-from executor.minibatch.batches import DrawnBatches
-from executor.minibatch.batches_over_hosts import PartedBatches
+from executor.minibatch.batches import DrawnBatches, PartedBatches
+from executor.minibatch.data import own_rows
 from executor.minibatch.embeddings import Embeddings
-from executor.minibatch.evaluation import OwnRows
 from executor.minibatch.input_rows import ScheduledRows, StagedRows
 from simgnn.emit.batches.on_rank import RankAction
 from simgnn.emit.batches.staging import LocateRows, StageInputs
 from simgnn.experiment.slots import SLOTS
 from simgnn.registry import shipped
 
-HOLDERS = (DrawnBatches, Embeddings, OwnRows, PartedBatches, ScheduledRows)
+HOLDERS = (DrawnBatches, Embeddings, PartedBatches, ScheduledRows)
 
 
 def _functions(holder: type) -> dict:
@@ -29,6 +29,7 @@ def test_every_action_has_one_function() -> None:
         if issubclass(action, RankAction)
     }
     carried = [action for holder in HOLDERS for action in _functions(holder)]
+    carried += own_rows(torch.zeros(0, dtype=torch.int64), torch.device("cpu"))
     assert len(carried) == len(set(carried))
     assert set(carried) == listed
     assert set(_functions(StagedRows)) == {LocateRows, StageInputs}

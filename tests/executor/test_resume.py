@@ -10,9 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from executor.recording.report import TOLD
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
-from executor.state.context import Apart
 from executor.state.plan import RunPlan
 from simgnn.errors import BackendError
 from tests.executor.harness import run_ranks
@@ -118,15 +116,6 @@ def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "epoch-1" / "rank-0.pt").write_bytes(raw)
     with pytest.raises(BackendError, match=r"--resume: .*rank-0\.pt cannot be read.*start without --resume"):
         load_checkpoint(tmp_path, 1, _context())
-
-
-def test_a_checkpoint_without_the_payload_of_epochs_is_refused(tmp_path: Path) -> None:
-    """Before anything of it is put back: an earlier version counted other epochs apart."""
-    _save(tmp_path)
-    context = _context()
-    context.apart = {TOLD: Apart(range(1, 3))}
-    with pytest.raises(BackendError, match=r"does not tell the payload of .* \(told\).*start without --resume"):
-        load_checkpoint(tmp_path, 1, context)
 
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), RuntimeError("PytorchStreamWriter failed")])

@@ -145,10 +145,11 @@ def test_every_batch_gets_its_rows_whatever_is_cached(case: Case, hot_rows: int,
     sizes = [replace(_staging(case, window, slots[rank]), leaving=rooms[rank]) for rank in range(3)]
     ranks = [ScheduledRows(fetches, rank, sizes[rank], delta) for rank in range(3)]
     for rank, staged in enumerate(ranks):
-        assert staged.device_rows == 2 * slots[rank] + window * staged.staging.largest
-    served = [staged.serve_first_cache(_at(0, 0, rank), tables[rank])[0] for rank, staged in enumerate(ranks)]
+        device_rows = sum(map(len, [*staged._buffers, *staged.caches]))
+        assert device_rows == 2 * slots[rank] + window * staged.staging.largest
+    served = [staged.serve_cache(_at(0, 0, rank), tables[rank], first=True)[0] for rank, staged in enumerate(ranks)]
     first = _exchanged(served, [[refill_of(fetches, 0, of, 1, delta) for of in range(3)]] * 3, 0)
-    caches = [staged.first_cache(_at(0, 0, rank), first[rank])[0] for rank, staged in enumerate(ranks)]
+    caches = [staged.cache(_at(0, 0, rank), first[rank], first=True)[0] for rank, staged in enumerate(ranks)]
     for epoch in range(EPOCHS):
         coming = list(caches)
         for step in range(case.plan.steps):

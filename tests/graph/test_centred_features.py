@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from simgnn.graph.centred import CentredRows
+from simgnn.graph.graph import CentredRows
 
 
 def counts(rows: int, columns: int) -> sparse.csr_array:
@@ -15,7 +15,7 @@ def counts(rows: int, columns: int) -> sparse.csr_array:
 @pytest.mark.parametrize("chunk", [3, 1024])
 @pytest.mark.parametrize("shape", [(17, 6), (5, 1), (1, 4)])
 def test_rows_picked_and_made_dense(shape, chunk, monkeypatch):
-    monkeypatch.setattr("simgnn.graph.centred.CHUNK_ROWS", chunk)
+    monkeypatch.setattr("simgnn.graph.graph.CHUNK_ROWS", chunk)
     plain = counts(*shape)
     dense = plain.toarray() - plain.toarray().mean(axis=0)
     centred = CentredRows.of(plain)

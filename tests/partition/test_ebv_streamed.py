@@ -15,10 +15,9 @@ from simgnn.graph.generators.generate import generate_to_disk
 from simgnn.graph.generators.recipes import RMat
 from simgnn.graph.graph import Graph
 from simgnn.graph.store import open_graph, save_graph
-from simgnn.partition.algorithms import edge_order
+from simgnn.partition import edges as edge_order
 from simgnn.partition.algorithms.ebv import ebv_edges
-from simgnn.partition.algorithms.edge_order import blocks_in_order
-from simgnn.partition.edges import UndirectedEdges, ends_of, undirected_edges
+from simgnn.partition.edges import UndirectedEdges, blocks_in_order, ends_of, undirected_edges
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 

@@ -28,7 +28,7 @@ def last_alone(graph: Graph, parts: int) -> np.ndarray:
 @pytest.mark.parametrize("hosts", [HOSTS, np.array([0, 1, 0, 1, 1, 0])])
 def test_hosts_have_what_a_partition_among_them_gives(hosts: np.ndarray) -> None:
     graph = random_graph(600, 3000)
-    owner = partitioned(Metis(across="hosts"), graph, hosts, 0).check().owner
+    owner = partitioned(Metis(across="hosts"), graph, hosts, 0).owner
     among_hosts = partitioned(Metis(), graph, np.arange(2), 0).owner
     np.testing.assert_array_equal(hosts[owner], among_hosts)
     rows = np.bincount(owner, minlength=6)

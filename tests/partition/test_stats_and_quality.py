@@ -11,9 +11,11 @@ from scipy import sparse
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.partition.partition import Partition
+from simgnn.partition.partition import Partition, partitioned
+from simgnn.partition.partitioners.random import Random
 from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.quality import connections, measure
+from simgnn.policy import Assignment
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,6 +114,7 @@ def test_digest_follows_content() -> None:
     assert len({one.digest, *(other.digest for other in others)}) == 5
 
 
-def test_owners_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'owner' must name ranks 0\.\.1; got 0\.\.2"):
-        Partition("edge-cut", 2, np.array([0, 2], dtype=np.int32)).check()
+def test_owners_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Random, "divide", lambda *_: Assignment(np.array([0, 2], dtype=np.int32)))
+    with pytest.raises(ConfigError, match=r"Random\.divide returned owner: got 0\.\.2, expected ranks 0\.\.1"):
+        partitioned(Random(), random_graph(2, 1), np.zeros(2, dtype=np.int64), 0)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from executor.policies.accelerated import accelerated, accelerated_class, warm_up_policies
-from executor.policies.kernels import KERNELS
+from executor.policies.accelerated import KERNELS, accelerated, accelerated_class, warm_up_policies
 from simgnn.emit.caches.cached_rows import CachedRows
 from simgnn.emit.caches.cached_stage import CachedStage, emit_state_step
 from simgnn.emit.caches.masks import WireMask

@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,3 +82,8 @@ def plain(batch: Batch) -> tuple[list[int], list[tuple[list[int], list[int]]]]:
 def owners(vertices: int, ranks: int, seed: int = 1) -> NDArray[np.int32]:
     """Random owners."""
     return np.random.default_rng(seed).integers(0, ranks, vertices).astype(np.int32)
+
+
+def global_sources(batch: Batch, hop: int) -> NDArray[Any]:
+    """Ids of the sources of every edge of ``hop`` (from 1)."""
+    return np.asarray(batch.vertices[batch.blocks[hop - 1].sources])

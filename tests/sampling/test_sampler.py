@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_graphs import csr_of, hubs, literal_batch, plain
+from sampling_graphs import csr_of, global_sources, hubs, literal_batch, plain
 
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
@@ -48,7 +48,7 @@ def test_blocks_are_well_formed(case: tuple[CSR, list[int]], fanouts: tuple[int,
         np.testing.assert_array_equal(np.diff(block.indptr), rows if fanout < 0 else np.minimum(rows, fanout))
         assert np.all(block.sources < after)
         assert set(range(before, after)) <= set(block.sources.tolist())  # nothing is held that nothing needs
-        sources = batch.global_sources(hop)
+        sources = global_sources(batch, hop)
         for row in range(before):
             drawn = sources[block.indptr[row] : block.indptr[row + 1]]
             vertex = batch.vertices[row]
@@ -70,14 +70,14 @@ def test_all_neighbours_at_every_hop_are_breadth_first_search() -> None:
 def test_a_choice_depends_on_seed_vertex_and_hop_alone() -> None:
     csr = hubs()
     sampler = Sampler(csr, (6, 6))
-    alone = {v: sampler.sample(np.array([v]), 9).global_sources(1).tolist() for v in range(20)}
+    alone = {v: global_sources(sampler.sample(np.array([v]), 9), 1).tolist() for v in range(20)}
     together = sampler.sample(np.arange(19, -1, -1), 9)
-    bounds, sources = together.blocks[0].indptr, together.global_sources(1)
+    bounds, sources = together.blocks[0].indptr, global_sources(together, 1)
     found = {v: sources[bounds[row] : bounds[row + 1]].tolist() for row, v in enumerate(together.seeds.tolist())}
     assert found == alone
-    second = together.global_sources(2)[: together.blocks[1].indptr[20]]
+    second = global_sources(together, 2)[: together.blocks[1].indptr[20]]
     assert second.tolist() != sources.tolist()  # the same vertices at hop 2 draw anew
-    assert sampler.sample(np.array([3]), 10).global_sources(1).tolist() != alone[3]
+    assert global_sources(sampler.sample(np.array([3]), 10), 1).tolist() != alone[3]
 
 
 def test_ids_of_64_bits_give_the_same_batch() -> None:

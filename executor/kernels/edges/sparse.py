@@ -17,7 +17,7 @@ class SparseRows:
     """A constant sparse matrix X [n, F] with its transpose, both made once, for X @ W and Xᵀ @ g.
 
     With a ``mean`` m [F] the rows are X - s m, and the matrix [n, F + 1] is X with s as its last column
-    (:class:`simgnn.graph.centred.CentredRows`): (X - s m) W is one product with W and -m W below it, and the weights'
+    (:class:`simgnn.graph.graph.CentredRows`): (X - s m) W is one product with W and -m W below it, and the weights'
     gradient is Xᵀ g - mᵀ (sᵀ g). Nothing as large as dense rows is made.
     """
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from simgnn.report.terminal import print_table
+from simgnn.sampling.batches.epoch_file import Tally
 from simgnn.sampling.batches.plan import SamplingPlan
 from simgnn.sampling.batches.presample import Presampled
-from simgnn.sampling.batches.totals import Tally
 
 MOST_RANKS_SHOWN = 12
 """More columns than these do not fit a terminal; --json tells all pairs."""

@@ -43,11 +43,8 @@ def read_dgl(path: Path, *, symmetrise: bool = True) -> Graph:
 
 
 def from_dgl(graph: Any, *, name: str = "dgl", symmetrise: bool = True, where: str = "DGLGraph") -> Graph:
-    """Convert a homogeneous ``DGLGraph``.
-
-    Vertex data: ``feat`` (or ``x``), ``label`` (or ``y``), ``train_mask``, ``val_mask``, ``test_mask``; edge data are
-    left out. Raises :class:`GraphError`.
-    """
+    """Convert a homogeneous ``DGLGraph``. Vertex data: ``feat`` (or ``x``), ``label`` (or ``y``), ``train_mask``,
+    ``val_mask``, ``test_mask``; edge data are left out. Raises :class:`GraphError`."""
     if not graph.is_homogeneous:
         raise GraphError(f"{where}: expected one type of vertices and edges; got {graph.ntypes} and {graph.etypes}")
     source, target = graph.edges()
@@ -57,10 +54,8 @@ def from_dgl(graph: Any, *, name: str = "dgl", symmetrise: bool = True, where: s
 
 def read_pyg(path: Path, *, symmetrise: bool = True) -> Graph:
     """Read a ``.pt`` file: a ``Data``, its ``to_dict()``, a list of one, ``(data, slices, ...)`` of an in-memory set.
-
     ``torch.load(weights_only=True)``, so nothing but tensors and PyG's own containers is accepted. Raises
-    :class:`GraphError`.
-    """
+    :class:`GraphError`."""
     # torch: loaded when such a file is read
     import torch
 

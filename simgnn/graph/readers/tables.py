@@ -1,6 +1,7 @@
-"""Edges as tables: CSV and TSV (plain or gzip), Parquet, Matrix Market."""
+"""Edges as tables: CSV and TSV (plain or gzip), Parquet, Matrix Market, and NumPy arrays that may exceed memory."""
 
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,13 @@ from pyarrow import parquet as pq
 from scipy.io import mminfo, mmread
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import assemble_edges
+from simgnn.graph.build import assemble_edges, vertex_count
 from simgnn.graph.complete import Found, complete_graph
+from simgnn.graph.disk_buckets import sort_to_disk
 from simgnn.graph.graph import Graph
+from simgnn.graph.store import graph_cache, new_folder, open_graph, release_pages, stored_symmetric, write_facts
+from simgnn.graph.thread_pool import in_order
+from simgnn.npzfile import read_npy as read_array
 
 COMMENTS = (b"#", b"%")
 SOURCES = ("source", "src", "from", "u", "head")
@@ -60,11 +65,9 @@ def read_edge_list(path: Path, *, vertices: int | None = None, symmetrise: bool 
 
 
 def read_parquet(path: Path, *, vertices: int | None = None, symmetrise: bool = True) -> Graph:
-    """Read the integer columns ``source`` and ``target`` (or ``src`` and ``dst``), batch by batch.
-
-    ``vertices``: V; default: the file's metadata entry ``vertices``, else the largest id + 1. Other columns are left
-    out and noted. Raises :class:`GraphError`.
-    """
+    """Read the integer columns ``source`` and ``target`` (or ``src`` and ``dst``), batch by batch. ``vertices``: V;
+    default: the file's metadata entry ``vertices``, else the largest id + 1. Other columns are left out and noted.
+    Raises :class:`GraphError`."""
     blocks: list[NDArray[Any]] = []
     try:
         with pq.ParquetFile(path) as file:
@@ -97,10 +100,8 @@ def read_parquet(path: Path, *, vertices: int | None = None, symmetrise: bool = 
 
 def read_matrix_market(path: Path, *, symmetrise: bool = True) -> Graph:
     """Read a square sparse matrix, such as one of the SuiteSparse collection: an entry in row r and column c is the
-    edge r -> c. Values are left out and noted.
-
-    Raises :class:`GraphError` for dense or rectangular matrices and for files that cannot be read.
-    """
+    edge r -> c. Values are left out and noted. Raises :class:`GraphError` for dense or rectangular matrices and for
+    files that cannot be read."""
     try:
         rows, columns, _, layout, field, _ = mminfo(str(path))
         if layout != "coordinate":
@@ -201,3 +202,62 @@ def _layout(line: str, path: Path) -> tuple[str, list[str], tuple[int, int]]:
     if source is None or target is None:
         return separator, fields, (0, 1)
     return separator, fields, (source, target)
+
+
+CHUNK_EDGES = 1 << 20
+MEMORY_EDGES = 10_000_000  # above, the graph is kept in the cache and opened from there
+
+
+def read_npy(path: Path, *, vertices: int | None = None, symmetrise: bool = True) -> Graph:
+    """Read an array int32 or int64 [E, 2], a row (source, target) an edge; any order, repeats and self loops allowed.
+
+    ``vertices``: V, default largest id + 1. Above ``MEMORY_EDGES`` rows the list is sorted through files into a folder
+    of the graph store, kept in ``$SIMGNN_CACHE`` by the digest of the list; the graph is opened memory-mapped. Raises
+    :class:`GraphError`.
+    """
+    try:
+        edges = read_array(path, mapped=True)
+    except ValueError as error:
+        raise GraphError(f"{path}: not a readable .npy file ({error}): is it cut off? write it again") from error
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype not in (np.int32, np.int64):
+        raise GraphError(
+            f"{path}: an edge list must be int32 or int64 of shape [edges, 2], a row (source, target) each; "
+            f"got {edges.dtype} of shape {list(edges.shape)}"
+        )
+    if len(edges) <= MEMORY_EDGES:
+        built = assemble_edges(edges[:, 0], edges[:, 1], vertices, symmetrise, key=str(path))
+        return complete_graph(Found(path.stem, str(path), built))
+    with path.open("rb") as stream:
+        content = hashlib.file_digest(stream, "sha256").hexdigest()
+    key = hashlib.sha256(f"1 npy {content} {vertices} {symmetrise}".encode()).hexdigest()
+    folder = graph_cache() / f"{path.stem}-{key[:16]}"
+    if not folder.exists():
+        _sort_to_disk(edges, path, folder, vertices, symmetrise)
+    return open_graph(folder)
+
+
+def _sort_to_disk(edges: NDArray[Any], path: Path, folder: Path, vertices: int | None, symmetrise: bool) -> None:
+    chunks = -(-len(edges) // CHUNK_EDGES)
+
+    def chunk(number: int) -> NDArray[Any]:
+        return edges[number * CHUNK_EDGES : (number + 1) * CHUNK_EDGES]
+
+    def extremes(number: int) -> tuple[int, int]:
+        found = int(chunk(number).min()), int(chunk(number).max())
+        release_pages(edges)
+        return found
+
+    def pairs(number: int) -> NDArray[np.int64]:
+        pair = np.ascontiguousarray(chunk(number).T, dtype=np.int64)
+        release_pages(edges)
+        return pair
+
+    lowest, highest = zip(*in_order(extremes, chunks), strict=True)
+    count = vertex_count(min(lowest), max(highest), len(edges), vertices, str(path))
+    with new_folder(folder) as making:
+        stored, loops = sort_to_disk(making, count, len(edges), symmetrise, pairs, chunks)
+        what = "stored, in both directions" if symmetrise else "stored"
+        note = f"{len(edges):,} edges listed: {loops:,} self loops dropped, {stored:,} different ones {what}"
+        facts: dict[str, Any] = dict.fromkeys(("multilabel", "synthetic_features", "synthetic_labels"), False)
+        symmetric = symmetrise or stored_symmetric(making)
+        write_facts(making, name=path.stem, classes=0, symmetric=symmetric, notes=[note], **facts)

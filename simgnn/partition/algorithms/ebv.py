@@ -6,9 +6,12 @@ Edge (u, v) goes to the rank i, on host h, with the smallest (score, balance, i)
     balance = alpha * edges_i * P / E_u + beta * replicas_i * P / V
     score   = missing + gamma * (far - missing) + balance
 
-in float64 from integer counts, so the result is a pure function of (graph, hosts, options, seed).
-Source: CDFGNN (arXiv 2408.00232), hierarchical score; gamma = 0 is EBV as published before it. The order of edges,
-alpha and beta are plain EBV's, since CDFGNN is silent; the rule for masters is ours.
+in float64 from integer counts, so the result is a pure function of (graph, hosts, options, seed). Source: CDFGNN (arXiv
+2408.00232), hierarchical score; gamma = 0 is EBV as published before it. The order of edges, alpha and beta are plain
+EBV's, since CDFGNN is silent; the rule for masters is ours.
+
+Only the members of R(u) and R(v) and the least loaded rank of each host are scored: any other rank loses to the least
+loaded one of its host. The order (score, balance, rank) makes this exact for 0 <= gamma < 1.
 
 Edges are read in pieces and assigned in blocks, so a graph in memory-mapped files takes memory for its vertices (about
 8 bytes for the degree and order, 4 for the master, 8 for each 64 ranks and each 64 hosts) and for a few blocks.
@@ -26,8 +29,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.bits import bit_of, bit_position, lowest_bit, words_for
-from simgnn.partition.algorithms.edge_order import BLOCK_EDGES, EdgeOrder, blocks_in_order
-from simgnn.partition.edges import UndirectedEdges, index_array
+from simgnn.partition.edges import BLOCK_EDGES, EdgeOrder, UndirectedEdges, blocks_in_order, index_array
 from simgnn.partition.local.masters import RULES, choose_masters
 
 EdgePart = NDArray[np.unsignedinteger[Any]]
@@ -45,7 +47,7 @@ class AssignedEdges:
 
 
 def masters_of(found: AssignedEdges, master: str, seed: int) -> NDArray[np.int32]:
-    """The rank of each vertex's master copy, int32 [V]; ``master``: see
+    """The rank of each vertex's master copy, int32 [V], by a rule of
     :func:`simgnn.partition.local.masters.choose_masters`."""
     hosts = int(found.host.max()) + 1
     return np.asarray(choose_masters(found.replicas, found.host, hosts, RULES.index(master), seed))
@@ -63,10 +65,8 @@ def ebv_edges(
     spill: Path | None = None,
     block_edges: int = BLOCK_EDGES,
 ) -> AssignedEdges:
-    """Give each edge a rank; ``hosts`` int64 [P]. ``block_edges`` bounds memory and changes nothing else.
-
-    Above ``block_edges`` edges ``edge_part`` is memory-mapped to a nameless file in ``spill``, which goes with it.
-    """
+    """Give each edge a rank; ``hosts`` int64 [P]. ``block_edges`` bounds memory and changes nothing else. Above
+    ``block_edges`` edges ``edge_part`` is memory-mapped to a nameless file in ``spill``."""
     ranks, vertices = len(hosts), edges.vertices
     host = hosts_from_zero(hosts)
     by_host = np.argsort(host, kind="stable").astype(np.int64)
@@ -95,7 +95,7 @@ def hosts_from_zero(hosts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def edge_part_array(count: int, ranks: int, spill: Path | None, block_edges: int = BLOCK_EDGES) -> EdgePart:
-    """Ranks of ``count`` edges, to be filled: in memory, above ``block_edges`` in a nameless file in ``spill``."""
+    """An array for the ranks of ``count`` edges: in memory, above ``block_edges`` in a nameless file in ``spill``."""
     if ranks > MAX_RANKS:
         raise ConfigError(f"partition.kind: got a vertex-cut over {ranks} ranks; at most {MAX_RANKS} are supported")
     dtype = np.dtype("u1" if ranks <= 256 else "u2")
@@ -133,15 +133,13 @@ def least_of_hosts(by_host, host_starts, balance):  # type: ignore[no-untyped-de
 def assign_edges(  # type: ignore[no-untyped-def]
     first, second, places, edges, host, by_host, host_starts, weights, state, edge_part, held, copies
 ):
-    """Give every edge to the rank of the smallest (score, balance, rank), for any P; see
-    :mod:`~simgnn.partition.algorithms.ebv`.
+    """Give every edge to the rank of the smallest (score, balance, rank), for any P.
 
     ``first``, ``second`` [n]: ends in the order of assignment; ``places`` [n] their places in ``edge_part`` [E_u], of
     ``edges`` = E_u. ``host`` int64 [P], hosts numbered 0..H-1; ``by_host`` int64 [P]: ranks grouped by host;
-    ``host_starts`` [H + 1]. ``weights``: (gamma, alpha, beta).
-
-    What one call leaves, the next one goes on with, all zero at first: ``state`` uint64 [V, words of P + words of H],
-    the sets of ranks and of hosts; ``held``, ``copies`` int64 [P], edges and replicas of each rank.
+    ``host_starts`` [H + 1]. ``weights``: (gamma, alpha, beta). The next call continues with ``state`` uint64 [V, words
+    of P + words of H], the sets of ranks and of hosts, and ``held``, ``copies`` int64 [P], edges and replicas of each
+    rank; all are zero at first.
     """
     gamma, alpha, beta = weights
     ranks, vertices = len(host), len(state)
@@ -190,11 +188,8 @@ def assign_edges(  # type: ignore[no-untyped-def]
 def assign_edges_one_word(  # type: ignore[no-untyped-def]
     first, second, places, edges, host, by_host, host_starts, weights, state, edge_part, held, copies
 ):
-    """:func:`assign_edges` for P <= 64: a vertex's set is one word, of which its hosts follow; ``state`` uint64 [V].
-
-    Where ranks hold both ends already, they are scored first: mostly nobody else can win then. What is returned means
-    nothing.
-    """
+    """:func:`assign_edges` for P <= 64, where a vertex's set is one word; ``state`` uint64 [V]. Ranks that hold both
+    ends are scored first, since mostly no other can win then. The result has no meaning."""
     gamma, alpha, beta = weights
     ranks, vertices = len(host), len(state)
     balance = alpha * held * ranks / edges + beta * copies * ranks / vertices
@@ -258,10 +253,8 @@ def assign_edges_one_word(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def place_isolated(degrees, copies, replicas):  # type: ignore[no-untyped-def]
-    """Give each vertex without edges one replica on the rank with the fewest replicas (ties: lowest), ascending id.
-
-    ``replicas`` uint64 [V, words] is completed, ``copies`` int64 [P] updated.
-    """
+    """Give each vertex without edges, by ascending id, a replica on the rank with the fewest (ties: lowest). Updates
+    ``replicas`` uint64 [V, words] and ``copies`` int64 [P]."""
     for vertex in range(len(degrees)):
         if degrees[vertex] == 0:
             rank = np.argmin(copies)

@@ -23,9 +23,9 @@ def metis_owner(
 ) -> NDArray[np.int32]:
     """Owner of each vertex, int32 [V], by METIS's k-way scheme with the edge cut as its goal.
 
-    ``weights`` int64 [V] is what each part should hold equally much of (None: vertices); ``imbalance`` >= 1 is the
-    heaviest part over the mean that METIS may leave. One part, or a graph without edges, needs no METIS.
-    Source: Karypis and Kumar, METIS 5. Not reproducible over versions and platforms, hence kept as an artefact.
+    ``weights`` int64 [V]: what each part should hold equally much of (None: vertices); ``imbalance`` >= 1: the heaviest
+    part over the mean that METIS may leave. Source: Karypis and Kumar, METIS 5. Not reproducible over versions and
+    platforms, hence kept as an artefact.
     """
     if ranks == 1:
         return np.zeros(graph.vertices, dtype=np.int32)
@@ -51,10 +51,8 @@ def metis_owner(
 
 
 def graph_mask(graph: Graph, name: str) -> NDArray[np.bool_] | None:
-    """The mask "train", "validation" or "test" of a graph; None for "vertices" and "edges", which are no masks.
-
-    Raises :class:`ConfigError` when the graph lacks the mask.
-    """
+    """The mask "train", "validation" or "test" of a graph; None for "vertices" and "edges". Raises :class:`ConfigError`
+    when the graph lacks the mask."""
     if name in ("vertices", "edges"):
         return None
     mask: NDArray[np.bool_] | None = getattr(graph, f"{name}_mask")
@@ -75,7 +73,7 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
     DGL balances classes of vertices: those of each named mask, and the rest; so "vertices" is implied. With "edges" it
     balances the in-degrees of each class too; it fixes the imbalance and METIS's seed. Without edges, where METIS
     balances nothing, each class is dealt evenly. Raises :class:`ConfigError` without DGL, and where a part stays empty.
-    Source: DGL 1.1 ``metis_partition_assignment``, public interface; DistDGL, Zheng et al., IA3 2020.
+    Source: DGL 1.1 ``metis_partition_assignment``, with which DistDGL partitions (Zheng et al., IA3 2020).
     """
     classes = vertex_classes(graph, balance)
     if graph.edges == 0:

@@ -1,4 +1,4 @@
-"""Vertex-cuts to measure EBV against: edges dealt by hash, by the hash of their end of lower degree, by HDRF's score.
+"""Vertex-cuts to measure EBV against.
 
 - ``random-edges``: rank = hash(lower end, higher end, seed) mod P.
 - ``dbh``: rank = hash(end of lower degree, seed) mod P, of equal degrees the lower id: hubs are divided, leaves not.
@@ -7,8 +7,7 @@
   - least), g(u) = 1 + 1 - d_u / (d_u + d_v) where the rank has a replica of u, else 0; of equal ones to the rank with
   the fewest edges, then the lowest. Source: Petroni et al., CIKM 2015, with exact degrees instead of those seen so far.
 
-What follows from the ranks of edges (isolated vertices, masters, local graphs, measures) is the same for every
-vertex-cut. Edges are read in pieces, as by :mod:`simgnn.partition.algorithms.ebv`.
+Edges are read in pieces, as by :mod:`simgnn.partition.algorithms.ebv`.
 """
 
 from collections.abc import Callable
@@ -23,8 +22,7 @@ from simgnn.graph.bits import bit_of, bit_position, lowest_bit, members_of, word
 from simgnn.graph.csr import IndexArray
 from simgnn.graph.hashing import splitmix, stream_key
 from simgnn.partition.algorithms.ebv import AssignedEdges, EdgePart, edge_part_array, hosts_from_zero, place_isolated
-from simgnn.partition.algorithms.edge_order import BLOCK_EDGES, EdgeOrder, blocks_in_order
-from simgnn.partition.edges import UndirectedEdges
+from simgnn.partition.edges import BLOCK_EDGES, EdgeOrder, UndirectedEdges, blocks_in_order
 from simgnn.partition.local.masters import add_replicas
 
 Ints = NDArray[np.int64]
@@ -33,14 +31,13 @@ Dealt = Callable[[IndexArray, IndexArray], Ints]
 
 
 def random_edges(edges: UndirectedEdges, hosts: Ints, *, seed: int, spill: Path | None = None) -> AssignedEdges:
-    """``random-edges`` of the module's text; ``hosts`` int64 [P], ``spill`` as for
-    :func:`~simgnn.partition.algorithms.ebv.ebv_edges`."""
+    """Assign edges by ``random-edges``; ``hosts`` int64 [P], ``spill`` as for :func:`ebv_edges`."""
     key, ranks = stream_key(seed, "partition/random-edges"), len(hosts)
     return _dealt(edges, hosts, lambda low, high: _by_both(low, high, key, ranks), spill)
 
 
 def dbh_edges(edges: UndirectedEdges, hosts: Ints, *, seed: int, spill: Path | None = None) -> AssignedEdges:
-    """``dbh`` likewise."""
+    """Assign edges by ``dbh``."""
     key, ranks, degrees = stream_key(seed, "partition/dbh"), len(hosts), edges.csr.degrees()
     return _dealt(edges, hosts, lambda low, high: _by_lower_degree(low, high, degrees, key, ranks), spill)
 
@@ -55,7 +52,7 @@ def hdrf_edges(
     spill: Path | None = None,
     block_edges: int = BLOCK_EDGES,
 ) -> AssignedEdges:
-    """``hdrf`` likewise, of edges in ``edge_order``; ``block_edges`` bounds memory and changes nothing else."""
+    """Assign edges by ``hdrf``, in ``edge_order``; ``block_edges`` bounds memory and changes nothing else."""
     edge_part = edge_part_array(edges.count, len(hosts), spill, block_edges)
     replicas = np.zeros((edges.vertices, words_for(len(hosts))), dtype=np.uint64)
     degrees, held = edges.csr.degrees(), np.zeros(len(hosts), dtype=np.int64)
@@ -74,7 +71,7 @@ def _dealt(edges: UndirectedEdges, hosts: Ints, rank_of: Dealt, spill: Path | No
 
 
 def _completed(edges: UndirectedEdges, hosts: Ints, edge_part: EdgePart, replicas: NDArray[np.uint64]) -> AssignedEdges:
-    """With the replicas of isolated vertices."""
+    """Add the replicas of isolated vertices."""
     place_isolated(edges.csr.degrees(), _copies(replicas, len(hosts)), replicas)
     return AssignedEdges(edge_part, replicas, hosts_from_zero(hosts))
 
@@ -100,10 +97,8 @@ def _by_lower_degree(low: Any, high: Any, degrees: Any, key: Any, ranks: Any) ->
 def _assign(
     first: Any, second: Any, places: Any, degrees: Any, balance: Any, replicas: Any, edge_part: Any, held: Any
 ) -> None:  # fmt: skip
-    """HDRF over one block; ``replicas`` [V, words] and ``held`` int64 [P], edges of each rank, are gone on with.
-
-    Of ranks without a replica of either end the one with the fewest edges is the best, so no other is scored.
-    """
+    """HDRF over one block; updates ``replicas`` [V, words] and ``held`` int64 [P], edges of each rank. Of ranks without
+    a replica of either end only the one with the fewest edges can win, so no other is scored."""
     most, least = held.max(), np.argmin(held)
     for turn in range(len(first)):
         u, v = first[turn], second[turn]

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import ConfigError, GraphError
-from simgnn.graph.centred import CentredRows
-from simgnn.graph.graph import Features, Graph
+from simgnn.graph.graph import CentredRows, Features, Graph
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.store import PartitionArtifact, key_of
 
@@ -23,7 +22,7 @@ MASKS = ("train_mask", "validation_mask", "test_mask")
 @dataclass(frozen=True)
 class Shard:
     """Data of the n rows that one rank computes: ``features`` [n, F_0] dense, ``csr_array`` or
-    :class:`~simgnn.graph.centred.CentredRows`, ``labels`` int64 [n] or bool [n, classes] (None: the graph has none),
+    :class:`~simgnn.graph.graph.CentredRows`, ``labels`` int64 [n] or bool [n, classes] (None: the graph has none),
     masks bool [n]. Mirrors of a vertex-cut have features, but no labels (0) and no place in a mask: a vertex is learned
     from where its master is."""
 

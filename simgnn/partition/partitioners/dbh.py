@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 
 class Dbh(VertexCut):
-    """An edge goes where a seeded hash of its end of lower degree says, so that hubs are divided and leaves are not."""
+    """A seeded hash of an edge's end of lower degree gives its rank, so that hubs are divided and leaves are not."""
 
     kind: Literal["dbh"] = "dbh"
 
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
-        """Each edge to the rank that the hash of its end of lower degree names."""
         # it loads Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.reference_cuts import dbh_edges
 

@@ -14,12 +14,8 @@ if TYPE_CHECKING:
 
 
 class Ebv(VertexCut):
-    """Greedy vertex-cut; ``gamma`` > 0 prefers replicas on one host, 0 is plain EBV. See
-    :mod:`simgnn.partition.algorithms.ebv`.
-
-    ``alpha`` and ``beta`` weigh the balance of edges and of replicas in the score. A graph in memory-mapped files is
-    read in pieces, never held.
-    """
+    """Greedy vertex-cut; ``gamma`` > 0 prefers replicas on one host, 0 is plain EBV. A graph in memory-mapped files is
+    read in pieces. See :mod:`simgnn.partition.algorithms.ebv`."""
 
     kind: Literal["ebv"] = "ebv"
     gamma: float = Field(default=0.1, ge=0.0, lt=1.0, description="weight of replicas on other hosts; 0: plain EBV")
@@ -28,7 +24,6 @@ class Ebv(VertexCut):
     edge_order: EdgeOrder = Field(default="degree-sum", description="order in which edges are assigned")
 
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
-        """Each edge to the rank of the smallest score."""
         # it loads Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.ebv import ebv_edges
 

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 
 class Hdrf(VertexCut):
-    """A stream of edges, each to a rank that has its ends, that of lower degree above all."""
+    """Each edge in turn goes to a rank that has its ends already, above all that of lower degree."""
 
     kind: Literal["hdrf"] = "hdrf"
     balance: float = Field(default=1.1, ge=0.0, le=1e6, description="weight of what ranks have already (lambda)")
     edge_order: EdgeOrder = Field(default="input", description="order of the stream")
 
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
-        """Each edge to the rank of the highest score."""
         # it loads Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.reference_cuts import hdrf_edges
 

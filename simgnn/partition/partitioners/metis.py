@@ -18,9 +18,9 @@ Balanced = Literal["vertices", "edges", "train", "validation", "test"]
 class Metis(Partitioner):
     """METIS, smallest edge cut. One quantity in ``balance``: pymetis; several: DGL's METIS.
 
-    ``imbalance``: heaviest part over the mean that one constraint may reach; DGL fixes its own. ``across``: what shares
-    the graph. ``ranks``: all of them at once; ``hosts``: these first, so that as little as METIS can is cut between
-    them (DistDGL divides among machines: Zheng et al., IA3 2020), then each host's part is divided among its ranks.
+    ``imbalance``: heaviest part over the mean that one constraint may reach; DGL fixes its own. ``across``: with
+    ``ranks``, all ranks share the graph at once; with ``hosts``, hosts share it first, so that METIS cuts little
+    between them (DistDGL divides among machines: Zheng et al., IA3 2020), then the ranks of each share its part.
     """
 
     kind: Literal["metis"] = "metis"
@@ -40,7 +40,6 @@ class Metis(Partitioner):
         return value
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """An imbalance that DGL's METIS would not keep."""
         if len(self.balance) > 1 and "imbalance" in self.model_fields_set:
             yield Refusal(
                 "partition", "imbalance",
@@ -49,14 +48,12 @@ class Metis(Partitioner):
             )  # fmt: skip
 
     def stated(self) -> dict[str, Any]:
-        """The options without an imbalance that DGL's METIS does not take."""
         table = super().stated()
         if len(self.balance) > 1:
             del table["imbalance"]
         return table
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
-        """One call of METIS, or, across hosts, one for the hosts and one for the ranks of each."""
         # these load Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.metis import graph_mask, nested_owner
 
@@ -71,8 +68,8 @@ class Metis(Partitioner):
         return Assignment(nested_owner(graph, hosts, part_of))
 
     def _held_in(self, graph: Graph) -> tuple[Balanced, ...]:
-        """What of ``balance`` a part of the graph can be balanced by. Of several quantities at least two are left,
-        since these imply vertices."""
+        """The quantities that a part of the graph can be balanced by. Of several at least two stay, since these imply
+        vertices."""
         masks = {name: getattr(graph, f"{name}_mask", None) for name in self.balance}
         held = tuple(
             name for name, mask in masks.items() if name in ("vertices", "edges") or (mask is not None and mask.any())
@@ -82,7 +79,6 @@ class Metis(Partitioner):
         return tuple(dict.fromkeys(("vertices", *held)))
 
     def _owner(self, graph: Graph, parts: int, seed: int, balance: tuple[Balanced, ...]) -> NDArray[np.int32]:
-        """The part of each vertex, int32 [V], by one call of METIS."""
         # these load Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.metis import dgl_metis_owner, graph_mask, metis_owner
 

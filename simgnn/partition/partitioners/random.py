@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from simgnn.graph.graph import Graph
-from simgnn.partition.algorithms.simple import random_owner
+from simgnn.partition.partitioners.block_row import random_owner
 from simgnn.policy import Assignment, Partitioner
 from simgnn.program.sizes import IntArray
 
@@ -18,9 +18,7 @@ class Random(Partitioner):
     seed: int | None = Field(default=None, ge=0, description="seed of the shuffle; default: that of the experiment")
 
     def resolved(self, seed: int) -> Self:
-        """The same with its seed stated."""
         return self if self.seed is not None else self.model_copy(update={"seed": seed})
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
-        """Equally many vertices a rank, but for one."""
         return Assignment(random_owner(graph.vertices, len(hosts), seed if self.seed is None else self.seed))

@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 
 class RandomEdges(VertexCut):
-    """Edges dealt by a seeded hash of both ends."""
+    """A seeded hash of both ends gives the rank of an edge."""
 
     kind: Literal["random-edges"] = "random-edges"
 
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
-        """Each edge to the rank that its hash names."""
         # it loads Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.reference_cuts import random_edges
 

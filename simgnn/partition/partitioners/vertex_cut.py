@@ -19,9 +19,7 @@ EdgeOrder = Literal["degree-sum", "input", "random"]
 
 class VertexCut(Partitioner):
     """A partitioner that gives each edge a rank; a vertex has a copy on every rank that holds one of its edges.
-
-    ``master``: the copy that sums are added up at; see :func:`simgnn.partition.local.masters.choose_masters`.
-    """
+    ``master``: the copy that adds up sums; see :func:`simgnn.partition.local.masters.choose_masters`."""
 
     cut: ClassVar[Cut] = "vertex-cut"
 
@@ -34,7 +32,6 @@ class VertexCut(Partitioner):
         """The rank of each undirected edge; ``hosts``, ``seed`` and ``spill`` as in :meth:`divide`."""
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
-        """Assigned edges, and the master of each vertex as its owner."""
         # these load Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.ebv import masters_of
         from simgnn.partition.edges import UndirectedEdges

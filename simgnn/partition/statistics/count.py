@@ -41,10 +41,8 @@ def partition_stats(
     keep: Callable[[RankGraph], None] = lambda rank: None,
 ) -> PartitionStats:
     """Statistics of a partition, with a digest over the graph, the partition, the hosts and the order of rows.
-
-    ``source``: digest of the graph, where it is known already. ``keep`` receives what each rank holds, in rank order;
-    one rank is in memory at a time.
-    """
+    ``source``: digest of the graph, if known. ``keep`` receives what each rank holds, in rank order; one rank is in
+    memory at a time."""
     hosts = np.asarray(hosts, dtype=np.int64)
     digest = digest_of([source or graph_digest(graph), partition.digest, reorder], [hosts])
     counted = []

@@ -15,7 +15,6 @@ A file that was counted from a graph has ``[partition.counted_from]``: digests o
 of its own numbers, which is compared when it is read. A hand-written file has none, and needs none.
 """
 
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
-from simgnn.graph.graph import GraphFacts
+from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.npzfile import read_npz
+from simgnn.partition.folder import write_npz
 from simgnn.partition.partition import digest_of
 from simgnn.partition.statistics.partition_stats import (
     BASE,
@@ -35,7 +35,7 @@ from simgnn.partition.statistics.partition_stats import (
     stats_from_parts,
     stats_to_parts,
 )
-from simgnn.partition.statistics.schema import CountedFrom, PartitionSection, check_base, check_tables, read_schema
+from simgnn.partition.statistics.schema import PartitionSection, check_base, check_tables, read_schema
 from simgnn.program.sizes import IntArray, Route
 from simgnn.tomlfile import load_toml, write_toml
 
@@ -64,24 +64,17 @@ def load_stats(path: str | Path) -> PartitionStats:
     if section.ranks not in (None, ranks):
         raise ConfigError(f"{path}: partition.ranks: got {section.ranks}, expected {ranks}, as many as numbers in rows")
     arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
-    digest = _digest(section.kind, facts, arrays)
-    origin = _origin(path, section.counted_from, digest)
-    check_base({name: arrays[name] for name in BASE}, facts, str(path))
-    described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": digest}
-    stats = check_tables(stats_from_parts(described, arrays), str(path))
-    return replace(stats, made_by=section.made_by, origin=origin)
-
-
-def _origin(path: Path, counted: CountedFrom | None, digest: str) -> Origin | None:
-    """What the file says it was counted from; :class:`ConfigError` where its numbers are no longer those."""
-    if counted is None:
-        return None
-    if counted.numbers != digest:
+    digest, counted = _digest(section.kind, facts, arrays), section.counted_from
+    if counted is not None and counted.numbers != digest:
         raise ConfigError(
             f"{path}: partition.counted_from.numbers: the numbers of this file changed after they were counted; make "
             "the file anew with simgnn partition --stats, or remove [partition.counted_from] to use it as it is"
         )
-    return counted.origin()
+    check_base({name: arrays[name] for name in BASE}, facts, str(path))
+    described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": digest}
+    stats = check_tables(stats_from_parts(described, arrays), str(path))
+    origin = None if counted is None else Origin(counted.graph, counted.cut, counted.partition)
+    return replace(stats, made_by=section.made_by, origin=origin)
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:
@@ -96,15 +89,8 @@ def save_stats(stats: PartitionStats, path: str | Path) -> None:
         partition |= {name: arrays[name].tolist() for name in BASE[:3]}
         partition |= {"halo": halo.tolist(), "tables": {name: table.tolist() for name, table in tables.items()}}
     else:
-        companion = path.with_suffix(".npz")
-        temporary = companion.with_name(f".{companion.stem}.{os.getpid()}.npz")
-        try:
-            contents: dict[str, Any] = dict(arrays)
-            np.savez_compressed(temporary, **contents)
-            os.replace(temporary, companion)
-        finally:
-            temporary.unlink(missing_ok=True)
-        partition["arrays"] = companion.name
+        write_npz(path.with_suffix(".npz"), arrays)
+        partition["arrays"] = path.with_suffix(".npz").name
     if stats.made_by is not None:
         partition["made_by"] = dict(stats.made_by)
     if stats.origin is not None:
@@ -157,7 +143,7 @@ PLAIN = {"i": np.int64, "u": np.int64, "f": np.float64}
 
 
 def _digest(kind: str, facts: GraphFacts, arrays: dict[str, NDArray[Any]]) -> str:
-    """Of all numbers, however wide they are stored; not of the graph's name: renaming a graph changes nothing."""
+    """Digest of all numbers, however wide they are stored, but not of the graph's name."""
     numbers = {**asdict(facts), "name": ""}
     stored = [arrays[name] for name in sorted(arrays)]
     plain = [array.astype(PLAIN.get(array.dtype.kind, array.dtype), copy=False) for array in stored]
@@ -168,10 +154,8 @@ def spread_arrays(
     section: PartitionSection, facts: GraphFacts, path: str
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
     """Arrays of a partition with the totals of ``section`` and ``facts``, and notes that name what is spread evenly.
-
     Rows, edges and masked vertices: rank 0 holds its imbalance times the mean, the others share the rest. Halo rows of
-    a rank come from all other ranks alike.
-    """
+    a rank come from all other ranks alike."""
     assert section.ranks is not None
     ranks = section.ranks
     rows = _loaded(facts.vertices, ranks, section.vertex_imbalance, f"{path}: partition.vertex_imbalance")
@@ -186,9 +170,8 @@ def spread_arrays(
     halo = Route.from_matrix(matrix)
     arrays: dict[str, NDArray[Any]] = {"rows": rows, "edges": edges}
     arrays |= {"halo/source": halo.source, "halo/target": halo.target, "halo/rows": halo.rows}
-    masked = {"train": facts.train_vertices, "validation": facts.validation_vertices, "test": facts.test_vertices}
-    for name, count in masked.items():
-        arrays[f"{TABLE}{name}_rows"] = _in_proportion(count, rows)
+    for name in MASKS:
+        arrays[f"{TABLE}{name}_rows"] = _in_proportion(getattr(facts, f"{name}_vertices"), rows)
     # as if neighbours were chosen at random: a stated halo does not give the cut by owner
     arrays[f"{TABLE}block_edges"] = np.stack([_in_proportion(int(count), rows) for count in edges])
     if facts.feature_nonzeros is not None:

@@ -1,7 +1,4 @@
-"""PartitionStats: all that planning may know of a partition, as a value and as plain values with named arrays.
-
-Artefacts and ``stats:`` files keep the arrays, so that a graph that nobody here can load is simulated from them.
-"""
+"""PartitionStats: all that planning may know of a partition, as a value and as plain values with named arrays."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -23,8 +20,8 @@ BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
 
 @dataclass(frozen=True)
 class Origin:
-    """SHA-256 digests of what statistics were counted from: ``graph``; ``cut``, the graph and which rank has what of
-    it; ``partition``, the cut with the hosts of ranks and the order of rows (None: ranks are on other hosts now)."""
+    """SHA-256 digests of what statistics were counted from: ``graph``; ``cut``, the graph and its division;
+    ``partition``, the cut with the hosts of ranks and the order of rows (None: ranks are on other hosts now)."""
 
     graph: str
     cut: str
@@ -40,10 +37,10 @@ class Origin:
 class PartitionStats:
     """Numbers of one partition into P parts; partition p belongs to rank p.
 
-    ``kind``: "edge-cut" (vertices are owned, halo rows are copies) or "vertex-cut" (edges are owned).
-    ``hosts`` int64 [P], host of each rank. ``rows`` int64 [P], owned vertices. ``edges`` int64 [P], local edges (an
-    edge-cut rank holds all in-edges of its rows). ``halo`` is the route of halo rows: from owner to the rank that needs
-    them. ``tables`` holds further named arrays, each defined beside the policy that needs it. Here, for edge-cuts:
+    ``kind``: "edge-cut" (vertices are owned, halo rows are copies) or "vertex-cut" (edges are owned). ``hosts`` int64
+    [P], host of each rank. ``rows`` int64 [P], owned vertices. ``edges`` int64 [P], local edges (an edge-cut rank holds
+    all in-edges of its rows). ``halo``: the route of halo rows, from owner to the rank that needs them. ``tables``:
+    further named arrays, each defined beside the policy that needs it. Here, for edge-cuts:
 
     - ``train_rows``, ``validation_rows``, ``test_rows`` int64 [P]: labelled rows of each kind that a rank owns;
     - ``feature_nonzeros`` int64 [P]: stored values of the sparse features of owned rows (absent: dense features);
@@ -53,15 +50,12 @@ class PartitionStats:
     - ``block_edges`` int64 [P, P]: local edges by owner of their source, [rank, owner];
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
     - ``degrees`` int64 [D, 2]: an in-degree, and how many vertices of the graph have it (in ``stats:`` files);
-    - ``locality/features/forward``, ``locality/features/backward`` float64 [P, bins]: as the two below, of the stored
-      values of the sparse features of owned rows, read row by row (rows of a weight matrix), and column by column;
-    - ``locality/forward``, ``locality/backward`` float64 [P, bins]: of the local edges, read in the order of the
-      aggregation, the share whose source row was last read at most 2**k different rows ago (k = 0, 1, ...), cumulative;
-      first reads are in no bin. ``backward`` is the same for the transposed local edges.
+    - ``locality/forward``, ``locality/backward`` float64 [P, bins]: :func:`reuse_profile` of the local edges, in order
+      of aggregation, and of the transposed local edges; ``locality/features/forward``, ``.../backward``: the same of
+      the stored values of the sparse features of owned rows, read by row and by column.
 
-    ``notes`` says what is not counted from a graph (numbers spread evenly by a ``stats:`` file). ``made_by``: kind and
-    options of the partitioner that a ``stats:`` file says it was made by; None: it does not say. ``origin``: None where
-    nobody says it.
+    ``notes``: what a ``stats:`` file spreads evenly and nobody counted. ``made_by``: kind and options of the
+    partitioner, if a ``stats:`` file states them. ``origin``: None where it is unknown.
     """
 
     facts: GraphFacts

@@ -18,7 +18,7 @@ class Quality:
     rows, or mirrors, of all ranks. ``replication_factor``: rows held over V. ``vertex_imbalance``, ``edge_imbalance``:
     the largest rank over the mean; vertices are owned rows in an edge-cut, masters and mirrors in a vertex-cut.
     ``inner`` and ``outer`` connections of a rank: rows that it sends or receives in one sync, inside its host and
-    across; the sum over ranks counts each copy twice, at both of its ends. Source: CDFGNN, section 4.
+    across; the sum over ranks counts each copy at both of its ends. Source: CDFGNN, section 4.
     """
 
     ranks: int
@@ -109,9 +109,7 @@ def vertex_types(graph: Graph) -> NDArray[np.int8]:
 
 def type_balances(graph: Graph, owner: NDArray[np.int32], ranks: int) -> tuple[TypeBalance, ...]:
     """Balance of every type that the graph has, in an edge-cut: a rank holds the edges that end in its vertices.
-
-    ``owner`` int32 [V]. Source: DistDGL's constraints for METIS, Zheng et al., IA3 2020 (docs/systems/distdgl.md).
-    """
+    ``owner`` int32 [V]. Source: DistDGL's constraints for METIS, Zheng et al., IA3 2020 (docs/systems/distdgl.md)."""
     bins = vertex_types(graph).astype(np.int64) * ranks + np.asarray(owner)
     cells = len(TYPES) * ranks
     vertices = np.bincount(bins, minlength=cells).reshape(-1, ranks)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
-from simgnn.partition.statistics.partition_stats import BASE, DEGREES, Origin, PartitionStats
+from simgnn.partition.statistics.partition_stats import BASE, DEGREES, PartitionStats
 from simgnn.policy import Partitioner
 from simgnn.program.sizes import IntArray
 from simgnn.registry import available, is_kind, shipped
@@ -70,9 +70,6 @@ class CountedFrom(_Table):
     cut: str
     partition: str | None = None
     numbers: str
-
-    def origin(self) -> Origin:
-        return Origin(self.graph, self.cut, self.partition)
 
 
 class PartitionSection(_Table):
@@ -161,11 +158,9 @@ LARGEST = 2**46
 
 @dataclass(frozen=True)
 class TableForm:
-    """The form of a named table.
-
-    ``shape``: None is any length. ``shares``: it holds shares in 0..1, not whole numbers. ``below``: exclusive upper
-    bounds of its first columns, which are indices. ``total``: a key of the file, and the number to add up to.
-    """
+    """The form of a named table. ``shape``: None is any length. ``shares``: it holds shares in 0..1, not whole numbers.
+    ``below``: exclusive upper bounds of its first columns, which are indices. ``total``: a key of the file, and the
+    number to add up to."""
 
     shape: tuple[int | None, ...]
     shares: bool = False

@@ -1,13 +1,14 @@
-"""One worker's batches of one epoch on disk: an artefact folder of flat arrays, read memory-mapped.
+"""One worker's batches of one epoch on disk, read memory-mapped, and what they add up to.
 
-``index`` int64 [batches * (2 hops + 1)]: of each batch the rows after hops 0..L, then the edges of hops 1..L; with
-prefix sums of it, the flat arrays ``vertices`` (ids), ``pointers`` (int32, hop after hop) and ``sources`` (int32) fall
-into batches. ``remote_vertices`` (ascending) and ``remote_counts``: rows of other ranks that the epoch needs, and in
-how many batches.
+``index`` int64 [batches * (2 hops + 1)]: of each batch the rows after hops 0..L, then the edges of hops 1..L. By its
+prefix sums, the flat arrays ``vertices`` (ids), ``pointers`` (int32, hop after hop) and ``sources`` (int32) divide into
+batches. ``remote_vertices`` (ascending) and ``remote_counts``: rows of other ranks that the epoch needs, and in how
+many batches.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property
 from queue import SimpleQueue
 from typing import Any
@@ -17,55 +18,125 @@ from numpy.typing import NDArray
 
 from simgnn.graph.thread_pool import in_order
 from simgnn.partition.folder import ArtifactWriter, OpenedArtifact
+from simgnn.program.sizes import IntArray
 from simgnn.sampling.batches.plan import WorkerEpoch
-from simgnn.sampling.batches.totals import BatchTally, Tally, tally_batch, tally_worker
 from simgnn.sampling.draw.sampler import Batch, Block, Sampler
 
 WHAT = "presampled"
 
 
+@dataclass(frozen=True)
+class Tally:
+    """Sums over batches: of one worker in one epoch, or of several.
+
+    ``vertices`` int64 [hops + 1]: rows after each hop (entry 0: seeds); ``edges`` int64 [hops]; ``largest`` int64 [hops
+    + 1]: most rows of one batch. ``rows`` int64 [P, P]: input rows that worker (row) needs of owner (column).
+    ``frequencies``: number of batches of a worker and epoch that need a row of another rank -> number of such rows.
+    """
+
+    batches: int
+    vertices: IntArray
+    edges: IntArray
+    largest: IntArray
+    rows: IntArray
+    frequencies: Mapping[int, int]
+
+    @classmethod
+    def none(cls, hops: int, ranks: int) -> "Tally":
+        rows = np.zeros(hops + 1, np.int64)
+        return cls(0, rows, np.zeros(hops, np.int64), rows, np.zeros((ranks, ranks), np.int64), {})
+
+    def __add__(self, other: "Tally") -> "Tally":
+        frequencies = {
+            times: self.frequencies.get(times, 0) + other.frequencies.get(times, 0)
+            for times in sorted({*self.frequencies, *other.frequencies})
+        }
+        return Tally(
+            self.batches + other.batches,
+            self.vertices + other.vertices,
+            self.edges + other.edges,
+            np.maximum(self.largest, other.largest),
+            self.rows + other.rows,
+            frequencies,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, with ``rows`` as (worker, owner, rows); :meth:`from_dict` is the inverse."""
+        worker, owner = np.nonzero(self.rows)
+        return {
+            "batches": self.batches,
+            "vertices": self.vertices.tolist(),
+            "edges": self.edges.tolist(),
+            "largest": self.largest.tolist(),
+            "rows": np.stack((worker, owner, self.rows[worker, owner]), axis=1).tolist(),
+            "frequencies": [list(entry) for entry in self.frequencies.items()],
+        }
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any], ranks: int) -> "Tally":
+        rows = np.zeros((ranks, ranks), np.int64)
+        for worker, owner, number in table["rows"]:
+            rows[worker, owner] = number
+        vertices, edges, largest = (np.array(table[name], np.int64) for name in ("vertices", "edges", "largest"))
+        frequencies = {int(times): int(held) for times, held in table["frequencies"]}
+        return cls(int(table["batches"]), vertices, edges, largest, rows, frequencies)
+
+    @property
+    def duplicates(self) -> IntArray:
+        """Sampled edges of each hop whose source was in the batch already: rows that deduplication saves."""
+        return self.edges - np.diff(self.vertices)
+
+    def remote_rows(self, places: IntArray) -> int:
+        """Input rows whose owner has another number in ``places`` [P] than the worker: a number for each rank, or its
+        host."""
+        return int(self.rows[places[:, None] != places[None, :]].sum())
+
+
 def write_part(
     turn: WorkerEpoch, writer: ArtifactWriter, samplers: "SimpleQueue[Sampler]", done: Callable[[], None]
 ) -> Tally:
-    """Sample and write every batch of ``turn``, with as many threads as there are ``samplers``.
-
-    ``done`` is called after each batch. In memory are one batch a thread, one more, and 2 or 4 bytes a vertex of the
-    graph.
-    """
-    plan = turn.plan
-    owner = np.asarray(plan.owner)
+    """Sample and write every batch of ``turn``, with as many threads as there are ``samplers``. ``done`` is called
+    after each batch. In memory are one batch a thread, one more, and 2 or 4 bytes a vertex of the graph."""
+    plan, worker, owner = turn.plan, turn.worker, np.asarray(turn.plan.owner)
     hops = len(plan.fanouts)
 
-    def work(number: int) -> tuple[Batch, BatchTally]:
+    def work(number: int) -> tuple[Batch, IntArray, NDArray[Any]]:
+        """A batch, its input rows by owner, int64 [P], and the ids of those that others own."""
         sampler = samplers.get()
         try:
             batch = turn.sample(number, sampler)
         finally:
             samplers.put(sampler)
-        return batch, tally_batch(batch, owner, turn.worker, plan.ranks)
+        owners = owner[batch.vertices]
+        return batch, np.bincount(owners, minlength=plan.ranks), batch.vertices[owners != worker]
 
     counts = np.zeros(plan.csr.rows, np.min_scalar_type(len(turn)))
+    rows, largest = np.zeros((2, hops + 1), np.int64)
+    edges, by_owner = np.zeros(hops, np.int64), np.zeros((plan.ranks, plan.ranks), np.int64)
     with ExitStack() as stack:
         index = stack.enter_context(writer.stream("index", np.int64))
         vertices = stack.enter_context(writer.stream("vertices", np.asarray(plan.csr.indices).dtype))
         pointers = stack.enter_context(writer.stream("pointers", np.int32))
         sources = stack.enter_context(writer.stream("sources", np.int32))
-
-        def written() -> Iterator[BatchTally]:
-            for batch, tally in in_order(work, len(turn), samplers.qsize()):
-                index(np.concatenate((tally.vertices, tally.edges)))
-                vertices(batch.vertices)
-                for block in batch.blocks:
-                    pointers(block.indptr)
-                    sources(block.sources)
-                yield tally
-                done()
-
-        total = tally_worker(written(), counts, turn.worker, hops, plan.ranks)
+        for batch, owned, far in in_order(work, len(turn), samplers.qsize()):
+            drawn = np.array([len(block.sources) for block in batch.blocks], np.int64)
+            index(np.concatenate((batch.sizes, drawn)))
+            vertices(batch.vertices)
+            for block in batch.blocks:
+                pointers(block.indptr)
+                sources(block.sources)
+            rows += batch.sizes
+            edges += drawn
+            np.maximum(largest, batch.sizes, out=largest)
+            by_owner[worker] += owned
+            counts[far] += 1  # a row occurs once in a batch
+            done()
     remote = np.flatnonzero(counts)
     writer.array("remote_vertices", remote.astype(np.asarray(plan.csr.indices).dtype))
     writer.array("remote_counts", counts[remote].astype(np.int32))
-    return total
+    times, held = np.unique(counts[remote], return_counts=True)
+    frequencies = dict(zip(times.tolist(), held.tolist(), strict=True))
+    return Tally(len(turn), rows, edges, largest, by_owner, frequencies)
 
 
 class Part(OpenedArtifact):
@@ -102,7 +173,7 @@ class Part(OpenedArtifact):
         return self._arrays["vertices"][row : row + int(self.rows[number, -1])]
 
     def batch(self, number: int) -> Batch:
-        """Batch ``number`` of 0..len-1, as it was sampled."""
+        """Batch ``number`` of 0..len-1."""
         hops = self._hops
         sizes, edges = self.rows[number], self.edges[number]
         row, pointer, source = (int(starts[number]) for starts in self._starts)

@@ -1,9 +1,9 @@
-"""Sizes of mini-batches from degrees alone, for a graph that nobody can load: means, drawn from nothing.
+"""Expected sizes of mini-batches from degrees alone, for a graph that nobody can load.
 
 Vertices of one degree and owner are alike. Draws fall on owners as the partition's edges do, and on an owner's vertices
 in proportion to their degrees; a vertex is in a batch unless every draw missed it (independent draws: Poisson). Source:
-the degree estimator of docs/systems/mini-batches.md, which knows each vertex; here a class of vertices stands for
-each, since a statistics file holds no edges. All batches of a rank are equal, its last one too.
+the degree estimator of docs/systems/mini-batches.md, which knows each vertex; here a class of vertices stands for each,
+since a statistics file holds no edges. All batches of a rank are equal, its last one too.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ NEEDED_BY = "the estimate of mini-batches"
 
 @dataclass(frozen=True)
 class Expected:
-    """One batch of one rank. ``rows`` [hops + 1], ``edges`` [hops]; ``inside`` [D, P]: the probability that a vertex of
-    a degree and owner is among its input rows; ``vertices`` [D, P]: how many of them there are. ``frontiers``,
-    ``draws`` [hops, P]: vertices that each hop expands, and the edges that it draws, by owner."""
+    """The mean batch of one rank. ``rows`` [hops + 1], ``edges`` [hops]; ``inside`` [D, P]: the probability that a
+    vertex of a degree and owner is among its input rows; ``vertices`` [D, P]: how many of them there are.
+    ``frontiers``, ``draws`` [hops, P]: vertices that each hop expands, and the edges that it draws, by owner."""
 
     rows: Floats
     edges: Floats
@@ -39,10 +39,8 @@ class Expected:
 
 
 def expected_batch(stats: PartitionStats, rank: int, seeds: float, fanouts: Sequence[int]) -> Expected:
-    """The mean batch of ``rank`` that begins with so many of its own vertices.
-
-    Raises :class:`ConfigError` for statistics without degrees.
-    """
+    """The mean batch of ``rank`` with so many ``seeds`` of its own. Raises :class:`ConfigError` for statistics without
+    degrees."""
     table = np.asarray(stats.table(DEGREES, NEEDED_BY), dtype=np.float64)
     degree, count = table[:, 0], table[:, 1]
     owned = stats.rows / stats.rows.sum()
@@ -77,8 +75,7 @@ def estimated_sizes(
     whole_run: bool = False,
 ) -> BatchSizes:
     """Sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``batch_size``: of every rank,
-    or of each; ``hot_rows``: of each cache, which ``whole_run`` fills once; ``parted``: whether hosts draw for one
-    another."""
+    or of each; ``hot_rows``: of each cache, which ``whole_run`` fills once; ``parted``: hosts draw for one another."""
     ranks, steps = stats.ranks, _steps(training, batch_size)
     if steps == 0:
         raise ConfigError(f"graph '{stats.facts.name}' has no training vertices, so there is nothing to sample")
@@ -117,7 +114,7 @@ def estimated_sizes(
 def _parted(
     stats: PartitionStats, batches: Sequence[Expected], senders: IntArray, shape: tuple[int, int]
 ) -> PartedSizes:
-    """Requests of the mean batches. Halo vertices of a host are at most those of its ranks, each counted by itself."""
+    """Requests of the mean batches, and the structure of hosts, whose halo vertices are counted for each rank."""
     ranks, hosts = stats.ranks, stats.hosts
     asked, returned = np.zeros((2, len(batches[0].edges), ranks, ranks), np.int64)
     for rank, batch in enumerate(batches):

@@ -31,10 +31,10 @@ def even_split(
 ) -> tuple[Vertices, ...]:
     """Sets that differ by one vertex at most, mostly owned by the rank's host (DistDGL: Zheng et al., IA3 2020).
 
-    Training vertices, grouped by owning host, are cut evenly into a range for each host, every range given to a host
-    such that most of them are owned there in sum; a host's range is shuffled and cut evenly among its ranks. ``owner``
-    int32 [V]; ``rank_hosts`` int64 [P]. Deviation: the paper gives each range to the host that owns most of it, which
-    may give two ranges to one host; here hosts are assigned all at once.
+    Training vertices, grouped by owning host, are cut evenly into a range for each host. Ranges are assigned to hosts
+    so that hosts own as many of their vertices as possible; a host's range is shuffled and cut evenly among its ranks.
+    ``owner`` int32 [V]; ``rank_hosts`` int64 [P]. Deviation: the paper gives each range to the host that owns most of
+    it, which may give two ranges to one host.
     """
     hosts, places = np.unique(rank_hosts, return_inverse=True)
     host = places[np.asarray(owner)[train]]
@@ -59,9 +59,9 @@ class SamplingPlan:
     """All that decides every batch: graph, seed, fan-outs by hop from the seed vertices, batch size, and the training
     vertices of each worker (ascending, int64 [n_w]). ``owner`` int32 [V] is the rank that holds a row.
 
-    ``batch_size``: seed vertices of a full batch, of every worker or of each, a number where all are equal. ``last``:
-    "keep", each worker's last batch may be short, or missing; "drop", all workers have as many batches, all of them
-    full (docs/systems/mini-batches.md).
+    ``batch_size``: seed vertices of a full batch, of every worker or of each. ``last``: with "keep", the last batch of
+    a worker may be short or missing; with "drop", all workers have equally many batches, all of them full
+    (docs/systems/mini-batches.md).
     """
 
     csr: CSR
@@ -83,7 +83,7 @@ class SamplingPlan:
 
     @property
     def told_batch_size(self) -> int | list[int]:
-        """``batch_size`` as files hold it."""
+        """``batch_size`` as files state it."""
         return self.batch_size if isinstance(self.batch_size, int) else list(self.batch_size)
 
     def batches(self, worker: int) -> int:
@@ -103,7 +103,6 @@ class SamplingPlan:
         return sum(min(len(mine), self.batches(w) * self.size_of(w)) for w, mine in enumerate(self.workers))
 
     def epoch(self, worker: int, epoch: int) -> "WorkerEpoch":
-        """The batches of a worker in an epoch: each of its training vertices is a seed once, or in none of them."""
         return WorkerEpoch(self, worker, epoch)
 
     @cached_property
@@ -114,7 +113,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class WorkerEpoch:
-    """The batches of one worker in one epoch."""
+    """The batches of one worker in one epoch; each of its training vertices is a seed at most once."""
 
     plan: SamplingPlan
     worker: int
@@ -129,12 +128,12 @@ class WorkerEpoch:
         return epoch_order(self.plan.workers[self.worker], self.plan.seed, self.worker, self.epoch)
 
     def seeds(self, batch: int) -> IndexArray:
-        """The vertices that batch number ``batch`` is for; none where the worker has no such batch."""
+        """Seed vertices of a batch; none where the worker has no such batch."""
         size = self.plan.size_of(self.worker)
         return self.order[batch * size : (batch + 1) * size]
 
     def sample(self, batch: int, sampler: Sampler) -> Batch:
-        """Batch number ``batch``, with a sampler of the plan's graph and fan-outs."""
+        """Draw a batch, with a sampler of the plan's graph and fan-outs."""
         return sampler.sample(self.seeds(batch), batch_seed(self.plan.seed, self.worker, self.epoch, batch))
 
 
@@ -144,8 +143,8 @@ PLAN = "plan"
 
 
 def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
-    """Write the plan into the folder ``path``, unless it lies there already; ``source``: digest of its graph and
-    partition. Returns the folder. Raises :class:`ConfigError` where another plan lies there."""
+    """Write the plan into the folder ``path``, unless it is there already; ``source``: digest of its graph and
+    partition. Raises :class:`ConfigError` where another plan is there."""
     details = {
         "source": source,
         "fanouts": list(plan.fanouts),
@@ -179,8 +178,7 @@ def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
 
 
 def open_plan(path: Path) -> SamplingPlan:
-    """The plan in ``path``, memory-mapped. Raises :class:`~simgnn.partition.folder.CorruptArtifactError` when it is not
-    whole."""
+    """Open the plan in ``path``, memory-mapped. Raises :class:`~simgnn.partition.folder.CorruptArtifactError`."""
     folder = ArtifactFolder.open(path, PLAN_WHAT).verify()
     details = folder.details
     bounds, size = np.cumsum(folder.array("training"))[:-1], details["batch_size"]

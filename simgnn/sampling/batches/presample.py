@@ -1,15 +1,12 @@
-"""Batches of a whole run, sampled ahead of time onto disk: resumable, in bounded memory, with a digest.
+"""Samples the batches of a whole run ahead of time, onto disk: resumable, in bounded memory, with a digest.
 
-A folder holds ``settings.json`` (all that decides a batch), ``epoch-E/rank-R`` (one part each, see ``part``), and, once
-every part of the epochs asked for is there, ``presample.json`` with digest and totals. Several processes may fill one
-folder, each its own ranks; a part is made by one of them, and is there whole or not at all.
+A folder holds ``settings.json`` (all that decides a batch), ``epoch-E/rank-R``, and, once all batches exist,
+``presample.json`` with digest and totals. Several processes may fill one folder, each its own ranks.
 """
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +17,10 @@ from simgnn.errors import ConfigError
 from simgnn.graph.thread_pool import usable_threads
 from simgnn.outputs import check_output_folder
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
-from simgnn.sampling.batches.epoch_file import WHAT, Part, write_part
+from simgnn.sampling.batches.epoch_file import WHAT, Part, Tally, write_part
 from simgnn.sampling.batches.plan import PLAN, SamplingPlan, WorkerEpoch
-from simgnn.sampling.batches.totals import Tally
 from simgnn.sampling.draw.sampler import Sampler
+from simgnn.tomlfile import write_atomically
 
 SETTINGS, TOTALS = "settings.json", "presample.json"
 FORMAT = 1
@@ -57,7 +54,7 @@ def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
 
 
 def part_path(folder: Path, epoch: int, worker: int) -> Path:
-    """Where the batches of a worker in an epoch lie."""
+    """The folder of a worker's batches of an epoch."""
     return folder / f"epoch-{epoch}" / f"rank-{worker}"
 
 
@@ -67,8 +64,8 @@ def open_part(folder: Path, epoch: int, worker: int) -> Part:
 
 
 def checked_part(folder: Path, epoch: int, worker: int) -> Part:
-    """As :func:`open_part`, of a folder that :func:`presample` has made or checked in this process: nobody reads all of
-    it again for its digests. Raises :class:`ConfigError` when it is missing."""
+    """As :func:`open_part`, without comparing digests, since :func:`presample` did so in this process. Raises
+    :class:`ConfigError` when the batches are missing."""
     return Part(ArtifactFolder.open(_there(folder, epoch, worker), WHAT))
 
 
@@ -82,10 +79,8 @@ def _there(folder: Path, epoch: int, worker: int) -> Path:
 
 
 def check_free(folder: Path, option: str = "--out") -> None:
-    """Raise :class:`ConfigError` when ``folder`` cannot be made or holds something else than presampled batches.
-
-    ``option`` is what named it, for the message.
-    """
+    """Raise :class:`ConfigError`, which begins with ``option``, when ``folder`` cannot be made or holds something else
+    than presampled batches."""
     check_output_folder(folder, option)
     if folder.is_dir() and any(folder.iterdir()) and _settings_in(folder) is None:
         raise ConfigError(
@@ -95,7 +90,7 @@ def check_free(folder: Path, option: str = "--out") -> None:
 
 
 def check_kept(folder: Path, option: str) -> None:
-    """As :func:`check_free`, of a folder that is only read where all batches are there: it may be read-only."""
+    """As :func:`check_free`, but a folder that holds batches already may be read-only."""
     if _settings_in(folder) is None:
         check_free(folder, option)
 
@@ -112,12 +107,12 @@ def presample(
     option: str = "--out",
     done: Callable[[int, int], None] = lambda batches, of: None,
 ) -> Presampled:
-    """Write the batches of epochs 0..epochs-1 of ``ranks`` (default: all) into ``folder``; what is there is kept.
+    """Write the batches of epochs 0..epochs-1 of ``ranks`` (default: all) into ``folder``; existing ones are kept.
 
     Contents do not depend on ``threads`` (default: every core), on which process makes which part, or on
-    interruptions. ``force`` first removes batches that were made from other settings; without it they are refused with
-    :class:`ConfigError`. ``option`` is what named the folder, for messages. A folder that has it all is only read.
-    ``done`` is told how many batches were sampled, and how many there are to sample.
+    interruptions. ``force`` first removes batches of other settings, which otherwise raise :class:`ConfigError`.
+    ``option`` begins messages about the folder. A complete folder is only read. ``done`` receives how many batches were
+    sampled, and how many there are to sample.
     """
     settings = settings_of(plan, source)
     _claim(folder, settings, force, option)
@@ -135,7 +130,7 @@ def presample(
     def one() -> None:
         nonlocal through
         through += 1
-        done(through, max(through, expected))  # a damaged part is made again, which nobody expected
+        done(through, max(through, expected))  # more than expected, where a damaged part is made again
 
     for turn in turns:
         key = {**settings, "epoch": turn.epoch, "worker": turn.worker}
@@ -148,7 +143,7 @@ def presample(
 
 
 def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) -> None:
-    """Write the folder's settings, or compare them with what it was made from."""
+    """Write the folder's settings, or compare them with those that are there."""
     there = _settings_in(folder)
     if there == settings:
         return  # before anything is tried: it may be read-only
@@ -172,7 +167,7 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) 
 
 
 def _settings_in(folder: Path) -> dict[str, Any] | None:
-    """What the batches of ``folder`` were made from; None where it holds none."""
+    """Settings of the batches in ``folder``; None where it holds none."""
     try:
         there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -213,23 +208,14 @@ def _size(folder: Path) -> int:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file that is there whole or not at all; one that says the same is left as it is."""
+    """Write a JSON file completely or not at all; a file with the same content stays as it is."""
     text = json.dumps(value, indent=1)
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        draft = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            draft.chmod(0o644)  # temporary files are private; results are to be read by others
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_atomically(path, text)
 
 
 def write_totals(path: Path, value: Mapping[str, Any]) -> None:
-    """As :func:`write_json`, where ``value`` tells of its ``epochs``: a file that tells of more is left as it is."""
+    """As :func:`write_json`, but a file of more ``epochs`` stays as it is."""
     try:
         there = int(json.loads(path.read_text(encoding="utf-8"))["epochs"])
     except (OSError, ValueError, KeyError, TypeError):

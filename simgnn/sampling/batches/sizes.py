@@ -1,6 +1,5 @@
 """Sizes of every batch of a run, of what it pulls and of its requests: all that planning needs of the batches."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.npzfile import read_npz
+from simgnn.partition.folder import write_npz
 from simgnn.program.sizes import IntArray, Route
 
 ID_BYTES, DEGREE_BYTES, NEIGHBOUR_BYTES = 8, 4, 8
@@ -24,8 +24,7 @@ PLAIN = ("rows", "edges", "local", "hits", "training")
 class SampleRequests:
     """Requests of every batch of a run, exact. ``asked``, ``returned`` int64 [hops, P, P, epochs, steps]: vertices that
     a rank (first P) asks of another (second P) at a hop, and neighbours that come back; the diagonal is what ranks draw
-    of their own host's rows. A rank without a batch in a step asks for nothing, but answers.
-    """
+    of their own host's rows. A rank without a batch in a step asks for nothing, but answers."""
 
     asked: IntArray
     returned: IntArray
@@ -70,8 +69,8 @@ class CacheSizes:
 
 @dataclass(frozen=True)
 class PartedSizes:
-    """Sampling where each host holds a part of the graph's structure, of ``structure_bytes`` int64 [P] on the host of
-    each rank."""
+    """Sampling where each host holds a part of the graph's structure: ``structure_bytes`` int64 [P] on each rank's
+    host."""
 
     requests: SampleRequests
     structure_bytes: IntArray
@@ -119,12 +118,7 @@ def save_sizes(sizes: BatchSizes, hot_rows: int, path: Path) -> None:
         arrays["parted/structure_bytes"] = sizes.parted.structure_bytes
     for name, route in routes.items():
         arrays |= {f"{name}/source": route.source, f"{name}/target": route.target, f"{name}/rows": route.rows}
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    try:
-        np.savez_compressed(temporary, **arrays)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_npz(path, arrays)
 
 
 def load_sizes(path: Path) -> tuple[BatchSizes, int]:

@@ -13,8 +13,7 @@ from simgnn.partition.local.contiguous_ids import IdMaps, RelabelledPart, relabe
 from simgnn.partition.local.edge_cut_kernels import halo_places
 from simgnn.partition.local.serving import Serving
 from simgnn.program.sizes import IntArray
-from simgnn.sampling.draw.neighbour_choice import choose_in_part, count_choices
-from simgnn.sampling.draw.sampler import Assembly, Batch, put_chosen
+from simgnn.sampling.draw.sampler import Assembly, choose_in_part, count_choices, put_chosen
 
 Ids = NDArray[np.int64]
 OWN = ("indptr", "indices", "halo_gid", "oid")
@@ -24,7 +23,7 @@ OF_ALL = ("node_map", "new2old", "old2new")
 
 @dataclass(frozen=True)
 class Drawn:
-    """Neighbours of some rows: ``found[bounds[k]:bounds[k + 1]]`` are those of row k, by their lids."""
+    """Neighbours of some rows, as ids local to the host: those of row k are ``found[bounds[k]:bounds[k + 1]]``."""
 
     bounds: IntArray
     found: IndexArray
@@ -32,8 +31,8 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a host answers: ``degrees`` int32 [k], neighbours kept for each vertex that was asked for; ``neighbours``
-    int64, their gids, one vertex after the other; ``lengths`` int64 [requesters]: how many go to each."""
+    """Answer of a host: ``degrees`` int32 [k], neighbours kept for each vertex asked for; ``neighbours`` int64, their
+    global ids, vertex by vertex; ``lengths`` int64 [requesters]: how many go to each."""
 
     degrees: NDArray[np.int32]
     neighbours: Ids
@@ -42,13 +41,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class HostStructure:
-    """The structure that host ``part.part`` of k holds: its partition with whole in-neighbourhoods, halo vertices by id
-    only, and the tables of ids.
+    """The structure that one of k hosts holds: its partition with complete in-neighbourhoods, halo vertices by id only,
+    and the tables of ids.
 
     ``node_map`` int64 [k + 1], ``new2old`` and ``old2new`` int64 [V] as in
     :class:`~simgnn.partition.local.contiguous_ids.IdMaps`. Source: DistDGL (Zheng et al., IA3 2020, sections 5.3 and
-    5.5.1). Deviation: the two tables of all vertices, 16 bytes each, lie on every host: a batch lists its vertices by
-    oid, so that it does not show how the graph was partitioned, while ids travel as gids.
+    5.5.1). Deviation: every host holds both tables of all vertices, 16 bytes each. A batch lists its vertices by oid,
+    so that it does not depend on the partition, while ids travel as gids.
     """
 
     part: RelabelledPart
@@ -58,8 +57,8 @@ class HostStructure:
 
     @classmethod
     def of(cls, csr: CSR, owner: NDArray[np.int32], serving: Serving, host: int) -> "HostStructure":
-        """Cut out of the whole graph, which may be memory-mapped; ``owner`` int32 [V], ranks. Beside the result it
-        needs 16 bytes a vertex of the graph."""
+        """Cut the structure out of the whole graph, which may be memory-mapped; ``owner`` int32 [V], ranks. Needs 16
+        bytes a vertex of the graph besides."""
         hosts = np.array(serving.hosts, np.int32)[np.asarray(owner)]
         maps = IdMaps.of(hosts, serving.parts)
         (part,) = relabelled_parts(csr, hosts, maps, (host,))
@@ -69,23 +68,20 @@ class HostStructure:
         return made
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that it holds, by name; :meth:`from_arrays` makes the same of it."""
+        """All arrays by name; :meth:`from_arrays` is the inverse."""
         return {name: getattr(self.part, name) for name in OWN} | {name: getattr(self, name) for name in OF_ALL}
 
     @classmethod
     def from_arrays(cls, host: int, arrays: Mapping[str, NDArray[Any]]) -> "HostStructure":
-        """Of the arrays of a host, used in place."""
         part = RelabelledPart(host, int(arrays["node_map"][host]), **{name: arrays[name] for name in OWN})
         return cls(part, **{name: arrays[name] for name in OF_ALL})
 
     @property
     def host(self) -> int:
-        """The host, and its partition."""
         return self.part.part
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its arrays."""
         return sum(array.nbytes for array in self.arrays().values())
 
     def degrees(self) -> NDArray[np.int32]:
@@ -98,8 +94,8 @@ class HostStructure:
         return gids, np.searchsorted(self.node_map, gids, side="right") - 1
 
     def draw(self, lids: Ids, runs: Iterable[tuple[int, int]], hop: int, fanout: int) -> Drawn:
-        """At most ``fanout`` neighbours (-1: all) of core vertices ``lids`` int64 [n]. ``runs``: how many of them, one
-        after the other, are drawn under which batch seed."""
+        """Draw at most ``fanout`` neighbours (-1: all) of core vertices ``lids`` int64 [n]. ``runs``: consecutive
+        (number of vertices, batch seed)."""
         part = self.part
         bounds = np.empty(len(lids) + 1, np.int64)
         found = np.empty(count_choices(part.indptr, lids, fanout, bounds), part.indices.dtype)
@@ -111,11 +107,8 @@ class HostStructure:
         return Drawn(bounds, found)
 
     def serve(self, lids: Ids, counts: Sequence[int], seeds: Sequence[int], hop: int, fanout: int) -> Reply:
-        """Draw for requesters: the first ``counts[0]`` of ``lids`` int64 [k] under ``seeds[0]``, and so on.
-
-        Core rows alone are drawn from, and no request leads to another. Raises :class:`GraphError` for a vertex that
-        this host does not hold: the requester has another partition.
-        """
+        """Draw for requesters: the first ``counts[0]`` of ``lids`` int64 [k] under ``seeds[0]``, and so on. Raises
+        :class:`GraphError` for a vertex that this host does not hold."""
         part = self.part
         if len(lids) and not 0 <= int(lids.min()) <= int(lids.max()) < part.core:
             raise GraphError(
@@ -133,7 +126,7 @@ class HostStructure:
 
 def structure_size(core: IntArray, edges: IntArray, halo: IntArray, vertices: int) -> IntArray:
     """Bytes of the structure of every host, int64 [M], from its numbers of core vertices, in-edges and halo vertices,
-    int64 [M] each, and the graph's vertices. Source: docs/systems/distdgl.md, and the tables of ids."""
+    int64 [M] each, and the graph's vertices. Source: docs/systems/distdgl.md."""
     lid_bytes = np.where(core + halo <= 2**31, 4, 8)
     return 8 * (core + 1) + lid_bytes * edges + 8 * halo + 8 * (core + halo) + 8 * (len(core) + 1) + 16 * vertices
 
@@ -154,10 +147,10 @@ def structure_bytes(csr: CSR, owner: NDArray[np.int32], serving: Serving) -> Int
 
 @dataclass(frozen=True)
 class Asked:
-    """A frontier divided. ``here`` int64: places of the vertices whose rows this host holds, ``lids`` which these are;
-    ``away`` int64 [k]: places of the others, rank after rank that is asked, ascending in each; ``wanted`` int64 [k]:
-    their lids where they lie; ``counts`` int64 [P]: how many each rank is asked for. ``hosts`` int64 [M]: vertices of
-    each host."""
+    """A frontier divided by who draws. ``here`` int64: positions of the vertices whose rows this host holds, ``lids``
+    their local ids; ``away`` int64 [k]: positions of the others, grouped by the rank that is asked; ``wanted`` int64
+    [k]: their local ids there; ``counts`` int64 [P]: vertices asked of each rank; ``hosts`` int64 [M]: vertices of each
+    host."""
 
     here: IntArray
     lids: Ids
@@ -167,43 +160,29 @@ class Asked:
     hosts: IntArray
 
 
-class Requester:
+class Requester(Assembly):
     """Batches of one rank, one at a time: :meth:`begin`; for each hop :meth:`ask`, :meth:`draw` and :meth:`stitch`; at
-    last :meth:`batch`. Keeps (hops + 1) * V / 4 bytes beside the structure.
+    last :meth:`batch`, which gives what a sampler of the whole graph gives. Nothing is sent here.
 
-    ``servers`` int64 [M]: the rank that serves each partition to this one
-    (:attr:`~simgnn.partition.local.serving.Serving.servers`), of ``ranks`` in all.
+    ``servers`` int64 [M]: the rank that serves each partition to this one (:attr:`Serving.servers`), of ``ranks`` in
+    all. Keeps (hops + 1) * V / 4 bytes beside the structure.
     """
 
     def __init__(self, structure: HostStructure, servers: IntArray, ranks: int, fanouts: Sequence[int]) -> None:
-        self.structure = structure
-        self.servers = servers
-        self.ranks = ranks
-        self.fanouts = tuple(fanouts)
         vertices = len(structure.old2new)
-        ids = np.int32 if vertices < 2**31 else np.int64  # as in the CSR of the whole graph
-        self._assembly = Assembly(vertices, len(self.fanouts), ids)
+        # ids as in the CSR of the whole graph
+        super().__init__(vertices, len(fanouts), np.int32 if vertices < 2**31 else np.int64)
+        self.structure, self.servers, self.ranks, self.fanouts = structure, servers, ranks, tuple(fanouts)
         self._seed = 0
 
-    def begin(self, seeds: NDArray[Any], batch_seed: int) -> None:
-        """A new batch of vertices ``seeds`` [n], of whatever host. Raises
-        :class:`~simgnn.errors.GraphError` for some that are no vertices or not different."""
-        self._assembly.begin(seeds)
+    def begin(self, seeds: NDArray[Any], batch_seed: int = 0) -> None:
+        """Begin a batch of vertices ``seeds`` [n] of any host. Raises :class:`GraphError` where some are no vertices or
+        not different."""
+        super().begin(seeds)
         self._seed = batch_seed
 
-    @property
-    def hop(self) -> int:
-        """The hop that is next, from 1."""
-        return self._assembly.hop
-
-    @property
-    def frontier(self) -> NDArray[Any]:
-        """All that the batch holds before that hop [n]."""
-        found: NDArray[Any] = self._assembly.frontier
-        return found
-
     def ask(self) -> Asked:
-        """Who draws what of the frontier."""
+        """Divide the frontier by who draws its neighbours."""
         structure = self.structure
         gids, hosts = structure.locate(self.frontier)
         own = hosts == structure.host
@@ -220,17 +199,17 @@ class Requester:
         )
 
     def draw(self, asked: Asked) -> Drawn:
-        """What this rank draws itself; it needs no answers."""
+        """Draw the neighbours of vertices whose rows this host holds."""
         runs = ((len(asked.lids), self._seed),)
         return self.structure.draw(asked.lids, runs, self.hop, self.fanouts[self.hop - 1])
 
     def stitch(self, asked: Asked, drawn: Drawn, degrees: NDArray[np.int32], neighbours: Ids) -> None:
         """End the hop with the answers: ``degrees`` int32 [k] and the gids ``neighbours`` int64 [their sum] of what was
-        asked for, in its order. Raises :class:`~simgnn.errors.GraphError` for answers that are not of this graph."""
-        structure, assembly = self.structure, self._assembly
+        asked for, in its order. Raises :class:`GraphError` for answers that are not of this graph."""
+        structure = self.structure
         starts = np.concatenate(([0], np.cumsum(degrees, dtype=np.int64)))
         vertices = len(structure.new2old)
-        # what another host says is looked up without bounds below
+        # the kernels below check no bounds
         if (len(degrees), int(starts[-1])) != (len(asked.away), len(neighbours)) or (
             len(neighbours) and not 0 <= int(neighbours.min()) <= int(neighbours.max()) < vertices
         ):
@@ -243,11 +222,7 @@ class Requester:
         bounds[1:][asked.here] = np.diff(drawn.bounds)
         bounds[1:][asked.away] = degrees
         np.cumsum(bounds, out=bounds)
-        chosen, marks = assembly.room(int(bounds[-1])), assembly.marks
+        chosen, marks = self.room(int(bounds[-1])), self.marks
         put_chosen(asked.here, drawn.bounds, drawn.found, structure.part.oid, bounds, chosen, marks)
         put_chosen(asked.away, starts, neighbours, structure.new2old, bounds, chosen, marks)
-        assembly.extend(bounds, chosen)
-
-    def batch(self) -> Batch:
-        """What was begun, after its last hop: the batch that a sampler of the whole graph gives."""
-        return self._assembly.batch()
+        self.extend(bounds, chosen)

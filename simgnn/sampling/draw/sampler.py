@@ -1,4 +1,10 @@
-"""From seed vertices to blocks: one mini-batch."""
+"""Assembles a mini-batch from seed vertices: blocks of sampled edges, and the bits that mark which vertices it holds.
+
+The bits deduplicate vertices without a sort and without a table of all vertices. ``marks`` uint64 [hops + 1, words, 2]:
+in column 0, bit v % 64 of word v // 64 of row h says that hop h brought in vertex v (row 0: the seeds); column 1 is the
+position in the batch of the first vertex of that word. Positions of a hop's new vertices, ascending by id, are prefix
+sums of the bits: 16 bytes for 64 vertices stay in the processor's cache, where a table of positions would not.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +17,111 @@ from numpy.typing import NDArray
 from simgnn.errors import GraphError
 from simgnn.graph.bits import bit_position, lowest_bit, ones
 from simgnn.graph.csr import CSR, IndexArray
-from simgnn.sampling.draw.neighbour_choice import choose, count_choices
+from simgnn.graph.hashing import GOLDEN, splitmix
+
+WORD = 64
+"""Rows of at most this many neighbours are chosen with one word of bits."""
+
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_LOW = np.uint64(0xFFFFFFFF)
+_S32 = np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _below(bits: Any, bound: Any) -> Any:
+    """High 64 bits of ``bits * bound`` for ``bound`` below 2**32: a number of 0..bound-1."""
+    return ((bits >> _S32) * bound + (((bits & _LOW) * bound) >> _S32)) >> _S32
+
+
+@njit(cache=True, nogil=True)
+def count_choices(indptr: Any, frontier: Any, fanout: Any, bounds: Any) -> Any:
+    """Prefix sums of the choices of each row into ``bounds`` [rows + 1]; their total. ``fanout`` < 0: all."""
+    total = np.int64(0)
+    bounds[0] = 0
+    for row in range(len(frontier)):
+        vertex = frontier[row]
+        degree = indptr[vertex + 1] - indptr[vertex]
+        total += degree if fanout < 0 or degree < fanout else fanout
+        bounds[row + 1] = total
+    return total
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _choose_row(
+    indices: Any, first: Any, degree: Any, vertex: Any, state: Any, turn: Any, chosen: Any, begin: Any, end: Any
+) -> None:
+    """Write ``end - begin`` of the ``degree`` entries of ``indices`` from ``first`` on to ``chosen[begin:end]``, in
+    their order; ``vertex``, the row's id in the whole graph, is what the draws depend on."""
+    count = end - begin
+    if count == degree:
+        for k in range(count):
+            chosen[begin + k] = indices[first + k]
+    else:
+        stream = splitmix(state ^ (np.uint64(vertex) + GOLDEN), _ZERO)
+        if degree <= WORD:
+            taken = _ZERO
+            for k in range(count):
+                top = np.uint64(degree - count + k)
+                bit = _ONE << _below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), top + _ONE)
+                taken |= (_ONE << top) if taken & bit else bit
+            for k in range(begin, end):
+                bit = lowest_bit(taken)
+                chosen[k] = indices[first + bit_position(bit)]
+                taken ^= bit
+        else:
+            for k in range(count):
+                last = np.int64(degree - count + k)
+                drawn = np.int64(_below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), np.uint64(last + 1)))
+                _insert(chosen, begin, begin + k, drawn, last)
+            for k in range(begin, end):
+                chosen[k] = indices[first + chosen[k]]
+
+
+@njit(cache=True, nogil=True)
+def choose(indptr: Any, indices: Any, frontier: Any, seed: Any, hop: Any, bounds: Any, chosen: Any, marks: Any) -> None:
+    """Write the chosen neighbours of each vertex of ``frontier``, in the graph's order, to
+    ``chosen[bounds[row]:bounds[row + 1]]``, and set their bits in column 0 of ``marks`` uint64 [words, 2]."""
+    state = splitmix(seed, _ONE)
+    turn = (np.uint64(hop) << _S32) + GOLDEN
+    for row in range(len(frontier)):
+        vertex = frontier[row]
+        first = indptr[vertex]
+        begin, end = np.int64(bounds[row]), np.int64(bounds[row + 1])
+        _choose_row(indices, first, indptr[vertex + 1] - first, vertex, state, turn, chosen, begin, end)
+        for k in range(begin, end):
+            source = chosen[k]
+            marks[source >> 6, 0] |= _ONE << np.uint64(source & 63)
+
+
+@njit(cache=True, nogil=True)
+def choose_in_part(
+    indptr: Any, indices: Any, ids: Any, rows: Any, seed: Any, hop: Any, bounds: Any, chosen: Any
+) -> None:
+    """As :func:`choose`, in a part of the graph with ids of its own: ``ids[row]`` is the row's id in the whole graph. A
+    part with complete rows in the graph's order gives the same choices."""
+    state = splitmix(seed, _ONE)
+    turn = (np.uint64(hop) << _S32) + GOLDEN
+    for k in range(len(rows)):
+        row = rows[k]
+        first = indptr[row]
+        begin, end = np.int64(bounds[k]), np.int64(bounds[k + 1])
+        _choose_row(indices, first, indptr[row + 1] - first, ids[row], state, turn, chosen, begin, end)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _insert(positions: Any, begin: Any, end: Any, drawn: Any, last: Any) -> None:
+    """Insert ``drawn`` into ascending ``positions[begin:end]``, or ``last``, which exceeds them all, if it is there
+    already."""
+    place = end
+    while place > begin and positions[place - 1] > drawn:
+        place -= 1
+    if place > begin and positions[place - 1] == drawn:
+        positions[end] = last
+        return
+    for k in range(end, place, -1):
+        positions[k] = positions[k - 1]
+    positions[place] = drawn
+
 
 MOST_EDGES = 2**31 - 1
 """Of one block: its pointers are int32."""
@@ -19,11 +129,9 @@ MOST_EDGES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Block:
-    """The sampled edges of one hop, by destination: edges point towards the seeds.
-
-    ``indptr`` int32 [destinations + 1]; ``sources`` int32 [edges], places in the batch's ``vertices``. Destination k is
-    place k, so that the first rows of a block's sources are its destinations themselves.
-    """
+    """The sampled edges of one hop, by destination: ``indptr`` int32 [destinations + 1]; ``sources`` int32 [edges],
+    positions in the batch's ``vertices``. Destination k is position k, so the first rows of a block's sources are its
+    destinations."""
 
     indptr: NDArray[np.int32]
     sources: NDArray[np.int32]
@@ -31,11 +139,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Batch:
-    """A mini-batch. ``vertices`` [m], the ids of its input rows: seeds in their order, then what each hop brought in,
+    """A mini-batch. ``vertices`` [m], the ids of its input rows: seeds in their order, then the new ones of each hop,
     ascending. ``sizes`` int64 [hops + 1]: the first ``sizes[h]`` are the rows after hop h; ``blocks[h - 1]`` is hop h.
-
-    Layer l of L uses block L - l.
-    """
+    Layer l of L uses block L - l."""
 
     vertices: IndexArray
     sizes: NDArray[np.int64]
@@ -46,29 +152,24 @@ class Batch:
         """The vertices whose outputs the batch is for."""
         return self.vertices[: self.sizes[0]]
 
-    def global_sources(self, hop: int) -> Any:
-        """Ids of the sources of every edge of ``hop`` (from 1)."""
-        return self.vertices[self.blocks[hop - 1].sources]
-
 
 class Assembly:
-    """Makes batches, one at a time, of the neighbours that their hops chose. Keeps (hops + 1) * V / 4 bytes.
-
-    :meth:`begin`; for each hop fill :meth:`room` and mark what is in it in :attr:`marks`, then :meth:`extend`; at last
-    :meth:`batch`. ``ids``: type of the graph's ids.
-    """
+    """Makes batches, one at a time, of the neighbours that their hops chose. Keeps (hops + 1) * V / 4 bytes. Call
+    :meth:`begin`; for each hop fill :meth:`room`, set the bits of its content in :attr:`marks` and call :meth:`extend`;
+    at last :meth:`batch`. ``ids``: type of the graph's ids."""
 
     def __init__(self, vertices: int, hops: int, ids: Any) -> None:
         self.vertices = vertices
         self.ids = np.dtype(ids)
         self._marks = np.zeros((hops + 1, -(-vertices // 64), 2), np.uint64)
-        self._frontier: Any = np.empty(0, self.ids)
+        self.frontier: Any = np.empty(0, self.ids)
+        """The vertices that the next hop expands: all in the batch so far [n]."""
         self._places = np.empty(0, np.int64)
         self._sizes: list[int] = []
         self._blocks: list[Block] = []
 
     def begin(self, seeds: NDArray[Any]) -> None:
-        """A new batch of ``seeds`` [n]. Raises :class:`GraphError` for some that are no vertices or not different."""
+        """Begin a batch of ``seeds`` [n]. Raises :class:`GraphError` where some are no vertices or not different."""
         self._marks[:] = 0
         if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < self.vertices:
             raise GraphError(f"seeds: expected vertices 0..{self.vertices - 1}, got {seeds.min()}..{seeds.max()}")
@@ -79,26 +180,21 @@ class Assembly:
             raise GraphError(f"seeds: got {len(typed)} of which {different} are different, expected no vertex twice")
         self._places = np.empty(len(typed), np.int64)
         rank_seeds(self._marks, typed, self._places)
-        self._frontier, self._sizes, self._blocks = typed, [len(typed)], []
+        self.frontier, self._sizes, self._blocks = typed, [len(typed)], []
 
     @property
     def hop(self) -> int:
-        """The hop that is next, from 1."""
+        """The next hop, from 1."""
         return len(self._blocks) + 1
 
     @property
-    def frontier(self) -> Any:
-        """All that the batch holds before that hop: what it expands [n]."""
-        return self._frontier
-
-    @property
     def marks(self) -> NDArray[np.uint64]:
-        """Of that hop, uint64 [words, 2]: see :mod:`simgnn.sampling.draw.sampler`."""
+        """Bits of the next hop, uint64 [words, 2], as the module's docstring says."""
         found: NDArray[np.uint64] = self._marks[self.hop]
         return found
 
     def room(self, edges: int) -> Any:
-        """An array for the neighbours of the frontier. Raises :class:`GraphError` for 2**31 or more."""
+        """An empty array for the neighbours of the frontier. Raises :class:`GraphError` for 2**31 edges or more."""
         if edges > MOST_EDGES:
             raise GraphError(
                 f"batching.fanouts: hop {self.hop} of a batch would draw {edges} edges, expected at most {MOST_EDGES}: "
@@ -109,27 +205,25 @@ class Assembly:
     def extend(self, bounds: NDArray[np.int64], chosen: Any) -> None:
         """End the hop: row k of the frontier has the neighbours ``chosen[bounds[k]:bounds[k + 1]]``."""
         hop = self.hop
-        fresh = np.empty(settle(self._marks, hop, len(self._frontier)), self.ids)
+        fresh = np.empty(settle(self._marks, hop, len(self.frontier)), self.ids)
         list_marked(self._marks, hop, fresh)
         sources = np.empty(len(chosen), np.int32)
         number(self._marks, hop, chosen, self._places, sources)
         self._blocks.append(Block(bounds.astype(np.int32), sources))
-        self._frontier = np.concatenate((self._frontier, fresh))
-        self._sizes.append(len(self._frontier))
+        self.frontier = np.concatenate((self.frontier, fresh))
+        self._sizes.append(len(self.frontier))
 
     def batch(self) -> Batch:
-        """What was begun, after its last hop; nothing of it is kept here."""
-        made = Batch(self._frontier, np.array(self._sizes, np.int64), tuple(self._blocks))
-        self._frontier, self._places, self._blocks = self._frontier[:0].copy(), self._places[:0].copy(), []
+        """The finished batch; nothing of it is kept here."""
+        made = Batch(self.frontier, np.array(self._sizes, np.int64), tuple(self._blocks))
+        self.frontier, self._places, self._blocks = self.frontier[:0].copy(), self._places[:0].copy(), []
         return made
 
 
 class Sampler:
-    """Samples batches of one graph. Keeps (hops + 1) * V / 4 bytes to work with; one thread at a time.
-
-    ``fanouts``: neighbours of each vertex at most, by hop from the seeds; -1 for all. A vertex that an earlier hop
-    brought in is expanded again at each later hop.
-    """
+    """Samples batches of one graph, in one thread at a time. Keeps (hops + 1) * V / 4 bytes. ``fanouts``: most
+    neighbours of a vertex, by hop from the seeds; -1 for all. Each hop expands all vertices of the batch, also those of
+    earlier hops."""
 
     def __init__(self, csr: CSR, fanouts: Sequence[int]) -> None:
         self.fanouts = tuple(fanouts)
@@ -138,11 +232,9 @@ class Sampler:
         self._assembly = Assembly(csr.rows, len(self.fanouts), self._indices.dtype)
 
     def sample(self, seeds: NDArray[Any], batch_seed: int) -> Batch:
-        """The batch of ``seeds``, different vertices [n], under a seed of ``simgnn.sampling.draw.seeds.batch_seed``.
-
-        A pure function of the graph's rows, ``seeds``, ``batch_seed`` and fan-outs. Raises :class:`GraphError` for
-        seeds that are no vertices or not different, and for a block of 2**31 edges or more.
-        """
+        """The batch of ``seeds``, different vertices [n]: a pure function of the graph's rows and the arguments.
+        ``batch_seed``: see :func:`simgnn.sampling.draw.seeds.batch_seed`. Raises :class:`GraphError` for seeds that are
+        no vertices or not different, and for a block of 2**31 edges or more."""
         assembly, seed = self._assembly, np.uint64(batch_seed)
         assembly.begin(seeds)
         for hop, fanout in enumerate(self.fanouts, start=1):
@@ -154,9 +246,6 @@ class Sampler:
         return assembly.batch()
 
 
-_ZERO, _ONE = np.uint64(0), np.uint64(1)
-
-
 @njit(cache=True, nogil=True)
 def mark(marks: Any, vertices: Any) -> None:
     """Set the bits of ``vertices`` in row 0."""
@@ -166,7 +255,8 @@ def mark(marks: Any, vertices: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def settle(marks: Any, hop: Any, start: Any) -> Any:
-    """Keep in row ``hop`` only what no earlier row has, number it from ``start`` on, and return how many they are."""
+    """Keep in row ``hop`` only vertices that no earlier row has, number them from ``start`` on, and return how many
+    they are."""
     total = np.int64(start)
     for word in range(marks.shape[1]):
         fresh = marks[hop, word, 0]
@@ -194,7 +284,7 @@ def list_marked(marks: Any, hop: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def rank_seeds(marks: Any, seeds: Any, places: Any) -> None:
-    """Place in the batch (out) of the k-th seed by id: seeds alone keep an order of their own."""
+    """Write to ``places`` the position in the batch of the k-th seed by id; seeds keep their own order."""
     for place in range(len(seeds)):
         seed = seeds[place]
         bit = _ONE << np.uint64(seed & 63)
@@ -204,7 +294,7 @@ def rank_seeds(marks: Any, seeds: Any, places: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def number(marks: Any, hop: Any, vertices: Any, places: Any, out: Any) -> None:
-    """Place in the batch of each of ``vertices``, all of which rows 0..hop hold."""
+    """Write to ``out`` the position in the batch of each of ``vertices``, all of which rows 0..hop hold."""
     for k in range(len(vertices)):
         vertex = vertices[k]
         word = vertex >> 6
@@ -218,8 +308,8 @@ def number(marks: Any, hop: Any, vertices: Any, places: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def put_chosen(rows: Any, starts: Any, found: Any, ids: Any, bounds: Any, chosen: Any, marks: Any) -> None:
-    """Put the neighbours of some rows of a frontier among those of all: ``found[starts[k]:starts[k + 1]]``, by their
-    ``ids``, go to ``chosen`` from ``bounds[rows[k]]`` on. ``marks`` uint64 [words, 2]: the bit of each is set."""
+    """Copy the neighbours ``found[starts[k]:starts[k + 1]]`` of some rows, translated by ``ids``, to ``chosen`` from
+    ``bounds[rows[k]]`` on, and set their bits in ``marks`` uint64 [words, 2]."""
     for k in range(len(rows)):
         at = bounds[rows[k]]
         for place in range(starts[k], starts[k + 1]):

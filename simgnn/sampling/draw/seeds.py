@@ -1,4 +1,4 @@
-"""Seeds of batches and of what dropout drops, orders of epochs. Nothing else about training is random."""
+"""Seeds of batches and of dropout, and orders of epochs. Nothing else in training is random."""
 
 import hashlib
 import struct
@@ -25,13 +25,13 @@ def batch_seed(seed: int, worker: int, epoch: int, batch: int) -> int:
 
 
 def dropout_seed(seed: int, epoch: int, batch: tuple[int, int] | None = None) -> int:
-    """Seed of what dropout draws: in an epoch on the full graph, for all ranks alike, or for a ``batch`` (worker,
-    number) of it, as docs/systems/mini-batches.md has it."""
+    """Seed of dropout in an epoch: on the full graph, for all ranks alike, or for a ``batch`` (worker, number). Source:
+    docs/systems/mini-batches.md."""
     return hash64("drop", seed, epoch) if batch is None else hash64("drop", seed, batch[0], epoch, batch[1])
 
 
 def layer_key(seed: int, layer: int) -> int:
-    """Key of the numbers that dropout draws behind a layer (1, 2, ...), from :func:`dropout_seed`."""
+    """Key of the random numbers of the dropout behind a layer (1, 2, ...), from :func:`dropout_seed`."""
     return hash64("layer", seed, layer)
 
 

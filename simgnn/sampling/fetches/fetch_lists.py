@@ -36,10 +36,10 @@ class Gather:
     """Where each input row of a batch comes from. A *position* is a place among the batch's input rows; every position
     is in exactly one of the lists ``local``, ``hits`` and ``pulls``. Rows are those of :func:`rows_on_hosts`.
 
-    ``local`` int32 [n]: positions of rows in the memory of the own host, ``local_rows`` [n] which they are there.
-    ``hits`` int32 [c]: positions of hot rows, ``slots`` int32 [c] their slots in the cache. ``pulls`` int32 [r]:
-    positions of the others, sender after sender, positions ascending in each; ``pulled_rows`` [r] which rows they are
-    on the sender's host; ``counts`` int64 [P]: how many from each rank.
+    ``local`` int32 [n]: positions of rows in the memory of the own host, ``local_rows`` [n] their rows there. ``hits``
+    int32 [c]: positions of hot rows, ``slots`` int32 [c] their slots in the cache. ``pulls`` int32 [r]: positions of
+    the others, sender after sender, positions ascending in each; ``pulled_rows`` [r] their rows on the sender's host;
+    ``counts`` int64 [P]: how many from each rank.
     """
 
     local: NDArray[np.int32]
@@ -54,11 +54,9 @@ class Gather:
 def gather(
     vertices: NDArray[Any], sources: Sources, ranking: Ranking | None, hot_rows: int, rows: IndexArray
 ) -> Gather:
-    """The plan for a batch's input ``vertices`` [m] with a cache of ``hot_rows`` (``ranking`` None: no cache).
-
-    ``rows`` [V]: row of each vertex on its host. Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in
-    order of the rank that sends them, which is the owner where a host has one rank.
-    """
+    """The plan for a batch's input ``vertices`` [m] with a cache of ``hot_rows`` (``ranking`` None: no cache); ``rows``
+    [V]: row of each vertex on its host. Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in order of
+    the rank that sends them, which is the owner where a host has one rank."""
     senders = sources.of(vertices)
     far = senders != sources.worker
     local, remote = np.flatnonzero(~far), np.flatnonzero(far)
@@ -94,8 +92,8 @@ def write_gathers(
     threads: int | None,
     writer: ArtifactWriter,
 ) -> Mapping[str, int]:
-    """Write the plans of every batch of an epoch, whose cache holds the first ``hot_rows`` of its ranking; returns how
-    many rows are local, hit, pulled and in the cache. A few batches are in memory."""
+    """Write the plans of every batch of an epoch, whose cache holds the first ``hot_rows`` of its ranking. Returns the
+    numbers of local, hit, pulled and cached rows. A few batches are in memory."""
     part = part_of()
     ranking = ranking_of(part)
     hot = ranking.hot(hot_rows)
@@ -144,7 +142,7 @@ class GatherPart(OpenedArtifact):
 
     @property
     def counts(self) -> IntArray:
-        """Rows that batches are sent, int64 [batches, P]."""
+        """Rows that each rank sends for each batch, int64 [batches, P]."""
         return self._index[:, 2:]
 
     def gather(self, number: int) -> Gather:
@@ -152,7 +150,7 @@ class GatherPart(OpenedArtifact):
         return Gather(**lists, counts=self._index[number, 2:])
 
     def pulled_from(self, number: int, sender: int) -> IndexArray:
-        """Rows, on its host, that ``sender`` sends for batch ``number``, in the order that the plan expects."""
+        """Rows, on its host, that ``sender`` sends for batch ``number``, in the order of the plan."""
         first = int(self._starts["pulls"][number]) + int(self._index[number, 2 : 2 + sender].sum())
         return self._lists["pulled_rows"][first : first + int(self._index[number, 2 + sender])]
 
@@ -167,7 +165,7 @@ class GatherPart(OpenedArtifact):
 
     @cached_property
     def _starts(self) -> dict[str, IntArray]:
-        """First place of each batch, and the end, of the three kinds of lists."""
+        """First place of each batch, and the end, in the lists of each kind."""
         lengths = {"local": self._index[:, 0], "hits": self._index[:, 1], "pulls": self._index[:, 2:].sum(axis=1)}
         return {name: np.concatenate(([0], np.cumsum(length))) for name, length in lengths.items()}
 
@@ -180,10 +178,8 @@ SERVED = "serve lists"
 
 
 def write_served(gathers: Sequence[GatherPart], sender: int, steps: int, writer: ArtifactWriter) -> Mapping[str, int]:
-    """Write what ``sender`` sends, from the plans of every rank of the epoch, in rank order; returns sums of rows.
-
-    Source: RapidGNN (docs/systems/rapidgnn.md): the union of all serve lists is the union of what plans pull.
-    """
+    """Write what ``sender`` sends, from the plans of all ranks for the epoch, in rank order; returns sums of rows.
+    Source: RapidGNN (docs/systems/rapidgnn.md): all serve lists together are what all plans pull."""
     index = np.zeros((steps, len(gathers)), np.int64)
     exchanged = np.zeros(steps, np.bool_)
     for requester, plan in enumerate(gathers):
@@ -216,7 +212,7 @@ class ServePart(OpenedArtifact):
 
     @cached_property
     def exchanged(self) -> NDArray[np.bool_]:
-        """Whether anybody sends anybody a row, bool [steps]."""
+        """Whether any rank sends a row at each step, bool [steps]."""
         return self.folder.array("exchanged").astype(np.bool_)
 
     def rows(self, step: int) -> IndexArray:

@@ -1,8 +1,8 @@
-"""All fetches of a run, planned from its presampled batches: what every rank gathers and sends in each epoch.
+"""Plans all fetches of a run from its presampled batches: what every rank gathers and sends in each epoch.
 
 A folder ``hot-N`` beside the batches (``hot-N-of-E-epochs`` where hot rows are counted in a whole run) holds
-``epoch-E/gather-R`` and ``epoch-E/serve-R`` for N hot rows and, once all are there, ``fetches.json`` with digest and
-totals. It is a pure function of the batches' settings, the hosts, N, and the run's epochs where they count.
+``epoch-E/gather-R`` and ``epoch-E/serve-R`` for N hot rows and, at last, ``fetches.json`` with digest and totals. It is
+a pure function of the batches' settings, the hosts, N, and the run's epochs where they count.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """What :func:`plan_fetches` wrote: ``made`` artefacts now, ``reused`` ones of an earlier call; SHA-256 of all."""
+    """A plan on disk: artefacts ``made`` by this call and ``reused`` ones, and a SHA-256 of all."""
 
     path: Path
     epochs: int

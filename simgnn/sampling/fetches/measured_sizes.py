@@ -46,12 +46,9 @@ def batch_sizes(
     whole_run: bool = False,
     done: Done = lambda parts: None,
 ) -> BatchSizes:
-    """Read the batches of epochs 0..epochs-1 of all ranks in ``folder``.
-
-    ``rank_hosts`` int64 [P]; ``only_new``: caches pull what the one before lacks; ``whole_run``: each rank has one
-    cache, filled once. In memory are one ranking and P * P * epochs * steps numbers. Raises :class:`ConfigError` for
-    missing batches.
-    """
+    """Read the batches of epochs 0..epochs-1 of all ranks in ``folder``. ``rank_hosts`` int64 [P]; ``only_new``: caches
+    pull what the one before lacks; ``whole_run``: each rank has one cache, filled once. In memory are one ranking and P
+    * P * epochs * steps numbers. Raises :class:`ConfigError` for missing batches."""
     ranks, hops = plan.ranks, len(plan.fanouts)
     shape = (ranks, epochs, plan.steps)
     rows, edges = np.zeros((hops + 1, *shape), np.int64), np.zeros((hops, *shape), np.int64)
@@ -109,12 +106,11 @@ def _profiles(part: Part, hops: int) -> dict[str, NDArray[np.float64]]:
 class Forecast:
     """What all batches of ``epochs`` epochs pull, for each of S numbers of hot rows ``sizes``, ascending.
 
-    ``pulled`` int64 [S, P, P]: rows that a rank (row) is sent by another (column) for its batches; ``cached`` int64
-    [S, P, P]: the same for its caches, a new one each epoch (``whole_run``: one, counted in all of its batches), whole
-    or (``only_new``) what the one before it lacks, as :class:`~simgnn.sampling.fetches.refill.Pieces` says; ``slots``
-    int64 [S, P]: rows of a rank's largest cache; ``largest`` int64 [P]: input rows of its largest batch; ``rounds``
-    int64 [S]: training steps, of ``steps`` in all, in which any rank is sent a row: the others need no exchange.
-    ``curve`` holds the sums for every other size.
+    ``pulled`` int64 [S, P, P]: rows that a rank (row) receives from another (column) for its batches; ``cached`` int64
+    [S, P, P]: the same for its caches, a new one each epoch (``whole_run``: one, counted in all of its batches),
+    complete or (``only_new``) what the one before it lacks; ``slots`` int64 [S, P]: rows of a rank's largest cache;
+    ``largest`` int64 [P]: input rows of its largest batch; ``rounds`` int64 [S]: training steps, of ``steps`` in all,
+    that exchange rows. ``curve`` holds the sums for every other size.
     """
 
     epochs: int
@@ -131,10 +127,7 @@ class Forecast:
 
 
 def pulled_rows(part: Part, ranking: Ranking, sources: Sources, sizes: Sequence[int]) -> IntArray:
-    """Rows that each rank sends for each batch, int64 [S, batches, P], for caches of ``sizes`` hot rows (ascending).
-
-    One pass over the part for all sizes.
-    """
+    """Rows that each rank sends for each batch, int64 [S, batches, P], for caches of ``sizes`` hot rows (ascending)."""
     limits = np.array(sizes, np.int64)
     buckets = len(limits) + 1
     found = np.zeros((len(limits), len(part), sources.ranks), np.int64)
@@ -193,10 +186,8 @@ def forecast(
 
 
 def requests_of(batch: Batch, sources: Sources) -> tuple[IntArray, IntArray]:
-    """Vertices that a batch asks of each rank at each hop, and neighbours that these return: int64 [hops, P] each.
-
-    The worker's own entry counts what its host holds: it draws that itself.
-    """
+    """Vertices that a batch asks of each rank at each hop, and neighbours that these return: int64 [hops, P] each. The
+    worker's own entry counts what it draws itself, from its host."""
     asked, returned = np.zeros((2, len(batch.blocks), sources.ranks), np.int64)
     servers = sources.of(batch.vertices[: batch.sizes[-2]])
     for hop, block in enumerate(batch.blocks):
@@ -209,11 +200,8 @@ def requests_of(batch: Batch, sources: Sources) -> tuple[IntArray, IntArray]:
 def sample_requests(
     plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int, done: Done = lambda parts: None
 ) -> SampleRequests:
-    """Requests of the batches of epochs 0..epochs-1 in ``folder``, if hosts drew for one another; nothing is sent.
-
-    In memory are 2 * hops * P * P * epochs * steps numbers and one batch. Raises :class:`ConfigError` for missing
-    batches.
-    """
+    """Requests of the batches of epochs 0..epochs-1 in ``folder``, if hosts drew for one another. In memory are 2 *
+    hops * P * P * epochs * steps numbers and one batch. Raises :class:`ConfigError` for missing batches."""
     asked, returned = np.zeros((2, len(plan.fanouts), plan.ranks, plan.ranks, epochs, plan.steps), np.int64)
     for worker, epoch, part, sources in _parts(plan, folder, rank_hosts, epochs, done):
         for number in range(len(part)):

@@ -1,6 +1,6 @@
 """How the cache of hot rows of the next epoch is filled while an epoch runs: a piece of its slots in each step.
 
-The lists of RapidGNN's vectorised pull (docs/systems/rapidgnn.md), whose pieces are those of :class:`Pieces`.
+Source: RapidGNN's vectorised pull (docs/systems/rapidgnn.md).
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,15 @@ from simgnn.sampling.fetches.fetch_plan import FetchPlan
 @dataclass(frozen=True)
 class Pieces:
     """What each step brings of a cache, by slot. ``step`` int64 [n]: the step that fills it; ``kept`` bool [n]: its row
-    lies in the cache before too, and is copied from there. Source: RapidGNN, VectorPull (docs/systems/rapidgnn.md)."""
+    is in the cache before too, and is copied from there."""
 
     step: IntArray
     kept: NDArray[np.bool_]
 
     @classmethod
     def of(cls, hot: NDArray[Any], before: NDArray[Any], steps: int, only_new: bool) -> "Pieces":
-        """Of the cache ``hot`` [n] (ids by slot) after ``before`` [m]. ``only_new``: rows of both are kept."""
+        """The pieces of the cache ``hot`` [n] (ids by slot) after ``before`` [m]. ``only_new``: rows of both are
+        kept."""
         size = -(-len(hot) // steps)
         kept = np.isin(hot, before) if only_new else np.zeros(len(hot), np.bool_)
         return cls(np.arange(len(hot)) // max(size, 1), kept)
@@ -42,12 +43,10 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Refill:
-    """What fills the cache of one rank, piece after piece.
-
-    ``slots`` int64 [k]: slots that are pulled, in each piece sender after sender, slots ascending; ``rows`` [k]: which
-    rows they are on the senders' hosts; ``senders`` int64 [k]. ``kept`` int64 [c] slots are copied from the slots
-    ``kept_from`` int64 [c] of the present cache. ``pulled_bounds``, ``kept_bounds`` int64 [T + 1]: where pieces begin.
-    """
+    """What fills the cache of one rank, piece after piece. ``slots`` int64 [k]: slots that are pulled, in each piece
+    sender after sender, slots ascending; ``rows`` [k]: their rows on the senders' hosts; ``senders`` int64 [k].
+    ``kept`` int64 [c] slots are copied from the slots ``kept_from`` int64 [c] of the present cache. ``pulled_bounds``,
+    ``kept_bounds`` int64 [T + 1]: where pieces begin."""
 
     slots: IntArray
     rows: NDArray[Any]
@@ -58,11 +57,11 @@ class Refill:
     kept_bounds: IntArray
 
     def pulled(self, step: int) -> slice:
-        """Which of the pulled slots belong to a step's piece."""
+        """The pulled slots of a step's piece."""
         return slice(int(self.pulled_bounds[step]), int(self.pulled_bounds[step + 1]))
 
     def copied(self, step: int) -> slice:
-        """Which of the kept slots belong to a step's piece."""
+        """The kept slots of a step's piece."""
         return slice(int(self.kept_bounds[step]), int(self.kept_bounds[step + 1]))
 
     def of_sender(self, step: int, sender: int) -> NDArray[Any]:
@@ -72,8 +71,8 @@ class Refill:
 
 
 def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill:
-    """How the cache of ``coming`` is filled in ``steps`` pieces; ``present``: the cache that rows may be copied from,
-    None: all are pulled."""
+    """How the cache of ``coming`` is filled in ``steps`` pieces; rows may be copied from the cache of ``present``
+    (None: all are pulled)."""
     hot, senders = np.asarray(coming.hot), np.asarray(coming.hot_senders, dtype=np.int64)
     before = hot[:0] if present is None else np.asarray(present.hot)
     pieces = Pieces.of(hot, before, steps, present is not None)
@@ -91,14 +90,14 @@ def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill
 
 
 def refill_of(fetches: FetchPlan, epoch: int, rank: int, steps: int, delta: bool) -> Refill:
-    """How a rank's cache of ``epoch`` (from 1) is filled during the epoch before; of epoch 0, before training begins,
-    with ``steps`` = 1."""
+    """How a rank's cache of ``epoch`` is filled during the epoch before; that of epoch 0 before training, with
+    ``steps`` = 1."""
     present = fetches.hot(epoch - 1, rank) if delta and epoch else None
     return refill(fetches.hot(epoch, rank), present, steps)
 
 
 def _places(held: NDArray[Any], wanted: NDArray[Any]) -> IntArray:
-    """Place of each of ``wanted`` [n] in ``held`` [k], which has all of them, no vertex twice: int64 [n]."""
+    """Position of each of ``wanted`` [n] in ``held`` [k], which has all of them once: int64 [n]."""
     order = np.argsort(held, kind="stable")
     return order[np.searchsorted(held[order], wanted)]
 

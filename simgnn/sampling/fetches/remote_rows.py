@@ -17,10 +17,8 @@ from simgnn.sampling.batches.epoch_file import Part
 
 
 def rows_on_hosts(owner: NDArray[np.int32], rank_hosts: IntArray) -> IndexArray:
-    """Row of each vertex in the memory of its host, int32 or int64 [V]: its lid where partitions are hosts.
-
-    ``owner`` int32 [V], ranks; ``rank_hosts`` int64 [P]: 0..M-1, each with a rank.
-    """
+    """Row of each vertex in the memory of its host, int32 or int64 [V]: its id within the host's partition. ``owner``
+    int32 [V], ranks; ``rank_hosts`` int64 [P]: 0..M-1, each with a rank."""
     hosts = rank_hosts.astype(np.int32)[owner]
     maps = IdMaps.of(hosts, Serving(tuple(rank_hosts.tolist())).parts)
     rows = index_array(len(owner), len(owner))
@@ -31,7 +29,7 @@ def rows_on_hosts(owner: NDArray[np.int32], rank_hosts: IntArray) -> IndexArray:
 @dataclass(frozen=True)
 class Sources:
     """Where a worker's rows come from: ``owner`` int32 [V], ranks; ``serving`` int64 [P]: the rank that sends it the
-    rows of each owner, by the rule of :class:`~simgnn.partition.local.serving.Serving`."""
+    rows of each owner, by the rule of :class:`Serving`."""
 
     worker: int
     owner: NDArray[np.int32]
@@ -39,7 +37,7 @@ class Sources:
 
     @classmethod
     def of_worker(cls, owner: NDArray[np.int32], rank_hosts: IntArray, worker: int) -> "Sources":
-        """For one of P ranks, whose hosts 0..M-1 are ``rank_hosts`` int64 [P]."""
+        """The sources of one of P ranks, whose hosts 0..M-1 are ``rank_hosts`` int64 [P]."""
         servers = Serving(tuple(rank_hosts.tolist())).servers[worker]
         return cls(worker, np.asarray(owner), servers[rank_hosts])
 
@@ -57,8 +55,8 @@ class Ranking:
     """The rows of other hosts that a worker needs in an epoch, or in a run, and how often.
 
     ``vertices`` [U], ascending; ``counts`` int32 [U]: batches that need each. The *order* is by falling count, ties by
-    id (the smaller first); a cache of n hot rows holds the first n of it, each in the slot that is its place.
-    Source: RapidGNN, hot set (docs/systems/rapidgnn.md); ties are our decision.
+    ascending id; a cache of n hot rows holds the first n of it, each in the slot of its place. Source: RapidGNN, hot
+    set (docs/systems/rapidgnn.md); ties are our decision.
     """
 
     vertices: IndexArray
@@ -66,14 +64,14 @@ class Ranking:
 
     @classmethod
     def of_part(cls, part: Part, sources: Sources) -> "Ranking":
-        """Of the batches of an epoch, without rows of the worker's own host."""
+        """Ranks what the batches of an epoch need from other hosts."""
         vertices, counts = part.remote
         far = sources.of(vertices) != sources.worker
         return cls(vertices[far], counts[far])
 
     @classmethod
     def of_run(cls, parts: Iterable[Part], sources: Sources) -> "Ranking":
-        """Of the batches of several epochs, whose counts add up; one epoch is in memory at a time."""
+        """Adds the counts of several epochs up; one epoch is in memory at a time."""
         vertices, counts = np.zeros(0, np.int32), np.zeros(0, np.int32)
         for part in parts:
             one = cls.of_part(part, sources)
@@ -107,11 +105,9 @@ class Ranking:
 def rankings(
     part_of: Callable[[int], Part], epochs: int, sources: Sources, whole_run: bool
 ) -> Callable[[Part], Ranking]:
-    """The function from a worker's batches of an epoch to the ranking by which their cache is chosen.
-
-    It is that of the epoch, or with ``whole_run`` that of all ``epochs``, which ``part_of`` opens when it is first
-    asked for. Source: RapidGNN, hot set (docs/systems/rapidgnn.md); which of the two the paper means is open.
-    """
+    """The function from a worker's batches of an epoch to the ranking by which their cache is chosen: that of the
+    epoch, or with ``whole_run`` that of all ``epochs``, which ``part_of`` opens when the first is asked for. Source:
+    RapidGNN, hot set (docs/systems/rapidgnn.md); which of the two the paper means is open."""
     if not whole_run:
         return lambda part: Ranking.of_part(part, sources)
     of_run = cache(lambda: Ranking.of_run(map(part_of, range(epochs)), sources))
@@ -120,11 +116,9 @@ def rankings(
 
 @dataclass(frozen=True)
 class HitCurve:
-    """How many rows a cache of any size saves, exactly: sums over the rankings of all caches that are filled.
-
-    ``uses`` int64 [n]: batches that need the row at each place of its ranking; ``rankings`` int64 [n]: how many
-    rankings reach that place. A batch needs a row once, so a cache of n rows hits the first n uses.
-    """
+    """How many rows a cache of any size saves, exactly: sums over the rankings of all caches that are filled. ``uses``
+    int64 [n]: batches that need the row at each place of its ranking; ``rankings`` int64 [n]: how many rankings reach
+    that place. A batch needs a row once, so a cache of n rows hits the first n uses."""
 
     uses: IntArray
     rankings: IntArray
@@ -163,6 +157,6 @@ class HitCurve:
 
     @property
     def enough(self) -> int:
-        """The fewest hot rows that minimise the rows pulled by batches and caches: one batch alone needs each further
-        row, so that caching it saves nothing."""
+        """The fewest hot rows that minimise the rows pulled by batches and caches. One batch alone needs each further
+        row."""
         return int(np.count_nonzero(self.uses > self.rankings))

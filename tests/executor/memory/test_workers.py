@@ -3,7 +3,7 @@
 import threading
 import time
 
-from executor.rank.threads import Workers
+from executor.rank.lanes import Workers
 
 
 def test_jobs_run_in_threads_that_are_there_and_in_new_ones_where_none_waits() -> None:

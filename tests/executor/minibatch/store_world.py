@@ -9,8 +9,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from executor.state.context import GroupHandle
-from executor.store.features import FeatureStore
-from executor.store.places import Places
+from executor.store.features import FeatureStore, Places
 from executor.store.shared import FOLDER
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from executor.minibatch.batches import DrawnBatches
-from executor.minibatch.batches_over_hosts import PartedBatches
+from executor.minibatch.batches import DrawnBatches, PartedBatches
 from executor.minibatch.input_rows import StagedRows
 from executor.rank.session import run_rank
 from executor.recording.failure import LostPeerError, outside_ops, read_failures
@@ -123,7 +122,7 @@ def test_damaged_batches_of_a_rank_end_the_run_on_all_before_training(tmp_path: 
     run = prepared_batches(small_graph(), tmp_path / "run", 2, 1, "rapidgnn", *KNOWN_AHEAD, "train.timeout=20")
     batches = RunPlan.open(run).batches
     assert batches is not None
-    file = part_path(batches.presampled, 2, FAILING) / "sources.npy"
+    file = part_path(Path(batches.folder), 2, FAILING) / "sources.npy"
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.write_bytes(bytes(damaged))

@@ -2,6 +2,7 @@
 foretells (DistDGL 5.5, 8, 13.2, 13.6, 13.7, 13.10)."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.minibatch.batches_over_hosts import PartedBatches
+from executor.minibatch.batches import PartedBatches
 from executor.rank.interpreter import Interpreter
 from executor.state.buffers import BufferStore
 from executor.state.context import GroupHandle, RankContext
-from executor.store.structure import share_structure
+from executor.store.shared import shared_arrays
 from simgnn.emit.batches.drawing import DEGREES, drawn_over_hosts
 from simgnn.emit.batches.names import BATCHES, FEATURE_ROWS, VERTICES, edges_of, rows_after
 from simgnn.errors import BackendError, GraphError
 from simgnn.graph.graph import Graph
 from simgnn.partition.algorithms.metis import metis_owner
-from simgnn.partition.algorithms.simple import random_owner
 from simgnn.partition.local.serving import Serving
+from simgnn.partition.partitioners.block_row import random_owner
 from simgnn.policies.batching.sampled import Sampled
 from simgnn.policies.codec.none import Plain
 from simgnn.program.builder import ProgramBuilder, accesses
@@ -118,6 +119,13 @@ def _context(program: Program, rank: int, plan: SamplingPlan, structure: HostStr
         groups={"requests": group}, policies={BATCHES: Sampled(), "codec": Plain()},
         resources=drawn.functions(),
     )  # fmt: skip
+
+
+def share_structure(
+    make: Callable[[], HostStructure], serving: Serving, rank: int, group: GroupHandle
+) -> HostStructure:
+    host = serving.hosts[rank]
+    return HostStructure.from_arrays(host, shared_arrays(lambda: make().arrays(), serving.writer(host), group))
 
 
 def _run(case: str, owner: np.ndarray, requests: SampleRequests, rank: int, group: GroupHandle) -> dict[str, Any]:

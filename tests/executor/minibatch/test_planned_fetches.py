@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 
 from executor.state.context import GroupHandle, LocalRoute
-from executor.store.features import FeatureStore
-from executor.store.places import Places
+from executor.store.features import FeatureStore, Places
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
 from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches

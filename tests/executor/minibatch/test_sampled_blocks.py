@@ -118,15 +118,6 @@ def test_an_update_learns_through_the_first_rows_of_its_sources(kind: str) -> No
     assert not gradient[rows:].any()
 
 
-def test_a_layer_of_ones_own_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"model.kind: got 'tests.executor.layers.own_layers:Plain', expected one of gcn"
-    ):
-        SampledNetwork(
-            [LayerSpec(1, "tests.executor.layers.own_layers:Plain", 4, 3)], 0, torch.float64, torch.device("cpu")
-        )
-
-
 def test_a_segment_that_is_none_is_refused() -> None:
     network = SampledNetwork([LayerSpec(1, "gcn", 4, 3)], 0, torch.float64, torch.device("cpu"))
     with pytest.raises(BackendError, match=r"layer 1 has no segment 'maximum'"):

@@ -123,7 +123,7 @@ def test_ranks_take_their_rows_whence_the_dry_run_says(swept: Swept) -> None:
     plan = RunPlan.open(swept.folders[0])
     assert plan.batches is not None
     sampling, hosts = sampling_of(swept.folders[0]), np.array(plan.program.hosts, np.int64)
-    dry = forecast(sampling, plan.batches.presampled, hosts, EPOCHS, list(HOT_ROWS))
+    dry = forecast(sampling, Path(plan.batches.folder), hosts, EPOCHS, list(HOT_ROWS))
     assert dry.curve.enough <= HOT_ROWS[-1]
     for at, hot_rows in enumerate(dry.sizes):
         table, counted = swept.table(hot_rows), swept.rows(hot_rows)

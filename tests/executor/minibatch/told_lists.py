@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from executor.handlers.wire import all_to_all, counts_of, member_counts
 from executor.state.context import GroupHandle, LocalRoute
-from executor.store.features import FeatureStore
-from executor.store.places import Places
+from executor.store.features import FeatureStore, Places
 
 
 def told_routes(steps: Sequence[torch.Tensor], places: Places, group: GroupHandle) -> list[LocalRoute]:
