@@ -8,9 +8,8 @@ import torch.distributed as dist
 from executor.state.buffers import TORCH_TYPES, Now
 from executor.state.context import Handler, RankContext, Sent
 from simgnn.emit.guarded_blocks import check_ages
-from simgnn.program.lifetimes import same_as_constants
 from simgnn.program.ops import Op
-from simgnn.program.program import Template
+from simgnn.program.program import Template, same_as_constants
 
 
 def _sent(op: Op, nbytes: int) -> Sent:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from simgnn.errors import BackendError
-from simgnn.program.lifetimes import carried, remembered
 from simgnn.program.ops import Access, Buffer
-from simgnn.program.program import Program, Template
+from simgnn.program.program import Program, Template, carried, remembered
 from simgnn.program.sizes import Column, Decision, Size
 
 Value = torch.Tensor | tuple[torch.Tensor, ...]

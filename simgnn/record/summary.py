@@ -12,8 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
-from simgnn.program.lifetimes import carried
-from simgnn.program.program import Program
+from simgnn.program.program import Program, carried
 from simgnn.record.result import RankTimes
 
 Bools = NDArray[np.bool_]

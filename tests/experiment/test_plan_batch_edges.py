@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simgnn.program.lifetimes import carried, remembered
-from simgnn.program.program import Program
+from simgnn.program.program import Program, carried, remembered
 from tests.sim.mini_batches import made_sizes, parted_sizes, planned
 
 HOSTS = [0, 0, 1, 1]

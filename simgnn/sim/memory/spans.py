@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simgnn.program.kinds import OpKind
-from simgnn.program.lifetimes import carried, made_once
-from simgnn.program.program import Program
+from simgnn.program.program import Program, carried, made_once
 from simgnn.program.sizes import Column, Decision, IntArray, Scratch
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Bools, Ints

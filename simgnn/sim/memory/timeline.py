@@ -17,8 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.hardware.price.machine import Machine
-from simgnn.program.lifetimes import same_as_constants
-from simgnn.program.program import Program
+from simgnn.program.program import Program, same_as_constants
 from simgnn.program.sizes import IntArray
 from simgnn.record.rundir import MEMORY_SCHEMA
 from simgnn.sim.clock import PICOSECONDS
