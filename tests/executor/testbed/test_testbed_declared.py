@@ -9,8 +9,7 @@ import pytest
 from executor.testbed import lifecycle, network
 from executor.testbed.cgroups import find_controller, limits_of
 from executor.testbed.command import main
-from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
-from executor.testbed.places import namespace_of, switch_of, usable_cores
+from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration, namespace_of, switch_of, usable_cores
 from executor.testbed.profile import WIRE
 from simgnn.cli.main import invoke
 from simgnn.hardware.price.machine import Machine
@@ -38,7 +37,7 @@ def queues_in(namespace: str, interface: str) -> list[dict[str, Any]]:
 
 
 def groups_of(declared: Declaration) -> list[str]:
-    folder = find_controller().folder(f"simgnn-{declared.name}")
+    folder = find_controller().base / f"simgnn-{declared.name}"
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
@@ -88,7 +87,7 @@ def test_a_slow_rank_has_the_quota_of_the_profile(
     profile = emitted(declared, tmp_path)
     lifecycle.up(declared)
     assert groups_of(declared) == [f"rank{slow}"]
-    limits = limits_of(find_controller().folder(f"simgnn-{declared.name}/rank{slow}"))
+    limits = limits_of(find_controller().base / f"simgnn-{declared.name}/rank{slow}")
     assert limits is not None
     period, quota = limits
     machine = Machine.place(profile, declared.rank_hosts())
