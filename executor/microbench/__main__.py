@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from executor.launch.imports import lasting_imports
 from executor.launch.launcher import INTERRUPTED, ended_together, environment_of, watch
+from executor.launch.startup import lasting_imports
 from executor.memory.allocator import tune_allocator
 from executor.world.environment import LAUNCHER, follow_launcher
 from simgnn.parent_watch import follow_starter

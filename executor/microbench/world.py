@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 
 from executor.state.context import GroupHandle
-from executor.world.clock import clock_offset, kernel_identity
 from executor.world.environment import threads_per_rank, usable_cores
-from executor.world.hosts import host_identity, host_numbers
+from executor.world.machines import clock_offset, host_identity, host_numbers, kernel_identity
 
 TIMEOUT = timedelta(seconds=120)
 

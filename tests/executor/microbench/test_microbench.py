@@ -20,7 +20,7 @@ from executor.microbench.probes.sampling import sampling_probes
 from executor.microbench.sample import Sample, write_samples
 from executor.microbench.timing import Probe, expected, samples_of
 from executor.microbench.world import World
-from executor.world.hosts import host_numbers
+from executor.world.machines import host_numbers
 from simgnn.analysis.fit.samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
