@@ -16,20 +16,20 @@ from simgnn.parent_watch import follow_starter
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m executor.microbench", description=__doc__)
     parser.add_argument("--ranks", type=int, default=2, help="ranks at once on this host (torchrun decides by itself)")
     parser.add_argument("--out", type=Path, required=True, help="JSON file of samples")
     parser.add_argument("--quick", action="store_true", help="few sizes, about ten seconds")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--only", choices=("all", "compute", "communication"), default="all")
-    parser.add_argument("--keep", type=Path, help="folder for samples of finished stages; a second call goes on there")
-    parser.add_argument("--fresh", action="store_true", help="do not use what is kept")
+    parser.add_argument("--keep", type=Path, help="folder for samples of finished stages; a second call continues")
+    parser.add_argument("--fresh", action="store_true", help="do not use kept samples")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point; the exit status."""
+    """Start the ranks, or be one of them; the exit status."""
     follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
     options = parse(words)

@@ -6,12 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Literal
 
 import torch
 
-from executor.microbench.jitter import split_jitter
-from executor.microbench.sample import Sample
+from executor.microbench.samples import Sample
 from executor.microbench.world import World
 
 Run = Callable[[], object]
@@ -22,28 +22,30 @@ CHEAP_S = 2e-3
 CHEAP_VISITS = 4
 """A probe below CHEAP_S runs this often in a round: short ops are noisier and cost little."""
 CACHED_S = 20e-3
-"""A probe below CACHED_S runs once untimed before it is timed: in training its inputs were just written by another op,
-and what fits into a cache is found there. Longer ones work on more than caches hold."""
-
+"""A probe below CACHED_S runs once untimed before it is timed: in training its inputs were just written by another op
+and lie in a cache if they fit. Longer probes work on more than caches hold."""
 OUTLIER_DEVIATIONS = 10
+FEWEST = 3
+"""Fewest repeats for a standard deviation."""
 GAP_S = 4e-3
 GAP_ITEMS = 1 << 20
 GAP_UNEVENNESS = 0.5
-"""Before a probe that lies ``amid_work`` every rank adds up GAP_ITEMS numbers, again and again, for GAP_S more or less
-by a random share of up to GAP_UNEVENNESS; after it, for GAP_S."""
+"""Before a probe that is ``amid_work`` every rank adds up GAP_ITEMS numbers again and again, for GAP_S plus or minus a
+random share of up to GAP_UNEVENNESS; after it, for GAP_S."""
 
 
 @dataclass(frozen=True)
 class Probe:
     """One thing to time. ``make(world)`` builds its inputs and returns the call, or None on a rank that has no part in
-    it; it runs afresh in every round.
+    it; every round calls it again.
 
     ``who``: every rank at once, or the first of each host alone while the others wait. ``group``: a communication, in
     which ranks take part together and whose time counts from the latest start. ``scope``: whether the ranks of each
-    host make a sample of their own, or all that act make one. ``amid_work``: every rank works before it, some longer
-    than others, and goes on working as soon as its own part is done, as in training: the network's threads are asleep,
-    their data is out of the caches, and what a late rank still has to be sent competes for a core with the work of the
-    rank that sends it. ``locality``: see :class:`Sample`.
+    host make a sample of their own, or all that act make one. ``locality``: as in :class:`Sample`.
+
+    ``amid_work``: every rank works before the probe, some longer than others, and goes on working as soon as its own
+    part is done, as in training. So the network's threads are asleep, their data is out of the caches, and what a rank
+    still has to send to a late one competes for a core with its own work.
     """
 
     primitive: str
@@ -76,17 +78,18 @@ class _Record:
 def measure(
     probes: Sequence[Probe], world: World, plan: Plan, tell: Callable[[float], None] = lambda elapsed_s: None
 ) -> list[Sample]:
-    """Time all probes on all ranks; the samples on rank 0, nothing elsewhere.
+    """Time all probes on all ranks; returns the samples on rank 0, nothing on others.
 
     First every probe runs once without being timed: that compiles kernels and touches memory. A round that has begun
-    is ended, unless twice the budget has passed: then probes that have been timed once already are left out. ``tell``
-    hears after every round how many seconds have passed.
+    is completed, unless twice the budget has passed: then probes that have been timed before are left out. ``tell``
+    gets the seconds that have passed, after every round.
     """
     order = list(range(len(probes)))
     shuffle = random.Random(plan.seed).shuffle
     records = [_Record() for _ in probes]
     for probe in probes:
-        _warm(probe, world)
+        if call := _call(probe, world):
+            call()
     world.barrier()
     begun = time.perf_counter()
     gaps = random.Random(f"{plan.seed}/{world.rank}")
@@ -116,15 +119,10 @@ def _call(probe: Probe, world: World) -> Run | None:
     return probe.make(world) if acts else None
 
 
-def _warm(probe: Probe, world: World) -> None:
-    call = _call(probe, world)
-    if call is not None:
-        call()
-
-
 def _visit(probe: Probe, record: _Record, world: World, ahead_s: float, gaps: random.Random) -> None:
-    """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: of this rank's
-    clock to that of rank 0, by which all times are told; ``gaps``: of this rank, how long it works before."""
+    """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: how far this
+    rank's clock is ahead of rank 0's, by which all times are recorded; ``gaps``: draws how long this rank works before
+    the probe."""
     call = _call(probe, world)
     # decided together: a communication must be called by every rank or by none
     cached = world.any(call is not None and (not record.ends or record.ends[-1] - record.starts[-1] < CACHED_S))
@@ -154,8 +152,8 @@ def expected(repeats: Sequence[float]) -> float:
     """Mean of the repeats. Outliers are left out: the slowest twentieth of three or more repeats (at least one), as far
     as they lie more than OUTLIER_DEVIATIONS median absolute deviations above the median.
 
-    An epoch is a sum over many ops, and means add up where medians do not: threads that wait for a scheduler's tick in
-    a third of all messages cost an epoch that third, but not the median message.
+    An epoch is a sum over many ops, and means add up where medians do not: if a third of all messages wait for a tick
+    of the scheduler, an epoch takes longer by these waits, and the median message does not.
     """
     limit = statistics.median(repeats) + OUTLIER_DEVIATIONS * _deviation(repeats)
     ordered = sorted(repeats)
@@ -210,7 +208,7 @@ def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: W
         last.append(max(spans))
     middle = expected(mean)
     limit = statistics.median(mean) + OUTLIER_DEVIATIONS * _deviation(mean)
-    # of a communication all ranks end together: it has no jitter of one rank by itself
+    # all ranks end a communication together: it has no jitter of one rank by itself
     own, common = (None, None) if probe.group else split_jitter(list(zip(*each, strict=True)), limit)
     hosts = sorted({world.hosts[rank] for rank in acting})
     return Sample(
@@ -229,3 +227,32 @@ def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: W
         jitter_s=own,
         drift_s=common,
     )
+
+
+def split_jitter(spans: Sequence[Sequence[float]], limit: float) -> tuple[float | None, float | None]:
+    """Jitter from repeat to repeat: standard deviations in seconds (of one rank by itself, of all ranks together). None
+    each with fewer than FEWEST repeats. Only the first makes ranks wait for one another; the second makes whole epochs
+    longer or shorter.
+
+    ``spans`` [ranks][repeats]: times of ranks that ran the same op at once. Repeats whose mean over ranks lies above
+    ``limit`` are outliers and left out. A two-way analysis of variance: rows (persistent differences of ranks) are
+    taken out, columns (a repeat that was slow on all ranks) are the common part, less what the ranks' own jitter adds
+    to it. With one rank all jitter is its own.
+    """
+    count = len(spans)
+    kept = [place for place in range(len(spans[0])) if statistics.fmean(rank[place] for rank in spans) <= limit]
+    if len(kept) < FEWEST:
+        return None, None
+    rows = [statistics.fmean(rank[place] for place in kept) for rank in spans]
+    columns = [statistics.fmean(rank[place] for rank in spans) for place in kept]
+    common = statistics.variance(columns)
+    if count == 1:
+        return sqrt(common), 0.0
+    grand = statistics.fmean(rows)
+    left = sum(
+        (rank[place] - row - column + grand) ** 2
+        for rank, row in zip(spans, rows, strict=True)
+        for place, column in zip(kept, columns, strict=True)
+    )
+    own = left / ((count - 1) * (len(kept) - 1))
+    return sqrt(own), sqrt(max(common - own / count, 0.0))

@@ -16,12 +16,12 @@ from executor.state.context import GroupHandle
 ITEM_BYTES = 4  # payload is float32, as in training
 UNEVEN_FROM_BYTES = 1 << 14
 UNEVENNESS = 0.7
-"""Spread of the logarithm of bytes a pair in an uneven exchange."""
+"""Standard deviation of the logarithm of bytes a pair in an uneven exchange."""
 
 
 @dataclass(frozen=True)
 class Circle:
-    """``ranks`` ranks that talk among themselves. ``group``: theirs, on a rank that is one of them; None elsewhere.
+    """``ranks`` ranks that communicate with each other. ``group``: theirs, on its members; None elsewhere.
 
     ``scope`` "host": several circles may run a probe at once, one a host, and each is timed by itself.
     """
@@ -36,8 +36,8 @@ def _items(nbytes: float) -> int:
 
 
 def send_probes(circle: Circle, sizes: Sequence[int], source: int = 0, target: int = 1) -> list[Probe]:
-    """The circle's member ``source`` sends ``bytes`` to member ``target``; nobody else has work. ``last_s``: until they
-    have arrived."""
+    """The circle's member ``source`` sends ``bytes`` to member ``target``; the others do nothing. ``last_s``: until the
+    bytes have arrived."""
 
     def build(nbytes: int) -> Probe:
         def make(world: World) -> Run | None:
@@ -68,23 +68,20 @@ def exchange_probes(circle: Circle, sizes: Sequence[int], seed: int) -> list[Pro
 
 def pair_exchange_probes(circle: Circle, sizes: Sequence[int], hosts: Sequence[int]) -> list[Probe]:
     """All ranks of one host send to all of the other, both ways at once. ``hosts``: host of each member of the circle.
-
-    ``way_bytes``: all that goes one way.
+    ``way_bytes``: bytes that go one way.
     """
     at = np.array(hosts)
     apart = (at[:, None] != at).astype(np.float64)
     ways = float(np.count_nonzero(apart)) / 2
     return [
-        _exchange_probe(circle, "between", nbytes, apart, {"way_bytes": ways * _items(nbytes) * ITEM_BYTES})
+        _exchange_probe(circle, "between", nbytes, apart, way_bytes=ways * _items(nbytes) * ITEM_BYTES)
         for nbytes in sizes
     ]
 
 
-def _exchange_probe(
-    circle: Circle, form: str, nbytes: int, weights: NDArray[np.float64], more: dict[str, float] | None = None
-) -> Probe:
-    """Pairs share ``nbytes`` each, on average, by weight. ``rank_bytes``: the most that any rank sends or receives;
-    ``total_bytes``: over all pairs."""
+def _exchange_probe(circle: Circle, form: str, nbytes: int, weights: NDArray[np.float64], **more: float) -> Probe:
+    """Pairs of ranks exchange ``nbytes`` on average, each according to its weight. ``rank_bytes``: the most that any
+    rank sends or receives; ``total_bytes``: over all pairs."""
     weights = weights.copy()
     np.fill_diagonal(weights, 0.0)
     items = np.rint(weights / weights.sum() * np.count_nonzero(weights) * _items(nbytes)).astype(np.int64)
@@ -103,7 +100,7 @@ def _exchange_probe(
         "bytes": nbytes,
         "rank_bytes": float(max(sent.sum(0).max(), sent.sum(1).max())),
         "total_bytes": float(sent.sum()),
-        **(more or {}),
+        **more,
     }
     return Probe("exchange", form, sizes, make, group=True, amid_work=True, scope=circle.scope)
 

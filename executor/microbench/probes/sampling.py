@@ -6,12 +6,13 @@ from functools import cache
 import numpy as np
 
 from executor.microbench.probes.bench import Bench, measures
+from executor.microbench.probes.inputs import generated
 from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
-from simgnn.graph.csr import CSR
-from simgnn.graph.load import load_graph
 from simgnn.hardware.primitives import SAMPLE
 from simgnn.sampling.draw.sampler import Sampler
+
+_graph = cache(generated)
 
 
 @measures(
@@ -35,9 +36,9 @@ from simgnn.sampling.draw.sampler import Sampler
     ),
 )
 def sampling_probes(bench: Bench, kind: str, vertices: int, edges: int, drawing: int, fanout: int) -> Iterator[Probe]:
-    """A sampler's hop, in which ``drawing`` vertices of a graph of that kind and size draw up to ``fanout`` neighbours:
-    choosing, numbering what is new, and the block."""
-    csr = _graph(kind, vertices, edges)
+    """One hop of a sampler, in which ``drawing`` vertices of a graph of that kind and size draw up to ``fanout``
+    neighbours: it draws, numbers the new vertices and builds the block."""
+    csr = _graph(kind, vertices, edges, vertices)
     seeds = np.sort(np.random.default_rng(drawing).permutation(csr.rows)[:drawing])
     sampler = Sampler(csr, [fanout])
     drawn = len(sampler.sample(seeds, 1).blocks[0].sources)
@@ -48,9 +49,3 @@ def sampling_probes(bench: Bench, kind: str, vertices: int, edges: int, drawing:
 
     sizes = {"vertices": len(seeds), "edges": drawn, "item_bytes": csr.indices.itemsize}
     yield Probe(SAMPLE.name, f"{kind}-{vertices}-{fanout}", sizes, make)
-
-
-@cache
-def _graph(kind: str, vertices: int, edges: int) -> CSR:
-    options = {"vertices": vertices, "edges": edges, "feature_width": 0}
-    return load_graph(f"synthetic:{kind}", options=options, seed=vertices).csr

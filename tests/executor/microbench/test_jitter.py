@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from executor.microbench.jitter import FEWEST, split_jitter
+from executor.microbench.timing import FEWEST, split_jitter
 
 
 @pytest.mark.parametrize(("own", "common"), [(0.1, 0.0), (0.0, 0.2), (0.1, 0.2)])
