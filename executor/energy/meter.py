@@ -38,18 +38,14 @@ def gauges_of(world: World, processors: Callable[[Part], list[Gauge]] = processo
     return found
 
 
-def _none() -> Floats:
-    return np.zeros(0)
-
-
 @dataclass(frozen=True)
 class Series:
     """Energy of a gauge since its first reading: ``joules`` at ``times_s`` [n]; empty where there is a ``reason``."""
 
     gauge: Gauge
     reason: str = ""
-    times_s: Floats = field(default_factory=_none)
-    joules: Floats = field(default_factory=_none)
+    times_s: Floats = field(default_factory=lambda: np.zeros(0))
+    joules: Floats = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
     def of(cls, gauge: Gauge, times_s: Floats, readings: Sequence[Floats]) -> "Series":
@@ -88,8 +84,7 @@ class _Readings:
             column.append(value)
 
     def series(self, zero: float, lost: str) -> Series:
-        reason = self.gauge.reason or self.fault or lost
-        if reason:
+        if reason := self.gauge.reason or self.fault or lost:
             return Series(self.gauge, reason)
         return Series.of(self.gauge, np.array(self.times) - zero, [np.array(column) for column in self.values])
 

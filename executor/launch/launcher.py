@@ -102,6 +102,20 @@ def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> int:
+    """Run a process a rank; the first exit status that is not 0, or 0. When one fails or this process is interrupted,
+    the others are ended."""
+    try:
+        with ended_together() as running:
+            for command, environment in zip(commands, environments, strict=True):
+                running.append(subprocess.Popen(command, env=environment))
+            watch(running)
+            status = next((status for process in running if (status := process.poll())), 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 128 - status if status < 0 else status
+
+
 def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat | None = None) -> dict[str, str]:
     """Environment variables of one rank: its place, threads and network interface, and this process as launcher."""
     local_rank, local_ranks = (rank, ranks) if seat is None else (seat.local_rank, seat.local_ranks)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from executor.microbench.samples import Sample
 from executor.microbench.world import World
@@ -183,33 +185,22 @@ Part = tuple[list[float], list[float]]
 def samples_of(probe: Probe, parts: Sequence[Part], world: World) -> list[Sample]:
     """Expected times of one probe: a sample for each host whose ranks acted, or one for all that did.
 
-    ``parts`` [P]: of every rank.
+    ``parts`` [P]: starts and ends of every rank.
     """
     acting = [rank for rank, part in enumerate(parts) if part[0]]
-    if probe.scope == "all":
-        return [_sample(probe, acting, parts, world)]
-    groups = [[rank for rank in acting if rank in ranks] for ranks in world.members]
+    groups = [acting] if probe.scope == "all" else [[r for r in acting if r in ranks] for ranks in world.members]
     return [_sample(probe, group, parts, world) for group in groups if group]
 
 
 def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: World) -> Sample:
-    mean: list[float] = []
-    last: list[float] = []
-    each: list[list[float]] = []
-    for repeat in range(len(parts[acting[0]][0])):
-        starts = [parts[rank][0][repeat] for rank in acting]
-        ends = [parts[rank][1][repeat] for rank in acting]
-        spans = [end - start for start, end in zip(starts, ends, strict=True)]
-        if probe.group:
-            # a root that has sent may be gone before the last rank comes: nobody waits for it
-            spans = [max(0.0, end - max(starts)) for end in ends]
-        each.append(spans)
-        mean.append(statistics.fmean(spans))
-        last.append(max(spans))
-    middle = expected(mean)
-    limit = statistics.median(mean) + OUTLIER_DEVIATIONS * _deviation(mean)
+    starts, ends = (np.array([parts[rank][end] for rank in acting]) for end in range(2))  # [ranks, repeats]
+    # a root that has sent may be gone before the last rank comes: nobody waits for it
+    spans = np.maximum(0.0, ends - starts.max(0)) if probe.group else ends - starts
+    mean = spans.mean(0).tolist()
+    deviation = _deviation(mean)
+    limit = statistics.median(mean) + OUTLIER_DEVIATIONS * deviation
     # all ranks end a communication together: it has no jitter of one rank by itself
-    own, common = (None, None) if probe.group else split_jitter(list(zip(*each, strict=True)), limit)
+    own, common = (None, None) if probe.group else split_jitter(spans, limit)
     hosts = sorted({world.hosts[rank] for rank in acting})
     return Sample(
         primitive=probe.primitive,
@@ -219,9 +210,9 @@ def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: W
         ranks=sum(len(world.members[host]) for host in hosts),
         active=max(Counter(world.hosts[rank] for rank in acting).values()),
         threads=world.threads_of[acting[0]],
-        seconds=middle,
-        last_s=expected(last),
-        mad_s=_deviation(mean),
+        seconds=expected(mean),
+        last_s=expected(spans.max(0).tolist()),
+        mad_s=deviation,
         repeats=len(mean),
         locality=probe.locality,
         jitter_s=own,
@@ -229,30 +220,23 @@ def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: W
     )
 
 
-def split_jitter(spans: Sequence[Sequence[float]], limit: float) -> tuple[float | None, float | None]:
+def split_jitter(spans: NDArray[np.float64], limit: float) -> tuple[float | None, float | None]:
     """Jitter from repeat to repeat: standard deviations in seconds (of one rank by itself, of all ranks together). None
     each with fewer than FEWEST repeats. Only the first makes ranks wait for one another; the second makes whole epochs
     longer or shorter.
 
-    ``spans`` [ranks][repeats]: times of ranks that ran the same op at once. Repeats whose mean over ranks lies above
-    ``limit`` are outliers and left out. A two-way analysis of variance: rows (persistent differences of ranks) are
-    taken out, columns (a repeat that was slow on all ranks) are the common part, less what the ranks' own jitter adds
-    to it. With one rank all jitter is its own.
+    ``spans`` float64 [ranks, repeats]: times of ranks that ran the same op at once. Repeats whose mean over ranks lies
+    above ``limit`` are outliers and left out. A two-way analysis of variance: rows (persistent differences of ranks)
+    are taken out, columns (a repeat that was slow on all ranks) are the common part, less what the ranks' own jitter
+    adds to it. With one rank all jitter is its own.
     """
-    count = len(spans)
-    kept = [place for place in range(len(spans[0])) if statistics.fmean(rank[place] for rank in spans) <= limit]
-    if len(kept) < FEWEST:
+    kept = spans[:, spans.mean(0) <= limit]
+    ranks, repeats = kept.shape
+    if repeats < FEWEST:
         return None, None
-    rows = [statistics.fmean(rank[place] for place in kept) for rank in spans]
-    columns = [statistics.fmean(rank[place] for rank in spans) for place in kept]
-    common = statistics.variance(columns)
-    if count == 1:
+    rows, columns = kept.mean(1, keepdims=True), kept.mean(0)
+    common = float(columns.var(ddof=1))
+    if ranks == 1:
         return sqrt(common), 0.0
-    grand = statistics.fmean(rows)
-    left = sum(
-        (rank[place] - row - column + grand) ** 2
-        for rank, row in zip(spans, rows, strict=True)
-        for place, column in zip(kept, columns, strict=True)
-    )
-    own = left / ((count - 1) * (len(kept) - 1))
-    return sqrt(own), sqrt(max(common - own / count, 0.0))
+    own = float(((kept - rows - columns + kept.mean()) ** 2).sum()) / ((ranks - 1) * (repeats - 1))
+    return sqrt(own), sqrt(max(common - own / ranks, 0.0))

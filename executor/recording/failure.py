@@ -1,7 +1,6 @@
 """How a run fails: every rank leaves a note of what happened to it, and the launcher reports the one cause."""
 
 import json
-import os
 import re
 import site
 import sysconfig
@@ -13,6 +12,7 @@ import simgnn
 from simgnn.errors import BackendError, SimgnnError
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.ops import Op
+from simgnn.tomlfile import write_atomically
 
 if TYPE_CHECKING:
     from executor.state.buffers import Now
@@ -89,9 +89,7 @@ def write_failure(folder: Path, rank: int, error: BaseException) -> None:
     """Leave a :class:`Note` for the launcher."""
     kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "cause"
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".rank-{rank}.failure.tmp"
-    draft.write_text(json.dumps(Note(rank, kind, str(error))._asdict()))
-    os.replace(draft, folder / f"rank-{rank}.failure.json")
+    write_atomically(folder / f"rank-{rank}.failure.json", json.dumps(Note(rank, kind, str(error))._asdict()))
 
 
 def read_failures(folder: Path) -> list[Note]:

@@ -1,7 +1,6 @@
 """After a run: ranks' traces and counts become the tables and the result of the run directory."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from simgnn.record.result import Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
 from simgnn.seal import seal_folder
+from simgnn.tomlfile import write_atomically
 
 Pairs = Mapping[int, Mapping[tuple[int, int], list[int]]]
 """Payload that each rank counted: rank -> (op id, target) -> [messages, bytes]."""
@@ -43,10 +43,8 @@ ACTIVITY_ORDER = [(name, "ascending") for name in ("epoch", "step", "point", "ph
 
 def write_counts(folder: Path, rank: int, counts: Mapping[str, Mapping[tuple[int, int], list[int]]]) -> None:
     """Write a rank's payload by (op id, target), for each of ``PHASES``."""
-    path = folder / f"rank-{rank}.traffic.json"
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps({phase: [[*key, *value] for key, value in counts[phase].items()] for phase in counts}))
-    os.replace(draft, path)
+    table = {phase: [[*key, *value] for key, value in counts[phase].items()] for phase in counts}
+    write_atomically(folder / f"rank-{rank}.traffic.json", json.dumps(table))
 
 
 def read_counts(folder: Path, ranks: int, phase: str) -> Pairs:

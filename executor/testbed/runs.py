@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from executor.launch.launcher import INTERRUPTED, Seat, ended_together, environment_of, launch, watch
+from executor.launch.launcher import INTERRUPTED, Seat, environment_of, launch, run_together
 from executor.microbench.load_samples import load_of, read_load
 from executor.state.plan import RunPlan
 from executor.testbed import lifecycle, network
@@ -67,18 +66,11 @@ def execute(declared: Declaration, command: Sequence[str]) -> int:
     with _held(declared) as record:
         places = record.ranks
         master = {"MASTER_ADDR": places[0].host.address or "127.0.0.1", "MASTER_PORT": str(MASTER_PORT)}
-        try:
-            with ended_together() as running:
-                for place in places:
-                    seat = _seat(record, place)
-                    environment = {**environment_of(place.rank, len(places), None, seat), **master}
-                    environment.pop(LAUNCHER)  # only for ranks of a run; this command may be anything
-                    running.append(subprocess.Popen([*seat.prefix, *command], env=environment))
-                watch(running)
-                status = next((status for process in running if (status := process.poll())), 0)
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        return 128 - status if status < 0 else status
+        seats = [_seat(record, place) for place in places]
+        environments = [environment_of(rank, len(seats), None, seat) | master for rank, seat in enumerate(seats)]
+        for environment in environments:
+            environment.pop(LAUNCHER)  # only for ranks of a run; this command may be anything
+        return run_together([[*seat.prefix, *command] for seat in seats], environments)
 
 
 def check_measurable(declared: Declaration) -> None:

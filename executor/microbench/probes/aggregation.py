@@ -150,9 +150,7 @@ def attention_probes(bench: Bench, graph: Numbered, width: int, heads: int) -> I
 
 @measures(
     ATTENTION_SCORES,
-    full=shapes(
-        "16x16x1 1_000x64x4 5_000x256x4 17_000x40x1 17_000x256x8 60_000x64x8 85_000x64x1 85_000x256x4",
-    ),
+    full=shapes("16x16x1 1_000x64x4 5_000x256x4 17_000x40x1 17_000x256x8 60_000x64x8 85_000x64x1 85_000x256x4"),
     quick=(),
 )
 def score_probes(bench: Bench, rows: int, width: int, heads: int) -> Iterator[Probe]:

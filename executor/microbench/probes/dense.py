@@ -84,20 +84,13 @@ def matmul_probes(bench: Bench, rows: int, inner: int, outer: int) -> Iterator[P
         return torch.mm(gradient, weight.t())
 
     x, weight, gradient = (rows, inner), (inner, outer), (rows, outer)
-    for form, make, sizes in (
-        ("forward", bench.calling(torch.mm, x, weight), float32(rows=rows, inner=inner, outer=outer, crossed=0)),
-        (
-            "input-gradient",
-            bench.calling(input_gradient, gradient, weight),
-            float32(rows=rows, inner=outer, outer=inner, crossed=0),
-        ),
-        (
-            "weight-gradient",
-            bench.calling(transposed_product, x, gradient),
-            float32(rows=inner, inner=rows, outer=outer, crossed=1),
-        ),
+    for form, function, given, (m, k, n), crossed in (
+        ("forward", torch.mm, (x, weight), (rows, inner, outer), 0),
+        ("input-gradient", input_gradient, (gradient, weight), (rows, outer, inner), 0),
+        ("weight-gradient", transposed_product, (x, gradient), (inner, rows, outer), 1),
     ):
-        yield Probe(MATMUL.name, form, sizes, make)
+        sizes = float32(rows=m, inner=k, outer=n, crossed=crossed)
+        yield Probe(MATMUL.name, form, sizes, bench.calling(function, *given))
 
 
 @measures(
@@ -139,9 +132,7 @@ def copy_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
         "100x256x1_000 1_000x128x10_000 2_000x40x17_000 8_000x256x17_000 15_000x64x40_000 30_000x256x85_000 "
         "60_000x64x85_000"
     ),
-    quick=shapes(
-        "100x64x1_000 1_000x40x5_000 2_000x256x10_000 5_000x128x10_000 10_000x256x20_000 20_000x64x40_000",
-    ),
+    quick=shapes("100x64x1_000 1_000x40x5_000 2_000x256x10_000 5_000x128x10_000 10_000x256x20_000 20_000x64x40_000"),
 )
 def gather_probes(bench: Bench, rows: int, width: int, sources: int) -> Iterator[Probe]:
     """Picking ascending rows of ``sources`` into a new array, and adding them back (scatter)."""
