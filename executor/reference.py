@@ -282,8 +282,7 @@ def _layer_output(
     vertices: torch.Tensor,
     drawn: int | None,
 ) -> torch.Tensor:
-    """A layer, its activation, then dropout of the rows of ``vertices`` under the seed ``drawn`` (None: an evaluation,
-    which drops nothing)."""
+    """A layer, its activation, then dropout of the rows of ``vertices`` with the seed ``drawn`` (None: no dropout)."""
     rows = module(edges, rows)
     if layer.kind == "gat":
         rows = rows.flatten(1)  # heads side by side

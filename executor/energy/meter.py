@@ -101,7 +101,6 @@ class EnergyMeter:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to read."""
         self._read()
         if self._active:
             self._thread = threading.Thread(target=self._serve, name="energy", daemon=True)
@@ -117,8 +116,7 @@ class EnergyMeter:
         self._read()
 
     def series(self, zero: float, lost: str = "") -> list[Series]:
-        """What each gauge measured, after :meth:`stop`. Times count from ``zero`` of this rank's clock. ``lost``: the
-        reason why the readings do not count."""
+        """What each gauge measured, timed from ``zero`` of this rank's clock; ``lost``: why readings do not count."""
         return [readings.series(zero, lost) for readings in self._readings]
 
     def _serve(self) -> None:
@@ -131,7 +129,6 @@ class EnergyMeter:
 
 
 def energy_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes what it measured."""
     return folder / f"rank-{rank}.energy.npz"
 
 
@@ -150,7 +147,7 @@ def write_series(path: Path, every: Sequence[Series]) -> None:
 
 
 def energy_figures(folder: Path, ranks: int, span: tuple[float, float], epochs: Floats) -> list[EnergyFigure]:
-    """Figures of all ranks' files, for a run from ``span[0]`` to ``span[1]`` with training ``epochs`` float64 [E, 2],
+    """Figures of all ranks' files for the ``span`` of a run and its training ``epochs`` float64 [E, 2]: begin and end
     in seconds of the trace."""
     figures = []
     for rank in range(ranks):

@@ -103,8 +103,7 @@ def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> int:
-    """Run a process a rank; the first exit status that is not 0, or 0. When one fails or this process is interrupted,
-    the others are ended."""
+    """Run a process a rank; the first exit status that is not 0, or 0. When one fails, the others are ended."""
     try:
         with ended_together() as running:
             for command, environment in zip(commands, environments, strict=True):

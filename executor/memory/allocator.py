@@ -114,8 +114,7 @@ class Room:
     objects: list[bytes] = field(default_factory=list)
 
     def close(self) -> None:
-        """Give the room back to both heaps: a process that runs again makes it anew, and every allocation searches the
-        free pieces."""
+        """Give the room back to both heaps: every allocation of a process that runs again searches free pieces."""
         if self.fences:
             library = c_library()
             while self.fences:

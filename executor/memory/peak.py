@@ -140,8 +140,7 @@ class PeakMemory:
         return status.get("RssFile", 0) + (0 if self.first else status.get("RssShmem", 0)) + self.idle
 
     def start_again(self) -> bool:
-        """Call before the first evaluation: map blocks of a page or more again, until :meth:`reset`; whether that is
-        possible."""
+        """Call before the first evaluation: map large blocks again until :meth:`reset`; whether that is possible."""
         if self.allocated is None:
             return False
         gc.collect()
@@ -192,7 +191,6 @@ class PeakMemory:
         return self.allocated or self.resident_bytes()
 
     def peak_method(self) -> str:
-        """How :meth:`peak_bytes` was measured."""
         if self.allocated:
             return (
                 "VmHWM of the first epoch and of the first evaluation with blocks of a page or more mapped, room for "
@@ -218,7 +216,6 @@ class NotedMemory:
     memory: PeakMemory
 
     def add(self, now: "Now", op_id: int, issued: Any, ended: Any, sent: "Sent") -> None:
-        """Note memory, then the op, as :class:`executor.rank.lanes.Record` does."""
         self.memory.note()
         self.record.add(now, op_id, issued, ended, sent)
 

@@ -44,7 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def free_port() -> int:
-    """A TCP port that is free on the loopback now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -55,7 +55,6 @@ def _count_list(text: str) -> int:
 
 
 def read_cpu_model() -> str:
-    """The processor's name as the system gives it."""
     path = Path("/proc/cpuinfo")
     if path.is_file():
         for line in path.read_text().splitlines():

@@ -33,7 +33,6 @@ class Waiting:
     bulk_bytes_per_s: tuple[float, ...] = ()
 
     def all(self) -> list[float]:
-        """Round trips of all visits."""
         return [trip for visit in self.visits for trip in visit]
 
 
@@ -67,7 +66,6 @@ class LoadSamples:
 
 
 def write_load(path: Path, samples: LoadSamples) -> None:
-    """Write samples as JSON, whole or not at all."""
     write_atomically(path, json.dumps({"format": FORMAT, "version": VERSION, **asdict(samples)}))
 
 

@@ -90,7 +90,6 @@ def pairs_of(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m executor.microbench.loaded", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON file of samples, written by rank 0")
     options = parser.parse_args(arguments)

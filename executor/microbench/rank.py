@@ -42,7 +42,6 @@ class Stage:
 
 
 def work(options: argparse.Namespace) -> None:
-    """Measure as one rank; rank 0 writes the file."""
     warnings.filterwarnings("ignore", message="Sparse", category=UserWarning)
     allocator = tune_allocator()
     world = join(options.backend)

@@ -72,7 +72,6 @@ class Kept:
     fresh: bool = False
 
     def path(self, stage: str) -> Path:
-        """Where a stage is kept."""
         assert self.folder is not None
         size = "quick" if self.key.get("quick") else "full"
         return self.folder / f"{size}-{self.key.get('ranks')}-{stage}.json"

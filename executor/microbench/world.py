@@ -39,24 +39,20 @@ class World:
 
     @property
     def threads(self) -> int:
-        """Threads that this rank computes with."""
         return self.threads_of[self.rank]
 
     @property
     def host(self) -> int:
-        """Number of this rank's host."""
         return self.hosts[self.rank]
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks of each host."""
         return tuple(
             tuple(rank for rank, at in enumerate(self.hosts) if at == host) for host in range(max(self.hosts) + 1)
         )
 
     @property
     def leads(self) -> bool:
-        """Whether this is the first rank of its host."""
         return self.members[self.host][0] == self.rank
 
     @cached_property

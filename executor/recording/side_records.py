@@ -34,7 +34,6 @@ class SideFile(RowFile):
         self.rank, self._flush_rows = rank, flush_rows
 
     def flush(self, force: bool = True) -> None:
-        """Write what was noted; without ``force`` only when it is much."""
         if force or len(self._rows) >= self._flush_rows:
             self.write()
 
@@ -46,11 +45,9 @@ class DecisionRecorder(SideFile):
         super().__init__(folder, rank, "activity", start_epoch)
 
     def note(self, now: Now, decision: str, peer: int, value: int) -> None:
-        """Note one decision."""
         self._rows.append((now.epoch, now.step, decision, peer, value))
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Values by column."""
         epochs, steps, decisions, peers, values = zip(*rows, strict=True)
         point, phase, name = columns_of(decisions)
         return [epochs, steps, point, phase, [self.rank] * len(rows), peers, name, values]
@@ -65,11 +62,9 @@ class LossRecorder(SideFile):
         self.trained = trained
 
     def note(self, now: Now, metrics: torch.Tensor) -> None:
-        """Note the metrics of one batch, before they are summed: their loss is copied, on the device."""
         self._rows.append((now.epoch, now.step, Metrics.loss_of(metrics)))
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Values by column."""
         epochs, steps, losses = zip(*rows, strict=True)
         return [[self.rank] * len(rows), epochs, steps, torch.cat(losses).cpu().numpy() * self.trained]
 
@@ -83,11 +78,9 @@ class OriginRecorder(SideFile):
         self._number = {place: number for number, place in enumerate(places)}
 
     def note(self, epoch: int, step: int, place: str, peer: int, rows: int) -> None:
-        """Note one count."""
         self._rows.append((epoch, step, place, peer, rows))
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Values by column."""
         epochs, steps, places, peers, counts = zip(*rows, strict=True)
         return [[self.rank] * len(rows), epochs, steps, [self._number[place] for place in places], peers, counts]
 
@@ -122,12 +115,10 @@ class Notes:
         return [record_file(self._folder, rank, kind) for kind in self._kinds]
 
     def flush(self, force: bool = True) -> None:
-        """Write what was noted; without ``force`` only when it is much."""
         for file in self._files:
             file.flush(force)
 
     def close(self) -> None:
-        """Write the rest and end the files."""
         for file in self._files:
             file.close()
 

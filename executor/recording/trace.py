@@ -51,7 +51,6 @@ class RowFile:
         return bool(rows)
 
     def close(self) -> None:
-        """Write the rest and end the file."""
         self.write()
         self._writer.close()
         self._file.close()
@@ -78,7 +77,6 @@ class Recorder(RowFile):
         self._rebase()
 
     def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
-        """Note one op."""
         self._rows.append((now.epoch, now.step, op_id, issued, ended, sent))
 
     def flush(self, force: bool = True) -> None:

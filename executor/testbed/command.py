@@ -4,9 +4,9 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from executor.testbed import lifecycle
 from executor.testbed.declaration import Declaration
@@ -44,6 +44,7 @@ that is not up, and take it down again. --measure-load adds to the profile what 
 how long a small message waits behind large ones on the link between hosts, and the processor time of a byte across it.
 """
 
+Found = TypeVar("Found")
 COMMANDS = ("up", "run", "exec", "status", "down", "profile")
 
 
@@ -122,18 +123,27 @@ def _up(declared: Declaration, holds: bool) -> int:
 
 def _down(names: Sequence[str], orphaned: bool) -> int:
     """Take all down, also after one that cannot be. All is printed at the end, as whoever reads it may be gone."""
-    lines, faults = [], []
-    for name in names:
-        try:
-            if not orphaned:
-                lines.append(f"testbed '{name}' is down" + ("" if lifecycle.down(name) else " (it was not up)"))
-            elif lifecycle.remove_orphan(name):
-                lines.append(f"testbed '{name}' is down: what held it had ended")
-        except SimgnnError as error:
-            faults.append(error)
+
+    def take_down(name: str) -> str | None:
+        if orphaned:
+            return f"testbed '{name}' is down: what held it had ended" if lifecycle.remove_orphan(name) else None
+        return f"testbed '{name}' is down" + ("" if lifecycle.down(name) else " (it was not up)")
+
+    found, faults = _for_each(names, take_down)
+    lines = [line for line in found if line is not None]
     if lines:
         print("\n".join(lines))
     return _report(faults)
+
+
+def _for_each(names: Sequence[str], act: Callable[[str], Found]) -> tuple[list[Found], list[SimgnnError]]:
+    found, faults = [], []
+    for name in names:
+        try:
+            found.append(act(name))
+        except SimgnnError as error:
+            faults.append(error)
+    return found, faults
 
 
 def _report(faults: Sequence[SimgnnError]) -> int:
@@ -172,12 +182,7 @@ def _names(declared: Declaration | None) -> list[str]:
 
 
 def _status(names: Sequence[str], declared: Declaration | None, as_json: bool) -> int:
-    found, faults = [], []
-    for name in names:
-        try:
-            found.append(lifecycle.status(name, declared))
-        except SimgnnError as error:
-            faults.append(error)
+    found, faults = _for_each(names, lambda name: lifecycle.status(name, declared))
     if as_json:
         print(json.dumps(found, indent=2))
     elif not found and not faults:

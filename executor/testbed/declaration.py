@@ -126,7 +126,6 @@ class Declaration(Strict):
 
     @property
     def ranks(self) -> int:
-        """Number of ranks."""
         return self.hosts * self.ranks_per_host
 
     def rank_hosts(self) -> tuple[int, ...]:
@@ -178,7 +177,6 @@ class RankPlace:
 
 
 def namespace_of(name: str, host: int) -> str:
-    """The network namespace of a host."""
     return f"{PREFIX}-{name}-host{host}"
 
 
@@ -199,7 +197,6 @@ def namespaces_of(declared: Declaration) -> list[str]:
 
 
 def usable_cores() -> tuple[int, ...]:
-    """Numbers of the cores that this process may run on."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 

@@ -25,8 +25,7 @@ LOOK_S = 1.0
 
 
 class Made(NamedTuple):
-    """Result of bringing a testbed up. ``made``: something had to be made. ``differs``: how the testbed of the same
-    name that was up and was replaced differed; empty where none was."""
+    """Whether anything had to be ``made``, and how a testbed of the same name that was replaced for it ``differs``."""
 
     made: bool
     differs: tuple[str, ...] = ()
@@ -155,8 +154,7 @@ def _take_down(found: Record) -> None:
 
 
 def remove(record: Record) -> None:
-    """Remove all that a record names, then the record. Raises :class:`BackendError` at the end with all that cannot be
-    removed."""
+    """Remove all that a record names, then the record. Raises :class:`BackendError` with all that cannot be removed."""
     failures = []
     with undisturbed():
         _end_processes(record)
@@ -222,8 +220,7 @@ def _is_orphan(record: Record | None) -> bool:
 
 
 def status(name: str, wanted: Declaration | None = None) -> dict[str, Any]:
-    """What a testbed consists of, whether it is ``up``, how it ``differs`` from the ``wanted`` one; plain values, as
-    JSON writes them."""
+    """What a testbed consists of, whether it is ``up``, how it ``differs`` from the ``wanted`` one, as JSON values."""
     network.require_tools()
     record = Record.read(name)
     if record is None:

@@ -59,8 +59,7 @@ def require_tools() -> None:
 
 
 def call(*words: str, given: str = "") -> str:
-    """Run ``ip`` or ``tc`` with ``given`` as its input, and return its output. Ctrl-C does not reach it, so that each
-    call is done whole or not at all."""
+    """Run ``ip`` or ``tc`` with ``given`` as its input; its output. Ctrl-C does not reach it: it is done whole."""
     done = subprocess.run(words, input=given, capture_output=True, text=True, start_new_session=True)
     if done.returncode == 0:
         return done.stdout
@@ -71,12 +70,10 @@ def call(*words: str, given: str = "") -> str:
 
 
 def exists(namespace: str) -> bool:
-    """Whether a namespace of this name exists."""
     return (NAMESPACES / namespace).exists()
 
 
 def processes(namespace: str) -> set[int]:
-    """Process ids inside a namespace."""
     return {int(word) for word in call("ip", "netns", "pids", namespace).split()} if exists(namespace) else set()
 
 
@@ -87,7 +84,6 @@ def make_namespace(namespace: str) -> None:
 
 
 def remove_namespace(namespace: str) -> None:
-    """Remove a namespace, if it exists, with all that is in it."""
     if exists(namespace):
         call("ip", "netns", "del", namespace)
 
@@ -120,8 +116,8 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
 
 
 def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """ "INTERFACE in NAMESPACE" of each host's interface through which other hosts are not reached as they were when it
-    was made, and of each port of the switch that is not part of it."""
+    """Interfaces, as "INTERFACE in NAMESPACE", that are not as they were made: of hosts, that do not lead to all others;
+    of the switch, that are not part of it."""
     wrong = [f"{name} in {host.namespace}" for host in hosts for name in _disconnected(host, hosts)]
     if len(hosts) > 2:
         switch = switch_of(declared.name)
@@ -174,8 +170,7 @@ def _is_up(link: Mapping[str, Any]) -> bool:
 
 
 def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """ "INTERFACE in NAMESPACE" of each end that is gone, or does not send at the declared rate from the declared
-    queue."""
+    """Ends of links, as "INTERFACE in NAMESPACE", that do not send at the declared rate from the declared queue."""
     return [
         f"{interface} in {namespace}"
         for namespace, interface in shapers(declared, hosts)

@@ -106,8 +106,7 @@ def _host(
 
 
 def _part(device: Device, cores: int, count: float, part: float, split: int, slower: float) -> Device:
-    """One of ``split`` devices that divide the machine, with ``count`` of its cores and ``part`` of its memory; times
-    are ``slower`` times as long."""
+    """One of ``split`` devices, with ``count`` cores and ``part`` of the memory, ``slower`` times as slow."""
     if split == 1 and slower == 1.0:
         return device
     return device.model_copy(

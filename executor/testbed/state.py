@@ -67,38 +67,31 @@ class Record(Strict):
         return record
 
     def write(self) -> None:
-        """Write the record, whole or not at all."""
         _make_folder()
         table = self.model_dump() | {"declared": self.declared.to_table()}
         write_atomically(_path(self.name), json.dumps(table, indent=2) + "\n")
 
     def forget(self) -> None:
-        """Remove the record."""
         _path(self.name).unlink(missing_ok=True)
 
     @property
     def name(self) -> str:
-        """The testbed's name."""
         return self.declared.name
 
     @property
     def hosts(self) -> tuple[HostPlace, ...]:
-        """Its hosts, on its cores."""
         return host_places(self.declared, self.cores)
 
     @property
     def ranks(self) -> tuple[RankPlace, ...]:
-        """Its ranks, on its cores."""
         return rank_places(self.declared, self.cores)
 
     @property
     def slow(self) -> list[RankPlace]:
-        """The ranks that have a quota."""
         return [place for place in self.ranks if place.quota_cores is not None]
 
     @property
     def namespaces(self) -> list[str]:
-        """Its network namespaces."""
         return namespaces_of(self.declared)
 
     def cgroup(self, place: RankPlace) -> Path:
@@ -113,7 +106,6 @@ class Record(Strict):
 
 
 def recorded_names() -> list[str]:
-    """Names of the testbeds that have a record."""
     return sorted(path.stem for path in state_folder().glob("*.json"))
 
 
@@ -190,7 +182,6 @@ def _owner(file: IO[str]) -> str:
 
 
 def state_folder() -> Path:
-    """Folder of the records and locks."""
     return Path(os.environ.get(FOLDER, DEFAULT_FOLDER))
 
 

@@ -43,7 +43,6 @@ class World:
     clock_offset_s: float
 
     def barrier(self) -> None:
-        """Wait for every rank."""
         dist.barrier(group=self.control)
 
     def sum(self, values: list[float]) -> list[float]:

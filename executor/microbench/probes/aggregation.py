@@ -154,8 +154,7 @@ def attention_probes(bench: Bench, graph: Numbered, width: int, heads: int) -> I
     quick=(),
 )
 def score_probes(bench: Bench, rows: int, width: int, heads: int) -> Iterator[Probe]:
-    """One pass each: scores of rows, the gradient of the vectors that make them, and that of the rows, added to
-    another."""
+    """One pass each: scores of rows, the gradient of their vectors, and that of the rows, added to another."""
     table, vectors, scores = (rows, width), (heads, width // heads), (rows, heads)
 
     def of_rows(world: World) -> Run:

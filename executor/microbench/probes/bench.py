@@ -31,7 +31,6 @@ class Bench:
         self._subjects: dict[Numbered, Subject] = {}
 
     def subject(self, graph: Numbered) -> Subject:
-        """A graph, and what is made of it."""
         if graph not in self._subjects:
             seed, spec = graph
             self._subjects[graph] = Subject(spec, seed, self.device)

@@ -30,8 +30,7 @@ class Pool:
         self._next = 0
 
     def matrix(self, *shape: int) -> torch.Tensor:
-        """A contiguous view of this shape, never written to; a different part of the block at each call, where that
-        fits."""
+        """A contiguous view that must not be written to; another part of the block at each call, where that fits."""
         items = prod(shape)
         if items > self._block.numel():
             raise ValueError(f"pool of {self._block.numel()} items asked for {items}: build it larger")
@@ -61,7 +60,6 @@ class StreamSpec:
 
     @property
     def name(self) -> str:
-        """A short label for the sample's form."""
         shape = "local" if self.local >= 0.5 else "skewed" if self.skew > 0 else "random"
         return f"{shape}-{self.sources}"
 
@@ -108,7 +106,6 @@ class GraphSpec:
 
     @property
     def name(self) -> str:
-        """A short label for the sample's form."""
         return f"{self.kind}-{self.vertices}"
 
     def csr(self, seed: int) -> CSR:
@@ -125,7 +122,6 @@ class GraphSpec:
 
 
 def generated(kind: str, vertices: int, edges: int, seed: int) -> CSR:
-    """The edges of a generated graph."""
     options = {"vertices": vertices, "edges": edges, "feature_width": 0}
     return load_graph(f"synthetic:{kind}", options=options, seed=seed).csr
 

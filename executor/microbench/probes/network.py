@@ -36,8 +36,7 @@ def _items(nbytes: float) -> int:
 
 
 def send_probes(circle: Circle, sizes: Sequence[int], source: int = 0, target: int = 1) -> list[Probe]:
-    """The circle's member ``source`` sends ``bytes`` to member ``target``; the others do nothing. ``last_s``: until the
-    bytes have arrived."""
+    """Member ``source`` of the circle sends ``bytes`` to member ``target``. ``last_s``: until they have arrived."""
 
     def build(nbytes: int) -> Probe:
         def make(world: World) -> Run | None:
