@@ -116,8 +116,8 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
 
 
 def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """Interfaces, as "INTERFACE in NAMESPACE", that are not as they were made: of hosts, that do not lead to all others;
-    of the switch, that are not part of it."""
+    """Interfaces, as "INTERFACE in NAMESPACE", that are not as made: of hosts that do not reach all others, and of the
+    switch that are not part of it."""
     wrong = [f"{name} in {host.namespace}" for host in hosts for name in _disconnected(host, hosts)]
     if len(hosts) > 2:
         switch = switch_of(declared.name)
